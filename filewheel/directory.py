@@ -1,0 +1,310 @@
+"""A wheel's directory: making one, and opening one only when it can be trusted.
+
+Owns wheel.json: the format, the wheel's id, the salt of its checksums, its lap length and its limits. It is written
+once, with a copy beside it, because without the salt nothing else can be read. Opening checks what a hostile or
+mistaken directory could be: not there, not a wheel, another user's, open to others, on a network file system,
+written by a newer filewheel.
+Invariant: a directory that `open_directory` returned is a wheel of this format, and reading it needs no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+from filewheel import layout
+from filewheel.disk import NETWORK_TYPES, Disk, OsDisk, file_system_type
+from filewheel.errors import (
+    BadArgument,
+    Damaged,
+    NetworkFileSystem,
+    NewerFormat,
+    NoWheel,
+    Unsafe,
+    WheelExists,
+    disk_error,
+)
+from filewheel.frame import FORMAT
+from filewheel.manifest import Manifest, write_manifest
+from filewheel.message import US_PER_S, to_datetime
+
+SLOTS_DEFAULT = 900
+PAYLOAD_BYTES_MAX_DEFAULT = 1 << 20
+PAYLOAD_BYTES_LIMIT = 64 << 20
+_SETTINGS_BYTES_MAX = 65536
+
+_LEFT_BEHIND = {
+    layout.JOURNAL,
+    layout.LAPS,
+    layout.QUARANTINE,
+    layout.CHECKPOINT,
+    layout.CHECKPOINT_OLD,
+    layout.CHECKPOINT_TMP,
+    layout.SETTINGS_COPY,
+    "wheel.json.tmp",
+}
+
+Sync = float | str
+"""`"always"`, `"never"`, or the seconds between two flushes."""
+
+DiskFactory = Callable[[str], Disk]
+
+
+def check_sync(sync: object) -> Sync:
+    """Return a valid `sync`, or raise BadArgument."""
+    if sync in ("always", "never"):
+        return str(sync)
+    if isinstance(sync, (int, float)) and not isinstance(sync, bool) and 0.001 <= sync <= 3600:
+        return float(sync)
+    raise BadArgument(
+        f'sync is "always", "never" or seconds from 0.001 to 3600, not {sync!r}',
+        hint='sync="always" survives a power cut; docs/guarantees.md tells the others',
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What wheel.json says. Written once, when the wheel is made."""
+
+    id: str
+    salt: str
+    slots: int = SLOTS_DEFAULT
+    """Seconds in a lap."""
+    sync: Sync = "always"
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT
+    created: str = ""
+    format: int = FORMAT
+    salt_bytes: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "salt_bytes", bytes.fromhex(self.salt))
+
+    def seed(self, name: str) -> int:
+        """Return the number that the checksums of this file start from."""
+        return layout.seed(self.salt_bytes, name)
+
+    def lap_of(self, second: int) -> int:
+        """Return the lap that a second belongs to."""
+        return second // self.slots
+
+    def to_json(self) -> bytes:
+        """Write wheel.json, with its checksum as the last line."""
+        fields = {k: v for k, v in asdict(self).items() if k != "salt_bytes"}
+        body = json.dumps({"format": self.format, **fields}, indent=2, sort_keys=False)
+        return f'{body[:-2]},\n  "crc32": {zlib.crc32(body.encode())}\n}}\n'.encode()
+
+
+def parse_settings(data: bytes, path: str) -> Settings:
+    """Read wheel.json.
+
+    Raises NewerFormat when a newer filewheel wrote it, Damaged when it is not what was written.
+    """
+    try:
+        fields = json.loads(data)
+        number = fields["format"]
+        crc = fields.pop("crc32")
+    except (ValueError, KeyError, TypeError) as exc:
+        raise Damaged("not a wheel's settings", path=path, hint="`filewheel repair`") from exc
+    if isinstance(number, int) and number > FORMAT:
+        body = json.dumps(fields, indent=2)
+        if zlib.crc32(body.encode()) == crc:
+            raise NewerFormat(
+                f"this wheel has format {number}; this filewheel reads up to format {FORMAT}",
+                path=path, hint="upgrade filewheel",
+            )  # fmt: skip
+    if zlib.crc32(json.dumps(fields, indent=2).encode()) != crc:
+        raise Damaged("the settings fail their checksum", path=path, hint="`filewheel repair`")
+    return Settings(**fields)
+
+
+@dataclass
+class Directory:
+    """An open wheel directory: its disk, its settings, and the path for messages."""
+
+    path: str
+    disk: Disk
+    settings: Settings
+    notes: list[str] = field(default_factory=list)
+    """What was wrong but could be worked around, such as a damaged wheel.json with a good copy."""
+
+    def place(self, name: str) -> str:
+        """Return a file's path, for an error message."""
+        return f"{self.path}/{name}"
+
+    def seed(self, name: str) -> int:
+        """Return the number that the checksums of this file start from."""
+        return self.settings.seed(name)
+
+
+def create_directory(
+    path: str | os.PathLike[str],
+    *,
+    slots: int = SLOTS_DEFAULT,
+    sync: Sync = "always",
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
+    now_us: int,
+    force: bool = False,
+    disk: DiskFactory = OsDisk,
+    entropy: Callable[[int], bytes] = secrets.token_bytes,
+) -> None:
+    """Make an empty wheel at `path`, whose parent must exist. On return it is durable.
+
+    Raises WheelExists when something is there already (an empty directory is taken over).
+    """
+    where = os.fspath(path)
+    sync = check_sync(sync)
+    if not 60 <= slots <= 86_400:
+        raise BadArgument(f"a lap has 60 to 86400 slots, not {slots}")
+    if not 1 <= payload_bytes_max <= PAYLOAD_BYTES_LIMIT:
+        raise BadArgument(f"payload_bytes_max is 1 to {PAYLOAD_BYTES_LIMIT}, not {payload_bytes_max}")
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(where, 0o700)
+        if not os.path.isdir(where):
+            raise WheelExists("a file is there", path=where, hint="choose another name")
+        found = set(os.listdir(where))
+        if layout.SETTINGS in found:
+            raise WheelExists("there is a wheel already", path=where, hint="use it as it is")
+        # What a `create` that was cut short left behind is taken over; anything else is not ours.
+        if found - _LEFT_BEHIND:
+            raise WheelExists("the directory is not empty", path=where, hint="choose an empty one")
+        _check_network(where, force)
+        _check_owner(where)
+        settings = Settings(
+            id=entropy(16).hex(),
+            salt=entropy(16).hex(),
+            slots=slots,
+            sync=sync,
+            payload_bytes_max=payload_bytes_max,
+            created=to_datetime(now_us // US_PER_S * US_PER_S).isoformat(),
+        )
+        _write(disk(where), settings)
+        parent = os.open(os.path.dirname(os.path.abspath(where)), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+    except FileNotFoundError as exc:
+        raise NoWheel("the parent directory does not exist", path=where, hint="make it first") from exc
+    except OSError as exc:
+        raise disk_error(exc, where) from exc
+
+
+def _write(disk: Disk, settings: Settings) -> None:
+    for name in (layout.JOURNAL, layout.LAPS, layout.QUARANTINE):
+        with contextlib.suppress(FileExistsError):
+            disk.mkdir(name)
+    # A wheel has a checkpoint from its first moment, so that a missing one always means damage.
+    write_manifest(disk, Manifest(), settings.seed)
+    # wheel.json comes last and whole: a crash before it leaves a directory that `create` takes over.
+    for name in (layout.SETTINGS_COPY, layout.SETTINGS):
+        write_settings(disk, settings, name)
+
+
+def write_settings(disk: Disk, settings: Settings, name: str) -> None:
+    """Put wheel.json, or its copy, in place: atomic and durable."""
+    data = settings.to_json()
+    fd = disk.open("wheel.json.tmp", "rw")
+    try:
+        disk.truncate(fd, 0)
+        disk.pwrite(fd, data, 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename("wheel.json.tmp", name)
+    disk.sync_dir("")
+
+
+def open_directory(
+    path: str | os.PathLike[str],
+    *,
+    write: bool,
+    force: bool = False,
+    disk: DiskFactory = OsDisk,
+) -> Directory:
+    """Open a wheel's directory, for reading or for writing too.
+
+    Raises NoWheel, Unsafe, NetworkFileSystem, NewerFormat, Damaged (both copies of wheel.json are), DiskError.
+    """
+    where = os.fspath(path)
+    try:
+        opened = disk(where)
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        missing = isinstance(exc, FileNotFoundError)
+        raise NoWheel(
+            "no such directory" if missing else "not a directory",
+            path=where, hint=f"`filewheel -C {where} init`" if missing else "name a wheel's directory",
+        ) from exc  # fmt: skip
+    except OSError as exc:
+        raise disk_error(exc, where) from exc
+    if write:
+        check_writable(where, opened, force=force)
+    notes: list[str] = []
+    settings = _read_settings(opened, where, notes)
+    return Directory(where, opened, settings, notes)
+
+
+def _read_settings(disk: Disk, where: str, notes: list[str]) -> Settings:
+    trouble: Damaged | None = None
+    missing = 0
+    for name in (layout.SETTINGS, layout.SETTINGS_COPY):
+        place = f"{where}/{name}"
+        try:
+            fd = disk.open(name, "r")
+        except FileNotFoundError:
+            missing += 1
+            continue
+        except OSError as exc:
+            if exc.errno in (22, 40):  # not a regular file, or a link
+                trouble = Damaged("not a regular file", path=place, hint="`filewheel repair`")
+                continue
+            raise disk_error(exc, place) from exc
+        try:
+            settings = parse_settings(disk.pread(fd, _SETTINGS_BYTES_MAX, 0), place)
+        except Damaged as exc:
+            trouble = exc
+            notes.append(str(exc))
+            continue
+        finally:
+            disk.close(fd)
+        if name == layout.SETTINGS_COPY and not notes:
+            notes.append(f"{where}/{layout.SETTINGS}: missing; the copy was used. Try: `filewheel repair`")
+        return settings
+    if trouble is None or missing == 2:
+        raise NoWheel(
+            "not a wheel (it has no wheel.json)", path=where, hint="name a wheel's directory, or an empty one to `init`"
+        )
+    raise trouble
+
+
+def check_writable(where: str, disk: Disk, *, force: bool) -> None:
+    """Raise Unsafe unless the directory is ours, closed to others, and on a local file system."""
+    if isinstance(disk, OsDisk):
+        _check_network(where, force)
+        _check_owner(where)
+
+
+def _check_owner(where: str) -> None:
+    info = os.stat(where)
+    if info.st_uid != os.geteuid():
+        raise Unsafe(
+            f"the directory belongs to user {info.st_uid}, you are {os.geteuid()}",
+            path=where, hint="run as its owner",
+        )  # fmt: skip
+    if stat.S_IMODE(info.st_mode) & 0o022:
+        raise Unsafe("others may write in the directory", path=where, hint=f"`chmod go-w {where}`")
+
+
+def _check_network(where: str, force: bool) -> None:
+    kind = file_system_type(where)
+    if kind in NETWORK_TYPES and not force:
+        raise NetworkFileSystem(
+            f"on a network file system ({kind}), where locks and flushes cannot be trusted",
+            path=where, hint="use a local disk, or force=True (`--force`) if you accept the risk",
+        )  # fmt: skip

@@ -1,0 +1,190 @@
+"""Every way filewheel can fail, as one tree.
+
+    FilewheelError
+    ├── BadArgument (also a ValueError)      the call is wrong; nothing was done
+    │   └── TooLarge                         payload, headers, topic, id list: over a limit
+    ├── NoWheel                              no directory, or one that is not a wheel
+    ├── WheelExists                          `init` met a wheel, or a directory that is not empty
+    ├── NewerFormat                          written by a newer filewheel
+    ├── Unsafe                               wrong owner, open to others, a link where a file belongs
+    │   └── NetworkFileSystem                locks and flushes cannot be trusted there
+    ├── Locked                               another process is the keeper
+    ├── Damaged                              bytes that cannot be what was written
+    ├── DiskError                            the operating system said no
+    │   ├── WheelFull                        no space, or over quota
+    │   └── ReadOnly                         file system or permissions forbid writing
+    ├── Poisoned                             a flush failed earlier; this handle is finished
+    ├── Closed                               used after close
+    ├── Forked                               used in a child of the process that opened it
+    ├── NotFound                             no pending message has this id
+    └── NotClaimed                           acknowledged or put back without being claimed
+
+Each carries `.path`, `.offset` and `.hint` (the next thing to try); `str()` shows all three.
+Invariant: whatever raised, nothing that had been acknowledged is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+
+
+class FilewheelError(Exception):
+    """The root of the tree: catch this to catch everything filewheel raises on purpose."""
+
+    kind = "failed"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: str | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.path = path
+        self.offset = offset
+        self.hint = hint
+
+    def __str__(self) -> str:
+        place = f"{self.path}: " if self.path else ""
+        at = f" at offset {self.offset}" if self.offset is not None else ""
+        todo = f". Try: {self.hint}" if self.hint else ""
+        return f"{place}{self.what}{at}{todo}"
+
+
+class BadArgument(FilewheelError, ValueError):
+    """An argument is wrong; nothing was done."""
+
+    kind = "usage"
+
+
+class TooLarge(BadArgument):
+    """Something is over its limit; nothing was done."""
+
+
+class NoWheel(FilewheelError):
+    """There is no wheel at this path."""
+
+    kind = "no-wheel"
+
+
+class WheelExists(FilewheelError):
+    """A wheel, or something else, is already at this path."""
+
+    kind = "exists"
+
+
+class NewerFormat(FilewheelError):
+    """The wheel was written by a newer filewheel."""
+
+    kind = "newer-format"
+
+
+class Unsafe(FilewheelError):
+    """The directory's owner, mode or files do not allow trusting it."""
+
+    kind = "unsafe"
+
+
+class NetworkFileSystem(Unsafe):
+    """The directory is on a network file system."""
+
+
+class Locked(FilewheelError):
+    """Another process is this wheel's keeper; `.pid` names it when known."""
+
+    kind = "locked"
+
+    def __init__(self, what: str, *, pid: int | None = None, path: str | None = None) -> None:
+        super().__init__(what, path=path, hint="wait for it, or stop it; a standby takes over alone")
+        self.pid = pid
+
+
+class Damaged(FilewheelError):
+    """A file does not hold what was written to it."""
+
+    kind = "damaged"
+
+
+class DiskError(FilewheelError):
+    """The operating system refused; `.errno` says how."""
+
+    kind = "disk"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        errno: int | None = None,
+        path: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what, path=path, hint=hint)
+        self.errno = errno
+
+
+class WheelFull(DiskError):
+    """The disk, or the quota, is full; what raised was not enqueued."""
+
+    kind = "full"
+
+
+class ReadOnly(DiskError):
+    """The wheel cannot be written here."""
+
+    kind = "read-only"
+
+
+class Poisoned(FilewheelError):
+    """A flush failed on this handle: what is on disk is unknown, so it takes no more."""
+
+    kind = "poisoned"
+
+
+class Closed(FilewheelError):
+    """The handle was closed."""
+
+    kind = "closed"
+
+
+class Forked(FilewheelError):
+    """The handle was opened by a parent process."""
+
+    kind = "forked"
+
+
+class NotFound(FilewheelError):
+    """No pending message has this id."""
+
+    kind = "not-found"
+
+
+class NotClaimed(FilewheelError):
+    """The message is not claimed by this keeper."""
+
+    kind = "not-claimed"
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+def disk_error(exc: OSError, path: str) -> DiskError:
+    """Turn an OSError into the member of the tree that says what to do about it."""
+    code = exc.errno
+    says = exc.strerror or str(exc)
+    if code in _FULL:
+        return WheelFull(
+            f"no space left ({says}); nothing of this call was enqueued",
+            errno=code, path=path, hint="free some space, or raise the quota, and call again",
+        )  # fmt: skip
+    if code in _READ_ONLY:
+        return ReadOnly(
+            f"cannot be written ({says})",
+            errno=code, path=path, hint="check the mount options and the owner of the directory",
+        )  # fmt: skip
+    if code in (errno.EMFILE, errno.ENFILE):
+        return DiskError(f"too many open files ({says})", errno=code, path=path, hint="raise `ulimit -n`")
+    return DiskError(f"{says}", errno=code, path=path, hint="look at the kernel log, then `filewheel verify`")

@@ -1,0 +1,208 @@
+"""A frame: one commit. A header of 72 bytes and a run of msgpack records, padded to 8 bytes.
+
+`docs/format.md` is normative; this file is the only one that knows the layout. Header and body have checksums of
+their own, so a damaged body can be stepped over safely. Both start from the file's seed (layout.seed), and the
+header's also from its offset, so neither zeros, nor stale blocks, nor a frame of another file, nor one hidden in
+a payload ever pass for a frame. Lengths are bounded before anything is allocated.
+
+Two facts in the header tell a torn tail from damage. `number` counts a writer's frames without a gap. `synced`
+is the number of the last frame that was durable when this one was written: a missing frame that a later one calls
+synced was acknowledged, so its absence is damage; any other is a commit that never completed.
+
+Format rule: any change to what is written here raises FORMAT, also in development, keeps the old reader, and adds
+golden files.
+Invariant: a frame that is yielded is what its writer wrote at this place; what is not is reported as a Gap.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from filewheel.message import ID_END, ID_MIN
+
+FORMAT = 1
+MAGIC = b"\xf5FW1"
+_HEADER = struct.Struct("<4sIIIQQII16s16s")
+_SUMMED = struct.Struct("<IIQQII16s16s")  # the header without magic and its own checksum
+HEADER_BYTES = _HEADER.size
+BODY_BYTES_MAX = 1 << 28
+_BLOCK = 1 << 18
+
+
+def pad(size: int) -> int:
+    """Return how many zero bytes follow a body of this size."""
+    return -size & 7
+
+
+def seal(
+    body: bytes,
+    *,
+    seed: int,
+    offset: int,
+    number: int,
+    synced: int,
+    puts: int,
+    drops: int,
+    first: bytes = ID_END,
+    last: bytes = ID_MIN,
+) -> bytes:
+    """Return the bytes of the frame that belongs at `offset` of the file with this seed."""
+    size = len(body)
+    summed = _SUMMED.pack(
+        size, zlib.crc32(body, seed), number, synced, puts, drops, first, last
+    )  # fmt: skip
+    head = zlib.crc32(summed, seed ^ (offset >> 3 & 0xFFFFFFFF))
+    return b"".join((MAGIC, head.to_bytes(4, "little"), summed, body, b"\0" * (-size & 7)))
+
+
+@dataclass(slots=True)
+class Frame:
+    """A frame that verified."""
+
+    offset: int
+    end: int
+    number: int
+    synced: int
+    puts: int
+    drops: int
+    first: bytes
+    last: bytes
+    body: bytes
+
+
+@dataclass(slots=True)
+class Gap:
+    """A range of bytes that is not a frame, and why."""
+
+    offset: int
+    end: int
+    reason: str
+    blank: bool = False
+    """All zeros: space that was written ahead and never used."""
+    at_end: bool = False
+    """No frame that verifies follows."""
+
+
+Pread = Callable[[int, int], bytes]
+"""(size, offset) → bytes, short only at the end of the file."""
+
+
+class Scanner:
+    """Reads the frames of one file from `start` up to `end`, holding one block or one frame in memory.
+
+    With `resync`, a bad region is searched for the next frame that verifies, and reported as a Gap in its place;
+    without, reading stops there. `pos` is where reading stands: after the last frame (or gap) that was yielded.
+    With `headers`, bodies are neither read nor checked, and left empty.
+    With `lo` or `hi`, frames that hold no id from `lo` to below `hi` are skipped: only their headers are checked.
+    """
+
+    def __init__(
+        self,
+        pread: Pread,
+        start: int,
+        end: int,
+        seed: int,
+        *,
+        resync: bool = True,
+        lo: bytes | None = None,
+        hi: bytes | None = None,
+        headers: bool = False,
+    ) -> None:
+        self._pread = pread
+        self._end = end
+        self._seed = seed
+        self._resync = resync
+        self._lo = lo
+        self._hi = hi
+        self._filter = lo is not None or hi is not None
+        self._headers_only = headers
+        self._block = b""
+        self._base = start
+        self.pos = start
+        self.stopped: str | None = None
+        """Why reading stopped before the end, when it did without `resync`."""
+
+    def narrow(self, hi: bytes) -> None:
+        """From here on, skip the frames that hold no id below `hi`."""
+        self._hi = hi
+
+    def _fetch(self, size: int) -> bytes:
+        """Return up to `size` bytes at pos."""
+        at = self.pos - self._base
+        if at < 0 or at + size > len(self._block):
+            want = min(max(size, _BLOCK), self._end - self.pos)
+            self._block = self._pread(want, self.pos)
+            self._base = self.pos
+            at = 0
+        return self._block[at : at + size]
+
+    def _read(self) -> Frame | int | str:
+        """Read at pos: a frame, the end of one that is not wanted, or the reason why there is none."""
+        head = self._fetch(HEADER_BYTES)
+        if len(head) < HEADER_BYTES:
+            return "the file ends inside a header"
+        fields: tuple[bytes, int, int, int, int, int, int, int, bytes, bytes] = _HEADER.unpack(head)
+        magic, head_sum, size, body_sum, number, synced, puts, drops, first, last = fields
+        if magic != MAGIC:
+            return "no frame starts here"
+        if zlib.crc32(head[8:], self._seed ^ (self.pos >> 3 & 0xFFFFFFFF)) != head_sum:
+            return "header checksum"
+        if size > BODY_BYTES_MAX:
+            return "body length over the limit"
+        whole = HEADER_BYTES + size
+        end = self.pos + whole + (-size & 7)
+        if self.pos + whole > self._end:
+            return "the file ends inside a body"
+        if self._filter and (
+            (self._lo is not None and last < self._lo) or (self._hi is not None and first >= self._hi)
+        ):
+            return end
+        if self._headers_only:
+            return Frame(self.pos, end, number, synced, puts, drops, first, last, b"")
+        body = self._fetch(whole)[HEADER_BYTES:]
+        if len(body) < size:
+            return "the file ends inside a body"
+        if zlib.crc32(body, self._seed) != body_sum:
+            return "body checksum"
+        return Frame(self.pos, end, number, synced, puts, drops, first, last, body)
+
+    def __iter__(self) -> Iterator[Frame | Gap]:
+        while self.pos < self._end:
+            found = self._read()
+            if isinstance(found, Frame):
+                self.pos = found.end
+                yield found
+            elif isinstance(found, int):
+                self.pos = found
+            elif not self._resync:
+                self.stopped = found
+                return
+            else:
+                gap = self._gap(found)
+                self.pos = gap.end
+                yield gap
+
+    def _gap(self, reason: str) -> Gap:
+        """Find where the next frame that verifies starts; pos is left where the gap starts."""
+        start = self.pos
+        blank = True
+        probe = Scanner(self._pread, start, self._end, self._seed)
+        at = start
+        while at < self._end:
+            block = self._pread(min(_BLOCK, self._end - at), at)
+            if not block:
+                break
+            blank = blank and not block.strip(b"\0")
+            hit = block.find(MAGIC)
+            while hit >= 0:
+                # Frames start on multiples of 8 of the file; anything else is payload.
+                if (at + hit) % 8 == 0 and at + hit > start:
+                    probe.pos = at + hit
+                    if isinstance(probe._read(), Frame):
+                        return Gap(start, at + hit, reason, blank=False)
+                hit = block.find(MAGIC, hit + 1)
+            at += len(block)
+        return Gap(start, self._end, reason, blank=blank, at_end=True)

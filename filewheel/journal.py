@@ -1,0 +1,444 @@
+"""A writer's own journal: where every enqueue, cancel and acknowledgement becomes durable.
+
+Each open handle is a writer of its own, with a random name and segment files that nobody else ever writes, so
+committing takes no shared lock: one pwrite of a frame, one fdatasync that all waiting threads share (group commit).
+A writer that commits again and again writes zeros ahead, because a flush into space that was written before costs
+one device flush and a growing file two. The order of calls is the protocol's (docs/adr/0002-the-protocol.md, rules
+E1-E5, O1, O2, O3); the comments name the rule.
+
+Invariants: frames are numbered without a gap over all segments of a writer; a segment is never opened for appending
+again; the kernel lock of the segment in use is held, so a free lock means that nothing more will come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+
+from filewheel import layout
+from filewheel.directory import Directory, Sync
+from filewheel.errors import Closed, FilewheelError, Poisoned, TooLarge, disk_error
+from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
+from filewheel.manifest import Position
+from filewheel.message import ID_END, ID_MIN, LOW_BITS, SEQ_BITS, WRITER_BITS, MessageId, base32
+from filewheel.record import ID, PUT_PREFIX
+
+SEGMENT_BYTES = 32 << 20
+BATCH_BYTES = 8 << 20
+FILL_BYTES = 1 << 20
+_SEQ_END = 1 << SEQ_BITS
+_FILL_AFTER_COMMITS = 2
+
+Entropy = Callable[[int], bytes]
+
+
+class Journal:
+    """One writer. Thread-safe. Opens its first segment with its first record."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        entropy: Entropy = secrets.token_bytes,
+        segment_bytes: int = SEGMENT_BYTES,
+        fill_bytes: int = FILL_BYTES,
+    ) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._entropy = entropy
+        self._segment_bytes = segment_bytes
+        self._fill_bytes = fill_bytes
+        self.lock = threading.RLock()
+        self._settled = threading.Condition(self.lock)
+        self._flushing = False
+        self._broken: FilewheelError | None = None
+        self._flusher: threading.Thread | None = None
+        self._interval_s = 0.0
+        self._closed = False
+        # Frames over the life of this handle, whatever writer they belong to: what waiters wait for.
+        self._written = 0
+        self._durable = 0
+        self.on_segment_end: Callable[[str, Position, bool], None] | None = None
+        """Told (writer, where its segment ends, whether the writer ends too), with the lock held."""
+        self._renew()
+
+    def _renew(self) -> None:
+        """Become a new writer: a fresh name, a fresh sequence, no segment yet."""
+        number = int.from_bytes(self._entropy(WRITER_BITS // 8), "big")
+        self.writer = base32(number, 8)
+        self._writer_low = number << SEQ_BITS
+        # A random start, in the lower half: two writers of one name still do not share ids.
+        self._seq = int.from_bytes(self._entropy(4), "big") % (_SEQ_END // 2)
+        self.segment = 0
+        self._fd = -1
+        self._seed = 0
+        self.offset = 0
+        self._filled = 0
+        self._first = self._written
+        self._commits = 0
+        self._failed = False
+
+    @property
+    def number(self) -> int:
+        """The number of the last frame written; the first frame of a writer has number 1."""
+        return self._written - self._first
+
+    @property
+    def synced(self) -> int:
+        """The number of the last frame known to be durable; 0 when none is."""
+        return max(0, self._durable - self._first)
+
+    # -- what callers do -----------------------------------------------------------------------------------
+
+    def put(self, due_us: int, rest: bytes, *, extra: bytes = b"", sync: Sync = "always") -> MessageId:
+        """Write one put (its id made here, `rest` what follows the id), and return the id.
+
+        `extra` holds one packed drop that travels in the same frame: a move is both or neither (E3).
+        """
+        with self.lock:
+            self._ready(len(rest) + 64)
+            seq = self._seq
+            self._seq = seq + 1
+            low = due_us << LOW_BITS | self._writer_low | seq
+            id_ = low.to_bytes(16, "big")
+            if extra:
+                dropped = extra[ID]
+                first, last = (id_, dropped) if id_ < dropped else (dropped, id_)
+                self._write(extra + PUT_PREFIX + id_ + rest, 1, 1, first, last)
+            else:
+                self._write(PUT_PREFIX + id_ + rest, 1, 0, id_, id_)
+            ticket = self._written
+        self._settle(ticket, sync)
+        return MessageId(id_)
+
+    def put_many(self, dues_us: Sequence[int], rests: Sequence[bytes], *, sync: Sync = "always") -> list[bytes]:
+        """Write many puts and return the ids' bytes: one frame up to BATCH_BYTES, and one flush."""
+        ids: list[bytes] = []
+        ticket = 0
+        for start, end in _portions(rests, BATCH_BYTES):
+            with self.lock:
+                portion = rests[start:end]
+                self._ready(sum(map(len, portion)) + 24 * len(portion), ids=len(portion))
+                base = self._writer_low | self._seq
+                self._seq += len(portion)
+                made = [(due << LOW_BITS | low).to_bytes(16, "big") for low, due in enumerate(dues_us[start:end], base)]
+                body = b"".join([PUT_PREFIX + i + r for i, r in zip(made, portion, strict=True)])
+                self._write(body, len(made), 0, min(made), max(made))
+                ticket = self._written
+            ids += made
+        if ids:
+            self._settle(ticket, sync)
+        return ids
+
+    def append(self, records: Sequence[bytes], puts: int, *, sync: Sync = "always") -> None:
+        """Write records that have their ids already (drops, imports) as one frame; `puts` of them are puts."""
+        if records:
+            self._settle(self.write(records, puts), sync)
+
+    def write(self, records: Sequence[bytes], puts: int) -> int:
+        """Write records as one frame without waiting for a flush; return the ticket to wait with."""
+        with self.lock:
+            body = b"".join(records)
+            self._ready(len(body))
+            ids = [r[ID] for r in records]
+            self._write(body, puts, len(records) - puts, min(ids), max(ids))
+            return self._written
+
+    def new_id(self, due_us: int) -> MessageId:
+        """Return an id for a message that the caller writes with `write` or `append`."""
+        with self.lock:
+            if self._seq + 1 > _SEQ_END:
+                self._ready(0)
+            seq = self._seq
+            self._seq = seq + 1
+            return MessageId((due_us << LOW_BITS | self._writer_low | seq).to_bytes(16, "big"))
+
+    def flush(self) -> None:
+        """Make everything written so far durable."""
+        with self.lock:
+            ticket = self._written
+        self._flush_to(ticket)
+
+    def close(self) -> None:
+        """Flush, seal and unlock the segment. What was written stays."""
+        with self.lock:
+            while self._flushing:
+                self._settled.wait()
+            if self._closed:
+                return
+            try:
+                if self._broken is None:
+                    self._flush_held()
+            finally:
+                self._let_go(seal_it=self._broken is None)
+                self._closed = True
+                self._settled.notify_all()
+        if self._flusher is not None and self._flusher is not threading.current_thread():
+            self._flusher.join(timeout=5)
+
+    def rotate(self) -> None:
+        """Go on in a new segment, so that the present one can be covered and removed."""
+        with self.lock:
+            while self._flushing:
+                self._settled.wait()
+            self._check()
+            if self._fd >= 0 and self.offset:
+                self._next_segment()
+
+    # -- segments ------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if self._closed:
+            raise Closed("the journal is closed", path=self._dir.path)
+
+    def _ready(self, body_bytes: int, *, ids: int = 1) -> None:
+        """Make sure that there is a segment, with room for a frame with a body of this size.
+
+        May wait, and let other threads in; when it returns, the frame can be written without waiting.
+        """
+        if body_bytes > BODY_BYTES_MAX:
+            raise TooLarge(f"{body_bytes} bytes in one commit; the limit is {BODY_BYTES_MAX}")
+        size = HEADER_BYTES + body_bytes + 8
+        while True:
+            self._check()
+            if self._failed or self._seq + ids > _SEQ_END:
+                act = self._retire
+            elif self._fd < 0:
+                self._open_segment(1)
+                return
+            elif self.offset and self.offset + size > self._segment_bytes:
+                act = self._next_segment
+            elif (
+                self._commits >= _FILL_AFTER_COMMITS
+                and self.offset + size > self._filled
+                and size <= self._fill_bytes  # a larger frame pays for its own growth
+            ):
+                act = self._fill
+            else:
+                return
+            if self._flushing:
+                # Its descriptor must not be closed, and its error not be taken, under a flush.
+                self._settled.wait()
+            else:
+                act()
+
+    def _open_segment(self, n: int) -> None:
+        name = layout.segment(self.writer, n)
+        try:
+            fd = self._create(layout.segment_tmp(self.writer, n), name)
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(name)) from exc
+        self._fd = fd
+        self._seed = self._dir.seed(name)
+        self.segment = n
+        self.offset = self._filled = 0
+
+    def _create(self, tmp: str, name: str) -> int:
+        disk = self._disk
+        if disk.identity(name) is not None:
+            raise OSError(errno.EEXIST, "another writer drew the same name")
+        for last_try in (False, False, True):
+            fd = disk.open(tmp, "x")
+            try:
+                # E1: locked before it has its name, or the keeper takes it for a dead writer's and removes it.
+                disk.lock(fd, wait=False)
+                disk.rename(tmp, name)
+            except FileNotFoundError:
+                # The keeper swept the temporary name between the open and the lock (K5).
+                disk.close(fd)
+                if last_try:
+                    raise
+                continue
+            except OSError:
+                disk.close(fd)
+                self._remove(tmp)
+                raise
+            break
+        try:
+            # E2: named for good before anything in it is acknowledged.
+            disk.sync_dir(layout.JOURNAL)
+        except OSError:
+            disk.close(fd)
+            self._remove(name)
+            raise
+        return fd
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(OSError):  # the keeper sweeps unlocked leftovers (K5)
+            self._disk.unlink(name)
+
+    def _next_segment(self) -> None:
+        self._flush_held()  # O1: before anyone can be released by a flush of the next segment
+        old = self._fd
+        end = Position(self.segment, self.offset, self.number)
+        try:
+            self._open_segment(self.segment + 1)
+        except BaseException:
+            # O2: a live writer holds a locked segment. Without a next one, this writer has ended.
+            self._disk.close(old)
+            self._segment_ended(end, last=True)
+            self._renew()
+            raise
+        self._disk.close(old)
+        self._segment_ended(end, last=False)
+
+    def _segment_ended(self, end: Position, *, last: bool) -> None:
+        if self.on_segment_end is not None:
+            self.on_segment_end(self.writer, end, last)
+
+    def _retire(self) -> None:
+        """End this writer and become another: after a write that failed, or when its sequence is used up."""
+        self._flush_held()
+        end = Position(self.segment, self.offset, self.number)
+        self._let_go(seal_it=False)
+        if end.segment:
+            self._segment_ended(end, last=True)
+        self._renew()
+
+    def _let_go(self, *, seal_it: bool) -> None:
+        if self._fd < 0:
+            return
+        empty = self.offset == 0
+        if seal_it and not empty and not self._failed:
+            # An empty frame that says "all before me was durable": what is missing later was damaged.
+            with contextlib.suppress(FilewheelError):
+                self._write(b"", 0, 0, ID_END, ID_MIN)
+        self._disk.close(self._fd)
+        self._fd = -1
+        if empty:
+            self._remove(layout.segment(self.writer, self.segment))
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def _write(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        frame = seal(
+            body,
+            seed=self._seed,
+            offset=self.offset,
+            number=self.number + 1,
+            synced=self.synced,
+            puts=puts,
+            drops=drops,
+            first=first,
+            last=last,
+        )
+        try:
+            self._disk.pwrite(self._fd, frame, self.offset)
+        except OSError as exc:
+            # How much of the frame is in the file is unknown, and the keeper may have read it whole. It is cut
+            # off if that can be, and nothing is written there again: the next call starts as a new writer.
+            self._failed = True
+            with contextlib.suppress(OSError):
+                self._disk.truncate(self._fd, self.offset)
+            raise disk_error(exc, self._dir.place(layout.segment(self.writer, self.segment))) from exc
+        self.offset += len(frame)
+        self._written += 1
+
+    def _fill(self) -> None:
+        """Write zeros ahead, so that coming flushes need not commit a new file size."""
+        start = max(self._filled, self.offset)
+        fill = min(self._fill_bytes, self._segment_bytes + HEADER_BYTES - start)
+        self._filled = start + fill
+        try:
+            self._disk.pwrite(self._fd, bytes(fill), start)
+        except OSError:
+            self._commits = -_SEQ_END  # no room to be generous: this writer just appends from now on
+            return
+        self._flush_held(force=True)
+
+    # -- flushing ------------------------------------------------------------------------------------------
+
+    def _settle(self, ticket: int, sync: Sync) -> None:
+        """Return when the frame with this ticket is as durable as `sync` asks."""
+        if sync == "always":
+            self._flush_to(ticket)
+        elif sync != "never":
+            self._flush_later(float(sync))
+
+    def _flush_to(self, ticket: int) -> None:
+        with self.lock:
+            while True:
+                if self._durable >= ticket:
+                    return
+                if self._broken is not None:
+                    raise self._broken
+                if not self._flushing:
+                    break
+                self._settled.wait()
+            self._flushing = True
+            target = self._written
+            fd = self._fd
+        failed: OSError | None = None
+        try:
+            self._disk.fdatasync(fd)
+        except OSError as exc:
+            failed = exc
+        with self.lock:
+            self._flushing = False
+            self._settled.notify_all()
+            if failed is not None:
+                self._poison(failed)
+            self._durable = target
+            self._commits += 1
+
+    def _flush_held(self, *, force: bool = False) -> None:
+        """Flush with the lock held and no other flush in progress."""
+        self._check()
+        if self._durable < self._written or force:
+            try:
+                self._disk.fdatasync(self._fd)
+            except OSError as exc:
+                self._poison(exc)
+            self._durable = self._written
+            self._settled.notify_all()
+
+    def _poison(self, exc: OSError) -> None:
+        place = self._dir.place(layout.segment(self.writer, self.segment))
+        # Never flushed again: after an error the kernel may drop the pages and report success.
+        self._broken = Poisoned(
+            f"a flush failed ({exc.strerror or exc}); what was not confirmed may or may not be there",
+            path=place,
+            hint="close this handle, look at the kernel log, open it again",
+        )
+        self._settled.notify_all()
+        raise self._broken from exc
+
+    def _flush_later(self, interval_s: float) -> None:
+        """Start the thread that flushes every `interval_s`, or change its pace."""
+        with self.lock:
+            self._interval_s = interval_s
+            if self._flusher is None:
+                self._flusher = threading.Thread(target=self._flush_loop, name="filewheel-flush", daemon=True)
+                self._flusher.start()
+
+    def _flush_loop(self) -> None:
+        while True:
+            with self.lock:
+                self._settled.wait(self._interval_s)
+                if self._closed or self._broken is not None:
+                    return
+            try:
+                self.flush()
+            except FilewheelError:
+                return  # the next call raises it
+
+
+def _portions(rests: Sequence[bytes], limit: int) -> list[tuple[int, int]]:
+    """Cut a batch where its size passes the limit of a frame; nearly always one portion."""
+    total = sum(map(len, rests)) + 24 * len(rests)
+    if total <= limit:
+        return [(0, len(rests))] if rests else []
+    portions = []
+    start = size = 0
+    for i, rest in enumerate(rests):
+        size += len(rest) + 24
+        if size > limit and i > start:
+            portions.append((start, i))
+            start, size = i, len(rest) + 24
+    portions.append((start, len(rests)))
+    return portions

@@ -1,0 +1,439 @@
+"""The keeper: the one process that fires.
+
+It holds the kernel lock, reads what producers write, keeps the head of what is pending in memory, hands out what is
+due and records what became of it. Between `claim` and `ack` a message is claimed in memory only: if the process
+dies, the next keeper offers it again. That is at least once, and never early.
+
+A claim makes one pass over all journals before anything starts (F1), so a cancel that returned before the pass is
+never started; it compares with the wall clock at that moment (F2). Dealing, flushing and deleting run in a thread of
+their own (housekeeper.py), off the firing path.
+Invariant: every message below the frontier is in `ready`, in `claims`, or dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from filewheel import layout
+from filewheel.batch import Batch
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.deal import Deal
+from filewheel.directory import DiskFactory, Sync, open_directory
+from filewheel.disk import OsDisk
+from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, NotClaimed, disk_error
+from filewheel.frame import Frame
+from filewheel.housekeeper import Housekeeper
+from filewheel.journal import Entropy
+from filewheel.ledger import Ledger
+from filewheel.message import DEAD_US, US_PER_S, Message, MessageId, id_floor
+from filewheel.owner import Owner
+from filewheel.ready import Ready
+from filewheel.record import (
+    ACKED,
+    BURIED,
+    CANCELLED,
+    ID,
+    RETRIED,
+    pack_drop,
+    pack_message,
+    sort_out,
+    split,
+    unpack_put,
+)
+from filewheel.tail import Damage
+from filewheel.timespec import due_from
+from filewheel.window import Budget
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+"""How long the keeper sleeps at most before it looks at the journals, in case a hint was lost."""
+AHEAD_US = 1 * US_PER_S
+"""Loading starts when less than this lies ahead in memory."""
+LOOKAHEAD_US = 4 * US_PER_S
+READY_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
+JUMP_LIMIT_US = 3600 * US_PER_S
+REASON_HEADER = "filewheel.reason"
+
+
+class Keeper:
+    """Fires a wheel's messages. Thread-safe; one for each wheel, enforced by a kernel lock.
+
+    Opening waits for the present keeper to end (a hot standby), or raises Locked with `wait=False`. Opening costs
+    reading the checkpoint and the undealt part of the journals, not the backlog.
+
+    `on_jump` says what a forward step of the wall clock by more than an hour does: "fire" (log it and fire what is
+    due by the new time) or "hold" (fire by the time that really passed, until the keeper is opened again).
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        wait: bool = True,
+        on_jump: str = "fire",
+        force: bool = False,
+        flush_interval_s: float = 0.02,
+        budget: Budget = READY_BUDGET,
+        background: bool = True,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> None:
+        if on_jump not in ("fire", "hold"):
+            raise BadArgument(f'on_jump is "fire" or "hold", not {on_jump!r}')
+        self._dir = open_directory(path, write=True, force=force, disk=disk)
+        self._disk = self._dir.disk
+        self._clock = clock
+        self._pid = os.getpid()
+        self._closed = False
+        self._broken: FilewheelError | None = None
+        self._hold = on_jump == "hold"
+        self._looked: tuple[int, int] | None = None
+        self._held_us = 0
+        self._ready = Ready(budget)
+        self._claims: dict[bytes, bytes] = {}
+        self._cancelled: set[bytes] = set()
+        self._early: dict[bytes, int] = {}
+        self._hints: int | None = None
+        self._owner = Owner(self._dir)
+        self._owner.take("keeper", wait=wait)
+        self._ledger = Ledger(self._dir, clock, entropy=entropy, on_frame=self._on_frame)
+        self._lock = self._ledger.lock
+        try:
+            self._ledger.recover()
+            self._hints = self._disk.open_hints(layout.HINT)
+        except OSError as exc:
+            self._owner.release()
+            raise disk_error(exc, self._dir.path) from exc
+        except BaseException:
+            self._owner.release()
+            raise
+        for note in self._ledger.notes:
+            log.warning("%s", note)
+        self._housekeeper = Housekeeper(
+            self._ledger, self._ready, flush_interval_s=flush_interval_s, on_failure=self._fail
+        )
+        if background:
+            self._housekeeper.start()
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Flush, deal what is undealt, and let the next keeper in. What was claimed is offered again then."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self.wake()
+        self._housekeeper.stop()
+        try:
+            if self._broken is None:
+                self._ledger.own.flush()
+                self._housekeeper.expire()
+                with self._lock:
+                    self._ledger.ingest(test_locks=True)
+                if self._ledger.undealt_bytes:
+                    Deal(self._ledger, spread=False).run()
+        except OSError as exc:
+            raise disk_error(exc, self._dir.path) from exc
+        finally:
+            try:
+                self._ledger.close()
+            finally:
+                if self._hints is not None:
+                    self._disk.close(self._hints)
+                    self._hints = None
+                self._owner.release()
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if self._closed:
+            raise Closed("this keeper is closed", path=self._dir.path)
+        if os.getpid() != self._pid:
+            raise Forked(
+                "this keeper was opened by the parent process",
+                path=self._dir.path, hint="open it after the fork",
+            )  # fmt: skip
+
+    def _fail(self, exc: FilewheelError) -> None:
+        """Stop for good: the housekeeper met what it cannot go on from."""
+        log.critical("%s", exc)
+        self._broken = exc
+        self.wake()
+
+    # -- what comes in ---------------------------------------------------------------------------------------
+
+    def _on_frame(self, frame: Frame) -> None:
+        """Take from a producer's frame what concerns the head of what is pending. Runs under the lock."""
+        frontier = self._ready.frontier
+        near = frame.first < frontier
+        if not near and not (frame.drops and self._ready.roots):
+            return
+        puts, drops = sort_out(split(frame.body))
+        if drops:
+            self._drop([r[ID] for r in drops], frontier)
+        if near:
+            self._admit([r for r in puts if r[ID] < frontier])
+
+    def _drop(self, ids: list[bytes], frontier: bytes) -> None:
+        """Apply drops that others wrote: cancels and reschedules."""
+        roots = self._ready.roots
+        unknown = []
+        for id_ in ids:
+            if id_ in roots:
+                self._cancel_moved(roots[id_])
+            if id_ >= frontier:
+                continue  # found again, with its put, when that window is loaded
+            if id_ in self._claims:
+                self._cancelled.add(id_)
+            else:
+                unknown.append(id_)
+        if unknown:
+            here = self._ready.discard(unknown)
+            for id_ in unknown:
+                if id_ not in here:
+                    # Its put may lie in a journal that this pass has read already: remembered for another pass.
+                    self._early[id_] = self._ledger.passes
+
+    def _cancel_moved(self, id_: bytes) -> None:
+        """Cancel a message that has moved, for someone who knows it by its first id."""
+        if id_ in self._claims:
+            self._cancelled.add(id_)
+        else:
+            self._ready.discard([id_])
+        self._ledger.write([pack_drop(id_, CANCELLED)], 0)
+
+    def _admit(self, puts: list[bytes]) -> None:
+        """Add messages below the frontier that are not claimed and not dropped already."""
+        early, unmatched, claims = self._early, self._ledger.manifest.unmatched, self._claims
+        if early or unmatched or claims:
+            gone = set(unmatched)
+            kept = []
+            for put in puts:
+                id_ = put[ID]
+                if early.pop(id_, None) is None and id_ not in gone and id_ not in claims:
+                    kept.append(put)
+            puts = kept
+        if puts:
+            self._ready.add(puts)
+
+    def _purge_early(self) -> None:
+        """Forget drops without a put once a whole pass has begun and ended after they were seen."""
+        if self._early:
+            passes = self._ledger.passes
+            self._early = {i: p for i, p in self._early.items() if p + 2 > passes}
+
+    def _load(self, now_us: int) -> None:
+        """Bring the frontier to a few seconds ahead, as far as the budget allows."""
+        ready = self._ready
+        target = id_floor((now_us + LOOKAHEAD_US) // US_PER_S * US_PER_S)
+        while ready.frontier < id_floor(now_us + AHEAD_US) and ready.wants_more():
+            window = self._ledger.window(ready.frontier, target, ready.room())
+            puts = window.puts
+            if self._claims or self._early:
+                puts = [r for r in puts if r[ID] not in self._claims and r[ID] not in self._early]
+            for id_ in window.loose:
+                self._early.setdefault(id_, self._ledger.passes)
+            ready.load(puts, window.hi)
+
+    # -- what goes out ---------------------------------------------------------------------------------------
+
+    def claim(self, limit: int = 1000) -> Batch:
+        """Claim up to `limit` messages that are due, in order; an empty batch when none is.
+
+        Each stays claimed until it is acknowledged, put back or buried. Cost: one look at each journal, and about
+        0.5 µs a message.
+        """
+        if limit < 1:
+            raise BadArgument(f"limit is at least 1, not {limit}")
+        with self._lock:
+            self._check()
+            try:
+                self._ledger.ingest()
+                self._purge_early()
+                now_us = self._now_us()
+                self._load(now_us)
+            except OSError as exc:
+                raise disk_error(exc, self._dir.path) from exc
+            puts = self._ready.take(id_floor(now_us + 1), limit)
+            self._claims.update((r[ID], r) for r in puts)
+            return Batch(puts, self._set_aside)
+
+    def batches(self, limit: int = 1000, *, wait: bool = True) -> Iterator[Batch]:
+        """Yield batches of what is due, sleeping in between; without `wait`, end when nothing is due now.
+
+        Ends when the keeper is closed, also from another thread.
+        """
+        while not self._closed:
+            try:
+                batch = self.claim(limit)
+            except Closed:
+                return
+            if batch:
+                yield batch
+            elif not wait:
+                return
+            else:
+                self.wait()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Sleep until a message is due, something new was written, `wake` was called, or the time is up."""
+        self._check()
+        limit_s = LOOK_S if timeout_s is None else min(timeout_s, LOOK_S)
+        with self._lock:
+            next_us = self._ready.next_due_us()
+        if next_us is not None:
+            limit_s = min(limit_s, (next_us - self._clock.now_us()) / US_PER_S)
+        if limit_s > 0:
+            self._disk.wait_hint(self._hints, limit_s)
+
+    def wake(self) -> None:
+        """End a `wait` in another thread."""
+        if self._hints is not None:
+            self._disk.ring(self._hints)
+
+    def next_due(self) -> datetime | None:
+        """Return when the next message that is in memory is due; None when the next few seconds hold none."""
+        with self._lock:
+            self._check()
+            due_us = self._ready.next_due_us()
+        return None if due_us is None else Message(MessageId.make(due_us, 0, 0), b"").due
+
+    @property
+    def pid(self) -> int:
+        """The process that opened this keeper."""
+        return self._pid
+
+    # -- what became of it -----------------------------------------------------------------------------------
+
+    def ack(self, what: Batch | Message | bytes | Iterable[Message | bytes], *, sync: Sync = "never") -> int:
+        """Acknowledge a batch, a message or its id, or several; return how many that were.
+
+        Of a batch, those that are still claimed. It is in the journal on return, so it survives this process; it
+        survives a power cut after the next flush (20 ms), or on return with `sync="always"`.
+
+        Raises NotClaimed for a message that is not claimed.
+        """
+        with self._lock:
+            self._check()
+            ids = self._ids_of(what)
+            drops = [pack_drop(i, ACKED) for i in ids]
+            self._finish(ids, drops, 0)
+        if sync == "always":
+            self._ledger.own.flush()
+        return len(ids)
+
+    def nack(
+        self,
+        message: Message | bytes,
+        *,
+        delay: float | timedelta = 0,
+        sync: Sync = "never",
+    ) -> MessageId | None:
+        """Put a claimed message back, to fire again after `delay`, with its attempt raised by one.
+
+        Returns its new id; None when it was cancelled meanwhile. Drop and put are one commit: both or neither.
+        """
+        due_us = due_from(self._clock.now_us(), delay=delay, at=None)
+        return self._move(message, due_us, RETRIED, None, sync)
+
+    def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
+        """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
+        return self._move(message, DEAD_US + self._clock.now_us(), BURIED, reason, sync)
+
+    def _move(self, what: Message | bytes, due_us: int, why: int, reason: str | None, sync: Sync) -> MessageId | None:
+        with self._lock:
+            self._check()
+            (id_,) = self._ids_of(what)
+            if id_ in self._cancelled:
+                # A2: cancelled while it ran. The drop is written already; nothing is put.
+                self._finish([id_], [], 0)
+                return None
+            message = unpack_put(self._claims[id_])
+            message.root = message.root or message.id
+            message.attempt += 1
+            if reason is not None:
+                message.headers = {**message.headers, REASON_HEADER: reason[:1000]}
+            message.id = self._ledger.own.new_id(due_us)
+            put = pack_message(message)
+            self._finish([id_], [pack_drop(id_, why), put], 1)
+            if message.id < self._ready.frontier:
+                self._ready.add([put])
+        if sync == "always":
+            self._ledger.own.flush()
+        return message.id
+
+    def _ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
+        claims = self._claims
+        if isinstance(what, Batch):
+            return [i for i in what.ids if i in claims]
+        items = [what] if isinstance(what, (Message, bytes)) else list(what)
+        ids = [bytes(i.id) if isinstance(i, Message) else bytes(i) for i in items]
+        for id_ in ids:
+            if id_ not in claims:
+                name = str(MessageId(id_)) if len(id_) == 16 else repr(id_)
+                raise NotClaimed(
+                    f"message {name} is not claimed by this keeper",
+                    path=self._dir.path, hint="acknowledge each message once, by the keeper that claimed it",
+                )  # fmt: skip
+        return ids
+
+    def _finish(self, ids: list[bytes], records: list[bytes], puts: int) -> None:
+        """Write what became of claimed messages, then forget them. Nothing is forgotten if writing fails."""
+        if records:
+            self._housekeeper.write(records, puts)
+        claims, ready = self._claims, self._ready
+        gone = [claims.pop(i) for i in ids]
+        ready.done(ids)
+        if ready.roots:
+            ready.forget_roots(gone)
+        if self._cancelled:
+            self._cancelled.difference_update(ids)
+
+    def _set_aside(self, put: bytes, exc: Damaged) -> None:
+        """Keep a record that is not a message, and go on without it."""
+        with self._lock:
+            id_ = put[ID]
+            if id_ in self._claims:
+                name = layout.slot(
+                    self._dir.settings.lap_of(MessageId(id_).due_us // US_PER_S),
+                    MessageId(id_).due_us // US_PER_S,
+                )
+                self._ledger.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
+                self._finish([id_], [pack_drop(id_, BURIED)], 0)
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def _now_us(self) -> int:
+        """Return the wall time, watching for a step that no passing of time explains."""
+        now, steady = self._clock.now_us(), self._clock.steady_us()
+        if self._looked is not None:
+            step = (now - self._looked[0]) - (steady - self._looked[1])
+            if step > JUMP_LIMIT_US:
+                log.critical(
+                    "%s: the clock jumped ahead by %d s; %s", self._dir.path, step // US_PER_S,
+                    "holding what that makes due until this keeper is opened again"
+                    if self._hold else "firing what that makes due",
+                )  # fmt: skip
+                if self._hold:
+                    self._held_us += step
+            elif step < -US_PER_S:
+                log.warning("%s: the clock went back by %d s; nothing fires twice", self._dir.path, -step // US_PER_S)
+                self._held_us = max(0, self._held_us + step)
+        self._looked = (now, steady)
+        return now - self._held_us

@@ -1,0 +1,102 @@
+"""Every name in a wheel's directory, made and parsed here and nowhere else.
+
+    jobs.wheel/
+      wheel.json  wheel.json.copy      format, id, salt, lap length; written once
+      keeper.lock                      held by the keeper; says who it is
+      checkpoint  checkpoint.old       what is covered: journal positions and file lengths
+      hint                             a pipe: "look at the journals"
+      ballast                          space given back when the disk is full
+      journal/<writer>-<n>.log         what one writer enqueued, cancelled, acknowledged
+      laps/<lap>.lap                   a lap that is still far away, or long past: one file
+      laps/<lap>/<second>.slot         a lap that is near: one file for each second that holds anything
+      quarantine/                      bytes that did not decode, with the reason
+
+Names are built from integers and accepted only by a full match, so nothing that a message carries can become
+a path, and a foreign file is left alone. Each file's checksums are seeded with the wheel's salt and the file's
+name, so frames of another file, wheel or lap never pass.
+Invariant: `parse(make(x)) == x`, and everything else parses to None.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+SETTINGS = "wheel.json"
+SETTINGS_COPY = "wheel.json.copy"
+LOCK = "keeper.lock"
+CHECKPOINT = "checkpoint"
+CHECKPOINT_OLD = "checkpoint.old"
+CHECKPOINT_TMP = "checkpoint.tmp"
+HINT = "hint"
+BALLAST = "ballast"
+JOURNAL = "journal"
+LAPS = "laps"
+QUARANTINE = "quarantine"
+
+_WRITER = "[0-9A-HJKMNP-TV-Z]{8}"
+_SEGMENT = re.compile(f"({_WRITER})-([0-9]{{6,12}})\\.log")
+_SEGMENT_TMP = re.compile(f"\\.({_WRITER})-([0-9]{{6,12}})\\.tmp")
+_LAP_FILE = re.compile(r"(0|[1-9][0-9]{0,11})\.lap")
+_LAP_DIR = re.compile(r"(0|[1-9][0-9]{0,11})")
+_SLOT = re.compile(r"(0|[1-9][0-9]{0,11})\.slot")
+
+
+def segment(writer: str, n: int) -> str:
+    """Name a writer's n-th journal segment (n counts from 1)."""
+    return f"{JOURNAL}/{writer}-{n:06d}.log"
+
+
+def segment_tmp(writer: str, n: int) -> str:
+    """Name a segment that is being made."""
+    return f"{JOURNAL}/.{writer}-{n:06d}.tmp"
+
+
+def parse_segment(last: str) -> tuple[str, int] | None:
+    """Read (writer, n) from the last part of a segment's name."""
+    match = _SEGMENT.fullmatch(last)
+    if match and segment(match[1], int(match[2])).endswith(last):
+        return match[1], int(match[2])
+    return None
+
+
+def is_segment_tmp(last: str) -> bool:
+    """Tell whether this is the name of a segment that was being made."""
+    return _SEGMENT_TMP.fullmatch(last) is not None
+
+
+def lap_file(lap: int) -> str:
+    """Name the file of a lap that is far away or past."""
+    return f"{LAPS}/{lap}.lap"
+
+
+def lap_dir(lap: int) -> str:
+    """Name the directory of a lap that is near."""
+    return f"{LAPS}/{lap}"
+
+
+def slot(lap: int, second: int) -> str:
+    """Name the file of one second."""
+    return f"{LAPS}/{lap}/{second}.slot"
+
+
+def parse_lap_file(last: str) -> int | None:
+    """Read the lap from the last part of a lap file's name."""
+    match = _LAP_FILE.fullmatch(last)
+    return int(match[1]) if match else None
+
+
+def parse_lap_dir(last: str) -> int | None:
+    """Read the lap from the last part of a lap directory's name."""
+    return int(last) if _LAP_DIR.fullmatch(last) else None
+
+
+def parse_slot(last: str) -> int | None:
+    """Read the second from the last part of a slot's name."""
+    match = _SLOT.fullmatch(last)
+    return int(match[1]) if match else None
+
+
+def seed(salt: bytes, name: str) -> int:
+    """Return the number that the checksums of this file's frames start from."""
+    return zlib.crc32(name.encode(), zlib.crc32(salt))

@@ -1,0 +1,328 @@
+"""The ledger: what the keeper of a wheel knows of its disk, and the only one who may change it.
+
+It holds the manifest (what is covered by laps and slots), one tail for each writer's journal (what has been read),
+and the keeper's own journal. Between `covered` and `seen` lies the undealt part: read again whenever it is needed,
+never kept. So the ledger's memory does not grow with what waits.
+
+Used by the keeper, which fires, and by a producer that tidies up when no keeper runs. Both hold the kernel lock of
+keeper.lock; the ledger's own lock serialises the keeper's threads.
+Invariant: pending = (files up to their covered length + journals from covered to seen), puts minus drops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from filewheel import layout
+from filewheel.clock import Clock
+from filewheel.directory import Directory
+from filewheel.frame import Frame, Gap
+from filewheel.journal import Entropy, Journal
+from filewheel.manifest import Manifest, Position, read_manifest
+from filewheel.message import ID_MIN, US_PER_S, due_of
+from filewheel.quarantine import Quarantine
+from filewheel.slot import lap_floor, slot_floor, slot_name
+from filewheel.tail import Damage, Handles, Tail
+from filewheel.window import MISSING, Budget, Span, Window, read_window
+
+LOCK_TEST_US = 200_000
+
+OnFrame = Callable[[Frame], None]
+
+
+class Ledger:
+    """Positions, lengths and the keeper's own journal. `lock` guards everything in it."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        clock: Clock,
+        *,
+        entropy: Entropy = secrets.token_bytes,
+        on_frame: OnFrame | None = None,
+    ) -> None:
+        self.dir = directory
+        self.disk = directory.disk
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.handles = Handles(directory)
+        self.quarantine = Quarantine(directory, clock)
+        self.manifest = Manifest()
+        self.tails: dict[str, Tail] = {}
+        self.own = Journal(directory, entropy=entropy)
+        self.own.on_segment_end = self._own_segment_ended
+        self.on_frame = on_frame
+        self.undealt_bytes = 0
+        self.undealt_records = 0
+        self.unlinked_in: set[str] = set()
+        """Directories in which something was unlinked since the last checkpoint (D6)."""
+        self.passes = 0
+        """Whole passes over the journals so far."""
+        self.notes: list[str] = list(directory.notes)
+        self._locks_tested_us = 0
+
+    # -- start ---------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Learn what is on disk, after a clean end or a crash: the same thing (R1-R6)."""
+        with self.lock:
+            # R1: what a dead keeper left in the page cache only must not be relied on.
+            self.disk.sync_all()
+            self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.path)
+            self._remove(layout.CHECKPOINT_TMP)
+            self._sweep_journal()
+            found = self._list_laps()
+            if self.manifest.doubt:
+                self.notes.append(f"{self.manifest.doubt}: everything found is taken as covered")
+                self._adopt(found)
+            else:
+                self._sweep_laps(found)
+                self._miss_laps(found)
+            for writer, covered in self.manifest.positions.items():
+                self.tails[writer] = Tail(self.dir, self.handles, writer, covered)
+            self.ingest(test_locks=True)
+
+    def _sweep_journal(self) -> None:
+        """Remove what was left under a temporary name by a writer that died (K5)."""
+        for last in self.disk.listdir(layout.JOURNAL):
+            if not layout.is_segment_tmp(last):
+                continue
+            name = f"{layout.JOURNAL}/{last}"
+            with contextlib.suppress(OSError):
+                fd = self.disk.open(name, "r")
+                try:
+                    if self.disk.lock(fd, wait=False):
+                        self._remove(name)
+                finally:
+                    self.disk.close(fd)
+
+    def _list_laps(self) -> list[tuple[int, int | None]]:
+        """List the files in laps/: (lap, None) for a lap's file, (lap, second) for a slot."""
+        found: list[tuple[int, int | None]] = []
+        for last in self.disk.listdir(layout.LAPS):
+            lap = layout.parse_lap_file(last)
+            if lap is not None:
+                found.append((lap, None))
+                continue
+            lap = layout.parse_lap_dir(last)
+            if lap is None:
+                continue
+            with contextlib.suppress(OSError):
+                for inner in self.disk.listdir(layout.lap_dir(lap)):
+                    second = layout.parse_slot(inner)
+                    if second is not None and self.dir.settings.lap_of(second) == lap:
+                        found.append((lap, second))
+        return found
+
+    def _adopt(self, found: list[tuple[int, int | None]]) -> None:
+        """Without a manifest to trust: take every file at its full size. Loses nothing."""
+        self.manifest.laps.clear()
+        self.manifest.slots.clear()
+        for lap, second in found:
+            name = layout.lap_file(lap) if second is None else layout.slot(lap, second)
+            known = self.disk.identity(name)
+            size = (known[1] if known else 0) + 7 & ~7
+            if size and second is None:
+                self.manifest.laps[lap] = size
+            elif size and second is not None:
+                self.manifest.slots[second] = size
+
+    def _sweep_laps(self, found: list[tuple[int, int | None]]) -> None:
+        """Remove what the manifest does not name: a deal that never completed, an unlink that came back."""
+        dirs = set()
+        for lap, second in found:
+            if second is None:
+                if lap not in self.manifest.laps:
+                    self._remove(layout.lap_file(lap))
+            else:
+                dirs.add(lap)
+                if second not in self.manifest.slots:
+                    self._remove(layout.slot(lap, second))
+        kept = {self.dir.settings.lap_of(s) for s in self.manifest.slots}
+        for lap in dirs - kept:
+            self.remove_dir(lap)
+
+    def _miss_laps(self, found: list[tuple[int, int | None]]) -> None:
+        """Forget files that are named but gone: expired since the checkpoint. A future one is reported."""
+        slots = {second for _, second in found if second is not None}
+        laps = {lap for lap, second in found if second is None}
+        now_s = self.clock.now_us() // US_PER_S
+        for second in self.manifest.slots.keys() - slots:
+            self._missing(slot_name(self.dir, second), self.manifest.slots.pop(second), second > now_s)
+        for lap in self.manifest.laps.keys() - laps:
+            ahead = lap > self.dir.settings.lap_of(now_s)
+            self._missing(layout.lap_file(lap), self.manifest.laps.pop(lap), ahead)
+
+    def _missing(self, name: str, length: int, ahead: bool) -> None:
+        if ahead:
+            self.quarantine.keep(Damage(name, 0, length, MISSING, proven=True))
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            self.disk.unlink(name)
+
+    def remove_dir(self, lap: int) -> None:
+        """Remove a lap's directory if it is empty."""
+        with contextlib.suppress(OSError):
+            self.disk.rmdir(layout.lap_dir(lap))
+
+    # -- ingest --------------------------------------------------------------------------------------------
+
+    def ingest(self, *, test_locks: bool = False) -> None:
+        """Read what the journals have gained: one whole pass (I1-I3). Cost: a listing and a read a live writer."""
+        with self.lock:
+            now = self.clock.steady_us()
+            if now - self._locks_tested_us >= LOCK_TEST_US:
+                test_locks = True
+            if test_locks:
+                self._locks_tested_us = now
+            listing = self._list_journal()
+            for writer in listing:
+                if writer not in self.tails and writer != self.own.writer:
+                    self.tails[writer] = Tail(self.dir, self.handles, writer)
+            for tail in self.tails.values():
+                if not tail.ended and tail.writer != self.own.writer:
+                    self._poll(tail, listing, test_locks)
+            self.passes += 1
+
+    def _list_journal(self) -> dict[str, set[int]]:
+        listing: dict[str, set[int]] = {}
+        for last in self.disk.listdir(layout.JOURNAL):
+            parsed = layout.parse_segment(last)
+            if parsed is not None:
+                listing.setdefault(parsed[0], set()).add(parsed[1])
+        return listing
+
+    def _poll(self, tail: Tail, listing: dict[str, set[int]], test_lock: bool) -> None:
+        first = True
+
+        def present() -> set[int]:
+            nonlocal first
+            if first:  # the listing that this pass started with
+                first = False
+                return listing.get(tail.writer, set())
+            return self._list_journal().get(tail.writer, set())
+
+        for frame in tail.poll(present, test_lock=test_lock, on_damage=self._damaged):
+            self.undealt_bytes += frame.end - frame.offset
+            self.undealt_records += frame.puts + frame.drops
+            if frame.drops:
+                tail.drops_unflushed = True
+            if self.on_frame is not None:
+                self.on_frame(frame)
+
+    def _damaged(self, damage: Damage) -> None:
+        # A commit that never completed was promised to nobody; what had been durable is kept and reported.
+        if damage.proven:
+            self.quarantine.keep(damage)
+
+    # -- the keeper's own journal --------------------------------------------------------------------------
+
+    def write(self, records: Sequence[bytes], puts: int) -> None:
+        """Write records to the keeper's own journal, without a flush: append and advance are one step (O3)."""
+        with self.lock:
+            self.own.write(records, puts)
+            self._note_own()
+            self.undealt_bytes += sum(map(len, records)) + 80
+            self.undealt_records += len(records)
+
+    def _note_own(self) -> None:
+        own = self.own
+        if own.segment == 0:
+            return
+        tail = self.tails.get(own.writer)
+        if tail is None:
+            tail = self.tails[own.writer] = Tail(self.dir, self.handles, own.writer)
+        tail.seen = Position(own.segment, own.offset, own.number)
+
+    def _own_segment_ended(self, writer: str, position: Position, last: bool) -> None:
+        """Follow the own journal over a rotation, or over the end of a writer whose write failed."""
+        tail = self.tails.get(writer)
+        if tail is None:
+            tail = self.tails[writer] = Tail(self.dir, self.handles, writer)
+        tail.ends[position.segment] = position.offset
+        tail.seen = position
+        if last:
+            tail.ended = True
+
+    # -- reading back --------------------------------------------------------------------------------------
+
+    def spans(self, lo: bytes, hi: bytes) -> Iterator[Span]:
+        """Yield the parts of files that may hold ids from `lo` to below `hi`: undealt journals, then laps in order."""
+        for tail in self.tails.values():
+            for _, name, start, end in tail.spans(tail.covered, tail.seen):
+                yield Span(name, start, end, ID_MIN)
+        yield from spans_of(self.dir, self.manifest, lo, hi)
+
+    def window(self, lo: bytes, hi: bytes, budget: Budget) -> Window:
+        """Read what is pending from `lo` to below `hi`, within the budget."""
+        with self.lock:
+            return read_window(
+                self.dir,
+                self.handles,
+                self.spans(lo, hi),
+                lo,
+                hi,
+                on_gap=self.report_gap,
+                dropped=self.manifest.unmatched,
+                budget=budget,
+            )
+
+    def report_gap(self, span: Span, gap: Gap) -> None:
+        """Keep what a reader could not read: below a covered length everything was durable, so it is damage."""
+        if not span.name.startswith(layout.JOURNAL):
+            self.quarantine.keep(Damage(span.name, gap.offset, gap.end, gap.reason, proven=True))
+
+    # -- what the deal needs -------------------------------------------------------------------------------
+
+    def cut(self) -> dict[str, Position]:
+        """End the own segment (D0), and return how far each journal has been read."""
+        with self.lock:
+            if self.own.offset:
+                self.own.rotate()
+                self._note_own()
+            return {w: t.seen for w, t in self.tails.items() if not t.gone}
+
+    def new_handles(self) -> Handles:
+        """Return handles for a thread of its own."""
+        return Handles(self.dir)
+
+    def unlink_file(self, name: str) -> None:
+        """Remove a file that nothing needs any more."""
+        with self.lock:
+            self.handles.drop(name)
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(name)
+            self.unlinked_in.add(name.rpartition("/")[0])
+
+    # -- end -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the journal and the files. Deals nothing."""
+        try:
+            self.own.close()
+        finally:
+            self.handles.close()
+
+
+def spans_of(directory: Directory, manifest: Manifest, lo: bytes, hi: bytes) -> Iterator[Span]:
+    """Yield a manifest's files that may hold ids from `lo` to below `hi`, by rising floor."""
+    settings = directory.settings
+    low = due_of(lo) // US_PER_S
+    high = due_of(hi) // US_PER_S
+    found = [
+        Span(slot_name(directory, second), 0, length, slot_floor(second))
+        for second, length in manifest.slots.items()
+        if low <= second <= high
+    ]
+    low, high = settings.lap_of(low), settings.lap_of(high)
+    found += [
+        Span(layout.lap_file(lap), 0, length, lap_floor(directory, lap))
+        for lap, length in manifest.laps.items()
+        if low <= lap <= high
+    ]
+    found.sort(key=lambda span: span.floor)
+    yield from found

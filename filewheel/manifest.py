@@ -1,0 +1,158 @@
+"""The checkpoint: one frame that says exactly what the laps hold and how far each journal has been dealt.
+
+It names every lap and slot file with the length up to which it is covered, and for each writer the position below
+which its journal is. What it does not name does not exist: bytes past a covered length are a deal that never
+completed and are overwritten, a file that comes back after a power cut is swept. So a deal is one transaction, which
+the atomic replacement of this file commits (docs/adr/0003-the-checkpoint-is-a-manifest.md).
+
+Replacing it is K1: write aside, flush, rename, flush the directory. The one before is kept as a link: if the newest
+cannot be read, everything that is found is taken as covered to its full size ("doubt"), which loses nothing but may
+fire messages again that were acknowledged.
+Invariant: a manifest on disk is durable only after everything that it covers is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgpack
+
+from filewheel import layout
+from filewheel.disk import Disk
+from filewheel.errors import Damaged
+from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, Scanner, seal
+
+_CHECKPOINT_BYTES_MAX = HEADER_BYTES + BODY_BYTES_MAX
+Seeds = Callable[[str], int]
+
+
+class Position(NamedTuple):
+    """A place in a writer's journal: after frame `number`, which ends at `offset` of segment `segment`."""
+
+    segment: int
+    offset: int
+    number: int
+
+
+START = Position(1, 0, 0)
+
+
+@dataclass
+class Manifest:
+    """What is covered. `laps` and `slots` map a lap or a second to the covered length of its file."""
+
+    deal: int = 0
+    keeper: str = ""
+    """The writer that the keeper of this deal wrote as."""
+    positions: dict[str, Position] = field(default_factory=dict)
+    laps: dict[int, int] = field(default_factory=dict)
+    slots: dict[int, int] = field(default_factory=dict)
+    unmatched: list[bytes] = field(default_factory=list)
+    """Dropped ids whose put may still come: it lay in a journal that had not been read so far."""
+    doubt: str = ""
+    """Why lengths cannot be trusted; empty when they can."""
+
+    def copy(self) -> Manifest:
+        """Return a manifest that can be changed without changing this one."""
+        return Manifest(
+            self.deal,
+            self.keeper,
+            dict(self.positions),
+            dict(self.laps),
+            dict(self.slots),
+            list(self.unmatched),
+        )
+
+
+def encode(manifest: Manifest, seed: int) -> bytes:
+    """Return the checkpoint file's bytes."""
+    body: bytes = msgpack.packb(
+        {
+            "deal": manifest.deal,
+            "keeper": manifest.keeper,
+            "positions": {w: list(p) for w, p in sorted(manifest.positions.items())},
+            "laps": _flat(manifest.laps),
+            "slots": _flat(manifest.slots),
+            "unmatched": b"".join(manifest.unmatched),
+        }
+    )
+    return seal(body, seed=seed, offset=0, number=manifest.deal, synced=0, puts=0, drops=0)
+
+
+def _flat(lengths: dict[int, int]) -> list[int]:
+    return [number for pair in sorted(lengths.items()) for number in pair]
+
+
+def decode(frame: Frame, path: str) -> Manifest:
+    """Read a manifest from the checkpoint's frame."""
+    try:
+        fields = msgpack.unpackb(frame.body)
+        laps, slots, ids = fields["laps"], fields["slots"], fields["unmatched"]
+        return Manifest(
+            deal=int(fields["deal"]),
+            keeper=str(fields["keeper"]),
+            positions={str(w): Position(*map(int, p)) for w, p in fields["positions"].items()},
+            laps=dict(zip(laps[::2], laps[1::2], strict=True)),
+            slots=dict(zip(slots[::2], slots[1::2], strict=True)),
+            unmatched=[ids[i : i + 16] for i in range(0, len(ids), 16)],
+        )
+    except Exception as exc:
+        raise Damaged(f"not a checkpoint: {exc!r}", path=path) from exc
+
+
+def write_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
+    """Put a manifest in place (K1). A crash before the rename leaves the old one, after it the new one."""
+    fd = disk.open(layout.CHECKPOINT_TMP, "rw")
+    try:
+        disk.truncate(fd, 0)
+        disk.pwrite(fd, encode(manifest, seeds(layout.CHECKPOINT)), 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    # Only a second chance against bit rot: a file system without hard links goes without.
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(layout.CHECKPOINT_OLD)
+        disk.link(layout.CHECKPOINT, layout.CHECKPOINT_OLD)
+    disk.rename(layout.CHECKPOINT_TMP, layout.CHECKPOINT)
+    disk.sync_dir("")
+
+
+def read_manifest(disk: Disk, seeds: Seeds, path: str) -> Manifest:
+    """Read the newest manifest that verifies; `.doubt` says why when it is not the newest one written."""
+    doubt = ""
+    for name in (layout.CHECKPOINT, layout.CHECKPOINT_OLD):
+        try:
+            manifest = _read_one(disk, name, seeds, f"{path}/{name}")
+        except FileNotFoundError:
+            doubt = doubt or f"{path}/{name}: missing"
+            continue
+        except Damaged as exc:
+            doubt = doubt or str(exc)
+            continue
+        manifest.doubt = doubt
+        return manifest
+    return Manifest(doubt=doubt)
+
+
+def _read_one(disk: Disk, name: str, seeds: Seeds, path: str) -> Manifest:
+    try:
+        fd = disk.open(name, "r")
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
+    try:
+        end = min(disk.size(fd), _CHECKPOINT_BYTES_MAX)
+        for item in Scanner(lambda size, offset: disk.pread(fd, size, offset), 0, end, seeds(layout.CHECKPOINT)):
+            if isinstance(item, Frame):
+                return decode(item, path)
+            break
+    except OSError as exc:
+        raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
+    finally:
+        disk.close(fd)
+    raise Damaged("the checkpoint fails its checksum", path=path, hint="`filewheel repair`")

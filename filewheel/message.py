@@ -1,0 +1,165 @@
+"""A message and its id: pure values.
+
+The id says where the message is. It is 128 bits: when it is due (58 bits of microseconds), who wrote it
+(40 bits, random for each open) and its place in what that writer wrote (30 bits, from a random start, never
+reused). Sorting ids sorts by due time, then writer, then sequence. As text an id is 26 characters of
+Crockford's base 32 (as a ULID, but the time is the *due* time): 12 for the due, 8 for the writer, 6 for
+the sequence. Cancel, get and reschedule therefore need no index.
+
+Invariant: an id names one message for ever; a message that moves gets a new id and remembers its first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from filewheel.errors import BadArgument
+
+US_PER_S = 1_000_000
+WRITER_BITS = 40
+SEQ_BITS = 30
+LOW_BITS = WRITER_BITS + SEQ_BITS
+ID_BYTES = 16
+
+DUE_END_US = 253_402_300_800 * US_PER_S
+"""The first microsecond of the year 10000: a due must lie before it."""
+
+DEAD_US = DUE_END_US
+"""A dead letter's due is DEAD_US plus the time of its death: a time that never comes."""
+
+ID_MIN = bytes(ID_BYTES)
+ID_END = b"\xff" * ID_BYTES
+"""Above every id: no due is that late."""
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_VALUE = {c: i for i, c in enumerate(_ALPHABET)}
+_VALUE |= {c.lower(): i for c, i in _VALUE.items()}
+_VALUE |= {"O": 0, "o": 0, "I": 1, "i": 1, "L": 1, "l": 1}  # what people misread
+_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_TEXT_LENGTH = 26
+
+
+def base32(number: int, length: int) -> str:
+    """Write a number as `length` characters (an even count) of Crockford's base 32."""
+    pairs = []
+    for _ in range(length // 2):
+        pairs.append(_PAIRS[number & 1023])
+        number >>= 10
+    return "".join(reversed(pairs))
+
+
+class MessageId(bytes):
+    """The 16 bytes of an id; `str()` gives its 26 characters."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> MessageId:
+        """Read an id from its text (case does not matter) or its 16 bytes.
+
+        Raises BadArgument when it is neither.
+        """
+        if isinstance(text, bytes):
+            if len(text) == ID_BYTES:
+                return cls(text)
+            raise BadArgument(f"an id has {ID_BYTES} bytes, not {len(text)}")
+        number = 0
+        if len(text) == _TEXT_LENGTH and text[0] in "01234567":
+            for char in text:
+                value = _VALUE.get(char)
+                if value is None:
+                    break
+                number = number << 5 | value
+            else:
+                return cls(number.to_bytes(ID_BYTES, "big"))
+        raise BadArgument(
+            f"{text[:40]!r} is not a message id (26 letters and digits)",
+            hint="`filewheel inspect list` shows the ids",
+        )
+
+    @classmethod
+    def make(cls, due_us: int, writer: int, seq: int) -> MessageId:
+        """Put an id together from its three parts."""
+        return cls((due_us << LOW_BITS | writer << SEQ_BITS | seq).to_bytes(ID_BYTES, "big"))
+
+    @property
+    def due_us(self) -> int:
+        """When the message is due, in microseconds since the epoch."""
+        return int.from_bytes(self[:8], "big") >> 6
+
+    @property
+    def writer(self) -> str:
+        """The writer's 8 characters: the name of its journal."""
+        return str(self)[12:20]
+
+    @property
+    def seq(self) -> int:
+        """The message's place in what its writer wrote."""
+        return int.from_bytes(self[-4:], "big") & ((1 << SEQ_BITS) - 1)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether this is a dead letter's id."""
+        return self.due_us >= DEAD_US
+
+    def __str__(self) -> str:
+        return base32(int.from_bytes(self, "big"), _TEXT_LENGTH)
+
+    def __repr__(self) -> str:
+        return f"MessageId({str(self)!r})"
+
+
+def id_floor(due_us: int) -> bytes:
+    """Return the smallest id that is due at this microsecond."""
+    return (due_us << 6).to_bytes(8, "big") + bytes(8)
+
+
+def id_after(id_: bytes) -> bytes:
+    """Return the id that follows."""
+    return (int.from_bytes(id_, "big") + 1).to_bytes(ID_BYTES, "big")
+
+
+def due_of(id_: bytes) -> int:
+    """Return the due time, in microseconds, of an id's bytes."""
+    return int.from_bytes(id_[:8], "big") >> 6
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(us: int) -> datetime:
+    """Turn microseconds since the epoch into an aware datetime, exactly."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+@dataclass(slots=True)
+class Message:
+    """One message as it waits or fires. Treat it as a value; cost of making one: about 0.3 µs."""
+
+    id: MessageId
+    payload: bytes
+    topic: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    attempt: int = 0
+    """How often it was handed out and put back."""
+    enqueued_us: int = 0
+    root: MessageId | None = None
+    """The first id of its chain, when it has moved (retry, reschedule, dead letter)."""
+
+    @property
+    def due_us(self) -> int:
+        """When it is due. Of a dead letter: when it was first due."""
+        if self.id.is_dead and self.root is not None:
+            return self.root.due_us
+        return self.id.due_us
+
+    @property
+    def due(self) -> datetime:
+        """When it is due, as an aware datetime in UTC."""
+        return to_datetime(self.due_us)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is a dead letter."""
+        return self.id.is_dead

@@ -1,0 +1,101 @@
+"""Who is the keeper: the kernel lock of keeper.lock, and a note in it that says who holds it.
+
+The lock is the truth: it dies with its process, so a standby that waits for it takes over at once and never by a
+time-out. The note is for people and for `stats`; a reader trusts it only while the process it names is alive and is
+still the same one.
+Invariant: at most one process has an Owner that is `held`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+
+from filewheel import layout
+from filewheel.directory import Directory
+from filewheel.errors import Locked, disk_error
+
+_NOTE_BYTES = 512
+
+
+class Owner:
+    """The lock of one wheel's keeper."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._fd = -1
+
+    @property
+    def held(self) -> bool:
+        """Whether this is the keeper."""
+        return self._fd >= 0
+
+    def take(self, role: str, *, wait: bool) -> None:
+        """Become the keeper, waiting for the present one to end if asked to.
+
+        Raises Locked when another process is the keeper and `wait` is false.
+        """
+        try:
+            fd = self._disk.open(layout.LOCK, "rw")
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
+        try:
+            if not self._disk.lock(fd, wait=wait):
+                pid = holder(self._dir)
+                who = f"process {pid}" if pid else "another process"
+                raise Locked(f"{who} is the keeper", pid=pid, path=self._dir.place(layout.LOCK))
+            note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role})
+            self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
+        except OSError as exc:
+            self._disk.close(fd)
+            raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
+        except BaseException:
+            self._disk.close(fd)
+            raise
+        self._fd = fd
+
+    def release(self) -> None:
+        """Stop being the keeper."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                self._disk.pwrite(self._fd, b"{}".ljust(_NOTE_BYTES) + b"\n", 0)
+            self._disk.close(self._fd)
+            self._fd = -1
+
+
+def holder(directory: Directory) -> int | None:
+    """Return the keeper's process id as its note gives it, if that process lives. Takes no lock."""
+    try:
+        fd = directory.disk.open(layout.LOCK, "r")
+    except OSError:
+        return None
+    try:
+        note = json.loads(directory.disk.pread(fd, _NOTE_BYTES, 0))
+        pid = note["pid"]
+        alive = isinstance(pid, int) and pid > 0 and _started(pid) == note["started"]
+        return pid if alive else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    finally:
+        directory.disk.close(fd)
+
+
+def _started(pid: int) -> str | None:
+    """Return what tells this process from a later one with the same id; None when it does not live."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[19].decode()
+    except FileNotFoundError:
+        if os.path.isdir("/proc/self"):
+            return None
+    except (OSError, IndexError):
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return ""

@@ -1,0 +1,131 @@
+"""Bytes that did not decode, kept aside with the reason, so that nothing disappears unseen.
+
+One item is a pair of files in quarantine/: `<file>@<offset>.bin` with the bytes as they were found and
+`<file>@<offset>.json` saying where they come from, why they were put aside and when. Only the keeper and `repair`
+write here; `verify`, `stats` and people read.
+Invariant: keeping the same range twice keeps it once, and a full disk here never stops the firing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import zlib
+from dataclasses import asdict
+
+from filewheel import layout
+from filewheel.clock import Clock
+from filewheel.directory import Directory
+from filewheel.message import to_datetime
+from filewheel.tail import Damage
+
+log = logging.getLogger(__name__)
+
+_ITEM_BYTES_MAX = 64 << 20
+_ITEMS_MAX = 10_000
+_COPY_BYTES = 1 << 20
+
+
+class Quarantine:
+    """The quarantine of one wheel."""
+
+    def __init__(self, directory: Directory, clock: Clock) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._clock = clock
+        self._kept: set[tuple[str, int]] = set()
+
+    def keep(self, damage: Damage) -> None:
+        """Copy a damaged range aside and say so in the log. Never raises."""
+        key = (damage.name, damage.offset)
+        if key in self._kept or len(self._kept) >= _ITEMS_MAX:
+            return
+        self._kept.add(key)
+        log.error(
+            "%s: %s at offset %d (%d bytes); kept in %s. Try: filewheel verify",
+            self._dir.place(damage.name), damage.reason, damage.offset,
+            damage.end - damage.offset, layout.QUARANTINE,
+        )  # fmt: skip
+        try:
+            self._copy(damage)
+        except OSError as exc:
+            log.error("%s: cannot be kept in quarantine: %s", self._dir.place(damage.name), exc)
+
+    def keep_bytes(self, damage: Damage, data: bytes) -> None:
+        """Keep a record that was read whole but makes no sense. Never raises."""
+        stem = f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{zlib.crc32(data):08x}"
+        log.error("%s: %s; kept as %s.bin", self._dir.place(damage.name), damage.reason, stem)
+        try:
+            fd = self._disk.open(f"{stem}.bin", "rw")
+            try:
+                self._disk.pwrite(fd, data, 0)
+                self._disk.fdatasync(fd)
+            finally:
+                self._disk.close(fd)
+            self._note(stem, damage)
+        except OSError as exc:
+            log.error("%s: cannot be kept in quarantine: %s", self._dir.place(damage.name), exc)
+
+    def _copy(self, damage: Damage) -> None:
+        stem = f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{damage.offset}"
+        if self._disk.identity(f"{stem}.json") is not None:
+            return
+        self._write(f"{stem}.bin", damage)
+        self._note(stem, damage)
+
+    def _note(self, stem: str, damage: Damage) -> None:
+        fields = asdict(damage) | {"found": to_datetime(self._clock.now_us()).isoformat()}
+        fd = self._disk.open(f"{stem}.json", "rw")
+        try:
+            self._disk.pwrite(fd, json.dumps(fields, indent=2).encode() + b"\n", 0)
+            self._disk.fdatasync(fd)
+        finally:
+            self._disk.close(fd)
+        self._disk.sync_dir(layout.QUARANTINE)
+
+    def _write(self, name: str, damage: Damage) -> None:
+        """Copy the bytes; the source may be gone, and then the item is empty."""
+        target = self._disk.open(name, "rw")
+        try:
+            self._disk.truncate(target, 0)
+            with contextlib.suppress(FileNotFoundError):
+                source = self._disk.open(damage.name, "r")
+                try:
+                    at = damage.offset
+                    end = min(damage.end, damage.offset + _ITEM_BYTES_MAX)
+                    while at < end:
+                        data = self._disk.pread(source, min(_COPY_BYTES, end - at), at)
+                        if not data:
+                            break
+                        self._disk.pwrite(target, data, at - damage.offset)
+                        at += len(data)
+                finally:
+                    self._disk.close(source)
+            self._disk.fdatasync(target)
+        finally:
+            self._disk.close(target)
+
+
+def items(directory: Directory) -> list[dict[str, object]]:
+    """List what is in quarantine, oldest name first. Takes no lock; an unreadable note is listed by its name."""
+    found: list[dict[str, object]] = []
+    try:
+        names = sorted(directory.disk.listdir(layout.QUARANTINE))
+    except OSError:
+        return found
+    for last in names:
+        if not last.endswith(".json"):
+            continue
+        name = f"{layout.QUARANTINE}/{last}"
+        item: dict[str, object] = {"item": name}
+        with contextlib.suppress(OSError, ValueError):
+            fd = directory.disk.open(name, "r")
+            try:
+                fields = json.loads(directory.disk.pread(fd, 65536, 0))
+            finally:
+                directory.disk.close(fd)
+            if isinstance(fields, dict):
+                item |= fields
+        found.append(item)
+    return found

@@ -1,0 +1,157 @@
+"""The head of what is pending: the messages that fire next, in memory, sorted, and no more than a budget.
+
+Everything pending below `frontier` is here or claimed; everything else is on disk. Going forward, the keeper loads
+the next window and the frontier rises. A message that arrives below the frontier joins at its place. When that makes
+too many, the latest are let go again and the frontier falls: they are still on disk, so letting go loses nothing.
+Memory is therefore bounded whatever arrives, and firing order is (due, writer, sequence) throughout.
+
+Invariants: sorted; all ids below the frontier; `waiting[s]` counts the messages of second s that are here or claimed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+
+from filewheel.message import ID_MIN, US_PER_S, due_of, id_after, id_floor
+from filewheel.record import ID, PUT_PREFIX, has_root, root_of
+from filewheel.window import Budget
+
+_INSERT_MAX = 16
+_TAKEN_MAX = 8192
+
+
+class Ready:
+    """The queue in front of the firing. Not thread-safe: the keeper's lock guards it."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._puts: list[bytes] = []
+        self._head = 0
+        self._bytes = 0
+        self.frontier = ID_MIN
+        self.waiting: dict[int, int] = {}
+        self.roots: dict[bytes, bytes] = {}
+        """First id → present id, for the messages here or claimed that have moved."""
+
+    def __len__(self) -> int:
+        return len(self._puts) - self._head
+
+    def room(self) -> Budget:
+        """Return how much more may be loaded."""
+        return Budget(self._budget.records - len(self), self._budget.bytes - self._bytes)
+
+    def wants_more(self) -> bool:
+        """Tell whether less than half the budget is used."""
+        return len(self) * 2 < self._budget.records and self._bytes * 2 < self._budget.bytes
+
+    def next_due_us(self) -> int | None:
+        """Return when the first message is due."""
+        return due_of(self._puts[self._head][ID]) if len(self) else None
+
+    # -- coming ----------------------------------------------------------------------------------------------
+
+    def load(self, puts: list[bytes], frontier: bytes) -> None:
+        """Add the next window: sorted, and all at or above the present frontier."""
+        self._trim()
+        self._puts += puts
+        self.frontier = frontier
+        self._count(puts)
+
+    def add(self, puts: list[bytes]) -> None:
+        """Add messages that arrived below the frontier, in any order."""
+        self._trim()
+        if len(puts) <= _INSERT_MAX:
+            for put in puts:
+                insort(self._puts, put, self._head)
+        else:
+            self._puts += puts
+            self._puts.sort()
+        self._count(sorted(puts))
+        if len(self) > self._budget.records or self._bytes > self._budget.bytes:
+            self._let_go()
+
+    def _trim(self) -> None:
+        """Drop what was taken from the front of the list, so that it is not sorted again."""
+        if self._head:
+            del self._puts[: self._head]
+            self._head = 0
+
+    def _count(self, puts: list[bytes]) -> None:
+        self._bytes += sum(map(len, puts))
+        at = 0
+        while at < len(puts):
+            second = due_of(puts[at][ID]) // US_PER_S
+            upto = bisect_left(puts, PUT_PREFIX + id_floor((second + 1) * US_PER_S), at)
+            self.waiting[second] = self.waiting.get(second, 0) + upto - at
+            at = upto
+        for put in puts:
+            if has_root(put):
+                self.roots[root_of(put)] = put[ID]
+
+    def _let_go(self) -> None:
+        """Forget the latest messages, down to three quarters of the budget. They stay on disk."""
+        keep = size = 0
+        for put in self._puts:
+            size += len(put)
+            if keep and (keep >= self._budget.records * 3 // 4 or size > self._budget.bytes * 3 // 4):
+                break
+            keep += 1
+        gone = self._puts[keep:]
+        if gone:
+            del self._puts[keep:]
+            self.frontier = id_after(self._puts[-1][ID])
+            self._bytes -= sum(map(len, gone))
+            self.done(r[ID] for r in gone)
+            self.forget_roots(gone)
+
+    # -- going -----------------------------------------------------------------------------------------------
+
+    def take(self, before: bytes, limit: int) -> list[bytes]:
+        """Take up to `limit` messages with ids below `before`, in order. They go on counting as waiting."""
+        upto = bisect_left(self._puts, PUT_PREFIX + before, self._head)
+        upto = min(upto, self._head + limit)
+        taken = self._puts[self._head : upto]
+        self._head = upto
+        self._bytes -= sum(map(len, taken))
+        if self._head > _TAKEN_MAX or self._head == len(self._puts):
+            self._trim()
+        return taken
+
+    def discard(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Take messages out by id; return those that were here."""
+        wanted = set(ids)
+        if len(wanted) <= _INSERT_MAX:
+            gone = []
+            for id_ in wanted:
+                at = bisect_left(self._puts, PUT_PREFIX + id_, self._head)
+                if at < len(self._puts) and self._puts[at][ID] == id_:
+                    gone.append(self._puts.pop(at))
+        else:
+            self._trim()
+            gone = [r for r in self._puts if r[ID] in wanted]
+            if gone:
+                self._puts = [r for r in self._puts if r[ID] not in wanted]
+        self._bytes -= sum(map(len, gone))
+        found = {r[ID] for r in gone}
+        self.done(found)
+        self.forget_roots(gone)
+        return found
+
+    def done(self, ids: Iterable[bytes]) -> None:
+        """Count messages as waiting no longer."""
+        waiting = self.waiting
+        for id_ in ids:
+            second = (int.from_bytes(id_[:8], "big") >> 6) // US_PER_S
+            left = waiting.get(second, 0) - 1
+            if left > 0:
+                waiting[second] = left
+            else:
+                waiting.pop(second, None)
+
+    def forget_roots(self, puts: Iterable[bytes]) -> None:
+        """Forget the chains of messages that are finished or let go."""
+        if self.roots:
+            for put in puts:
+                if has_root(put):
+                    self.roots.pop(root_of(put), None)

@@ -1,0 +1,158 @@
+"""The two kinds of record: **put** (a message) and **drop** (an id that is finished, with the reason).
+
+What is pending is all puts minus all drops, as sets; reading a record twice or in another order changes nothing.
+A record is packed once, and journal, slot and lap carry the same bytes. Both kinds start with four fixed bytes
+and the id, so a run of records sorts by (due, writer, sequence) as plain bytes, in C:
+
+    put   [1, id, root | nil, enqueued_us, attempt, topic, headers, payload]
+    drop  [2, id, reason]
+
+Invariant: bytes 4..20 of a record are its id, byte 1 its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgpack
+
+from filewheel.errors import Damaged
+from filewheel.message import Message, MessageId
+
+PUT = 1
+DROP = 2
+PUT_PREFIX = b"\x98\x01\xc4\x10"
+DROP_PREFIX = b"\x93\x02\xc4\x10"
+ID = slice(4, 20)
+_NIL = 0xC0
+
+ACKED = 1
+CANCELLED = 2
+RESCHEDULED = 3
+RETRIED = 4
+BURIED = 5
+REASONS = {1: "acked", 2: "cancelled", 3: "rescheduled", 4: "retried", 5: "buried"}
+
+_pack = msgpack.Packer(autoreset=True, use_bin_type=True).pack
+_NOTHING = _pack({})
+
+
+def pack_payload(payload: bytes) -> bytes:
+    """Pack the last field of a put."""
+    size = len(payload)
+    if size < 256:
+        return b"\xc4%c%b" % (size, payload)
+    if size < 65536:
+        return b"\xc5%b%b" % (size.to_bytes(2, "big"), payload)
+    return b"\xc6%b%b" % (size.to_bytes(4, "big"), payload)
+
+
+def pack_middle(
+    enqueued_us: int,
+    topic: str,
+    headers: Mapping[str, str] | None,
+    *,
+    root: bytes | None = None,
+    attempt: int = 0,
+) -> bytes:
+    """Pack what stands between a put's id and its payload: equal for every message of a batch."""
+    return b"%b\xcf%b%b%b%b" % (
+        b"\xc0" if root is None else b"\xc4\x10" + root,
+        enqueued_us.to_bytes(8, "big"),
+        _pack(attempt),
+        _pack(topic),
+        _pack(dict(headers)) if headers else _NOTHING,
+    )
+
+
+def pack_message(message: Message) -> bytes:
+    """Pack a whole message as a put."""
+    middle = pack_middle(
+        message.enqueued_us,
+        message.topic,
+        message.headers,
+        root=message.root,
+        attempt=message.attempt,
+    )
+    return PUT_PREFIX + message.id + middle + pack_payload(message.payload)
+
+
+def pack_drop(id_: bytes, reason: int) -> bytes:
+    """Pack a drop."""
+    return b"%b%b%c" % (DROP_PREFIX, id_, reason)
+
+
+def split(body: bytes) -> list[bytes]:
+    """Cut a frame's body into its records' bytes. Cost: about 0.2 µs a record.
+
+    Raises Damaged when the body is not a run of msgpack values.
+    """
+    unpacker = msgpack.Unpacker(None, max_buffer_size=len(body) or 1)
+    unpacker.feed(body)
+    skip, tell = unpacker.skip, unpacker.tell
+    size = len(body)
+    ends = []
+    at = 0
+    try:
+        while at < size:
+            skip()
+            at = tell()
+            ends.append(at)
+    except Exception as exc:  # msgpack raises more than its own tree
+        raise Damaged(f"not a run of records after byte {at} of a frame: {exc!r}") from exc
+    starts = [0, *ends]
+    return [body[a:b] for a, b in zip(starts, ends, strict=False)]
+
+
+def sort_out(records: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Part a frame's records into its puts and its drops."""
+    puts = [r for r in records if r[:4] == PUT_PREFIX]
+    if len(puts) == len(records):
+        return puts, []
+    drops = [r for r in records if r[:4] == DROP_PREFIX and len(r) == 21]
+    if len(puts) + len(drops) != len(records):
+        raise Damaged("a frame holds a record of an unknown kind")
+    return puts, drops
+
+
+def has_root(put: bytes) -> bool:
+    """Tell whether a put has moved before (one byte to look at)."""
+    return put[20] != _NIL
+
+
+def root_of(put: bytes) -> bytes:
+    """Return the first id of a put's chain: its own when it never moved."""
+    return put[22:38] if put[20] != _NIL else put[ID]
+
+
+def unpack_put(record: bytes) -> Message:
+    """Turn a put's bytes into a Message. Cost: about 0.6 µs.
+
+    Raises Damaged when the fields are not those of a put.
+    """
+    try:
+        kind, id_, root, enqueued_us, attempt, topic, headers, payload = msgpack.unpackb(record)
+        if (
+            kind == PUT
+            and type(payload) is bytes
+            and type(topic) is str
+            and type(headers) is dict
+            and type(enqueued_us) is type(attempt) is int
+        ):
+            return Message(
+                MessageId(id_),
+                payload,
+                topic,
+                headers,
+                attempt,
+                enqueued_us,
+                None if root is None else MessageId(root),
+            )
+    except Exception as exc:
+        raise Damaged(f"a record that is not a message: {exc!r}") from exc
+    raise Damaged("a record that is not a message: a field has the wrong type")
+
+
+def unpack_drop(record: bytes) -> tuple[MessageId, str]:
+    """Turn a drop's bytes into its id and the name of its reason."""
+    return MessageId(record[ID]), REASONS.get(record[20], f"reason {record[20]}")

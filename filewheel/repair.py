@@ -1,0 +1,168 @@
+"""Repairing a wheel: bring it back to a state that verifies, keeping aside every byte that cannot be read.
+
+Works as the keeper (it takes the lock), in this order: a damaged wheel.json is written again from its copy; what the
+journals hold is dealt, which also replaces a checkpoint that cannot be read; a lap or slot file with damage is
+written anew from the frames that verify, after its bad ranges were copied to quarantine/.
+Invariant: repairing loses nothing that could be read, and repairing twice changes nothing more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from dataclasses import dataclass, field
+
+from filewheel import layout
+from filewheel.clock import Clock
+from filewheel.deal import Deal
+from filewheel.directory import Directory, parse_settings, write_settings
+from filewheel.errors import Damaged
+from filewheel.frame import Frame, Scanner
+from filewheel.ledger import Ledger, spans_of
+from filewheel.manifest import write_manifest
+from filewheel.message import ID_END, ID_MIN
+from filewheel.owner import Owner
+from filewheel.record import sort_out, split
+from filewheel.slot import frames
+from filewheel.tail import Damage
+from filewheel.verify import Finding, verify
+from filewheel.window import Span
+
+_SETTINGS_BYTES = 65536
+
+
+@dataclass
+class Repair:
+    """What a repair did, or would do."""
+
+    found: list[Finding] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    bytes_kept: int = 0
+    bytes_aside: int = 0
+    """Bytes that could not be read; they are in quarantine/ now."""
+
+
+def plan(directory: Directory, clock: Clock) -> Repair:
+    """Say what a repair would mend, without changing anything."""
+    return Repair(found=verify(directory, clock).damage)
+
+
+def repair(directory: Directory, clock: Clock) -> Repair:
+    """Mend what can be mended. Raises Locked while a keeper runs."""
+    result = plan(directory, clock)
+    owner = Owner(directory)
+    owner.take("repair", wait=False)
+    try:
+        _mend_settings(directory, result)
+        ledger = Ledger(directory, clock, entropy=secrets.token_bytes)
+        with contextlib.closing(ledger):
+            ledger.recover()
+            if ledger.manifest.doubt:
+                result.done.append("the checkpoint was made anew from the files that are there")
+            while True:
+                before = ledger.undealt_bytes
+                Deal(ledger, spread=False).run()
+                if not ledger.undealt_bytes or ledger.undealt_bytes >= before:
+                    break
+            for span in list(spans_of(directory, ledger.manifest, ID_MIN, ID_END)):
+                _mend_file(ledger, span, result)
+    finally:
+        owner.release()
+    return result
+
+
+def _mend_settings(directory: Directory, result: Repair) -> None:
+    for name in (layout.SETTINGS, layout.SETTINGS_COPY):
+        try:
+            fd = directory.disk.open(name, "r")
+        except OSError:
+            pass
+        else:
+            try:
+                parse_settings(directory.disk.pread(fd, _SETTINGS_BYTES, 0), name)
+                continue
+            except Damaged:
+                pass
+            finally:
+                directory.disk.close(fd)
+        write_settings(directory.disk, directory.settings, name)
+        result.done.append(f"{name} was written again")
+
+
+def _mend_file(ledger: Ledger, span: Span, result: Repair) -> None:
+    """Write a damaged file anew from what verifies."""
+    puts, drops, bad = _read_all(ledger, span)
+    if not bad:
+        result.bytes_kept += span.end
+        return
+    for damage in bad:
+        ledger.quarantine.keep(damage)
+        result.bytes_aside += damage.end - damage.offset
+    manifest = ledger.manifest.copy()
+    manifest.deal += 1
+    last = span.name.rpartition("/")[2]
+    second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
+    lengths, key = (manifest.laps, lap) if second is None else (manifest.slots, second)
+    if key is None:
+        return
+    data = frames(sorted(puts), sorted(drops), seed=ledger.dir.seed(span.name), offset=0, number=manifest.deal)
+    lengths.pop(key, None)
+    if data:
+        _replace(ledger, span.name, data)
+        lengths[key] = len(data)
+    # A crash before this leaves a shorter file than the checkpoint says: reported, and repaired again.
+    write_manifest(ledger.disk, manifest, ledger.dir.seed)
+    ledger.manifest = manifest
+    if not data:
+        ledger.unlink_file(span.name)
+    result.bytes_kept += len(data)
+    result.done.append(f"{span.name}: {len(puts)} messages kept, {len(bad)} unreadable ranges put aside")
+
+
+def _read_all(ledger: Ledger, span: Span) -> tuple[set[bytes], set[bytes], list[Damage]]:
+    puts: set[bytes] = set()
+    drops: set[bytes] = set()
+    bad: list[Damage] = []
+    try:
+        fd = ledger.disk.open(span.name, "r")
+    except OSError:
+        return puts, drops, [Damage(span.name, 0, span.end, "cannot be opened", proven=True)]
+    try:
+        size = ledger.disk.size(fd)
+        if size + 7 < span.end:
+            bad.append(Damage(span.name, size, span.end, "the file is too short", proven=True))
+        for item in Scanner(
+            lambda count, offset: ledger.disk.pread(fd, count, offset),
+            0,
+            min(size, span.end),
+            ledger.dir.seed(span.name),
+        ):
+            if isinstance(item, Frame):
+                try:
+                    found, dropped = sort_out(split(item.body))
+                except Damaged as exc:
+                    bad.append(Damage(span.name, item.offset, item.end, exc.what, proven=True))
+                    continue
+                puts.update(found)
+                drops.update(dropped)
+            else:
+                bad.append(Damage(span.name, item.offset, item.end, item.reason, proven=True))
+    finally:
+        ledger.disk.close(fd)
+    return puts, drops, bad
+
+
+def _replace(ledger: Ledger, name: str, data: bytes) -> None:
+    """Put a new file in the place of a damaged one: atomic and durable."""
+    disk = ledger.disk
+    aside = f"{layout.QUARANTINE}/{name.replace('/', '_')}.new"
+    fd = disk.open(aside, "rw")
+    try:
+        disk.truncate(fd, 0)
+        disk.pwrite(fd, data, 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    ledger.handles.drop(name)
+    disk.rename(aside, name)
+    disk.sync_dir(name.rpartition("/")[0])

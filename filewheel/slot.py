@@ -1,0 +1,95 @@
+"""The files that hold what waits: one for a lap that is far, one for each second of a lap that is near.
+
+Both are runs of frames, written only by the keeper, appended to at the length that the manifest calls covered and
+deleted whole. The records of one append are sorted, and cut into frames of at most FRAME_BYTES, so that a reader of
+a dense second can step over the frames that hold nothing it wants.
+Invariant: below its covered length a file holds exactly the frames of completed deals; what lies above is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from filewheel import layout
+from filewheel.directory import Directory
+from filewheel.frame import seal
+from filewheel.message import US_PER_S, id_floor
+from filewheel.record import ID
+
+FRAME_BYTES = 1 << 17
+
+
+def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: int, number: int) -> bytes:
+    """Return the frames, from `offset` of the file on, for sorted puts and sorted drops."""
+    out: list[bytes] = []
+    for records, are_puts in ((puts, True), (drops, False)):
+        for portion in _portions(records):
+            frame = seal(
+                b"".join(portion),
+                seed=seed,
+                offset=offset,
+                number=number,
+                synced=number - 1,
+                puts=len(portion) if are_puts else 0,
+                drops=0 if are_puts else len(portion),
+                first=portion[0][ID],
+                last=portion[-1][ID],
+            )
+            offset += len(frame)
+            out.append(frame)
+    return out[0] if len(out) == 1 else b"".join(out)
+
+
+def _portions(records: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+    if sum(map(len, records)) <= FRAME_BYTES:
+        return [records] if records else []
+    portions = []
+    start = size = 0
+    for i, record in enumerate(records):
+        size += len(record)
+        if size > FRAME_BYTES and i > start:
+            portions.append(records[start:i])
+            start, size = i, len(record)
+    portions.append(records[start:])
+    return portions
+
+
+def append(
+    directory: Directory,
+    name: str,
+    length: int,
+    puts: Sequence[bytes],
+    drops: Sequence[bytes],
+    *,
+    deal: int,
+) -> tuple[int, int]:
+    """Append records to a file whose covered length is `length`; return (its new length, open descriptor).
+
+    Nothing is flushed. A crash leaves bytes above the covered length, which nobody reads and the next append cuts.
+    """
+    disk = directory.disk
+    data = frames(puts, drops, seed=directory.seed(name), offset=length, number=deal)
+    fd = disk.open(name, "rw")
+    try:
+        if disk.size(fd) > length:
+            disk.truncate(fd, length)
+        disk.pwrite(fd, data, length)
+    except BaseException:
+        disk.close(fd)
+        raise
+    return length + len(data), fd
+
+
+def slot_name(directory: Directory, second: int) -> str:
+    """Name the file of a second."""
+    return layout.slot(directory.settings.lap_of(second), second)
+
+
+def slot_floor(second: int) -> bytes:
+    """Return the smallest id that belongs to a second."""
+    return id_floor(second * US_PER_S)
+
+
+def lap_floor(directory: Directory, lap: int) -> bytes:
+    """Return the smallest id that belongs to a lap."""
+    return id_floor(lap * directory.settings.slots * US_PER_S)

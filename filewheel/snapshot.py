@@ -1,0 +1,255 @@
+"""A snapshot: what a wheel held at about now, read without a lock and without writing, keeper or no keeper.
+
+It reads the checkpoint, then every journal from the positions in it, and looks at the checkpoint once more: if a deal
+was committed meanwhile it starts again, so that no message is missed between a journal and the file it was dealt to.
+After that the files only ever grow (past the length it knows) or go away (because all they held is finished), so
+walking them later is safe; a lap that was opened meanwhile is found in its seconds.
+Invariant: every message that was pending throughout the walk is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self
+
+from filewheel import layout
+from filewheel.directory import Directory
+from filewheel.errors import Damaged, disk_error
+from filewheel.frame import Frame, Gap, Scanner
+from filewheel.ledger import spans_of
+from filewheel.manifest import Manifest, Position, read_manifest
+from filewheel.message import DEAD_US, ID_MIN, US_PER_S, Message, due_of, id_floor
+from filewheel.record import ID, sort_out, split, unpack_put
+from filewheel.tail import Damage, Handles
+from filewheel.window import MISSING, Budget, Span, read_window
+
+_TRIES = 20
+WALK_BUDGET = Budget(records=1 << 14, bytes=8 << 20)
+
+DEAD_FLOOR = id_floor(DEAD_US)
+"""Ids from here on are dead letters."""
+
+
+class Snapshot:
+    """A consistent view of a wheel for one reader. Not thread-safe. Close it, or use it as a context manager."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Read the checkpoint and the journals. Cost: that of the undealt part, not of the backlog."""
+        self._dir = directory
+        self.damage: list[Damage] = []
+        """What could not be read so far."""
+        self.handles = Handles(directory)
+        try:
+            self._take()
+        except OSError as exc:
+            self.handles.close()
+            raise disk_error(exc, directory.path) from exc
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.handles.close()
+
+    def _take(self) -> None:
+        for _ in range(_TRIES):
+            before = self._dir.disk.identity(layout.CHECKPOINT)
+            self.manifest = read_manifest(self._dir.disk, self._dir.seed, self._dir.path)
+            try:
+                self.journals = list(self._journal_spans())
+            except FileNotFoundError:
+                continue  # a segment was covered and removed: there is a newer checkpoint
+            if self._dir.disk.identity(layout.CHECKPOINT) == before:
+                break
+        if self.manifest.doubt:
+            self.manifest = self._adopt(self.manifest)
+
+    def _adopt(self, manifest: Manifest) -> Manifest:
+        """Without a checkpoint to trust, every file counts with its full size (as the keeper will take it)."""
+        disk = self._dir.disk
+        found = manifest.copy()
+        found.doubt = manifest.doubt
+        found.laps, found.slots = {}, {}
+        for last in disk.listdir(layout.LAPS):
+            lap = layout.parse_lap_file(last)
+            if lap is not None:
+                known = disk.identity(layout.lap_file(lap))
+                found.laps[lap] = known[1] if known else 0
+                continue
+            lap = layout.parse_lap_dir(last)
+            if lap is None:
+                continue
+            with contextlib.suppress(OSError):
+                for inner in disk.listdir(layout.lap_dir(lap)):
+                    second = layout.parse_slot(inner)
+                    known = disk.identity(f"{layout.lap_dir(lap)}/{inner}")
+                    if second is not None and known:
+                        found.slots[second] = known[1]
+        return found
+
+    def _journal_spans(self) -> Iterator[Span]:
+        """Yield the undealt part of each journal; opening each now keeps it readable after it is unlinked."""
+        segments: list[tuple[str, int]] = []
+        for last in self._dir.disk.listdir(layout.JOURNAL):
+            parsed = layout.parse_segment(last)
+            if parsed is not None:
+                segments.append(parsed)
+        for writer, n in sorted(segments):
+            covered = self.manifest.positions.get(writer, Position(0, 0, 0))
+            if n < covered.segment:
+                continue
+            start = covered.offset if n == covered.segment else 0
+            name = layout.segment(writer, n)
+            fd = self.handles.get(name)
+            end = self._used(fd, name, start)
+            if end > start:
+                yield Span(name, start, end, ID_MIN)
+
+    def _used(self, fd: int, name: str, start: int) -> int:
+        """Return where the last frame that verifies ends."""
+        disk = self._dir.disk
+        scanner = Scanner(
+            lambda size, offset: disk.pread(fd, size, offset),
+            start,
+            disk.size(fd),
+            self._dir.seed(name),
+            headers=True,
+        )
+        for item in scanner:
+            if isinstance(item, Gap) and item.at_end:
+                return item.offset
+        return scanner.pos
+
+    # -- walking ---------------------------------------------------------------------------------------------
+
+    def puts(self, lo: bytes = ID_MIN, hi: bytes = DEAD_FLOOR) -> Iterator[bytes]:
+        """Yield the packed puts that are pending from `lo` to below `hi`, in firing order. Memory: one window."""
+        while lo < hi:
+            window = self._window(lo, hi, WALK_BUDGET)
+            yield from window
+            if self._next == hi:
+                return
+            lo = self._next
+
+    def _window(self, lo: bytes, hi: bytes, budget: Budget) -> list[bytes]:
+        for _ in range(_TRIES):
+            missing: list[Span] = []
+
+            def on_gap(span: Span, gap: Gap, missing: list[Span] = missing) -> None:
+                if gap.reason == MISSING:
+                    missing.append(span)
+                else:
+                    self._note(span, gap)
+
+            window = read_window(
+                self._dir,
+                self.handles,
+                [*self.journals, *spans_of(self._dir, self.manifest, lo, hi)],
+                lo,
+                hi,
+                on_gap=on_gap,
+                dropped=self.manifest.unmatched,
+                budget=budget,
+            )
+            if not missing or not self._reread(missing):
+                break
+        self._next = window.hi
+        return window.puts
+
+    def _reread(self, missing: list[Span]) -> bool:
+        """Learn what became of files that have gone: expired, or a lap that was opened into its seconds."""
+        newer = read_manifest(self._dir.disk, self._dir.seed, self._dir.path)
+        if newer.deal == self.manifest.deal:
+            # Expired since the last deal: everything in it is finished.
+            for span in missing:
+                self._forget(span)
+            return False
+        # Everything dealt since is in the journal spans that are held open here, or newer than this snapshot.
+        self.manifest = newer
+        return True
+
+    def _forget(self, span: Span) -> None:
+        last = span.name.rpartition("/")[2]
+        second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
+        if second is not None:
+            self.manifest.slots.pop(second, None)
+        if lap is not None:
+            self.manifest.laps.pop(lap, None)
+        if span in self.journals:
+            self.journals.remove(span)
+
+    def _note(self, span: Span, gap: Gap) -> None:
+        damage = Damage(span.name, gap.offset, gap.end, gap.reason, proven=not span.name.startswith(layout.JOURNAL))
+        if damage not in self.damage:
+            self.damage.append(damage)
+
+    def messages(self, lo: bytes = ID_MIN, hi: bytes = DEAD_FLOOR) -> Iterator[Message]:
+        """Yield the messages that are pending from `lo` to below `hi`, in firing order."""
+        for put in self.puts(lo, hi):
+            with contextlib.suppress(Damaged):
+                yield unpack_put(put)
+
+    def frames(self, span: Span, *, headers: bool = False) -> Iterator[Frame]:
+        """Yield the frames of one file; what cannot be read is noted. A file that has gone yields none."""
+        try:
+            fd = self.handles.get(span.name)
+        except FileNotFoundError:
+            return
+        disk = self._dir.disk
+        scanner = Scanner(
+            lambda size, offset: disk.pread(fd, size, offset),
+            span.start,
+            min(span.end, disk.size(fd)),
+            self._dir.seed(span.name),
+            headers=headers,
+        )
+        for item in scanner:
+            if isinstance(item, Frame):
+                yield item
+            else:
+                self._note(span, item)
+
+    def headers(self, span: Span) -> Iterator[Frame]:
+        """Yield the headers of one file's frames, with empty bodies."""
+        return self.frames(span, headers=True)
+
+    def find(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return, of these ids, those that are pending, with their packed puts.
+
+        Cost: one reading of the undealt journals, and of the frames that may hold one of the ids.
+        """
+        wanted = sorted(set(ids))
+        puts: dict[bytes, bytes] = {}
+        drops = set(self.manifest.unmatched)
+        for span in self._spans_for(wanted):
+            for frame in self.frames(span):
+                at = bisect_left(wanted, frame.first)
+                if at == len(wanted) or wanted[at] > frame.last:
+                    continue
+                found, dropped = sort_out(split(frame.body))
+                among = set(wanted[at : bisect_right(wanted, frame.last)])
+                puts.update((r[ID], r) for r in found if r[ID] in among)
+                drops.update(r[ID] for r in dropped if r[ID] in among)
+        return {i: r for i, r in puts.items() if i not in drops}
+
+    def _spans_for(self, wanted: list[bytes]) -> list[Span]:
+        """List the journals, and the files that may hold one of these ids, each once."""
+        files: dict[str, Span] = {}
+        for second in sorted({due_of(i) // US_PER_S for i in wanted}):
+            low, high = id_floor(second * US_PER_S), id_floor((second + 1) * US_PER_S)
+            for span in spans_of(self._dir, self.manifest, low, high):
+                files[span.name] = span
+        return [*self.journals, *files.values()]
+
+    def first(self) -> bytes | None:
+        """Return the packed put that is due first, dead letters left out."""
+        return next(self.puts(), None)

@@ -1,0 +1,181 @@
+"""Counting what is pending: totals, by topic, by time, without reading what need not be read.
+
+A file that holds no drops, and of which no journal drops anything, is counted by the headers of its frames; only the
+others are counted id by id. So the totals of ten million messages cost a header for each frame.
+Invariant: counts are those of the snapshot: all puts minus all drops, each id once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgpack
+
+from filewheel import layout
+from filewheel.directory import Directory
+from filewheel.errors import Damaged
+from filewheel.ledger import spans_of
+from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor, to_datetime
+from filewheel.owner import holder
+from filewheel.quarantine import items
+from filewheel.record import ID, sort_out, split
+from filewheel.snapshot import DEAD_FLOOR, Snapshot
+from filewheel.window import Span
+
+Progress = Callable[[int], None]
+"""Told how many messages have been counted so far."""
+
+
+@dataclass
+class Stats:
+    """A wheel at a glance."""
+
+    pending: int = 0
+    dead: int = 0
+    quarantined: int = 0
+    next_due: datetime | None = None
+    journal_bytes: int = 0
+    journal_files: int = 0
+    slot_files: int = 0
+    lap_files: int = 0
+    file_bytes: int = 0
+    """Bytes in lap and slot files."""
+    keeper_pid: int | None = None
+    damaged: int = 0
+    """Ranges that could not be read while counting."""
+
+
+@dataclass
+class Histogram:
+    """Pending messages by due time: `counts[i]` are due from `edges_us[i]` to below `edges_us[i + 1]`."""
+
+    edges_us: list[int]
+    counts: list[int] = field(default_factory=list)
+    before: int = 0
+    """Due before the first edge."""
+    after: int = 0
+    """Due at or after the last edge; dead letters are not counted."""
+
+
+class _Counter:
+    """Counts the pending ids of a snapshot file by file."""
+
+    def __init__(self, directory: Directory, snapshot: Snapshot) -> None:
+        self._dir = directory
+        self._snapshot = snapshot
+        puts: set[bytes] = set()
+        drops: set[bytes] = set(snapshot.manifest.unmatched)
+        for span in snapshot.journals:
+            for frame in snapshot.frames(span):
+                found, dropped = sort_out(split(frame.body))
+                puts.update([r[ID] for r in found])
+                drops.update([r[ID] for r in dropped])
+        self.loose = sorted(puts - drops)
+        """Pending ids that only the journals hold."""
+        self._drops = sorted(drops)
+        self.spans = list(spans_of(directory, snapshot.manifest, ID_MIN, ID_END))
+
+    def simple(self, span: Span) -> int | None:
+        """Count a file's messages by its headers; None when it must be read."""
+        if self._snapshot.manifest.doubt:
+            return None
+        ceil = self.ceil(span)
+        at = bisect_left(self._drops, span.floor)
+        if at < len(self._drops) and self._drops[at] < ceil:
+            return None
+        count = 0
+        for frame in self._snapshot.headers(span):
+            if frame.drops:
+                return None
+            count += frame.puts
+        return count
+
+    def ids(self, span: Span) -> set[bytes]:
+        """Return the pending ids of one file."""
+        puts: set[bytes] = set()
+        drops: set[bytes] = set()
+        for frame in self._snapshot.frames(span):
+            try:
+                found, dropped = sort_out(split(frame.body))
+            except Damaged:
+                continue
+            puts.update([r[ID] for r in found])
+            drops.update([r[ID] for r in dropped])
+        ceil = self.ceil(span)
+        low, high = bisect_left(self._drops, span.floor), bisect_left(self._drops, ceil)
+        return puts - drops - set(self._drops[low:high]) - set(self.loose)
+
+    def ceil(self, span: Span) -> bytes:
+        """Return the smallest id that is too late for a file."""
+        floor_s = due_of(span.floor) // US_PER_S
+        seconds = 1 if layout.parse_slot(span.name.rpartition("/")[2]) is not None else self._dir.settings.slots
+        return id_floor((floor_s + seconds) * US_PER_S)
+
+
+def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
+    """Count a snapshot. Cost: a header for each frame of the laps, and the undealt journals whole."""
+    counter = _Counter(directory, snapshot)
+    stats = Stats(
+        quarantined=len(items(directory)),
+        journal_bytes=sum(s.end - s.start for s in snapshot.journals),
+        journal_files=len({s.name for s in snapshot.journals}),
+        slot_files=len(snapshot.manifest.slots),
+        lap_files=len(snapshot.manifest.laps),
+        keeper_pid=holder(directory),
+    )
+    for span in counter.spans:
+        stats.file_bytes += span.end
+        count = counter.simple(span)
+        if count is None:
+            ids = counter.ids(span)
+            dead = sum(i >= DEAD_FLOOR for i in ids)
+            stats.pending += len(ids) - dead
+            stats.dead += dead
+        elif span.floor >= DEAD_FLOOR:
+            stats.dead += count
+        else:
+            stats.pending += count
+    at = bisect_left(counter.loose, DEAD_FLOOR)
+    stats.pending += at
+    stats.dead += len(counter.loose) - at
+    first = snapshot.first()
+    stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
+    stats.damaged = len(snapshot.damage)
+    return stats
+
+
+def histogram_of(directory: Directory, snapshot: Snapshot, edges_us: Sequence[int]) -> Histogram:
+    """Count a snapshot by due time. A file that lies between two edges is counted whole."""
+    edges = list(edges_us)
+    counts = [0] * (len(edges) + 1)  # before, between, after
+    counter = _Counter(directory, snapshot)
+    for span in counter.spans:
+        if span.floor >= DEAD_FLOOR:
+            continue
+        low = bisect_right(edges, due_of(span.floor))
+        high = bisect_right(edges, due_of(counter.ceil(span)) - 1)
+        count = counter.simple(span) if low == high else None
+        if count is not None:
+            counts[low] += count
+            continue
+        for id_ in counter.ids(span):
+            if id_ < DEAD_FLOOR:
+                counts[bisect_right(edges, due_of(id_))] += 1
+    for id_ in counter.loose:
+        if due_of(id_) < DEAD_US:
+            counts[bisect_right(edges, due_of(id_))] += 1
+    return Histogram(edges, counts[1:-1], counts[0], counts[-1])
+
+
+def topics_of(snapshot: Snapshot, progress: Progress | None = None) -> dict[str, int]:
+    """Count a snapshot by topic: this one reads every message."""
+    counts: dict[str, int] = {}
+    for n, put in enumerate(snapshot.puts()):
+        topic = msgpack.unpackb(put)[5]
+        counts[topic] = counts.get(topic, 0) + 1
+        if progress is not None and n % 4096 == 0:
+            progress(n)
+    return counts

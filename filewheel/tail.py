@@ -1,0 +1,193 @@
+"""Reading one writer's journal as it grows, from the outside.
+
+A tail stands at a position and moves over frames that verify. While the writer lives (its segment's lock is held)
+the first frame that does not verify may be one that is being written: the tail stops there and looks again later
+(I1). Once the lock is free nothing more will come: it steps over what does not verify and goes on to the next
+segment, and when there is none the writer has ended (I2). The lock is always tested *before* the read that relies on
+the answer.
+
+What was missing is judged by the frames that follow: `synced` in a later header proves that a frame had been durable,
+so its absence is damage; without such proof it was a commit that never completed, which is normal after a crash.
+Invariant: `seen` only moves forward, and every frame below it was yielded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from filewheel import layout
+from filewheel.directory import Directory
+from filewheel.frame import Frame, Gap, Scanner
+from filewheel.manifest import START, Position
+
+_STUCK_LOOKS = 4
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A range of bytes that cannot be read, and what is known about it."""
+
+    name: str
+    offset: int
+    end: int
+    reason: str
+    proven: bool
+    """Whether it held something that had been durable; if not, it is a commit that never completed."""
+
+
+class Handles:
+    """A few files kept open for reading, the least used closed first."""
+
+    def __init__(self, directory: Directory, limit: int = 24) -> None:
+        self._disk = directory.disk
+        self._limit = limit
+        self._open: dict[str, int] = {}
+
+    def get(self, name: str) -> int:
+        """Return an open descriptor of the file."""
+        fd = self._open.pop(name, None)
+        if fd is None:
+            while len(self._open) >= self._limit:
+                self.drop(next(iter(self._open)))
+            fd = self._disk.open(name, "r")
+        self._open[name] = fd
+        return fd
+
+    def drop(self, name: str) -> None:
+        """Close one."""
+        fd = self._open.pop(name, None)
+        if fd is not None:
+            self._disk.close(fd)
+
+    def close(self) -> None:
+        """Close all."""
+        for name in list(self._open):
+            self.drop(name)
+
+
+class Tail:
+    """One writer's journal, read from `covered` on. Not thread-safe: the keeper's lock guards it."""
+
+    def __init__(self, directory: Directory, handles: Handles, writer: str, covered: Position = START) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._handles = handles
+        self.writer = writer
+        self.covered = covered
+        """Everything below is in the laps."""
+        self.seen = covered
+        """Everything below has been read."""
+        self.ended = False
+        """The writer has gone and everything it wrote has been read."""
+        self.gone = False
+        """Its last segment has been removed (K4)."""
+        self.ends: dict[int, int] = {}
+        """Where the segments that were read to their end do end."""
+        self.drops_unflushed = False
+        """It holds drops that may not be durable (X1)."""
+        self.flushed = covered
+        """Everything below is known to be durable."""
+        self._stuck = 0
+
+    def spans(self, start: Position, end: Position) -> Iterator[tuple[int, str, int, int]]:
+        """Yield (segment, its name, from, to) for what lies between two positions."""
+        for n in range(start.segment, end.segment + 1):
+            low = start.offset if n == start.segment else 0
+            high = end.offset if n == end.segment else self.ends.get(n, 0)
+            if high > low:
+                yield n, layout.segment(self.writer, n), low, high
+
+    def poll(
+        self, present: Callable[[], set[int]], *, test_lock: bool, on_damage: Callable[[Damage], None]
+    ) -> Iterator[Frame]:
+        """Yield the frames that have come since the last poll.
+
+        `present()` lists the writer's segments anew. `test_lock` asks to find out whether the writer has ended.
+        """
+        segments = present()
+        while not self.ended:
+            n = self.seen.segment
+            if n not in segments:
+                # Covered and removed, never filled, or taken away by hand.
+                later = sorted(s for s in segments if s > n)
+                if not later:
+                    self._end()
+                    return
+                self._step(later[0])
+                continue
+            name = layout.segment(self.writer, n)
+            try:
+                fd = self._handles.get(name)
+            except FileNotFoundError:
+                segments = segments - {n}
+                continue
+            # A next segment exists: the writer is done with this one, or about to be (O2).
+            free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)
+            yield from self._read(name, fd, dead=free, on_damage=on_damage)
+            if not free:
+                return
+            self._handles.drop(name)
+            self.ends[n] = self.seen.offset
+            segments = present()  # the next one was made before the lock became free
+            later = sorted(s for s in segments if s > n)
+            if not later:
+                self._end()
+                return
+            self._step(later[0])
+
+    def _step(self, segment: int) -> None:
+        self.ends.setdefault(self.seen.segment, self.seen.offset)
+        self.seen = Position(segment, 0, self.seen.number)
+
+    def _end(self) -> None:
+        self.ends.setdefault(self.seen.segment, self.seen.offset)
+        self.ended = True
+
+    def _lock_is_free(self, fd: int) -> bool:
+        if not self._disk.lock(fd, wait=False):
+            return False
+        self._disk.unlock(fd)
+        return True
+
+    def _read(self, name: str, fd: int, *, dead: bool, on_damage: Callable[[Damage], None]) -> Iterator[Frame]:
+        start = self.seen.offset
+        size = self._disk.size(fd)
+        seed = self._dir.seed(name)
+
+        def pread(count: int, offset: int) -> bytes:
+            return self._disk.pread(fd, count, offset)
+
+        def proves(gap: Gap) -> bool:
+            """Tell whether the frame after the gap proves that what is missing had been durable."""
+            after = next(iter(Scanner(pread, gap.end, size, seed, resync=False)), None)
+            return isinstance(after, Frame) and after.synced > self.seen.number
+
+        scanner = Scanner(pread, start, size, seed, resync=dead or self._stuck >= _STUCK_LOOKS)
+        gap: Gap | None = None
+        for item in scanner:
+            if isinstance(item, Gap):
+                gap = item
+                if item.at_end or (not dead and not proves(item)):
+                    break
+                continue
+            self._judge(name, gap, item, on_damage)
+            gap = None
+            self._stuck = 0
+            self.seen = Position(self.seen.segment, item.end, item.number)
+            yield item
+        if dead:
+            if gap is not None and not gap.blank:
+                on_damage(Damage(name, gap.offset, gap.end, gap.reason, proven=False))
+            self.seen = Position(self.seen.segment, max(size, start), self.seen.number)
+        elif scanner.stopped and self._disk.pread(fd, 4, self.seen.offset).strip(b"\0"):
+            self._stuck += 1
+
+    def _judge(self, name: str, gap: Gap | None, frame: Frame, on_damage: Callable[[Damage], None]) -> None:
+        missing = frame.number - self.seen.number - 1
+        if gap is not None:
+            proven = missing > 0 and frame.synced > self.seen.number
+            on_damage(Damage(name, gap.offset, gap.end, gap.reason, proven=proven))
+        elif missing > 0 and self.seen.number and frame.synced > self.seen.number:
+            reason = f"frames {self.seen.number + 1} to {frame.number - 1} are missing"
+            on_damage(Damage(name, frame.offset, frame.offset, reason, proven=True))

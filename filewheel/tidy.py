@@ -1,0 +1,64 @@
+"""Tidying up when no keeper runs, so that one-shot producers do not leave a file each for ever.
+
+A producer that finds many journal segments and nobody holding the keeper's lock takes the lock for a moment, deals
+what the journals hold into lap files (one a lap, whatever is near), and lets go. It is the keeper's own protocol, not
+a second one; a keeper that starts meanwhile waits for some milliseconds. Nothing is fired.
+Invariant: afterwards the number of files is bounded by laps that hold something, not by the producers that ran.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+
+from filewheel import layout
+from filewheel.clock import Clock
+from filewheel.deal import Deal
+from filewheel.directory import Directory
+from filewheel.errors import FilewheelError, Locked
+from filewheel.journal import Entropy
+from filewheel.ledger import Ledger
+from filewheel.owner import Owner
+
+log = logging.getLogger(__name__)
+
+TIDY_SEGMENTS = 64
+
+
+def is_untidy(directory: Directory) -> bool:
+    """Tell whether so many journal segments lie about that someone should deal them."""
+    try:
+        return len(directory.disk.listdir(layout.JOURNAL)) >= TIDY_SEGMENTS
+    except OSError:
+        return False
+
+
+def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token_bytes) -> bool:
+    """Deal what the journals hold if no keeper runs; tell whether that was done. Never raises for a full disk."""
+    owner = Owner(directory)
+    try:
+        owner.take("tidy", wait=False)
+    except Locked:
+        return False
+    try:
+        deal_all(directory, clock, entropy)
+    except (OSError, FilewheelError) as exc:
+        # The enqueue that led here is durable already. Dealing is for whoever comes next.
+        log.warning("%s: not tidied up: %s", directory.path, exc)
+        return False
+    finally:
+        owner.release()
+    return True
+
+
+def deal_all(directory: Directory, clock: Clock, entropy: Entropy) -> None:
+    """Recover and deal everything, as the holder of the keeper's lock."""
+    ledger = Ledger(directory, clock, entropy=entropy)
+    with contextlib.closing(ledger):
+        ledger.recover()
+        while True:
+            before = ledger.undealt_bytes
+            Deal(ledger, spread=False).run()
+            if not ledger.undealt_bytes or ledger.undealt_bytes >= before:
+                return

@@ -1,0 +1,144 @@
+"""When: what callers and people write for a duration or a time, turned into microseconds.
+
+The library takes seconds, timedelta, aware datetime or epoch seconds (`due_from`); the command line takes text
+(`parse_duration`, `parse_time`). A naive datetime is refused: guessing its zone is how messages fire an hour off.
+Invariant: what is returned is a legal due, from the epoch to the last microsecond of the year 9999.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta, tzinfo
+from decimal import Decimal, InvalidOperation
+
+from filewheel.errors import BadArgument
+from filewheel.message import DUE_END_US, US_PER_S
+
+_ONE_US = timedelta(microseconds=1)
+_UNITS_US = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
+_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+
+
+def delay_us(delay: float | timedelta) -> int:
+    """Turn a delay into microseconds, rounded up so that nothing fires early."""
+    if isinstance(delay, timedelta):
+        us = delay // _ONE_US
+    elif isinstance(delay, (int, float)) and not isinstance(delay, bool):
+        if isinstance(delay, float) and not math.isfinite(delay):
+            raise BadArgument(f"delay is a number of seconds, not {delay!r}")
+        us = math.ceil(delay * US_PER_S)
+    else:
+        raise BadArgument(f"delay is seconds or a timedelta, not {type(delay).__name__}")
+    return us
+
+
+def at_us(at: datetime | float) -> int:
+    """Turn a point in time into microseconds since the epoch."""
+    if isinstance(at, datetime):
+        if at.tzinfo is None or at.utcoffset() is None:
+            raise BadArgument(
+                f"{at!r} has no time zone, so it names no moment",
+                hint="datetime.now(timezone.utc), or .replace(tzinfo=ZoneInfo('Europe/Berlin'))",
+            )
+        return (at - _EPOCH) // _ONE_US
+    if isinstance(at, (int, float)) and not isinstance(at, bool):
+        if isinstance(at, float) and not math.isfinite(at):
+            raise BadArgument(f"at is seconds since the epoch, not {at!r}")
+        # Through Decimal: a float's shortest text, so that 1767225600.1 is exactly that tenth.
+        return math.ceil(Decimal(repr(at)) * US_PER_S)
+    raise BadArgument(f"at is an aware datetime or epoch seconds, not {type(at).__name__}")
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+def check_due(due_us: int) -> int:
+    """Return a due that is legal, or raise BadArgument."""
+    if due_us < 0:
+        raise BadArgument("due before 1970-01-01", hint="a past due is fine, and fires at once; this one is too far")
+    if due_us >= DUE_END_US:
+        raise BadArgument("due after the year 9999", hint="check the unit: delays and times are in seconds")
+    return due_us
+
+
+def due_from(now_us: int, *, delay: float | timedelta | None, at: datetime | float | None) -> int:
+    """Return the due time in microseconds of a delay from now, or of a time; of neither: now.
+
+    Raises BadArgument for both, for a naive datetime, and for a due outside of 1970 to 9999.
+    """
+    if at is not None:
+        if delay is not None:
+            raise BadArgument("give delay or at, not both")
+        return check_due(at_us(at))
+    if delay is None:
+        return now_us
+    return check_due(now_us + delay_us(delay))
+
+
+# -- what people type -----------------------------------------------------------------------------------------
+
+
+def parse_duration(text: str) -> int:
+    """Read "90", "90s", "1h30m", "2d", "1w", "1.5h" or "250ms" as microseconds."""
+    wrong = BadArgument(f"{text!r} is not a duration: write 90, 90s, 1h30m or 2d")
+    text = text.strip()
+    try:
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+            return math.ceil(Decimal(text) * US_PER_S)
+        total = Decimal(0)
+        end = 0
+        for part in _PART.finditer(text):
+            if part.start() != end:
+                raise wrong
+            end = part.end()
+            unit = Decimal(1000) if part[2] == "ms" else Decimal(_UNITS_US[part[2]]) * US_PER_S
+            total += Decimal(part[1]) * unit
+    except InvalidOperation:
+        raise wrong from None
+    if not end or end != len(text):
+        raise wrong
+    return math.ceil(total)
+
+
+def parse_time(text: str, now: datetime) -> datetime:
+    """Read a time as people write it: "now", "@1767225600", ISO 8601, or "HH:MM[:SS]" for its next occurrence.
+
+    `now` is aware; its zone is the zone of a time that names none.
+    """
+    text = text.strip()
+    if text == "now":
+        return now
+    if re.fullmatch(r"@[0-9]+(\.[0-9]+)?", text):
+        try:
+            return _EPOCH + timedelta(microseconds=math.ceil(Decimal(text[1:]) * US_PER_S))
+        except OverflowError:
+            raise BadArgument(f"{text!r} is after the year 9999") from None
+    clock = _CLOCK.fullmatch(text)
+    if clock:
+        return _next_clock(text, int(clock[1]), int(clock[2]), int(clock[3] or 0), now)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadArgument(f"{text!r} is not a time: write 09:00, 2027-01-01T09:00+01:00, @1767225600 or now") from None
+    if found.tzinfo is None:
+        found = _localise(found, now.tzinfo)
+    return found
+
+
+def _localise(naive: datetime, zone: tzinfo | None) -> datetime:
+    """Give a naive time a zone. One that a jump forward skips is moved behind the jump, as at(1) does."""
+    found = naive.replace(tzinfo=zone)
+    return (found.astimezone(_EPOCH.tzinfo)).astimezone(zone)
+
+
+def _next_clock(text: str, hour: int, minute: int, second: int, now: datetime) -> datetime:
+    if hour > 23 or minute > 59 or second > 59:
+        raise BadArgument(f"{text!r} is not a time of day")
+    day = now.replace(tzinfo=None, hour=hour, minute=minute, second=second, microsecond=0)
+    found = _localise(day, now.tzinfo)
+    while found <= now:
+        day += timedelta(days=1)
+        found = _localise(day, now.tzinfo)
+    return found

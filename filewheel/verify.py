@@ -1,0 +1,282 @@
+"""Verifying a wheel: every byte that should be readable is read, and what is not right is named.
+
+Takes no lock and writes nothing, so it runs beside a keeper, on a dead wheel, on a damaged one, on a read-only
+mount. It tells apart what is damage (bytes that had been durable cannot be read), what is a note (left by a crash or
+put there by someone, and harmless), and says what each costs and what to do.
+Invariant: a finding names the file and the offset; no finding of kind "damage" means that nothing acknowledged is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from filewheel import layout
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.directory import Directory
+from filewheel.errors import Damaged
+from filewheel.frame import Frame, Gap, Scanner
+from filewheel.ledger import spans_of
+from filewheel.manifest import Manifest, Position, read_manifest
+from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
+from filewheel.owner import holder
+from filewheel.quarantine import items
+from filewheel.record import ID, sort_out, split, unpack_put
+from filewheel.window import Span
+
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    kind: str
+    """"damage", or "note"."""
+    name: str
+    offset: int
+    end: int
+    what: str
+    hint: str = ""
+
+
+@dataclass
+class Report:
+    """What verifying found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    frames: int = 0
+    puts: int = 0
+    drops: int = 0
+    files: int = 0
+    bytes: int = 0
+
+    @property
+    def damage(self) -> list[Finding]:
+        """The findings that cost something."""
+        return [f for f in self.findings if f.kind == "damage"]
+
+
+Progress = Callable[[int, int], None]
+"""Told (bytes read, bytes in all)."""
+
+
+def verify(directory: Directory, clock: Clock = SYSTEM_CLOCK, progress: Progress | None = None) -> Report:
+    """Read everything and report. Cost: every byte of the wheel once."""
+    for _ in range(_TRIES):
+        deal = read_manifest(directory.disk, directory.seed, directory.path).deal
+        report = _Verifier(directory, clock, progress).run()
+        # Beside a running keeper files come and go while they are being read: what is damaged stays so.
+        if not report.damage or deal == read_manifest(directory.disk, directory.seed, directory.path).deal:
+            break
+    return report
+
+
+class _Verifier:
+    def __init__(self, directory: Directory, clock: Clock, progress: Progress | None) -> None:
+        self._dir = directory
+        self._clock = clock
+        self._disk = directory.disk
+        self._progress = progress
+        self._report = Report()
+        self._total = 0
+
+    def run(self) -> Report:
+        keeper = holder(self._dir)
+        for note in self._dir.notes:
+            self._add("damage", layout.SETTINGS, 0, 0, note, "filewheel repair")
+        manifest = read_manifest(self._disk, self._dir.seed, self._dir.path)
+        if manifest.doubt:
+            self._add(
+                "damage", layout.CHECKPOINT, 0, 0, manifest.doubt,
+                "filewheel repair; nothing is lost, but acknowledged messages may fire again",
+            )  # fmt: skip
+        spans = list(spans_of(self._dir, manifest, ID_MIN, ID_END))
+        segments = self._segments()
+        self._total = sum(s.end for s in spans) + sum(size for _, _, size in segments)
+        for span in spans:
+            self._check_file(span, manifest)
+        self._check_journals(manifest, segments)
+        self._check_names(manifest, keeper)
+        for item in items(self._dir):
+            self._add(
+                "note", str(item["item"]), 0, 0,
+                f"kept from {item.get('name', '?')} at offset {item.get('offset', '?')}: {item.get('reason', '?')}",
+                "look at it, then remove it",
+            )  # fmt: skip
+        return self._report
+
+    def _add(self, kind: str, name: str, offset: int, end: int, what: str, hint: str = "") -> None:
+        self._report.findings.append(Finding(kind, name, offset, end, what, hint))
+
+    def _read(self, count: int) -> None:
+        self._report.bytes += count
+        if self._progress is not None:
+            self._progress(self._report.bytes, self._total)
+
+    # -- laps and slots --------------------------------------------------------------------------------------
+
+    def _check_file(self, span: Span, manifest: Manifest) -> None:
+        try:
+            fd = self._disk.open(span.name, "r")
+        except FileNotFoundError:
+            if not self._has_gone(span):
+                self._add("damage", span.name, 0, span.end, "the file is missing", "restore it from a backup")
+            return
+        except OSError as exc:
+            self._add("damage", span.name, 0, span.end, f"cannot be read: {exc.strerror or exc}")
+            return
+        try:
+            self._report.files += 1
+            size = self._disk.size(fd)
+            if size + 7 < span.end and not manifest.doubt:
+                what = f"{span.end - size} bytes are missing at the end"
+                self._add("damage", span.name, size, span.end, what, "filewheel repair")
+            end = min(size, span.end)
+            for item in Scanner(
+                lambda count, offset: self._disk.pread(fd, count, offset), 0, end, self._dir.seed(span.name)
+            ):
+                if isinstance(item, Gap):
+                    self._add("damage", span.name, item.offset, item.end, item.reason, "filewheel repair")
+                else:
+                    self._check_frame(span.name, item, _range_of(self._dir, span))
+            self._read(end)
+        finally:
+            self._disk.close(fd)
+
+    def _has_gone(self, span: Span) -> bool:
+        """Tell whether a file that the manifest names has been expired, or dealt on, since."""
+        newer = read_manifest(self._disk, self._dir.seed, self._dir.path)
+        low, _ = _range_of(self._dir, span)
+        if span.name not in {s.name for s in spans_of(self._dir, newer, ID_MIN, ID_END)}:
+            return True
+        return low * US_PER_S <= self._clock.now_us()
+
+    def _check_frame(self, name: str, frame: Frame, seconds: tuple[int, int] | None) -> None:
+        self._report.frames += 1
+        self._report.puts += frame.puts
+        self._report.drops += frame.drops
+        try:
+            puts, drops = sort_out(split(frame.body))
+            for put in puts:
+                unpack_put(put)
+        except Damaged as exc:
+            self._add("damage", name, frame.offset, frame.end, exc.what)
+            return
+        ids = [r[ID] for r in (*puts, *drops)]
+        if (len(puts), len(drops)) != (frame.puts, frame.drops) or (
+            ids and (min(ids), max(ids)) != (frame.first, frame.last)
+        ):
+            self._add("damage", name, frame.offset, frame.end, "the header does not fit the records")
+        if seconds is not None and ids:
+            low, high = due_of(frame.first) // US_PER_S, due_of(frame.last) // US_PER_S
+            if low < seconds[0] or high >= seconds[1]:
+                self._add("damage", name, frame.offset, frame.end, "holds a message of another time")
+
+    # -- journals --------------------------------------------------------------------------------------------
+
+    def _segments(self) -> list[tuple[str, int, int]]:
+        found = []
+        for last in self._disk.listdir(layout.JOURNAL):
+            parsed = layout.parse_segment(last)
+            known = self._disk.identity(f"{layout.JOURNAL}/{last}") if parsed else None
+            if parsed and known:
+                found.append((*parsed, known[1]))
+        return sorted(found)
+
+    def _check_journals(self, manifest: Manifest, segments: list[tuple[str, int, int]]) -> None:
+        numbers: dict[str, int] = {}
+        for writer, n, _ in segments:
+            covered = manifest.positions.get(writer, Position(0, 0, 0))
+            if n < covered.segment:
+                continue
+            start = covered.offset if n == covered.segment else 0
+            number = numbers.get(writer, covered.number)
+            numbers[writer] = self._check_segment(layout.segment(writer, n), start, number)
+
+    def _check_segment(self, name: str, start: int, number: int) -> int:
+        """Check a segment from `start` on, after frame `number`; return the last frame's number."""
+        try:
+            fd = self._disk.open(name, "r")
+        except FileNotFoundError:
+            return number  # covered meanwhile
+        except OSError as exc:
+            self._add("damage", name, 0, 0, f"cannot be read: {exc.strerror or exc}")
+            return number
+        gap: Gap | None = None
+        try:
+            self._report.files += 1
+            for item in self._scan(fd, name, start):
+                if isinstance(item, Gap):
+                    gap = item
+                    continue
+                missing = item.number - number - 1
+                if missing > 0 and number and item.synced > number:
+                    at = gap or Gap(item.offset, item.offset, "")
+                    what = f"frames {number + 1} to {item.number - 1}, which had been durable, cannot be read"
+                    self._add("damage", name, at.offset, at.end, what, "filewheel repair")
+                elif gap is not None:
+                    self._add("note", name, gap.offset, gap.end, "a commit that never completed")
+                gap = None
+                number = item.number
+                self._check_frame(name, item, None)
+            if gap is not None and not gap.blank:
+                self._add("note", name, gap.offset, gap.end, "a commit that never completed, at the end")
+            self._read(self._disk.size(fd))
+        finally:
+            self._disk.close(fd)
+        return number
+
+    def _scan(self, fd: int, name: str, start: int) -> Iterator[Frame | Gap]:
+        return iter(
+            Scanner(
+                lambda count, offset: self._disk.pread(fd, count, offset),
+                start,
+                self._disk.size(fd),
+                self._dir.seed(name),
+            )
+        )
+
+    # -- names -----------------------------------------------------------------------------------------------
+
+    def _check_names(self, manifest: Manifest, keeper: int | None) -> None:
+        for last in self._disk.listdir(layout.JOURNAL):
+            if layout.parse_segment(last) is None and not layout.is_segment_tmp(last):
+                self._foreign(f"{layout.JOURNAL}/{last}")
+        for last in self._disk.listdir(layout.LAPS):
+            name = f"{layout.LAPS}/{last}"
+            lap_file, lap_dir = layout.parse_lap_file(last), layout.parse_lap_dir(last)
+            if lap_file is not None:
+                self._stray(name, lap_file in manifest.laps, manifest, keeper)
+            elif lap_dir is None:
+                self._foreign(name)
+            else:
+                self._check_lap_dir(name, lap_dir, manifest, keeper)
+
+    def _check_lap_dir(self, name: str, lap: int, manifest: Manifest, keeper: int | None) -> None:
+        try:
+            inside = self._disk.listdir(name)
+        except OSError:
+            self._foreign(name)
+            return
+        for inner in inside:
+            second = layout.parse_slot(inner)
+            if second is None or self._dir.settings.lap_of(second) != lap:
+                self._foreign(f"{name}/{inner}")
+            else:
+                self._stray(f"{name}/{inner}", second in manifest.slots, manifest, keeper)
+
+    def _foreign(self, name: str) -> None:
+        self._add("note", name, 0, 0, "not a file of filewheel's; it is left alone")
+
+    def _stray(self, name: str, known: bool, manifest: Manifest, keeper: int | None) -> None:
+        # A running keeper may be in the middle of a deal: its new files are not named yet.
+        if not known and keeper is None and not manifest.doubt:
+            self._add("note", name, 0, 0, "left by a deal that never completed; the next keeper removes it")
+
+
+def _range_of(directory: Directory, span: Span) -> tuple[int, int]:
+    """Return the seconds that a lap or slot file is for: from, to."""
+    low = due_of(span.floor) // US_PER_S
+    is_slot = layout.parse_slot(span.name.rpartition("/")[2]) is not None
+    return low, low + (1 if is_slot else directory.settings.slots)

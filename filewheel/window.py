@@ -1,0 +1,191 @@
+"""A window: what is pending from one id to below another, in order, out of many files, with bounded memory.
+
+This is the one way that anything is read back: the keeper loading what is due next, `inspect list` walking the
+backlog, a lap file being dealt into slots. Each file is a bag of frames over a range of ids; frames that hold no id
+of the window are stepped over by their header. When more lies in the window than the budget allows, the window is
+cut at the id that fills it, and whoever reads goes on from there: a second with a million messages streams.
+
+Pending is all puts minus all drops, as sets (set difference over the window; an id dealt twice counts once).
+Cost: about 0.5 µs for each record in the window, and a header for each frame outside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from filewheel.directory import Directory
+from filewheel.errors import Damaged
+from filewheel.frame import Frame, Gap, Scanner
+from filewheel.message import id_after
+from filewheel.record import ID, sort_out, split
+from filewheel.tail import Handles
+
+MISSING = "the file is missing"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a file to be read, and an id that none in it is below."""
+
+    name: str
+    start: int
+    end: int
+    floor: bytes
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a window may hold in memory."""
+
+    records: int = 1 << 16
+    bytes: int = 16 << 20
+
+
+@dataclass
+class Window:
+    """What was found: `puts` sorted and pending, for ids from the window's `lo` to below `hi`."""
+
+    hi: bytes
+    puts: list[bytes] = field(default_factory=list)
+    loose: set[bytes] = field(default_factory=set)
+    """Drops whose put was not in the window."""
+    cut: bool = False
+    """The budget was reached: `hi` is lower than what was asked for."""
+
+
+OnGap = Callable[[Span, Gap], None]
+"""Told of every range that could not be read; a file that is not there is a Gap of its whole length."""
+
+
+def read_window(
+    directory: Directory,
+    handles: Handles,
+    spans: Iterable[Span],
+    lo: bytes,
+    hi: bytes,
+    *,
+    on_gap: OnGap,
+    dropped: Iterable[bytes] = (),
+    budget: Budget = Budget(),
+) -> Window:
+    """Read what is pending from `lo` to below `hi`. `spans` come by rising floor; `dropped` are drops known already."""
+    reader = _Reader(lo, hi, budget, dropped)
+    for span in spans:
+        if reader.grown and reader.is_full():
+            reader.shrink()
+        if span.floor >= reader.hi:
+            break
+        try:
+            fd = handles.get(span.name)
+        except FileNotFoundError:
+            on_gap(span, Gap(span.start, span.end, MISSING, at_end=True))
+            continue
+        except OSError as exc:
+            on_gap(span, Gap(span.start, span.end, f"cannot be read: {exc.strerror or exc}", at_end=True))
+            continue
+        _read_span(directory, fd, span, reader, on_gap)
+    return reader.finish()
+
+
+def _read_span(directory: Directory, fd: int, span: Span, reader: _Reader, on_gap: OnGap) -> None:
+    disk = directory.disk
+    size = disk.size(fd)
+    if size + 7 < span.end:
+        on_gap(span, Gap(max(size, span.start), span.end, "the file is too short", at_end=True))
+    scanner = Scanner(
+        lambda count, offset: disk.pread(fd, count, offset),
+        span.start,
+        min(span.end, size),
+        directory.seed(span.name),
+        lo=reader.lo,
+        hi=reader.hi,
+    )
+    for item in scanner:
+        if isinstance(item, Gap):
+            on_gap(span, item)
+            continue
+        try:
+            reader.take(item)
+        except Damaged as exc:
+            on_gap(span, Gap(item.offset, item.end, exc.what))
+        scanner.narrow(reader.hi)
+
+
+class _Reader:
+    """Collects the smallest ids of a window, never holding more than twice the budget."""
+
+    def __init__(self, lo: bytes, hi: bytes, budget: Budget, dropped: Iterable[bytes]) -> None:
+        self.lo = lo
+        self.hi = hi
+        self._budget = budget
+        self._puts: list[bytes] = []
+        self._drops = {i for i in dropped if lo <= i < hi}
+        self._spent: set[bytes] = set()
+        self._bytes = 0
+        self._cut = False
+        self.grown = False
+        """Whether anything was added since it was last netted."""
+
+    def is_full(self) -> bool:
+        return self._is_over(1)
+
+    def _is_over(self, times: int) -> bool:
+        records = len(self._puts) + len(self._drops)
+        return records >= times * self._budget.records or self._bytes >= times * self._budget.bytes
+
+    def take(self, frame: Frame) -> None:
+        """Add a frame's records, those that lie in the window."""
+        records = split(frame.body)
+        puts, drops = (records, []) if not frame.drops else sort_out(records)
+        lo, hi = self.lo, self.hi
+        if frame.first < lo or frame.last >= hi:
+            puts = [r for r in puts if lo <= r[ID] < hi]
+            drops = [r for r in drops if lo <= r[ID] < hi]
+        self.grown = True
+        self._puts += puts
+        self._bytes += sum(map(len, puts))
+        if drops:
+            self._drops.update([r[ID] for r in drops])
+        if self._is_over(2):
+            self.shrink()
+
+    def shrink(self) -> None:
+        """Keep the smallest ids that fit in the budget, and lower `hi` to just above the last of them."""
+        self._net()
+        if not self.is_full():
+            return
+        bounds = []
+        size = 0
+        for kept, record in enumerate(self._puts):
+            size += len(record)
+            if size >= self._budget.bytes or kept + 1 == self._budget.records:
+                bounds.append(record[ID])
+                break
+        if self._drops:
+            ids = sorted([*[r[ID] for r in self._puts], *self._drops])
+            bounds.append(ids[min(len(ids), self._budget.records) - 1])
+        self.hi = hi = id_after(min(bounds))
+        self._cut = True
+        self._puts = [r for r in self._puts if r[ID] < hi]
+        self._drops = {i for i in self._drops if i < hi}
+        self._spent = {i for i in self._spent if i < hi}
+        self._bytes = sum(map(len, self._puts))
+
+    def _net(self) -> None:
+        """Sort the puts, count each once, and take out those that are dropped."""
+        self.grown = False
+        self._puts.sort()
+        by_id = {r[ID]: r for r in self._puts}
+        for id_ in self._drops:
+            if by_id.pop(id_, None) is not None:
+                self._spent.add(id_)
+        self._puts = list(by_id.values())
+        self._bytes = sum(map(len, self._puts))
+
+    def finish(self) -> Window:
+        if self.is_full():
+            self.shrink()
+        else:
+            self._net()
+        return Window(self.hi, self._puts, self._drops - self._spent, self._cut)
