@@ -3,11 +3,11 @@
 One deal is one transaction. It reads the journals from what is covered up to a cut, leaves out every put that was
 dropped below the same cut, appends the rest to the files of their laps and seconds above their covered lengths,
 makes all of it durable, and commits by replacing the checkpoint; only then are covered segments unlinked. A crash
-anywhere before the commit leaves bytes that no manifest names; the next deal writes over them. A lap that has come
-near is dealt from its one file into seconds in the same transaction.
+anywhere before the commit leaves bytes that no manifest names; the next deal writes over them. In the same transaction
+a lap that has come near is dealt from its one file into seconds, and files of which everything is finished are left
+out of the manifest, and unlinked after the commit: whole files, nothing is ever rewritten or compacted.
 
-Runs in the background; one at a time; never while a file is being expired. The rules D0-D6 and K1-K4 of the protocol
-are named where they are kept.
+Runs in the background; one at a time. The rules D0-D6, K1-K4 and X1 of the protocol are named where they are kept.
 Invariant: what is pending before a deal is pending after it, and nothing else.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,10 +58,14 @@ class Dealt:
     puts: int = 0
     drops: int = 0
     files: int = 0
-    seconds: set[int] = field(default_factory=set)
-    """The seconds that it wrote something for."""
+    expired: int = 0
+    """Files of which everything was finished."""
     left_bytes: int = 0
     """What was read, and is not covered yet."""
+
+
+Finished = Callable[[], tuple[set[int], set[int]]]
+"""() → (seconds, laps) of which nothing is pending any more. Called with the ledger's lock held."""
 
 
 class Deal:
@@ -72,18 +76,26 @@ class Deal:
         ledger: Ledger,
         *,
         spread: bool,
+        finished: Finished | None = None,
+        only_expire: bool = False,
         chunk_bytes: int = CHUNK_BYTES,
         chunk_records: int = CHUNK_RECORDS,
     ) -> None:
-        """Prepare a deal. `spread` opens near laps into seconds; without, new laps stay in one file."""
+        """Prepare a deal. `spread` opens near laps into seconds; without, new laps stay in one file.
+
+        `only_expire` leaves the journals alone: a full disk may have room for nothing but the checkpoint.
+        """
         self._ledger = ledger
         self._dir = ledger.dir
         self._disk = ledger.disk
         self._spread = spread
+        self._finished = finished
+        self._only_expire = only_expire
         self._chunk_bytes = chunk_bytes
         self._chunk_records = chunk_records
         self._lap_slots: set[int] | None = None
         self._dirty: dict[str, int] = {}
+        self._gone: list[str] = []
         self._new_dirs: set[int] = set()
         self._touched_dirs: set[str] = set()
         self._done = Dealt()
@@ -95,24 +107,29 @@ class Deal:
         """
         ledger = self._ledger
         with ledger.lock:
-            limits = ledger.cut()
+            limits = {} if self._only_expire else ledger.cut()
+            seen = {w: t.seen for w, t in ledger.tails.items()}
             base = ledger.manifest
+            finished = self._finished() if self._finished is not None else (set(), set())
         cut = self._take(limits)
-        self._flush_journals(cut)
+        self._flush_journals(seen)
         new = base.copy()
         new.deal = base.deal + 1
         new.keeper = ledger.own.writer
         # K4: the entry of a writer whose segments are gone is left out only now, a flush after they went.
-        new.positions = {w: p for w, p in new.positions.items() if w in limits} | cut.positions
+        if not self._only_expire:
+            new.positions = {w: p for w, p in new.positions.items() if w in limits} | cut.positions
         try:
-            self._write(cut, base, new)
-            self._sync()
+            if not self._only_expire:
+                self._write(cut, base, new, finished)
+                self._sync()
         finally:
             self._close_files()
+        self._expire(new, finished)
         # K1: the commit.
         write_manifest(self._disk, new, self._dir.seed)
         with ledger.lock:
-            self._commit(base, new, cut)
+            self._commit(new, cut)
         return self._done
 
     # -- reading: D0 to D3 -----------------------------------------------------------------------------------
@@ -174,15 +191,18 @@ class Deal:
         for drop in drops:
             cut.drops[drop[ID]] = drop[20]
 
-    def _flush_journals(self, cut: _Cut) -> None:
-        """D2: what is about to be split over files must first be durable where it is one frame."""
+    def _flush_journals(self, seen: dict[str, Position]) -> None:
+        """Make the journals durable as far as they were read.
+
+        D2: what is about to be split over files must first be durable where it is one frame.
+        X1: so must be every drop because of which a file counts as finished.
+        """
         ledger = self._ledger
+        ledger.own.flush()
         names = []
-        for writer, position in cut.positions.items():
+        for writer, position in seen.items():
             tail = ledger.tails[writer]
-            if writer == ledger.own.writer:
-                ledger.own.flush()
-            else:
+            if writer != ledger.own.writer:
                 names += [n for _, n, _, _ in tail.spans(max(tail.covered, tail.flushed), position)]
         if len(names) > _SYNC_EACH_MAX:
             self._disk.sync_all()
@@ -190,16 +210,17 @@ class Deal:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     flush_file(self._disk, name)
-        for writer, position in cut.positions.items():
+        for writer, position in seen.items():
             tail = ledger.tails[writer]
             tail.flushed = max(tail.flushed, position)
 
     # -- writing: D4 to D6 -----------------------------------------------------------------------------------
 
-    def _write(self, cut: _Cut, base: Manifest, new: Manifest) -> None:
+    def _write(self, cut: _Cut, base: Manifest, new: Manifest, finished: tuple[set[int], set[int]]) -> None:
         puts = {r[ID]: r for r in cut.puts}
+        self._keep_from_expiry(puts, finished)
         coming = self._coming(cut)
-        self._take_apart(cut, base, puts, coming)
+        self._take_apart(cut, base, puts, coming, finished)
         loose: list[bytes] = []
         # D3: a put is left out only for a drop below the same cut.
         for id_, reason in cut.drops.items():
@@ -211,9 +232,10 @@ class Deal:
         new.unmatched = sorted(still if coming is None else still & coming)
         # D5: one reading of the clock for the whole deal.
         near = self._dir.settings.lap_of(self._ledger.clock.now_us() // US_PER_S)
+        loose = self._without_finished(loose, new, finished)
         if self._spread:
             for lap in (near, near + 1):
-                if lap in new.laps:
+                if lap in new.laps and lap not in finished[1]:
                     self._open_lap(lap, new)
         self._write_records(sorted(puts.values()), sorted(loose), new, near)
         self._done.puts = len(puts)
@@ -241,7 +263,46 @@ class Deal:
                     ids.update([r[ID] for r in sort_out(split(frame.body))[0]])
         return ids
 
-    def _take_apart(self, cut: _Cut, base: Manifest, puts: dict[bytes, bytes], coming: set[bytes] | None) -> None:
+    def _keep_from_expiry(self, puts: dict[bytes, bytes], finished: tuple[set[int], set[int]]) -> None:
+        """Keep a finished file that this deal may append to: it goes with the next one (X3).
+
+        Comes before any drop is looked at: a file that stays needs its drops.
+        """
+        if finished[0] or finished[1]:
+            seconds = {due_of(i) // US_PER_S for i in puts}
+            finished[0].difference_update(seconds)
+            finished[1].difference_update({self._dir.settings.lap_of(s) for s in seconds})
+
+    def _without_finished(self, drops: list[bytes], new: Manifest, finished: tuple[set[int], set[int]]) -> list[bytes]:
+        """Leave out the drops for files that go: they go with their puts."""
+        if not finished[0] and not finished[1]:
+            return drops
+        lap_of = self._dir.settings.lap_of
+        kept = []
+        for drop in drops:
+            second = due_of(drop[ID]) // US_PER_S
+            if second not in finished[0] and lap_of(second) not in finished[1]:
+                kept.append(drop)
+        return kept
+
+    def _expire(self, new: Manifest, finished: tuple[set[int], set[int]]) -> None:
+        """Leave finished files out of the new manifest; the commit unlinks them."""
+        for second in finished[0]:
+            if new.slots.pop(second, None) is not None:
+                self._gone.append(layout.slot(self._dir.settings.lap_of(second), second))
+        for lap in finished[1]:
+            if new.laps.pop(lap, None) is not None:
+                self._gone.append(layout.lap_file(lap))
+        self._done.expired = len(self._gone)
+
+    def _take_apart(
+        self,
+        cut: _Cut,
+        base: Manifest,
+        puts: dict[bytes, bytes],
+        coming: set[bytes] | None,
+        finished: tuple[set[int], set[int]],
+    ) -> None:
         """Take the drops out of the frames that meet a put or a file.
 
         Most acknowledgements meet neither: their second has fired and its file is gone. To take each apart would
@@ -250,8 +311,8 @@ class Deal:
         if not cut.drop_frames:
             return
         ids = sorted(puts if coming is None else puts.keys() | coming)
-        seconds = sorted(base.slots)
-        laps = sorted(base.laps)
+        seconds = sorted(base.slots.keys() - finished[0])
+        laps = sorted(base.laps.keys() - finished[1])
         lap_of = self._dir.settings.lap_of
         for frame in cut.drop_frames:
             low, high = due_of(frame.first) // US_PER_S, due_of(frame.last) // US_PER_S
@@ -282,9 +343,6 @@ class Deal:
             if upto > at or mine:
                 name = layout.lap_file(lap) if in_lap_file else layout.slot(lap, second)
                 lengths[key] = self._append(name, lap, in_lap_file, length, puts[at:upto], mine, new.deal)
-                self._done.seconds.update(
-                    {due_of(r[ID]) // US_PER_S for r in puts[at:upto]} if in_lap_file else {second}
-                )
             at, dropped = upto, drop_upto
 
     def _goes_to_lap_file(self, lap: int, second: int, new: Manifest, near: int) -> bool:
@@ -339,6 +397,7 @@ class Deal:
         """Deal a lap's one file into seconds. Part of the same commit, so never half (L1-L6)."""
         length = new.laps.pop(lap)
         name = layout.lap_file(lap)
+        self._gone.append(name)
         handles = self._ledger.new_handles()
         try:
             lo = ID_MIN
@@ -378,18 +437,20 @@ class Deal:
 
     # -- commit: K2 to K4 ------------------------------------------------------------------------------------
 
-    def _commit(self, base: Manifest, new: Manifest, cut: _Cut) -> None:
+    def _commit(self, new: Manifest, cut: _Cut) -> None:
         """Make the new manifest the ledger's, and remove what it has made needless."""
         ledger = self._ledger
         ledger.manifest = new
         ledger.unlinked_in.clear()
-        for writer in [w for w, t in ledger.tails.items() if t.gone]:
-            del ledger.tails[writer]
+        if not self._only_expire:
+            for writer in [w for w, t in ledger.tails.items() if t.gone]:
+                del ledger.tails[writer]
         for writer, position in cut.positions.items():
             self._unlink_segments(ledger.tails[writer], position, ended=writer in cut.ended)
         self._disk.sync_dir(layout.JOURNAL)
-        for lap in base.laps.keys() - new.laps.keys():
-            ledger.unlink_file(layout.lap_file(lap))
+        for name in self._gone:
+            ledger.unlink_file(name)
+        ledger.remove_empty_dirs()
         ledger.undealt_bytes = max(0, ledger.undealt_bytes - cut.bytes)
         ledger.undealt_records = max(0, ledger.undealt_records - cut.records)
         self._done.left_bytes = ledger.undealt_bytes

@@ -1,8 +1,8 @@
-"""What the keeper does off the firing path: flush acknowledgements, delete what is finished, deal, keep a ballast.
+"""What the keeper does off the firing path: flush acknowledgements, deal, delete what is finished, keep a ballast.
 
-One thread, so that a deal and a deletion never meet in one file (X2). It looks at what is, not at notes of what
-happened (X3): a second is finished when it lies below the frontier and nothing of it waits.
-Invariant: a file is deleted only after every drop that finished it is durable (X1).
+It looks at what is, not at notes of what happened (X3): a second is finished when it lies below the frontier and
+nothing of it waits. What is finished goes with the next deal.
+Invariant: nothing here decides what fires, and stopping it at any point loses nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from filewheel import layout
-from filewheel.deal import Deal, flush_file
+from filewheel.deal import Deal
 from filewheel.errors import DiskError, FilewheelError, WheelFull, disk_error
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S, id_floor
@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 DEAL_BYTES = 16 << 20
 DEAL_RECORDS = 120_000
 DEAL_SEGMENTS = 64
-DEAL_AGE_US = 60 * US_PER_S
-EXPIRE_EVERY_US = 250_000
+DEAL_AGE_US = 30 * US_PER_S
+DEAL_FINISHED = 512
+LOOK_US = 100_000
 RETRY_US = 5 * US_PER_S
 BALLAST_BYTES = 2 << 20
 _BALLAST_FREE_FACTOR = 16
@@ -53,7 +54,7 @@ class Housekeeper:
         self._wake = threading.Event()
         self._stopping = False
         self._dirty = False
-        self._expired_us = 0
+        self._looked_us = 0
         self._dealt_us = self._clock.steady_us()
         self._retry_us = 0
         self._ballast = False
@@ -74,7 +75,7 @@ class Housekeeper:
 
     def _loop(self) -> None:
         while not self._stopping:
-            self._wake.wait(self._interval_s if self._dirty else EXPIRE_EVERY_US / US_PER_S)
+            self._wake.wait(self._interval_s if self._dirty else LOOK_US / US_PER_S)
             self._wake.clear()
             try:
                 self.step()
@@ -95,12 +96,11 @@ class Housekeeper:
             self._dirty = False
             self._ledger.own.flush()
         now = self._clock.steady_us()
-        if now - self._expired_us >= EXPIRE_EVERY_US:
-            self._expired_us = now
-            self.expire()
+        if now - self._looked_us >= LOOK_US:
+            self._looked_us = now
             self._keep_ballast()
-        if now >= self._retry_us and self._deal_is_due(now):
-            self._deal(now)
+            if now >= self._retry_us and self._deal_is_due(now):
+                self._deal(now)
 
     # -- acknowledgements ------------------------------------------------------------------------------------
 
@@ -145,103 +145,67 @@ class Housekeeper:
             log.warning("%s: no ballast: %s", self._ledger.dir.path, exc)
             self._ballast = True  # not asked again in this life
 
-    # -- expiry ----------------------------------------------------------------------------------------------
+    # -- deals and expiry ------------------------------------------------------------------------------------
 
-    def expire(self) -> int:
-        """Delete the files of which nothing is pending any more; return how many."""
-        ledger = self._ledger
-        with ledger.lock:
-            slots, laps = self._finished()
-            if not slots and not laps:
-                return 0
-            foreign = [
-                (tail, [name for _, name, _, _ in tail.spans(tail.flushed, tail.seen)], tail.seen)
-                for tail in ledger.tails.values()
-                if tail.drops_unflushed
-            ]
-            for tail, _, _ in foreign:
-                tail.drops_unflushed = False
-        # X1: the drops that finished them, the keeper's and everyone's, are durable before anything goes.
-        ledger.own.flush()
-        for tail, names, seen in foreign:
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    flush_file(self._disk, name)
-            tail.flushed = max(tail.flushed, seen)
-        return self._delete(slots, laps)
-
-    def _finished(self) -> tuple[list[int], list[int]]:
-        """List the seconds and laps whose files hold nothing that is pending."""
+    def finished(self) -> tuple[set[int], set[int]]:
+        """Return the seconds and laps whose files hold nothing that is pending. Needs the lock."""
         frontier, waiting = self._ready.frontier, self._ready.waiting
         manifest, settings = self._ledger.manifest, self._ledger.dir.settings
-        slots = [s for s in manifest.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting]
-        laps = []
+        slots = {s for s in manifest.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
+        laps: set[int] = set()
         if manifest.laps:
             busy = {settings.lap_of(s) for s in waiting}
-            laps = [
+            laps = {
                 lap
                 for lap in manifest.laps
                 if id_floor((lap + 1) * settings.slots * US_PER_S) <= frontier and lap not in busy
-            ]
+            }
         return slots, laps
-
-    def _delete(self, slots: list[int], laps: list[int]) -> int:
-        ledger = self._ledger
-        settings = ledger.dir.settings
-        deleted = 0
-        for numbers, lengths in ((slots, ledger.manifest.slots), (laps, ledger.manifest.laps)):
-            for number in numbers:
-                with ledger.lock:  # for each file anew: firing goes on in between
-                    again_slots, again_laps = (number in self._ready.waiting, False)
-                    if lengths is ledger.manifest.laps:
-                        again_slots = False
-                        again_laps = any(settings.lap_of(s) == number for s in self._ready.waiting)
-                    if again_slots or again_laps:
-                        continue
-                    name = (
-                        layout.slot(settings.lap_of(number), number)
-                        if lengths is ledger.manifest.slots
-                        else layout.lap_file(number)
-                    )
-                    lengths.pop(number, None)
-                    ledger.unlink_file(name)
-                    deleted += 1
-        self._remove_dirs({settings.lap_of(s) for s in slots})
-        return deleted
-
-    def _remove_dirs(self, laps: set[int]) -> None:
-        """X4: remove the directories of past laps that are empty now."""
-        ledger = self._ledger
-        settings = ledger.dir.settings
-        present = {settings.lap_of(s) for s in ledger.manifest.slots}
-        now_lap = settings.lap_of(self._clock.now_us() // US_PER_S)
-        for lap in laps - present:
-            if lap < now_lap:
-                ledger.remove_dir(lap)
-                ledger.unlinked_in.discard(layout.lap_dir(lap))
-                ledger.unlinked_in.add(layout.LAPS)
-
-    # -- deals -----------------------------------------------------------------------------------------------
 
     def _deal_is_due(self, now: int) -> bool:
         ledger = self._ledger
-        settings = ledger.dir.settings
-        next_lap = settings.lap_of(self._clock.now_us() // US_PER_S) + 1
-        return (
-            ledger.undealt_bytes >= DEAL_BYTES
-            or ledger.undealt_records >= DEAL_RECORDS
-            or next_lap in ledger.manifest.laps
-            or (now - self._dealt_us >= DEAL_AGE_US and (ledger.undealt_records > 0 or bool(ledger.manifest.doubt)))
-            or sum(t.ended and not t.gone for t in list(ledger.tails.values())) >= DEAL_SEGMENTS
-        )
+        if ledger.undealt_bytes >= DEAL_BYTES or ledger.undealt_records >= DEAL_RECORDS:
+            return True
+        with ledger.lock:
+            ended = sum(t.ended and not t.gone for t in ledger.tails.values())
+            next_lap = ledger.dir.settings.lap_of(self._clock.now_us() // US_PER_S) + 1
+            if ended >= DEAL_SEGMENTS or next_lap in ledger.manifest.laps:
+                return True
+            slots, laps = self.finished()
+            if len(slots) + len(laps) >= DEAL_FINISHED:
+                return True
+        is_old = now - self._dealt_us >= DEAL_AGE_US
+        return is_old and (ledger.undealt_records > 0 or bool(slots) or bool(laps) or bool(ledger.manifest.doubt))
 
     def _deal(self, now: int) -> None:
         try:
-            Deal(self._ledger, spread=True).run()
+            Deal(self._ledger, spread=True, finished=self.finished).run()
             self._dealt_us = now
         except (OSError, DiskError) as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            # Nothing was committed: the wheel is as before. Room may come from expiry, or from people.
             self._retry_us = now + RETRY_US
             log.critical("%s: no space to deal; trying again in %d s", self._ledger.dir.path, RETRY_US // US_PER_S)
+            self._expire_when_full()
+
+    def _expire_when_full(self) -> None:
+        """Free what is finished, with the ballast's room for the checkpoint if need be."""
+        for _ in range(2):
+            try:
+                Deal(self._ledger, spread=True, finished=self.finished, only_expire=True).run()
+                return
+            except (OSError, DiskError) as exc:
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._give_ballast():
+                    raise
+
+    def deal_all(self) -> None:
+        """Deal everything that was read, into lap files where no seconds are open yet."""
+        ledger = self._ledger
+        while True:
+            before = ledger.undealt_bytes
+            slots, laps = self.finished()
+            if not ledger.has_undealt() and not slots and not laps:
+                return
+            Deal(ledger, spread=False, finished=self.finished).run()
+            if ledger.undealt_bytes >= before:
+                return

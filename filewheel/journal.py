@@ -246,7 +246,8 @@ class Journal:
             fd = disk.open(tmp, "x")
             try:
                 # E1: locked before it has its name, or the keeper takes it for a dead writer's and removes it.
-                disk.lock(fd, wait=False)
+                # A keeper that sweeps (K5) may hold it for a moment, and then has removed the name.
+                disk.lock(fd, wait=True)
                 disk.rename(tmp, name)
             except FileNotFoundError:
                 # The keeper swept the temporary name between the open and the lock (K5).

@@ -23,7 +23,6 @@ from typing import Self
 from filewheel import layout
 from filewheel.batch import Batch
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.deal import Deal
 from filewheel.directory import DiskFactory, Sync, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, NotClaimed, disk_error
@@ -143,11 +142,9 @@ class Keeper:
         try:
             if self._broken is None:
                 self._ledger.own.flush()
-                self._housekeeper.expire()
                 with self._lock:
                     self._ledger.ingest(test_locks=True)
-                if self._ledger.undealt_bytes:
-                    Deal(self._ledger, spread=False).run()
+                self._housekeeper.deal_all()
         except OSError as exc:
             raise disk_error(exc, self._dir.path) from exc
         finally:
@@ -186,16 +183,17 @@ class Keeper:
             return
         puts, drops = sort_out(split(frame.body))
         if drops:
-            self._drop([r[ID] for r in drops], frontier)
+            self._drop(drops, frontier)
         if near:
             self._admit([r for r in puts if r[ID] < frontier])
 
-    def _drop(self, ids: list[bytes], frontier: bytes) -> None:
+    def _drop(self, drops: list[bytes], frontier: bytes) -> None:
         """Apply drops that others wrote: cancels and reschedules."""
         roots = self._ready.roots
         unknown = []
-        for id_ in ids:
-            if id_ in roots:
+        for drop in drops:
+            id_ = drop[ID]
+            if id_ in roots and drop[20] == CANCELLED:
                 self._cancel_moved(roots[id_])
             if id_ >= frontier:
                 continue  # found again, with its put, when that window is loaded
@@ -359,6 +357,10 @@ class Keeper:
     def _move(self, what: Message | bytes, due_us: int, why: int, reason: str | None, sync: Sync) -> MessageId | None:
         with self._lock:
             self._check()
+            try:
+                self._ledger.ingest()
+            except OSError as exc:
+                raise disk_error(exc, self._dir.path) from exc
             (id_,) = self._ids_of(what)
             if id_ in self._cancelled:
                 # A2: cancelled while it ran. The drop is written already; nothing is put.

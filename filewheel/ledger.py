@@ -63,6 +63,7 @@ class Ledger:
         """Whole passes over the journals so far."""
         self.notes: list[str] = list(directory.notes)
         self._locks_tested_us = 0
+        self._lap_dirs: set[int] = set()
 
     # -- start ---------------------------------------------------------------------------------------------
 
@@ -86,11 +87,21 @@ class Ledger:
             self.ingest(test_locks=True)
 
     def _sweep_journal(self) -> None:
-        """Remove what was left under a temporary name by a writer that died (K5)."""
+        """Remove what a writer that died left under a temporary name (K5), and covered segments that came back (R5).
+
+        A segment whose unlink did not survive a power cut must go before its writer's entry is forgotten (K4), or
+        everything in it would be read anew.
+        """
         for last in self.disk.listdir(layout.JOURNAL):
+            name = f"{layout.JOURNAL}/{last}"
+            parsed = layout.parse_segment(last)
+            if parsed is not None:
+                covered = self.manifest.positions.get(parsed[0])
+                if covered is not None and parsed[1] < covered.segment:
+                    self._remove(name)
+                continue
             if not layout.is_segment_tmp(last):
                 continue
-            name = f"{layout.JOURNAL}/{last}"
             with contextlib.suppress(OSError):
                 fd = self.disk.open(name, "r")
                 try:
@@ -102,6 +113,7 @@ class Ledger:
     def _list_laps(self) -> list[tuple[int, int | None]]:
         """List the files in laps/: (lap, None) for a lap's file, (lap, second) for a slot."""
         found: list[tuple[int, int | None]] = []
+        self._lap_dirs.clear()
         for last in self.disk.listdir(layout.LAPS):
             lap = layout.parse_lap_file(last)
             if lap is not None:
@@ -110,6 +122,7 @@ class Ledger:
             lap = layout.parse_lap_dir(last)
             if lap is None:
                 continue
+            self._lap_dirs.add(lap)
             with contextlib.suppress(OSError):
                 for inner in self.disk.listdir(layout.lap_dir(lap)):
                     second = layout.parse_slot(inner)
@@ -132,32 +145,24 @@ class Ledger:
 
     def _sweep_laps(self, found: list[tuple[int, int | None]]) -> None:
         """Remove what the manifest does not name: a deal that never completed, an unlink that came back."""
-        dirs = set()
         for lap, second in found:
             if second is None:
                 if lap not in self.manifest.laps:
                     self._remove(layout.lap_file(lap))
-            else:
-                dirs.add(lap)
-                if second not in self.manifest.slots:
-                    self._remove(layout.slot(lap, second))
+            elif second not in self.manifest.slots:
+                self._remove(layout.slot(lap, second))
         kept = {self.dir.settings.lap_of(s) for s in self.manifest.slots}
-        for lap in dirs - kept:
+        for lap in self._lap_dirs - kept:
             self.remove_dir(lap)
 
     def _miss_laps(self, found: list[tuple[int, int | None]]) -> None:
-        """Forget files that are named but gone: expired since the checkpoint. A future one is reported."""
+        """Report and forget files that are named but not there: a file goes only after a manifest without it."""
         slots = {second for _, second in found if second is not None}
         laps = {lap for lap, second in found if second is None}
-        now_s = self.clock.now_us() // US_PER_S
-        for second in self.manifest.slots.keys() - slots:
-            self._missing(slot_name(self.dir, second), self.manifest.slots.pop(second), second > now_s)
-        for lap in self.manifest.laps.keys() - laps:
-            ahead = lap > self.dir.settings.lap_of(now_s)
-            self._missing(layout.lap_file(lap), self.manifest.laps.pop(lap), ahead)
-
-    def _missing(self, name: str, length: int, ahead: bool) -> None:
-        if ahead:
+        missing = [(slot_name(self.dir, s), self.manifest.slots.pop(s)) for s in self.manifest.slots.keys() - slots] + [
+            (layout.lap_file(lap), self.manifest.laps.pop(lap)) for lap in self.manifest.laps.keys() - laps
+        ]
+        for name, length in missing:
             self.quarantine.keep(Damage(name, 0, length, MISSING, proven=True))
 
     def _remove(self, name: str) -> None:
@@ -168,6 +173,17 @@ class Ledger:
         """Remove a lap's directory if it is empty."""
         with contextlib.suppress(OSError):
             self.disk.rmdir(layout.lap_dir(lap))
+            self.unlinked_in.discard(layout.lap_dir(lap))
+            self.unlinked_in.add(layout.LAPS)
+
+    def remove_empty_dirs(self) -> None:
+        """Remove the directories of past laps in which something was unlinked and nothing is left (X4)."""
+        now_lap = self.dir.settings.lap_of(self.clock.now_us() // US_PER_S)
+        kept = {self.dir.settings.lap_of(s) for s in self.manifest.slots}
+        for name in list(self.unlinked_in):
+            lap = layout.parse_lap_dir(name.rpartition("/")[2])
+            if lap is not None and lap < now_lap and lap not in kept:
+                self.remove_dir(lap)
 
     # -- ingest --------------------------------------------------------------------------------------------
 
@@ -183,7 +199,8 @@ class Ledger:
             for writer in listing:
                 if writer not in self.tails and writer != self.own.writer:
                     self.tails[writer] = Tail(self.dir, self.handles, writer)
-            for tail in self.tails.values():
+            # A list: what is read may make the keeper write, and so begin its own journal.
+            for tail in list(self.tails.values()):
                 if not tail.ended and tail.writer != self.own.writer:
                     self._poll(tail, listing, test_locks)
             self.passes += 1
@@ -285,6 +302,10 @@ class Ledger:
                 self.own.rotate()
                 self._note_own()
             return {w: t.seen for w, t in self.tails.items() if not t.gone}
+
+    def has_undealt(self) -> bool:
+        """Tell whether a deal would cover anything, or remove what an ended writer left."""
+        return self.undealt_bytes > 0 or any(t.ended and not t.gone for t in self.tails.values())
 
     def new_handles(self) -> Handles:
         """Return handles for a thread of its own."""

@@ -1,0 +1,240 @@
+"""Histories: random lives of a wheel, with a power cut tried after any operation.
+
+A history has one to three lives. In each, two producers, a keeper, a standby and someone who kills processes run
+interleaved; at random operations the machine is crashed aside, recovered by the library, and compared with what the
+oracle was told; some recoveries are crashed again half way. Between two lives the machine really crashes, or all its
+processes are killed. At the end everything is fired, and nothing may be left on disk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from filewheel import layout
+from filewheel.directory import open_directory
+from filewheel.errors import FilewheelError
+from filewheel.keeper import Keeper
+from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S
+from filewheel.record import unpack_put
+from filewheel.verify import verify
+from filewheel.window import Budget
+from tests.model.machine import Dir, Killed, Machine, ProcessDisk
+from tests.model.sched import paused
+from tests.model.world import SLOTS, ModelClock, Oracle, World, tiny
+
+MODES = ["none", "all", "some", "some", "some"]
+EVERYTHING = Budget(1 << 20, 1 << 30)
+
+
+@dataclass
+class Result:
+    """What a history showed."""
+
+    seed: int
+    states: int = 0
+    double: int = 0
+    ops: int = 0
+    switches: int = 0
+    fired: int = 0
+    violations: list[str] = field(default_factory=list)
+
+
+def recover(machine: Machine, clock: ModelClock, rng: random.Random) -> tuple[Keeper, ProcessDisk]:
+    """Open a keeper on a machine, inline."""
+    disk = ProcessDisk(machine)
+    keeper = Keeper(
+        "model.wheel", clock=clock, disk=lambda path: disk, entropy=rng.randbytes, background=False, budget=EVERYTHING
+    )
+    return keeper, disk
+
+
+def pending_of(keeper: Keeper) -> dict[bytes, tuple[bytes, int]]:
+    """Return everything that a keeper knows to be pending: id → (payload, due)."""
+    window = keeper._ledger.window(ID_MIN, ID_END, EVERYTHING)
+    messages = [unpack_put(put) for put in window.puts]
+    return {bytes(m.id): (m.payload, m.id.due_us) for m in messages}
+
+
+class Checker:
+    """Crashes a machine aside, recovers it, and compares."""
+
+    def __init__(self, seed: int, result: Result) -> None:
+        self.rng = random.Random(seed)
+        self.result = result
+
+    def check(self, world: World, context: str, *, deep: float = 0.15) -> None:
+        """Try one power cut at this moment."""
+        clock = ModelClock(world.clock.wall_us)
+        machine = world.machine.crash(self.rng, self.rng.choice(MODES))
+        self.result.states += 1
+        if self.rng.random() < deep:
+            machine = self.crash_in_recovery(machine, clock)
+        keeper, disk = recover(machine, clock, self.rng)
+        pending = pending_of(keeper)
+        world.oracle.check_pending(pending, context)
+        self.check_clean(machine, world.oracle, clock, context)
+        if self.rng.random() < deep:
+            self.check_again(machine, disk, clock, pending, world.oracle, context)
+        if self.rng.random() < deep / 3:
+            self.run_to_the_end(machine, disk, clock, world.oracle, context)
+        disk.kill()
+
+    def crash_in_recovery(self, machine: Machine, clock: ModelClock) -> Machine:
+        """Recover, deal, and lose power somewhere on the way."""
+        left = self.rng.randrange(1, 25)
+        disk = ProcessDisk(machine)
+
+        def on_op(kind: str, name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                disk.kill()
+
+        machine.on_op = on_op
+        try:
+            keeper = Keeper(
+                "model.wheel", clock=clock, disk=lambda path: disk, entropy=self.rng.randbytes, background=False
+            )
+            keeper.close()
+        except Killed:
+            pass
+        machine.on_op = None
+        disk.kill()
+        self.result.states += 1
+        self.result.double += 1
+        return machine.crash(self.rng, self.rng.choice(MODES))
+
+    def check_clean(self, machine: Machine, oracle: Oracle, clock: ModelClock, context: str) -> None:
+        """A power cut is not damage: nothing may be in quarantine, and verifying finds none."""
+        kept = machine.root.entries[layout.QUARANTINE]
+        if isinstance(kept, Dir) and kept.entries:
+            oracle.violations.append(f"false damage {sorted(kept.entries)}: {context}")
+        if self.rng.random() < 0.1:
+            directory = open_directory("model.wheel", write=False, disk=lambda path: ProcessDisk(machine))
+            damage = verify(directory, clock).damage
+            if damage:
+                oracle.violations.append(f"verify finds {damage[0]}: {context}")
+
+    def check_again(
+        self,
+        machine: Machine,
+        disk: ProcessDisk,
+        clock: ModelClock,
+        pending: dict[bytes, tuple[bytes, int]],
+        oracle: Oracle,
+        context: str,
+    ) -> None:
+        """Recovering twice gives the same."""
+        disk.kill()
+        keeper, disk = recover(machine, clock, self.rng)
+        if pending_of(keeper) != pending:
+            oracle.violations.append(f"a second recovery differs: {context}")
+        disk.kill()
+
+    def run_to_the_end(
+        self, machine: Machine, disk: ProcessDisk, clock: ModelClock, oracle: Oracle, context: str
+    ) -> None:
+        """Fire and acknowledge everything: each once, in order, and nothing is left on disk."""
+        disk.kill()
+        keeper, disk = recover(machine, clock, self.rng)
+        pending = {i for i, (_, due) in pending_of(keeper).items() if due < DEAD_US}
+        clock.advance(SLOTS * 12 * US_PER_S)
+        fired: list[bytes] = []
+        while batch := keeper.claim(7):
+            fired += batch.ids
+            keeper.ack(batch)
+        if fired != sorted(fired):
+            oracle.violations.append(f"not fired in order: {context}")
+        if set(fired) != pending or len(fired) != len(pending):
+            oracle.violations.append(f"fired {len(fired)} of {len(pending)} pending: {context}")
+        keeper.close()
+        # One more life covers what this one left: the drops of what it dealt in its last chunk.
+        keeper, disk = recover(machine, clock, self.rng)
+        again = keeper.claim()
+        if again:
+            oracle.violations.append(f"fired again after a clean close: {[m.payload for m in again]}: {context}")
+        keeper.close()
+        self.check_empty(machine, oracle, context)
+
+    def check_empty(self, machine: Machine, oracle: Oracle, context: str) -> None:
+        """Nothing is left but dead letters."""
+        journal, laps = machine.root.entries[layout.JOURNAL], machine.root.entries[layout.LAPS]
+        assert isinstance(journal, Dir)
+        assert isinstance(laps, Dir)
+        dead = DEAD_US // US_PER_S // SLOTS
+        left = [n for n in laps.entries if (layout.parse_lap_file(n) or 0) < dead]
+        if journal.entries or left:
+            oracle.violations.append(f"left on disk {sorted(journal.entries)} {sorted(left)}: {context}")
+
+
+class History:
+    """One history."""
+
+    def __init__(self, seed: int, *, crash_rate: float = 0.15, steps: int = 60, lives: int = 3) -> None:
+        self.seed = seed
+        self.crash_rate = crash_rate
+        self.steps = steps
+        self.lives = lives
+        self.result = Result(seed)
+        self.rng = random.Random(f"history {seed}")
+        self.checker = Checker(seed, self.result)
+
+    def run(self) -> Result:
+        """Run it; the result holds the violations, at the first of which it stops."""
+        oracle, clock = Oracle(), ModelClock()
+        machine: Machine | None = None
+        with tiny():
+            for life in range(self.rng.randrange(1, self.lives + 1)):
+                world = World(self.seed * 10 + life, machine=machine, clock=clock, oracle=oracle)
+                world.steps_max = self.steps
+                self.live(world)
+                self.result.ops += world.machine.ops
+                self.result.switches += world.sched.switches
+                if oracle.violations:
+                    break
+                machine = self.end_life(world)
+        self.result.violations = oracle.violations
+        self.result.fired = sum(t.fired for t in oracle.messages.values())
+        return self.result
+
+    def live(self, world: World) -> None:
+        def on_op(kind: str, name: str) -> None:
+            if self.rng.random() < self.crash_rate and not world.oracle.violations:
+                with paused():
+                    self.checker.check(world, f"seed {self.seed} op {world.machine.ops} after {kind} {name}")
+
+        disks = [ProcessDisk(world.machine) for _ in range(4)]
+        world.machine.on_op = on_op
+        actors: list[tuple[str, ProcessDisk, Callable[[], None]]] = [
+            ("producer 1", disks[0], lambda: world.producer(disks[0])),
+            ("producer 2", disks[1], lambda: world.producer(disks[1])),
+            ("keeper", disks[2], lambda: world.consumer(disks[2])),
+            ("standby", disks[3], lambda: world.consumer(disks[3])),
+        ]
+        if self.rng.random() < 0.5:
+            reaper = ProcessDisk(world.machine)
+            actors.append(("reaper", reaper, lambda: world.reaper(reaper, disks)))
+        world.run(*actors)
+
+    def end_life(self, world: World) -> Machine:
+        """Kill every process; then, mostly, cut the power."""
+        oracle = world.oracle
+        if self.rng.random() < 0.25:
+            return world.machine
+        # What was acknowledged but not flushed may be offered again.
+        for told in oracle.messages.values():
+            told.acked &= told.finished
+        oracle.unflushed.clear()
+        return world.machine.crash(self.rng, self.rng.choice(MODES))
+
+
+def run_history(seed: int, **options: float) -> Result:
+    """Run one history; an error in the library is a violation too."""
+    history = History(seed, **options)  # type: ignore[arg-type]
+    try:
+        return history.run()
+    except (FilewheelError, AssertionError, OSError, RuntimeError, KeyError, ValueError, TypeError) as exc:
+        history.result.violations.append(f"seed {seed}: {exc!r}")
+        return history.result
