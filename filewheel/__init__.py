@@ -2,9 +2,12 @@
 
 General layout (a module imports only from groups to its left; tests/test_layers.py guards it):
 
-    errors clock message timespec limits | disk layout frame record manifest directory journal
-    | tail window quarantine slot ledger deal owner tidy | snapshot stats ready batch housekeeper
-    | ids wheel keeper | transfer verify repair
+    errors clock message limits timespec
+    | disk layout frame record manifest directory segment journal
+    | tail quarantine window slot owner ledger cut deal tidy
+    | snapshot stats reader ready head batch housekeeper
+    | ids wheel keeper
+    | verify repair transfer
 """
 
 from filewheel._version import __version__

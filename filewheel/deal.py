@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from filewheel import layout
+from filewheel.cut import Cut, Files, puts_above, take_cut
 from filewheel.disk import Disk
-from filewheel.frame import Frame, Scanner
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position, write_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
-from filewheel.record import ID, pack_drop, sort_out, split
+from filewheel.record import ID, pack_drop
 from filewheel.slot import append
 from filewheel.tail import Tail
 from filewheel.window import Budget, Span, read_window
@@ -34,21 +33,6 @@ CHUNK_BYTES = 24 << 20
 CHUNK_RECORDS = 200_000
 _SYNC_EACH_MAX = 16
 _OPEN_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
-
-
-@dataclass
-class _Cut:
-    """What one deal covers: where it stops in each journal, and what it found below."""
-
-    positions: dict[str, Position] = field(default_factory=dict)
-    puts: list[bytes] = field(default_factory=list)
-    drops: dict[bytes, int] = field(default_factory=dict)
-    """id → reason, from frames that hold puts too."""
-    drop_frames: list[Frame] = field(default_factory=list)
-    """Frames of nothing but drops: only those that meet something are taken apart."""
-    ended: set[str] = field(default_factory=set)
-    bytes: int = 0
-    records: int = 0
 
 
 @dataclass
@@ -64,8 +48,8 @@ class Dealt:
     """What was read, and is not covered yet."""
 
 
-Finished = Callable[[], tuple[set[int], set[int]]]
-"""() → (seconds, laps) of which nothing is pending any more. Called with the ledger's lock held."""
+Finished = Callable[[], Files]
+"""Says of which files nothing is pending any more. Called with the ledger's lock held."""
 
 
 class Deal:
@@ -96,6 +80,8 @@ class Deal:
         self._lap_slots: set[int] | None = None
         self._dirty: dict[str, int] = {}
         self._gone: list[str] = []
+        self._was: dict[str, int] = {}
+        """The covered length of each file before this deal."""
         self._new_dirs: set[int] = set()
         self._touched_dirs: set[str] = set()
         self._done = Dealt()
@@ -111,7 +97,7 @@ class Deal:
             seen = {w: t.seen for w, t in ledger.tails.items()}
             base = ledger.manifest
             finished = self._finished() if self._finished is not None else (set(), set())
-        cut = self._take(limits)
+        cut = take_cut(ledger, limits, self._chunk_bytes, self._chunk_records)
         self._flush_journals(seen)
         new = base.copy()
         new.deal = base.deal + 1
@@ -123,73 +109,19 @@ class Deal:
             if not self._only_expire:
                 self._write(cut, base, new, finished)
                 self._sync()
+            self._expire(new, finished)
+            # K1: the commit.
+            write_manifest(self._disk, new, self._dir.seed)
+        except OSError:
+            self._undo()
+            raise
         finally:
             self._close_files()
-        self._expire(new, finished)
-        # K1: the commit.
-        write_manifest(self._disk, new, self._dir.seed)
         with ledger.lock:
             self._commit(new, cut)
         return self._done
 
-    # -- reading: D0 to D3 -----------------------------------------------------------------------------------
-
-    def _take(self, limits: dict[str, Position]) -> _Cut:
-        """Read the journals from covered to the cut: everything seen, or as much as one chunk holds."""
-        ledger = self._ledger
-        cut = _Cut()
-        # The keeper's journals come last, its own after the one before it: what they drop was put elsewhere.
-        order = sorted(limits, key=lambda w: (w == ledger.own.writer, w == ledger.manifest.keeper, w))
-        for writer in order:
-            tail = ledger.tails[writer]
-            position = tail.covered
-            if not self._is_full(cut):
-                for end, frame in self._frames(tail, limits[writer]):
-                    self._sort_in(cut, frame)
-                    position = end
-                    if self._is_full(cut):
-                        break
-                else:
-                    position = limits[writer]
-            cut.positions[writer] = position
-            if position == limits[writer] and tail.ended:
-                cut.ended.add(writer)
-        return cut
-
-    def _is_full(self, cut: _Cut) -> bool:
-        return cut.bytes >= self._chunk_bytes or cut.records >= self._chunk_records
-
-    def _frames(self, tail: Tail, limit: Position, start: Position | None = None) -> Iterator[tuple[Position, Frame]]:
-        """Yield a journal's frames from `start` (or what is covered) up to `limit`, and where each ends."""
-        for segment, name, low, high in tail.spans(start or tail.covered, limit):
-            try:
-                fd = self._disk.open(name, "r")
-            except FileNotFoundError:
-                continue  # taken away by hand: what it held is gone, and the rest must go on
-            try:
-                scanner = Scanner(
-                    lambda size, offset, fd=fd: self._disk.pread(fd, size, offset),  # type: ignore[misc]
-                    low,
-                    min(high, self._disk.size(fd)),
-                    self._dir.seed(name),
-                )
-                for item in scanner:
-                    if isinstance(item, Frame):
-                        yield Position(segment, item.end, item.number), item
-            finally:
-                self._disk.close(fd)
-
-    def _sort_in(self, cut: _Cut, frame: Frame) -> None:
-        cut.bytes += frame.end - frame.offset
-        cut.records += frame.puts + frame.drops
-        if not frame.puts:
-            cut.drop_frames.append(frame)
-            return
-        records = split(frame.body)
-        puts, drops = (records, []) if not frame.drops else sort_out(records)
-        cut.puts += puts
-        for drop in drops:
-            cut.drops[drop[ID]] = drop[20]
+    # -- D2 --------------------------------------------------------------------------------------------------
 
     def _flush_journals(self, seen: dict[str, Position]) -> None:
         """Make the journals durable as far as they were read.
@@ -216,11 +148,12 @@ class Deal:
 
     # -- writing: D4 to D6 -----------------------------------------------------------------------------------
 
-    def _write(self, cut: _Cut, base: Manifest, new: Manifest, finished: tuple[set[int], set[int]]) -> None:
+    def _write(self, cut: Cut, base: Manifest, new: Manifest, finished: Files) -> None:
         puts = {r[ID]: r for r in cut.puts}
         self._keep_from_expiry(puts, finished)
-        coming = self._coming(cut)
-        self._take_apart(cut, base, puts, coming, finished)
+        coming = puts_above(self._ledger, cut, self._chunk_bytes)
+        known = None if coming is None else puts.keys() | coming
+        cut.take_apart(base, known, finished, self._dir.settings.slots)
         loose: list[bytes] = []
         # D3: a put is left out only for a drop below the same cut.
         for id_, reason in cut.drops.items():
@@ -241,29 +174,7 @@ class Deal:
         self._done.puts = len(puts)
         self._done.drops = len(loose)
 
-    def _coming(self, cut: _Cut) -> set[bytes] | None:
-        """Return the ids of all puts above the cut, after one more pass; None when they are too many to hold.
-
-        A drop is written after its put, so once every drop below the cut is older than a whole pass over the
-        journals, its put is below the cut, in a file, among these, or nowhere.
-        """
-        ledger = self._ledger
-        with ledger.lock:
-            ledger.ingest()
-            above = {w: t.seen for w, t in ledger.tails.items() if not t.gone}
-        ids: set[bytes] = set()
-        size = 0
-        for writer, limit in above.items():
-            tail = ledger.tails[writer]
-            for _, frame in self._frames(tail, limit, start=cut.positions.get(writer, tail.covered)):
-                size += frame.end - frame.offset
-                if size > self._chunk_bytes:
-                    return None
-                if frame.puts:
-                    ids.update([r[ID] for r in sort_out(split(frame.body))[0]])
-        return ids
-
-    def _keep_from_expiry(self, puts: dict[bytes, bytes], finished: tuple[set[int], set[int]]) -> None:
+    def _keep_from_expiry(self, puts: dict[bytes, bytes], finished: Files) -> None:
         """Keep a finished file that this deal may append to: it goes with the next one (X3).
 
         Comes before any drop is looked at: a file that stays needs its drops.
@@ -273,7 +184,7 @@ class Deal:
             finished[0].difference_update(seconds)
             finished[1].difference_update({self._dir.settings.lap_of(s) for s in seconds})
 
-    def _without_finished(self, drops: list[bytes], new: Manifest, finished: tuple[set[int], set[int]]) -> list[bytes]:
+    def _without_finished(self, drops: list[bytes], new: Manifest, finished: Files) -> list[bytes]:
         """Leave out the drops for files that go: they go with their puts."""
         if not finished[0] and not finished[1]:
             return drops
@@ -285,7 +196,7 @@ class Deal:
                 kept.append(drop)
         return kept
 
-    def _expire(self, new: Manifest, finished: tuple[set[int], set[int]]) -> None:
+    def _expire(self, new: Manifest, finished: Files) -> None:
         """Leave finished files out of the new manifest; the commit unlinks them."""
         for second in finished[0]:
             if new.slots.pop(second, None) is not None:
@@ -294,36 +205,6 @@ class Deal:
             if new.laps.pop(lap, None) is not None:
                 self._gone.append(layout.lap_file(lap))
         self._done.expired = len(self._gone)
-
-    def _take_apart(
-        self,
-        cut: _Cut,
-        base: Manifest,
-        puts: dict[bytes, bytes],
-        coming: set[bytes] | None,
-        finished: tuple[set[int], set[int]],
-    ) -> None:
-        """Take the drops out of the frames that meet a put or a file.
-
-        Most acknowledgements meet neither: their second has fired and its file is gone. To take each apart would
-        cost memory and time for nothing.
-        """
-        if not cut.drop_frames:
-            return
-        ids = sorted(puts if coming is None else puts.keys() | coming)
-        seconds = sorted(base.slots.keys() - finished[0])
-        laps = sorted(base.laps.keys() - finished[1])
-        lap_of = self._dir.settings.lap_of
-        for frame in cut.drop_frames:
-            low, high = due_of(frame.first) // US_PER_S, due_of(frame.last) // US_PER_S
-            if (
-                coming is None
-                or _meets(ids, frame.first, frame.last)
-                or _meets(seconds, low, high)
-                or _meets(laps, lap_of(low), lap_of(high))
-            ):
-                for drop in split(frame.body):
-                    cut.drops[drop[ID]] = drop[20]
 
     def _write_records(self, puts: list[bytes], drops: list[bytes], new: Manifest, near: int) -> None:
         """Append sorted records to the files they belong to; a drop never makes a file (D4)."""
@@ -372,6 +253,7 @@ class Deal:
             self._make_dir(lap)
             if self._lap_slots is not None:
                 self._lap_slots.add(lap)
+        self._was.setdefault(name, length)
         new_length, fd = append(self._dir, name, length, puts, drops, deal=deal)
         self._done.files += 1
         old = self._dirty.pop(name, -1)
@@ -429,6 +311,21 @@ class Deal:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.sync_dir(name)
 
+    def _undo(self) -> None:
+        """Give back the room that this deal took, as far as that works: what no manifest names counts for nothing."""
+        for name, length in self._was.items():
+            with contextlib.suppress(OSError):
+                if length == 0:
+                    self._disk.unlink(name)
+                    continue
+                fd = self._disk.open(name, "rw")
+                try:
+                    self._disk.truncate(fd, length)
+                finally:
+                    self._disk.close(fd)
+        with contextlib.suppress(OSError):
+            self._disk.unlink(layout.CHECKPOINT_TMP)
+
     def _close_files(self) -> None:
         for fd in self._dirty.values():
             if fd >= 0:
@@ -437,7 +334,7 @@ class Deal:
 
     # -- commit: K2 to K4 ------------------------------------------------------------------------------------
 
-    def _commit(self, new: Manifest, cut: _Cut) -> None:
+    def _commit(self, new: Manifest, cut: Cut) -> None:
         """Make the new manifest the ledger's, and remove what it has made needless."""
         ledger = self._ledger
         ledger.manifest = new
@@ -451,7 +348,7 @@ class Deal:
         for name in self._gone:
             ledger.unlink_file(name)
         ledger.remove_empty_dirs()
-        ledger.undealt_bytes = max(0, ledger.undealt_bytes - cut.bytes)
+        ledger.undealt_bytes = max(0, ledger.undealt_bytes - cut.size_bytes)
         ledger.undealt_records = max(0, ledger.undealt_records - cut.records)
         self._done.left_bytes = ledger.undealt_bytes
 
@@ -473,12 +370,6 @@ def flush_file(disk: Disk, name: str) -> None:
         disk.fdatasync(fd)
     finally:
         disk.close(fd)
-
-
-def _meets(numbers: Sequence[Any], low: Any, high: Any) -> bool:
-    """Tell whether a sorted list holds something from low to high."""
-    at = bisect_left(numbers, low)
-    return at < len(numbers) and bool(numbers[at] <= high)
 
 
 def _id(record: bytes) -> bytes:

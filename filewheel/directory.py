@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from filewheel import layout
-from filewheel.disk import NETWORK_TYPES, Disk, OsDisk, file_system_type
+from filewheel.disk import NETWORK_TYPES, Disk, ForeignFile, OsDisk, file_system_type
 from filewheel.errors import (
     BadArgument,
     Damaged,
@@ -260,10 +260,11 @@ def _read_settings(disk: Disk, where: str, notes: list[str]) -> Settings:
         except FileNotFoundError:
             missing += 1
             continue
+        except ForeignFile:
+            trouble = Damaged("not a regular file", path=place, hint="remove it, then `filewheel repair`")
+            notes.append(str(trouble))
+            continue
         except OSError as exc:
-            if exc.errno in (22, 40):  # not a regular file, or a link
-                trouble = Damaged("not a regular file", path=place, hint="`filewheel repair`")
-                continue
             raise disk_error(exc, place) from exc
         try:
             settings = parse_settings(disk.pread(fd, _SETTINGS_BYTES_MAX, 0), place)

@@ -43,13 +43,23 @@ NETWORK_TYPES = frozenset(
 )
 
 
+class ForeignFile(OSError):
+    """Something is there under this name that is no regular file: a link, a pipe, a directory. It is left alone."""
+
+
+_FOREIGN = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
+
+
 class Disk(Protocol):
     """What filewheel asks of a disk. Names are relative to the wheel's directory."""
 
     path: str
 
     def open(self, name: str, mode: str) -> int:
-        """Open a regular file: "r" to read, "rw" to read, write and create, "x" to create anew."""
+        """Open a regular file: "r" to read, "rw" to read, write and create, "x" to create anew.
+
+        Raises ForeignFile, without touching it, when something else has the name.
+        """
 
     def close(self, fd: int) -> None: ...
     def pread(self, fd: int, size: int, offset: int) -> bytes: ...
@@ -75,7 +85,7 @@ class Disk(Protocol):
     def link(self, old: str, new: str) -> None: ...
     def unlink(self, name: str) -> None: ...
     def identity(self, name: str) -> tuple[int, int, int] | None:
-        """Return (inode, size, modified ns) of a file, or None when there is none."""
+        """Return (inode, size, modified ns) of a regular file, or None when there is none."""
 
     def lock(self, fd: int, *, wait: bool) -> bool:
         """Take the exclusive kernel lock of an open file; False when held and not waiting."""
@@ -94,6 +104,8 @@ class Disk(Protocol):
         """Sleep until a hint comes or the time is up, and swallow all hints."""
 
     def free_bytes(self) -> int: ...
+    def release(self) -> None:
+        """Close the directories. Files and locks are their owners' to close."""
 
 
 class OsDisk:
@@ -170,10 +182,22 @@ class OsDisk:
     # -- files ---------------------------------------------------------------------------------------------
 
     def open(self, name: str, mode: str) -> int:
+        try:
+            fd = self._open(name, mode)
+        except OSError as exc:
+            if exc.errno in _FOREIGN:
+                raise ForeignFile(exc.errno, "not a regular file", name) from exc
+            raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise ForeignFile(errno.EINVAL, "not a regular file", name)
+        return fd
+
+    def _open(self, name: str, mode: str) -> int:
         with self._mutex:
             parent, last = self._at(name)
             try:
-                fd = os.open(last, _MODES[mode], 0o600, dir_fd=parent)
+                return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
             except FileNotFoundError:
                 # The directory may have been removed, and made again, since it was opened.
                 where = name.rpartition("/")[0]
@@ -181,14 +205,12 @@ class OsDisk:
                     raise
                 self._forget_dir(where)
                 parent, last = self._at(name)
-                fd = os.open(last, _MODES[mode], 0o600, dir_fd=parent)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise OSError(errno.EINVAL, "not a regular file", name)
-        return fd
+                return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
 
     def close(self, fd: int) -> None:
-        self._locked.discard(fd)
+        if fd in self._locked:
+            # A child that was just forked may hold a copy still: unlocking frees the lock whoever has it open.
+            self.unlock(fd)
         os.close(fd)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -250,7 +272,9 @@ class OsDisk:
             with self._mutex:
                 parent, last = self._at(name)
                 info = os.stat(last, dir_fd=parent, follow_symlinks=False)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not stat.S_ISREG(info.st_mode):
             return None
         return info.st_ino, info.st_size, info.st_mtime_ns
 
@@ -327,12 +351,18 @@ class OsDisk:
         return info.f_bavail * info.f_frsize
 
     def release(self) -> None:
-        """Close the directories. Files and locks are their owners' to close."""
         _OPEN_DISKS.discard(self)
-        for fd in (*self._dirs.values(), *self._lap_dirs.values()):
+        with self._mutex:
+            fds = [*self._dirs.values(), *self._lap_dirs.values()]
+            self._dirs.clear()
+            self._lap_dirs.clear()
+            self._root = -1  # its number may be another file's soon
+        for fd in fds:
             os.close(fd)
-        self._dirs.clear()
-        self._lap_dirs.clear()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.release()
 
     def drop_locks_in_child(self) -> None:
         """After a fork: close the locked descriptors, or the child would keep the parent's locks alive."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 
 from filewheel import layout
-from filewheel.deal import Deal
+from filewheel.deal import CHUNK_BYTES, Deal, Finished
 from filewheel.errors import DiskError, FilewheelError, WheelFull, disk_error
 from filewheel.ledger import Ledger
-from filewheel.message import US_PER_S, id_floor
-from filewheel.ready import Ready
+from filewheel.message import US_PER_S
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,9 @@ DEAL_FINISHED = 512
 LOOK_US = 100_000
 RETRY_US = 5 * US_PER_S
 BALLAST_BYTES = 2 << 20
-_BALLAST_FREE_FACTOR = 16
+_BALLAST_BYTES_MIN = 64 << 10
+_BALLAST_SHARE = 16
+_ROOM_BYTES = 64 << 10
 
 
 class Housekeeper:
@@ -39,13 +41,13 @@ class Housekeeper:
     def __init__(
         self,
         ledger: Ledger,
-        ready: Ready,
+        finished: Finished,
         *,
         flush_interval_s: float,
         on_failure: Callable[[FilewheelError], None],
     ) -> None:
         self._ledger = ledger
-        self._ready = ready
+        self._finished = finished
         self._disk = ledger.disk
         self._clock = ledger.clock
         self._interval_s = flush_interval_s
@@ -98,6 +100,8 @@ class Housekeeper:
         now = self._clock.steady_us()
         if now - self._looked_us >= LOOK_US:
             self._looked_us = now
+            # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
+            self._ledger.ingest()
             self._keep_ballast()
             if now >= self._retry_us and self._deal_is_due(now):
                 self._deal(now)
@@ -128,16 +132,17 @@ class Housekeeper:
         return False
 
     def _keep_ballast(self) -> None:
-        """Reserve the ballast when there is plenty of room."""
+        """Reserve the ballast: a sixteenth of what is free, at most BALLAST_BYTES."""
         if self._ballast:
             return
         try:
-            if self._disk.free_bytes() < BALLAST_BYTES * _BALLAST_FREE_FACTOR:
+            size = min(BALLAST_BYTES, self._disk.free_bytes() // _BALLAST_SHARE)
+            if size < _BALLAST_BYTES_MIN:
                 return
             fd = self._disk.open(layout.BALLAST, "rw")
             try:
-                if self._disk.size(fd) < BALLAST_BYTES:
-                    self._disk.allocate(fd, BALLAST_BYTES)
+                if self._disk.size(fd) < size:
+                    self._disk.allocate(fd, size)
             finally:
                 self._disk.close(fd)
             self._ballast = True
@@ -146,21 +151,6 @@ class Housekeeper:
             self._ballast = True  # not asked again in this life
 
     # -- deals and expiry ------------------------------------------------------------------------------------
-
-    def finished(self) -> tuple[set[int], set[int]]:
-        """Return the seconds and laps whose files hold nothing that is pending. Needs the lock."""
-        frontier, waiting = self._ready.frontier, self._ready.waiting
-        manifest, settings = self._ledger.manifest, self._ledger.dir.settings
-        slots = {s for s in manifest.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
-        laps: set[int] = set()
-        if manifest.laps:
-            busy = {settings.lap_of(s) for s in waiting}
-            laps = {
-                lap
-                for lap in manifest.laps
-                if id_floor((lap + 1) * settings.slots * US_PER_S) <= frontier and lap not in busy
-            }
-        return slots, laps
 
     def _deal_is_due(self, now: int) -> bool:
         ledger = self._ledger
@@ -171,15 +161,19 @@ class Housekeeper:
             next_lap = ledger.dir.settings.lap_of(self._clock.now_us() // US_PER_S) + 1
             if ended >= DEAL_SEGMENTS or next_lap in ledger.manifest.laps:
                 return True
-            slots, laps = self.finished()
+            slots, laps = self._finished()
             if len(slots) + len(laps) >= DEAL_FINISHED:
                 return True
         is_old = now - self._dealt_us >= DEAL_AGE_US
         return is_old and (ledger.undealt_records > 0 or bool(slots) or bool(laps) or bool(ledger.manifest.doubt))
 
     def _deal(self, now: int) -> None:
+        need = min(self._ledger.undealt_bytes, CHUNK_BYTES) * 2 + _ROOM_BYTES
         try:
-            Deal(self._ledger, spread=True, finished=self.finished).run()
+            if self._disk.free_bytes() < need:
+                # Not even begun: what little room there is belongs to acknowledgements.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            Deal(self._ledger, spread=True, finished=self._finished).run()
             self._dealt_us = now
         except (OSError, DiskError) as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -190,22 +184,28 @@ class Housekeeper:
 
     def _expire_when_full(self) -> None:
         """Free what is finished, with the ballast's room for the checkpoint if need be."""
+        with self._ledger.lock:
+            slots, laps = self._finished()
+        if not slots and not laps:
+            return
         for _ in range(2):
             try:
-                Deal(self._ledger, spread=True, finished=self.finished, only_expire=True).run()
+                Deal(self._ledger, spread=True, finished=self._finished, only_expire=True).run()
                 return
             except (OSError, DiskError) as exc:
-                if exc.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._give_ballast():
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
+                if not self._give_ballast():
+                    return
 
     def deal_all(self) -> None:
         """Deal everything that was read, into lap files where no seconds are open yet."""
         ledger = self._ledger
         while True:
             before = ledger.undealt_bytes
-            slots, laps = self.finished()
+            slots, laps = self._finished()
             if not ledger.has_undealt() and not slots and not laps:
                 return
-            Deal(ledger, spread=False, finished=self.finished).run()
+            Deal(ledger, spread=False, finished=self._finished).run()
             if ledger.undealt_bytes >= before:
                 return

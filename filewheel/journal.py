@@ -4,7 +4,7 @@ Each open handle is a writer of its own, with a random name and segment files th
 committing takes no shared lock: one pwrite of a frame, one fdatasync that all waiting threads share (group commit).
 A writer that commits again and again writes zeros ahead, because a flush into space that was written before costs
 one device flush and a growing file two. The order of calls is the protocol's (docs/adr/0002-the-protocol.md, rules
-E1-E5, O1, O2, O3); the comments name the rule.
+E1-E5, O1-O3); the comments name the rule.
 
 Invariants: frames are numbered without a gap over all segments of a writer; a segment is never opened for appending
 again; the kernel lock of the segment in use is held, so a free lock means that nothing more will come.
@@ -13,18 +13,17 @@ again; the kernel lock of the segment in use is held, so a free lock means that 
 from __future__ import annotations
 
 import contextlib
-import errno
 import secrets
 import threading
 from collections.abc import Callable, Sequence
 
-from filewheel import layout
 from filewheel.directory import Directory, Sync
-from filewheel.errors import Closed, FilewheelError, Poisoned, TooLarge, disk_error
+from filewheel.errors import Closed, FilewheelError, Poisoned, TooLarge
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
 from filewheel.manifest import Position
 from filewheel.message import ID_END, ID_MIN, LOW_BITS, SEQ_BITS, WRITER_BITS, MessageId, base32
 from filewheel.record import ID, PUT_PREFIX
+from filewheel.segment import Segment
 
 SEGMENT_BYTES = 32 << 20
 BATCH_BYTES = 8 << 20
@@ -47,7 +46,6 @@ class Journal:
         fill_bytes: int = FILL_BYTES,
     ) -> None:
         self._dir = directory
-        self._disk = directory.disk
         self._entropy = entropy
         self._segment_bytes = segment_bytes
         self._fill_bytes = fill_bytes
@@ -72,14 +70,15 @@ class Journal:
         self._writer_low = number << SEQ_BITS
         # A random start, in the lower half: two writers of one name still do not share ids.
         self._seq = int.from_bytes(self._entropy(4), "big") % (_SEQ_END // 2)
-        self.segment = 0
-        self._fd = -1
-        self._seed = 0
-        self.offset = 0
-        self._filled = 0
+        self._segment: Segment | None = None
         self._first = self._written
         self._commits = 0
-        self._failed = False
+
+    @property
+    def position(self) -> Position:
+        """Where this writer stands; segment 0 before its first."""
+        segment = self._segment
+        return Position(0, 0, 0) if segment is None else Position(segment.n, segment.offset, self.number)
 
     @property
     def number(self) -> int:
@@ -99,7 +98,7 @@ class Journal:
         `extra` holds one packed drop that travels in the same frame: a move is both or neither (E3).
         """
         with self.lock:
-            self._ready(len(rest) + 64)
+            segment = self._ready(len(rest) + 64)
             seq = self._seq
             self._seq = seq + 1
             low = due_us << LOW_BITS | self._writer_low | seq
@@ -107,9 +106,9 @@ class Journal:
             if extra:
                 dropped = extra[ID]
                 first, last = (id_, dropped) if id_ < dropped else (dropped, id_)
-                self._write(extra + PUT_PREFIX + id_ + rest, 1, 1, first, last)
+                self._write(segment, extra + PUT_PREFIX + id_ + rest, 1, 1, first, last)
             else:
-                self._write(PUT_PREFIX + id_ + rest, 1, 0, id_, id_)
+                self._write(segment, PUT_PREFIX + id_ + rest, 1, 0, id_, id_)
             ticket = self._written
         self._settle(ticket, sync)
         return MessageId(id_)
@@ -121,12 +120,12 @@ class Journal:
         for start, end in _portions(rests, BATCH_BYTES):
             with self.lock:
                 portion = rests[start:end]
-                self._ready(sum(map(len, portion)) + 24 * len(portion), ids=len(portion))
+                segment = self._ready(sum(map(len, portion)) + 24 * len(portion), ids=len(portion))
                 base = self._writer_low | self._seq
                 self._seq += len(portion)
                 made = [(due << LOW_BITS | low).to_bytes(16, "big") for low, due in enumerate(dues_us[start:end], base)]
                 body = b"".join([PUT_PREFIX + i + r for i, r in zip(made, portion, strict=True)])
-                self._write(body, len(made), 0, min(made), max(made))
+                self._write(segment, body, len(made), 0, min(made), max(made))
                 ticket = self._written
             ids += made
         if ids:
@@ -142,9 +141,9 @@ class Journal:
         """Write records as one frame without waiting for a flush; return the ticket to wait with."""
         with self.lock:
             body = b"".join(records)
-            self._ready(len(body))
+            segment = self._ready(len(body))
             ids = [r[ID] for r in records]
-            self._write(body, puts, len(records) - puts, min(ids), max(ids))
+            self._write(segment, body, puts, len(records) - puts, min(ids), max(ids))
             return self._written
 
     def new_id(self, due_us: int) -> MessageId:
@@ -159,6 +158,7 @@ class Journal:
     def flush(self) -> None:
         """Make everything written so far durable."""
         with self.lock:
+            self._check()
             ticket = self._written
         self._flush_to(ticket)
 
@@ -185,7 +185,7 @@ class Journal:
             while self._flushing:
                 self._settled.wait()
             self._check()
-            if self._fd >= 0 and self.offset:
+            if self._segment is not None and self._segment.offset:
                 self._next_segment()
 
     # -- segments ------------------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ class Journal:
         if self._closed:
             raise Closed("the journal is closed", path=self._dir.path)
 
-    def _ready(self, body_bytes: int, *, ids: int = 1) -> None:
-        """Make sure that there is a segment, with room for a frame with a body of this size.
+    def _ready(self, body_bytes: int, *, ids: int = 1) -> Segment:
+        """Return a segment with room for a frame with a body of this size.
 
         May wait, and let other threads in; when it returns, the frame can be written without waiting.
         """
@@ -206,86 +206,42 @@ class Journal:
         size = HEADER_BYTES + body_bytes + 8
         while True:
             self._check()
-            if self._failed or self._seq + ids > _SEQ_END:
+            segment = self._segment
+            if segment is None and self._seq + ids <= _SEQ_END:
+                self._segment = segment = Segment(self._dir, self.writer, 1)
+                return segment
+            if segment is None or segment.failed or self._seq + ids > _SEQ_END:
                 act = self._retire
-            elif self._fd < 0:
-                self._open_segment(1)
-                return
-            elif self.offset and self.offset + size > self._segment_bytes:
+            elif segment.offset and segment.offset + size > self._segment_bytes:
                 act = self._next_segment
             elif (
                 self._commits >= _FILL_AFTER_COMMITS
-                and self.offset + size > self._filled
+                and segment.offset + size > segment.filled
                 and size <= self._fill_bytes  # a larger frame pays for its own growth
             ):
                 act = self._fill
             else:
-                return
+                return segment
             if self._flushing:
                 # Its descriptor must not be closed, and its error not be taken, under a flush.
                 self._settled.wait()
             else:
                 act()
 
-    def _open_segment(self, n: int) -> None:
-        name = layout.segment(self.writer, n)
-        try:
-            fd = self._create(layout.segment_tmp(self.writer, n), name)
-        except OSError as exc:
-            raise disk_error(exc, self._dir.place(name)) from exc
-        self._fd = fd
-        self._seed = self._dir.seed(name)
-        self.segment = n
-        self.offset = self._filled = 0
-
-    def _create(self, tmp: str, name: str) -> int:
-        disk = self._disk
-        if disk.identity(name) is not None:
-            raise OSError(errno.EEXIST, "another writer drew the same name")
-        for last_try in (False, False, True):
-            fd = disk.open(tmp, "x")
-            try:
-                # E1: locked before it has its name, or the keeper takes it for a dead writer's and removes it.
-                # A keeper that sweeps (K5) may hold it for a moment, and then has removed the name.
-                disk.lock(fd, wait=True)
-                disk.rename(tmp, name)
-            except FileNotFoundError:
-                # The keeper swept the temporary name between the open and the lock (K5).
-                disk.close(fd)
-                if last_try:
-                    raise
-                continue
-            except OSError:
-                disk.close(fd)
-                self._remove(tmp)
-                raise
-            break
-        try:
-            # E2: named for good before anything in it is acknowledged.
-            disk.sync_dir(layout.JOURNAL)
-        except OSError:
-            disk.close(fd)
-            self._remove(name)
-            raise
-        return fd
-
-    def _remove(self, name: str) -> None:
-        with contextlib.suppress(OSError):  # the keeper sweeps unlocked leftovers (K5)
-            self._disk.unlink(name)
-
     def _next_segment(self) -> None:
         self._flush_held()  # O1: before anyone can be released by a flush of the next segment
-        old = self._fd
-        end = Position(self.segment, self.offset, self.number)
+        old = self._segment
+        assert old is not None
+        end = self.position
         try:
-            self._open_segment(self.segment + 1)
+            self._segment = Segment(self._dir, self.writer, old.n + 1)
         except BaseException:
             # O2: a live writer holds a locked segment. Without a next one, this writer has ended.
-            self._disk.close(old)
+            old.release()
             self._segment_ended(end, last=True)
             self._renew()
             raise
-        self._disk.close(old)
+        old.release()
         self._segment_ended(end, last=False)
 
     def _segment_ended(self, end: Position, *, last: bool) -> None:
@@ -294,63 +250,47 @@ class Journal:
 
     def _retire(self) -> None:
         """End this writer and become another: after a write that failed, or when its sequence is used up."""
-        self._flush_held()
-        end = Position(self.segment, self.offset, self.number)
-        self._let_go(seal_it=False)
-        if end.segment:
+        if self._segment is not None:
+            self._flush_held()
+            end = self.position
+            self._let_go(seal_it=False)
             self._segment_ended(end, last=True)
         self._renew()
 
     def _let_go(self, *, seal_it: bool) -> None:
-        if self._fd < 0:
+        segment, self._segment = self._segment, None
+        if segment is None:
             return
-        empty = self.offset == 0
-        if seal_it and not empty and not self._failed:
+        if seal_it and segment.offset and not segment.failed:
             # An empty frame that says "all before me was durable": what is missing later was damaged.
             with contextlib.suppress(FilewheelError):
-                self._write(b"", 0, 0, ID_END, ID_MIN)
-        self._disk.close(self._fd)
-        self._fd = -1
-        if empty:
-            self._remove(layout.segment(self.writer, self.segment))
+                self._write(segment, b"", 0, 0, ID_END, ID_MIN)
+        segment.release()
 
     # -- writing -------------------------------------------------------------------------------------------
 
-    def _write(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        frame = seal(
-            body,
-            seed=self._seed,
-            offset=self.offset,
-            number=self.number + 1,
-            synced=self.synced,
-            puts=puts,
-            drops=drops,
-            first=first,
-            last=last,
+    def _write(self, segment: Segment, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        segment.append(
+            seal(
+                body,
+                seed=segment.seed,
+                offset=segment.offset,
+                number=self.number + 1,
+                synced=self.synced,
+                puts=puts,
+                drops=drops,
+                first=first,
+                last=last,
+            )
         )
-        try:
-            self._disk.pwrite(self._fd, frame, self.offset)
-        except OSError as exc:
-            # How much of the frame is in the file is unknown, and the keeper may have read it whole. It is cut
-            # off if that can be, and nothing is written there again: the next call starts as a new writer.
-            self._failed = True
-            with contextlib.suppress(OSError):
-                self._disk.truncate(self._fd, self.offset)
-            raise disk_error(exc, self._dir.place(layout.segment(self.writer, self.segment))) from exc
-        self.offset += len(frame)
         self._written += 1
 
     def _fill(self) -> None:
-        """Write zeros ahead, so that coming flushes need not commit a new file size."""
-        start = max(self._filled, self.offset)
-        fill = min(self._fill_bytes, self._segment_bytes + HEADER_BYTES - start)
-        self._filled = start + fill
-        try:
-            self._disk.pwrite(self._fd, bytes(fill), start)
-        except OSError:
-            self._commits = -_SEQ_END  # no room to be generous: this writer just appends from now on
-            return
-        self._flush_held(force=True)
+        assert self._segment is not None
+        if self._segment.fill(self._fill_bytes, self._segment_bytes):
+            self._flush_held(force=True)
+        else:
+            self._fill_bytes = 0  # no room to be generous: this handle just appends from now on
 
     # -- flushing ------------------------------------------------------------------------------------------
 
@@ -373,10 +313,11 @@ class Journal:
                 self._settled.wait()
             self._flushing = True
             target = self._written
-            fd = self._fd
+            segment = self._segment
         failed: OSError | None = None
         try:
-            self._disk.fdatasync(fd)
+            if segment is not None:
+                segment.flush()
         except OSError as exc:
             failed = exc
         with self.lock:
@@ -392,14 +333,15 @@ class Journal:
         self._check()
         if self._durable < self._written or force:
             try:
-                self._disk.fdatasync(self._fd)
+                if self._segment is not None:
+                    self._segment.flush()
             except OSError as exc:
                 self._poison(exc)
             self._durable = self._written
             self._settled.notify_all()
 
     def _poison(self, exc: OSError) -> None:
-        place = self._dir.place(layout.segment(self.writer, self.segment))
+        place = self._segment.place if self._segment is not None else self._dir.path
         # Never flushed again: after an error the kernel may drop the pages and report success.
         self._broken = Poisoned(
             f"a flush failed ({exc.strerror or exc}); what was not confirmed may or may not be there",

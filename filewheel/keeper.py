@@ -26,23 +26,19 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, NotClaimed, disk_error
-from filewheel.frame import Frame
+from filewheel.head import Head
 from filewheel.housekeeper import Housekeeper
 from filewheel.journal import Entropy
 from filewheel.ledger import Ledger
-from filewheel.message import DEAD_US, US_PER_S, Message, MessageId, id_floor
+from filewheel.message import DEAD_US, US_PER_S, Message, MessageId
 from filewheel.owner import Owner
-from filewheel.ready import Ready
 from filewheel.record import (
     ACKED,
     BURIED,
-    CANCELLED,
     ID,
     RETRIED,
     pack_drop,
     pack_message,
-    sort_out,
-    split,
     unpack_put,
 )
 from filewheel.tail import Damage
@@ -53,9 +49,6 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 """How long the keeper sleeps at most before it looks at the journals, in case a hint was lost."""
-AHEAD_US = 1 * US_PER_S
-"""Loading starts when less than this lies ahead in memory."""
-LOOKAHEAD_US = 4 * US_PER_S
 READY_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 JUMP_LIMIT_US = 3600 * US_PER_S
 REASON_HEADER = "filewheel.reason"
@@ -96,14 +89,11 @@ class Keeper:
         self._hold = on_jump == "hold"
         self._looked: tuple[int, int] | None = None
         self._held_us = 0
-        self._ready = Ready(budget)
-        self._claims: dict[bytes, bytes] = {}
-        self._cancelled: set[bytes] = set()
-        self._early: dict[bytes, int] = {}
         self._hints: int | None = None
         self._owner = Owner(self._dir)
         self._owner.take("keeper", wait=wait)
-        self._ledger = Ledger(self._dir, clock, entropy=entropy, on_frame=self._on_frame)
+        self._ledger = Ledger(self._dir, clock, entropy=entropy)
+        self._head = Head(self._ledger, budget)
         self._lock = self._ledger.lock
         try:
             self._ledger.recover()
@@ -117,7 +107,7 @@ class Keeper:
         for note in self._ledger.notes:
             log.warning("%s", note)
         self._housekeeper = Housekeeper(
-            self._ledger, self._ready, flush_interval_s=flush_interval_s, on_failure=self._fail
+            self._ledger, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail
         )
         if background:
             self._housekeeper.start()
@@ -155,6 +145,7 @@ class Keeper:
                     self._disk.close(self._hints)
                     self._hints = None
                 self._owner.release()
+                self._disk.release()
 
     def _check(self) -> None:
         if self._broken is not None:
@@ -173,82 +164,6 @@ class Keeper:
         self._broken = exc
         self.wake()
 
-    # -- what comes in ---------------------------------------------------------------------------------------
-
-    def _on_frame(self, frame: Frame) -> None:
-        """Take from a producer's frame what concerns the head of what is pending. Runs under the lock."""
-        frontier = self._ready.frontier
-        near = frame.first < frontier
-        if not near and not (frame.drops and self._ready.roots):
-            return
-        puts, drops = sort_out(split(frame.body))
-        if drops:
-            self._drop(drops, frontier)
-        if near:
-            self._admit([r for r in puts if r[ID] < frontier])
-
-    def _drop(self, drops: list[bytes], frontier: bytes) -> None:
-        """Apply drops that others wrote: cancels and reschedules."""
-        roots = self._ready.roots
-        unknown = []
-        for drop in drops:
-            id_ = drop[ID]
-            if id_ in roots and drop[20] == CANCELLED:
-                self._cancel_moved(roots[id_])
-            if id_ >= frontier:
-                continue  # found again, with its put, when that window is loaded
-            if id_ in self._claims:
-                self._cancelled.add(id_)
-            else:
-                unknown.append(id_)
-        if unknown:
-            here = self._ready.discard(unknown)
-            for id_ in unknown:
-                if id_ not in here:
-                    # Its put may lie in a journal that this pass has read already: remembered for another pass.
-                    self._early[id_] = self._ledger.passes
-
-    def _cancel_moved(self, id_: bytes) -> None:
-        """Cancel a message that has moved, for someone who knows it by its first id."""
-        if id_ in self._claims:
-            self._cancelled.add(id_)
-        else:
-            self._ready.discard([id_])
-        self._ledger.write([pack_drop(id_, CANCELLED)], 0)
-
-    def _admit(self, puts: list[bytes]) -> None:
-        """Add messages below the frontier that are not claimed and not dropped already."""
-        early, unmatched, claims = self._early, self._ledger.manifest.unmatched, self._claims
-        if early or unmatched or claims:
-            gone = set(unmatched)
-            kept = []
-            for put in puts:
-                id_ = put[ID]
-                if early.pop(id_, None) is None and id_ not in gone and id_ not in claims:
-                    kept.append(put)
-            puts = kept
-        if puts:
-            self._ready.add(puts)
-
-    def _purge_early(self) -> None:
-        """Forget drops without a put once a whole pass has begun and ended after they were seen."""
-        if self._early:
-            passes = self._ledger.passes
-            self._early = {i: p for i, p in self._early.items() if p + 2 > passes}
-
-    def _load(self, now_us: int) -> None:
-        """Bring the frontier to a few seconds ahead, as far as the budget allows."""
-        ready = self._ready
-        target = id_floor((now_us + LOOKAHEAD_US) // US_PER_S * US_PER_S)
-        while ready.frontier < id_floor(now_us + AHEAD_US) and ready.wants_more():
-            window = self._ledger.window(ready.frontier, target, ready.room())
-            puts = window.puts
-            if self._claims or self._early:
-                puts = [r for r in puts if r[ID] not in self._claims and r[ID] not in self._early]
-            for id_ in window.loose:
-                self._early.setdefault(id_, self._ledger.passes)
-            ready.load(puts, window.hi)
-
     # -- what goes out ---------------------------------------------------------------------------------------
 
     def claim(self, limit: int = 1000) -> Batch:
@@ -261,16 +176,12 @@ class Keeper:
             raise BadArgument(f"limit is at least 1, not {limit}")
         with self._lock:
             self._check()
+            now_us = self._now_us()
             try:
-                self._ledger.ingest()
-                self._purge_early()
-                now_us = self._now_us()
-                self._load(now_us)
+                self._head.refresh(now_us)
             except OSError as exc:
                 raise disk_error(exc, self._dir.path) from exc
-            puts = self._ready.take(id_floor(now_us + 1), limit)
-            self._claims.update((r[ID], r) for r in puts)
-            return Batch(puts, self._set_aside)
+            return Batch(self._head.claim(now_us, limit), self._set_aside)
 
     def batches(self, limit: int = 1000, *, wait: bool = True) -> Iterator[Batch]:
         """Yield batches of what is due, sleeping in between; without `wait`, end when nothing is due now.
@@ -294,7 +205,7 @@ class Keeper:
         self._check()
         limit_s = LOOK_S if timeout_s is None else min(timeout_s, LOOK_S)
         with self._lock:
-            next_us = self._ready.next_due_us()
+            next_us = self._head.ready.next_due_us()
         if next_us is not None:
             limit_s = min(limit_s, (next_us - self._clock.now_us()) / US_PER_S)
         if limit_s > 0:
@@ -309,7 +220,7 @@ class Keeper:
         """Return when the next message that is in memory is due; None when the next few seconds hold none."""
         with self._lock:
             self._check()
-            due_us = self._ready.next_due_us()
+            due_us = self._head.ready.next_due_us()
         return None if due_us is None else Message(MessageId.make(due_us, 0, 0), b"").due
 
     @property
@@ -362,11 +273,11 @@ class Keeper:
             except OSError as exc:
                 raise disk_error(exc, self._dir.path) from exc
             (id_,) = self._ids_of(what)
-            if id_ in self._cancelled:
+            if id_ in self._head.cancelled:
                 # A2: cancelled while it ran. The drop is written already; nothing is put.
                 self._finish([id_], [], 0)
                 return None
-            message = unpack_put(self._claims[id_])
+            message = unpack_put(self._head.claims[id_])
             message.root = message.root or message.id
             message.attempt += 1
             if reason is not None:
@@ -374,14 +285,14 @@ class Keeper:
             message.id = self._ledger.own.new_id(due_us)
             put = pack_message(message)
             self._finish([id_], [pack_drop(id_, why), put], 1)
-            if message.id < self._ready.frontier:
-                self._ready.add([put])
+            if message.id < self._head.ready.frontier:
+                self._head.ready.add([put])
         if sync == "always":
             self._ledger.own.flush()
         return message.id
 
     def _ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
-        claims = self._claims
+        claims = self._head.claims
         if isinstance(what, Batch):
             return [i for i in what.ids if i in claims]
         items = [what] if isinstance(what, (Message, bytes)) else list(what)
@@ -399,19 +310,13 @@ class Keeper:
         """Write what became of claimed messages, then forget them. Nothing is forgotten if writing fails."""
         if records:
             self._housekeeper.write(records, puts)
-        claims, ready = self._claims, self._ready
-        gone = [claims.pop(i) for i in ids]
-        ready.done(ids)
-        if ready.roots:
-            ready.forget_roots(gone)
-        if self._cancelled:
-            self._cancelled.difference_update(ids)
+        self._head.settle(ids)
 
     def _set_aside(self, put: bytes, exc: Damaged) -> None:
         """Keep a record that is not a message, and go on without it."""
         with self._lock:
             id_ = put[ID]
-            if id_ in self._claims:
+            if id_ in self._head.claims:
                 name = layout.slot(
                     self._dir.settings.lap_of(MessageId(id_).due_us // US_PER_S),
                     MessageId(id_).due_us // US_PER_S,

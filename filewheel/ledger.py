@@ -12,6 +12,7 @@ Invariant: pending = (files up to their covered length + journals from covered t
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +20,17 @@ from collections.abc import Callable, Iterator, Sequence
 from filewheel import layout
 from filewheel.clock import Clock
 from filewheel.directory import Directory
+from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap
 from filewheel.journal import Entropy, Journal
-from filewheel.manifest import Manifest, Position, read_manifest
+from filewheel.manifest import Found, Manifest, Position, adopt, find_files, read_manifest
 from filewheel.message import ID_MIN, US_PER_S, due_of
 from filewheel.quarantine import Quarantine
 from filewheel.slot import lap_floor, slot_floor, slot_name
 from filewheel.tail import Damage, Handles, Tail
 from filewheel.window import MISSING, Budget, Span, Window, read_window
+
+log = logging.getLogger(__name__)
 
 LOCK_TEST_US = 200_000
 
@@ -63,7 +67,7 @@ class Ledger:
         """Whole passes over the journals so far."""
         self.notes: list[str] = list(directory.notes)
         self._locks_tested_us = 0
-        self._lap_dirs: set[int] = set()
+        self._foreign: set[str] = set()
 
     # -- start ---------------------------------------------------------------------------------------------
 
@@ -75,10 +79,10 @@ class Ledger:
             self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.path)
             self._remove(layout.CHECKPOINT_TMP)
             self._sweep_journal()
-            found = self._list_laps()
+            found = find_files(self.disk, self.dir.settings.lap_of)
             if self.manifest.doubt:
                 self.notes.append(f"{self.manifest.doubt}: everything found is taken as covered")
-                self._adopt(found)
+                adopt(self.manifest, self.disk, found, self.dir.settings.lap_of)
             else:
                 self._sweep_laps(found)
                 self._miss_laps(found)
@@ -110,64 +114,28 @@ class Ledger:
                 finally:
                     self.disk.close(fd)
 
-    def _list_laps(self) -> list[tuple[int, int | None]]:
-        """List the files in laps/: (lap, None) for a lap's file, (lap, second) for a slot."""
-        found: list[tuple[int, int | None]] = []
-        self._lap_dirs.clear()
-        for last in self.disk.listdir(layout.LAPS):
-            lap = layout.parse_lap_file(last)
-            if lap is not None:
-                found.append((lap, None))
-                continue
-            lap = layout.parse_lap_dir(last)
-            if lap is None:
-                continue
-            self._lap_dirs.add(lap)
-            with contextlib.suppress(OSError):
-                for inner in self.disk.listdir(layout.lap_dir(lap)):
-                    second = layout.parse_slot(inner)
-                    if second is not None and self.dir.settings.lap_of(second) == lap:
-                        found.append((lap, second))
-        return found
-
-    def _adopt(self, found: list[tuple[int, int | None]]) -> None:
-        """Without a manifest to trust: take every file at its full size. Loses nothing."""
-        self.manifest.laps.clear()
-        self.manifest.slots.clear()
-        for lap, second in found:
-            name = layout.lap_file(lap) if second is None else layout.slot(lap, second)
-            known = self.disk.identity(name)
-            size = (known[1] if known else 0) + 7 & ~7
-            if size and second is None:
-                self.manifest.laps[lap] = size
-            elif size and second is not None:
-                self.manifest.slots[second] = size
-
-    def _sweep_laps(self, found: list[tuple[int, int | None]]) -> None:
+    def _sweep_laps(self, found: Found) -> None:
         """Remove what the manifest does not name: a deal that never completed, an unlink that came back."""
-        for lap, second in found:
-            if second is None:
-                if lap not in self.manifest.laps:
-                    self._remove(layout.lap_file(lap))
-            elif second not in self.manifest.slots:
-                self._remove(layout.slot(lap, second))
-        kept = {self.dir.settings.lap_of(s) for s in self.manifest.slots}
-        for lap in self._lap_dirs - kept:
+        lap_of = self.dir.settings.lap_of
+        for lap in found.laps - self.manifest.laps.keys():
+            self._remove(layout.lap_file(lap))
+        for second in found.slots - self.manifest.slots.keys():
+            self._remove(slot_name(self.dir, second))
+        for lap in found.dirs - {lap_of(s) for s in self.manifest.slots}:
             self.remove_dir(lap)
 
-    def _miss_laps(self, found: list[tuple[int, int | None]]) -> None:
+    def _miss_laps(self, found: Found) -> None:
         """Report and forget files that are named but not there: a file goes only after a manifest without it."""
-        slots = {second for _, second in found if second is not None}
-        laps = {lap for lap, second in found if second is None}
-        missing = [(slot_name(self.dir, s), self.manifest.slots.pop(s)) for s in self.manifest.slots.keys() - slots] + [
-            (layout.lap_file(lap), self.manifest.laps.pop(lap)) for lap in self.manifest.laps.keys() - laps
-        ]
+        manifest = self.manifest
+        missing = [(slot_name(self.dir, s), manifest.slots.pop(s)) for s in manifest.slots.keys() - found.slots]
+        missing += [(layout.lap_file(n), manifest.laps.pop(n)) for n in manifest.laps.keys() - found.laps]
         for name, length in missing:
             self.quarantine.keep(Damage(name, 0, length, MISSING, proven=True))
 
     def _remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-            self.disk.unlink(name)
+        if self.disk.identity(name) is not None:  # a regular file: anything else is not ours
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(name)
 
     def remove_dir(self, lap: int) -> None:
         """Remove a lap's directory if it is empty."""
@@ -209,7 +177,7 @@ class Ledger:
         listing: dict[str, set[int]] = {}
         for last in self.disk.listdir(layout.JOURNAL):
             parsed = layout.parse_segment(last)
-            if parsed is not None:
+            if parsed is not None and parsed[0] not in self._foreign:
                 listing.setdefault(parsed[0], set()).add(parsed[1])
         return listing
 
@@ -223,13 +191,25 @@ class Ledger:
                 return listing.get(tail.writer, set())
             return self._list_journal().get(tail.writer, set())
 
-        for frame in tail.poll(present, test_lock=test_lock, on_damage=self._damaged):
+        def foreign(name: str) -> None:
+            """Leave a writer alone whose segment is no regular file; what it had before is dealt as usual."""
+            log.warning("%s: not a regular file; it is left alone", self.dir.place(name))
+            self._foreign.add(tail.writer)
+            if tail.seen == tail.covered:
+                self.tails.pop(tail.writer, None)
+
+        for frame in tail.poll(present, test_lock=test_lock, on_damage=self._damaged, on_foreign=foreign):
             self.undealt_bytes += frame.end - frame.offset
             self.undealt_records += frame.puts + frame.drops
             if frame.drops:
                 tail.drops_unflushed = True
             if self.on_frame is not None:
-                self.on_frame(frame)
+                try:
+                    self.on_frame(frame)
+                except Damaged as exc:
+                    # Its checksums hold, so it was written like this: kept aside, and the rest goes on.
+                    name = layout.segment(tail.writer, tail.seen.segment)
+                    self.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
 
     def _damaged(self, damage: Damage) -> None:
         # A commit that never completed was promised to nobody; what had been durable is kept and reported.
@@ -248,12 +228,12 @@ class Ledger:
 
     def _note_own(self) -> None:
         own = self.own
-        if own.segment == 0:
-            return
-        tail = self.tails.get(own.writer)
-        if tail is None:
-            tail = self.tails[own.writer] = Tail(self.dir, self.handles, own.writer)
-        tail.seen = Position(own.segment, own.offset, own.number)
+        position = own.position
+        if position.segment:
+            tail = self.tails.get(own.writer)
+            if tail is None:
+                tail = self.tails[own.writer] = Tail(self.dir, self.handles, own.writer)
+            tail.seen = position
 
     def _own_segment_ended(self, writer: str, position: Position, last: bool) -> None:
         """Follow the own journal over a rotation, or over the end of a writer whose write failed."""
@@ -296,9 +276,10 @@ class Ledger:
     # -- what the deal needs -------------------------------------------------------------------------------
 
     def cut(self) -> dict[str, Position]:
-        """End the own segment (D0), and return how far each journal has been read."""
+        """Read what has come, end the own segment (D0), and return how far each journal has been read."""
         with self.lock:
-            if self.own.offset:
+            self.ingest()
+            if self.own.position.offset:
                 self.own.rotate()
                 self._note_own()
             return {w: t.seen for w, t in self.tails.items() if not t.gone}

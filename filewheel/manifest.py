@@ -67,6 +67,49 @@ class Manifest:
         )
 
 
+@dataclass
+class Found:
+    """The lap and slot files that are there, by name."""
+
+    laps: set[int] = field(default_factory=set)
+    slots: set[int] = field(default_factory=set)
+    dirs: set[int] = field(default_factory=set)
+
+
+def find_files(disk: Disk, lap_of: Callable[[int], int]) -> Found:
+    """List the lap and slot files of a wheel, whatever the manifest says. Foreign names are passed over."""
+    found = Found()
+    for last in disk.listdir(layout.LAPS):
+        lap = layout.parse_lap_file(last)
+        if lap is not None:
+            found.laps.add(lap)
+            continue
+        lap = layout.parse_lap_dir(last)
+        if lap is None:
+            continue
+        with contextlib.suppress(OSError):
+            inside = disk.listdir(layout.lap_dir(lap))
+            found.dirs.add(lap)
+            seconds = (layout.parse_slot(inner) for inner in inside)
+            found.slots.update(s for s in seconds if s is not None and lap_of(s) == lap)
+    return found
+
+
+def adopt(manifest: Manifest, disk: Disk, found: Found, lap_of: Callable[[int], int]) -> None:
+    """Without a manifest to trust, take every file at its full size. Loses nothing."""
+    manifest.laps = {lap: _size(disk, layout.lap_file(lap)) for lap in found.laps}
+    manifest.slots = {s: _size(disk, layout.slot(lap_of(s), s)) for s in found.slots}
+    for lengths in (manifest.laps, manifest.slots):
+        for number in [n for n, size in lengths.items() if not size]:
+            del lengths[number]
+
+
+def _size(disk: Disk, name: str) -> int:
+    """Return a file's size, rounded up to where the next frame would start."""
+    known = disk.identity(name)
+    return (known[1] + 7) & ~7 if known else 0
+
+
 def encode(manifest: Manifest, seed: int) -> bytes:
     """Return the checkpoint file's bytes."""
     body: bytes = msgpack.packb(

@@ -17,10 +17,11 @@ from typing import Self
 
 from filewheel import layout
 from filewheel.directory import Directory
+from filewheel.disk import ForeignFile
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Gap, Scanner
 from filewheel.ledger import spans_of
-from filewheel.manifest import Manifest, Position, read_manifest
+from filewheel.manifest import Position, adopt, find_files, read_manifest
 from filewheel.message import DEAD_US, ID_MIN, US_PER_S, Message, due_of, id_floor
 from filewheel.record import ID, sort_out, split, unpack_put
 from filewheel.tail import Damage, Handles
@@ -71,30 +72,8 @@ class Snapshot:
             if self._dir.disk.identity(layout.CHECKPOINT) == before:
                 break
         if self.manifest.doubt:
-            self.manifest = self._adopt(self.manifest)
-
-    def _adopt(self, manifest: Manifest) -> Manifest:
-        """Without a checkpoint to trust, every file counts with its full size (as the keeper will take it)."""
-        disk = self._dir.disk
-        found = manifest.copy()
-        found.doubt = manifest.doubt
-        found.laps, found.slots = {}, {}
-        for last in disk.listdir(layout.LAPS):
-            lap = layout.parse_lap_file(last)
-            if lap is not None:
-                known = disk.identity(layout.lap_file(lap))
-                found.laps[lap] = known[1] if known else 0
-                continue
-            lap = layout.parse_lap_dir(last)
-            if lap is None:
-                continue
-            with contextlib.suppress(OSError):
-                for inner in disk.listdir(layout.lap_dir(lap)):
-                    second = layout.parse_slot(inner)
-                    known = disk.identity(f"{layout.lap_dir(lap)}/{inner}")
-                    if second is not None and known:
-                        found.slots[second] = known[1]
-        return found
+            lap_of = self._dir.settings.lap_of
+            adopt(self.manifest, self._dir.disk, find_files(self._dir.disk, lap_of), lap_of)
 
     def _journal_spans(self) -> Iterator[Span]:
         """Yield the undealt part of each journal; opening each now keeps it readable after it is unlinked."""
@@ -109,7 +88,10 @@ class Snapshot:
                 continue
             start = covered.offset if n == covered.segment else 0
             name = layout.segment(writer, n)
-            fd = self.handles.get(name)
+            try:
+                fd = self.handles.get(name)
+            except ForeignFile:
+                continue
             end = self._used(fd, name, start)
             if end > start:
                 yield Span(name, start, end, ID_MIN)

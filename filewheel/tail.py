@@ -18,10 +18,13 @@ from dataclasses import dataclass
 
 from filewheel import layout
 from filewheel.directory import Directory
+from filewheel.disk import ForeignFile
 from filewheel.frame import Frame, Gap, Scanner
 from filewheel.manifest import START, Position
 
 _STUCK_LOOKS = 4
+UNKNOWN = -1
+"""The number of the last frame of a journal whose beginning is gone and was forgotten."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,12 @@ class Tail:
                 yield n, layout.segment(self.writer, n), low, high
 
     def poll(
-        self, present: Callable[[], set[int]], *, test_lock: bool, on_damage: Callable[[Damage], None]
+        self,
+        present: Callable[[], set[int]],
+        *,
+        test_lock: bool,
+        on_damage: Callable[[Damage], None],
+        on_foreign: Callable[[str], None],
     ) -> Iterator[Frame]:
         """Yield the frames that have come since the last poll.
 
@@ -114,6 +122,8 @@ class Tail:
                 if not later:
                     self._end()
                     return
+                if self.seen == START:
+                    self.seen = START._replace(number=UNKNOWN)
                 self._step(later[0])
                 continue
             name = layout.segment(self.writer, n)
@@ -122,6 +132,9 @@ class Tail:
             except FileNotFoundError:
                 segments = segments - {n}
                 continue
+            except ForeignFile:
+                on_foreign(name)
+                return
             # A next segment exists: the writer is done with this one, or about to be (O2).
             free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)
             yield from self._read(name, fd, dead=free, on_damage=on_damage)
@@ -184,10 +197,10 @@ class Tail:
             self._stuck += 1
 
     def _judge(self, name: str, gap: Gap | None, frame: Frame, on_damage: Callable[[Damage], None]) -> None:
-        missing = frame.number - self.seen.number - 1
+        missing = 0 if self.seen.number == UNKNOWN else frame.number - self.seen.number - 1
+        proven = missing > 0 and frame.synced > self.seen.number
         if gap is not None:
-            proven = missing > 0 and frame.synced > self.seen.number
             on_damage(Damage(name, gap.offset, gap.end, gap.reason, proven=proven))
-        elif missing > 0 and self.seen.number and frame.synced > self.seen.number:
+        elif proven:
             reason = f"frames {self.seen.number + 1} to {frame.number - 1} are missing"
             on_damage(Damage(name, frame.offset, frame.offset, reason, proven=True))

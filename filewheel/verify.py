@@ -15,13 +15,14 @@ from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory
 from filewheel.errors import Damaged
-from filewheel.frame import Frame, Gap, Scanner
+from filewheel.frame import Frame, Gap, Scanner, pad
 from filewheel.ledger import spans_of
-from filewheel.manifest import Manifest, Position, read_manifest
+from filewheel.manifest import Manifest, Position, adopt, find_files, read_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
 from filewheel.owner import holder
 from filewheel.quarantine import items
 from filewheel.record import ID, sort_out, split, unpack_put
+from filewheel.tail import UNKNOWN
 from filewheel.window import Span
 
 _TRIES = 5
@@ -91,6 +92,8 @@ class _Verifier:
                 "damage", layout.CHECKPOINT, 0, 0, manifest.doubt,
                 "filewheel repair; nothing is lost, but acknowledged messages may fire again",
             )  # fmt: skip
+            lap_of = self._dir.settings.lap_of
+            adopt(manifest, self._disk, find_files(self._disk, lap_of), lap_of)
         spans = list(spans_of(self._dir, manifest, ID_MIN, ID_END))
         segments = self._segments()
         self._total = sum(s.end for s in spans) + sum(size for _, _, size in segments)
@@ -139,7 +142,7 @@ class _Verifier:
                 if isinstance(item, Gap):
                     self._add("damage", span.name, item.offset, item.end, item.reason, "filewheel repair")
                 else:
-                    self._check_frame(span.name, item, _range_of(self._dir, span))
+                    self._check_frame(span.name, fd, item, _range_of(self._dir, span))
             self._read(end)
         finally:
             self._disk.close(fd)
@@ -152,10 +155,13 @@ class _Verifier:
             return True
         return low * US_PER_S <= self._clock.now_us()
 
-    def _check_frame(self, name: str, frame: Frame, seconds: tuple[int, int] | None) -> None:
+    def _check_frame(self, name: str, fd: int, frame: Frame, seconds: tuple[int, int] | None) -> None:
         self._report.frames += 1
         self._report.puts += frame.puts
         self._report.drops += frame.drops
+        padding = pad(len(frame.body))
+        if self._disk.pread(fd, padding, frame.end - padding).strip(b"\0"):
+            self._add("note", name, frame.end - padding, frame.end, "padding that is not zero; it costs nothing")
         try:
             puts, drops = sort_out(split(frame.body))
             for put in puts:
@@ -191,7 +197,8 @@ class _Verifier:
             if n < covered.segment:
                 continue
             start = covered.offset if n == covered.segment else 0
-            number = numbers.get(writer, covered.number)
+            at_start = n == 1 or writer in manifest.positions
+            number = numbers.get(writer, covered.number if at_start else UNKNOWN)
             numbers[writer] = self._check_segment(layout.segment(writer, n), start, number)
 
     def _check_segment(self, name: str, start: int, number: int) -> int:
@@ -210,8 +217,8 @@ class _Verifier:
                 if isinstance(item, Gap):
                     gap = item
                     continue
-                missing = item.number - number - 1
-                if missing > 0 and number and item.synced > number:
+                missing = 0 if number == UNKNOWN else item.number - number - 1
+                if missing > 0 and item.synced > number:
                     at = gap or Gap(item.offset, item.offset, "")
                     what = f"frames {number + 1} to {item.number - 1}, which had been durable, cannot be read"
                     self._add("damage", name, at.offset, at.end, what, "filewheel repair")
@@ -219,7 +226,7 @@ class _Verifier:
                     self._add("note", name, gap.offset, gap.end, "a commit that never completed")
                 gap = None
                 number = item.number
-                self._check_frame(name, item, None)
+                self._check_frame(name, fd, item, None)
             if gap is not None and not gap.blank:
                 self._add("note", name, gap.offset, gap.end, "a commit that never completed, at the end")
             self._read(self._disk.size(fd))

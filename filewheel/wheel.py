@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -28,12 +28,13 @@ from filewheel.directory import (
     open_directory,
 )
 from filewheel.disk import OsDisk
-from filewheel.errors import Closed, Forked, NotFound
+from filewheel.errors import NotFound
 from filewheel.ids import Ids
 from filewheel.journal import Entropy, Journal
-from filewheel.limits import bytes_of, check_count, check_headers, check_topic, matches
+from filewheel.limits import bytes_of, check_count, check_headers, check_topic
 from filewheel.manifest import Position
-from filewheel.message import ID_END, ID_MIN, US_PER_S, Message, MessageId, id_floor
+from filewheel.message import US_PER_S, Message, MessageId
+from filewheel.reader import Reader
 from filewheel.record import (
     CANCELLED,
     RESCHEDULED,
@@ -43,8 +44,6 @@ from filewheel.record import (
     pack_payload,
     unpack_put,
 )
-from filewheel.snapshot import DEAD_FLOOR, Snapshot
-from filewheel.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
 from filewheel.tidy import is_untidy, tidy
 from filewheel.timespec import at_us, check_due, due_from
 
@@ -58,7 +57,7 @@ Delay = float | timedelta
 At = datetime | float
 
 
-class Wheel:
+class Wheel(Reader):
     """A wheel to enqueue into and to look at. Thread-safe; any number of processes at once.
 
     Opening costs reading wheel.json. The first enqueue makes this handle's journal.
@@ -84,20 +83,18 @@ class Wheel:
         Raises NoWheel, Unsafe, NewerFormat, Damaged.
         """
         # Whoever may only read can still look; the right to write is checked when it is needed.
-        self._dir = open_directory(path, write=False, disk=disk)
+        super().__init__(open_directory(path, write=False, disk=disk))
         self._force = force
         self._sync = self._dir.settings.sync if sync is None else check_sync(sync)
         self._payload_bytes_max = self._dir.settings.payload_bytes_max
         self._clock = clock
         self._entropy = entropy
-        self._pid = os.getpid()
         self._journal: Journal | None = None
         self._opening = threading.Lock()
         self._tidier: threading.Thread | None = None
         self._topics: dict[str, str] = {}
         self._bell: int | None = None
         self._bell_tried_us = 0
-        self._closed = False
 
     @classmethod
     def create(
@@ -143,47 +140,29 @@ class Wheel:
     def __repr__(self) -> str:
         return f"<Wheel {self._dir.path}{' (closed)' if self._closed else ''}>"
 
-    @property
-    def path(self) -> str:
-        """The directory."""
-        return self._dir.path
-
-    @property
-    def notes(self) -> list[str]:
-        """What was found wrong on opening, and worked around."""
-        return list(self._dir.notes)
-
     def close(self) -> None:
         """Make everything enqueued durable and let go of the journal. Closing twice is fine."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        journal = self._journal
         if self._tidier is not None:
             self._tidier.join()
-        if journal is not None:
-            try:
-                journal.close()
-            finally:
-                if self._bell is not None:
-                    self._dir.disk.close(self._bell)
-                    self._bell = None
-            if is_untidy(self._dir):
-                tidy(self._dir, self._clock, entropy=self._entropy)
+        try:
+            if self._journal is not None:
+                self._journal.close()
+                if is_untidy(self._dir):
+                    tidy(self._dir, self._clock, entropy=self._entropy)
+        finally:
+            if self._bell is not None:
+                self._dir.disk.close(self._bell)
+                self._bell = None
+            self._dir.disk.release()
 
     def flush(self) -> None:
         """Make everything enqueued through this handle durable, whatever its `sync` was."""
         self._check()
         if self._journal is not None:
             self._journal.flush()
-
-    def _check(self) -> None:
-        if self._closed:
-            raise Closed("this wheel is closed", path=self._dir.path, hint="open it again")
-        if os.getpid() != self._pid:
-            raise Forked(
-                "this wheel was opened by the parent process", path=self._dir.path, hint="open it after the fork"
-            )
 
     def _writer(self) -> Journal:
         """Return this handle's journal, made when it is first needed."""
@@ -437,66 +416,3 @@ class Wheel:
         )
         self._ring(now_us)
         return new
-
-    # -- look ------------------------------------------------------------------------------------------------
-
-    def snapshot(self) -> Snapshot:
-        """Take a snapshot to walk through. Close it."""
-        self._check()
-        return Snapshot(self._dir)
-
-    def get(self, id_: MessageId | str | bytes) -> Message | None:
-        """Return the pending message (or dead letter) with this id, or None."""
-        wanted = MessageId.parse(id_)
-        with self.snapshot() as snapshot:
-            put = snapshot.find([wanted]).get(wanted)
-        return None if put is None else unpack_put(put)
-
-    def peek(self, count: int = 1) -> list[Message]:
-        """Return the messages that fire next, without claiming them."""
-        return list(self.list(limit=count))
-
-    def list(
-        self,
-        *,
-        after: At | None = None,
-        before: At | None = None,
-        topic: str | None = None,
-        limit: int | None = None,
-        dead: bool = False,
-    ) -> Iterator[Message]:
-        """Yield what is pending, in firing order: due from `after` to below `before`, of a topic (or glob).
-
-        With `dead`, the dead letters instead, by the time of their death. Memory: one window, whatever waits.
-        """
-        lo, hi = (DEAD_FLOOR, ID_END) if dead else (ID_MIN, DEAD_FLOOR)
-        if after is not None and not dead:
-            lo = id_floor(max(0, at_us(after)))
-        if before is not None and not dead:
-            hi = min(hi, id_floor(max(0, at_us(before))))
-        return self._walk(lo, hi, topic, limit)
-
-    def _walk(self, lo: bytes, hi: bytes, topic: str | None, limit: int | None) -> Iterator[Message]:
-        left = -1 if limit is None else limit
-        with self.snapshot() as snapshot:
-            for message in snapshot.messages(lo, hi) if left else ():
-                if topic is None or matches(message.topic, topic):
-                    yield message
-                    left -= 1
-                    if not left:
-                        return
-
-    def stats(self) -> Stats:
-        """Count what is pending, and what it takes on disk."""
-        with self.snapshot() as snapshot:
-            return stats_of(self._dir, snapshot)
-
-    def histogram(self, edges: Sequence[At]) -> Histogram:
-        """Count what is pending by time, between rising `edges`."""
-        with self.snapshot() as snapshot:
-            return histogram_of(self._dir, snapshot, [at_us(e) for e in edges])
-
-    def topics(self, progress: Progress | None = None) -> dict[str, int]:
-        """Count what is pending by topic. Reads every message."""
-        with self.snapshot() as snapshot:
-            return topics_of(snapshot, progress)

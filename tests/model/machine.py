@@ -427,4 +427,7 @@ class ProcessDisk:
         self._enter("wait", "")
 
     def free_bytes(self) -> int:
-        return 0
+        return 1 << 40
+
+    def release(self) -> None:
+        pass

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import filewheel.housekeeper
 import filewheel.journal
 import filewheel.ledger
 import filewheel.wheel
@@ -123,6 +124,7 @@ def tiny(segment_bytes: int = 1200, fill_bytes: int = 400, chunk_records: int = 
 
     defaults(Journal.__init__, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
     defaults(Deal.__init__, chunk_records=chunk_records)
+    patch(filewheel.housekeeper, "BALLAST_BYTES", 0)
     for module in (filewheel.journal, filewheel.ledger, filewheel.wheel):
         patch(module, "threading", ModelThreading)
     try:
@@ -136,7 +138,12 @@ class World:
     """One history on one machine."""
 
     def __init__(
-        self, seed: int, *, machine: Machine | None = None, clock: ModelClock | None = None, oracle: Oracle | None = None
+        self,
+        seed: int,
+        *,
+        machine: Machine | None = None,
+        clock: ModelClock | None = None,
+        oracle: Oracle | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.clock = clock or ModelClock()
@@ -286,7 +293,7 @@ class World:
             elif act < 0.75:
                 self.housekeep(keeper)
             elif act < 0.9:
-                Deal(keeper._ledger, spread=self.rng.random() < 0.8, finished=keeper._housekeeper.finished).run()
+                Deal(keeper._ledger, spread=self.rng.random() < 0.8, finished=keeper._head.finished).run()
             else:
                 self.move_clock()
         if self.rng.random() < 0.5:

@@ -1,0 +1,156 @@
+"""A cut: a place in every journal, and what lies below it that is not in the laps yet.
+
+The deal covers what a cut holds. Reading stops at a chunk, so the memory of a deal does not grow with what the journals
+hold; the cut then is below what has been read. A drop below the cut whose put may still lie above it is remembered in
+the manifest (D1), which is decided here by one more pass over the journals.
+Invariant: every put and drop between what is covered and the cut is in it, once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from filewheel.errors import Damaged
+from filewheel.frame import Frame, Scanner
+from filewheel.ledger import Ledger
+from filewheel.manifest import Manifest, Position
+from filewheel.message import US_PER_S, due_of
+from filewheel.record import ID, sort_out, split
+from filewheel.tail import Tail
+
+Files = tuple[set[int], set[int]]
+"""(seconds, laps): names of slot files and of lap files."""
+
+
+@dataclass
+class Cut:
+    """Where a deal stops in each journal, and what it found below."""
+
+    positions: dict[str, Position] = field(default_factory=dict)
+    puts: list[bytes] = field(default_factory=list)
+    drops: dict[bytes, int] = field(default_factory=dict)
+    """id → reason."""
+    drop_frames: list[Frame] = field(default_factory=list)
+    """Frames of nothing but drops, whole: only those that meet something are taken apart."""
+    ended: set[str] = field(default_factory=set)
+    """Writers that have gone, and whose journal lies below the cut to its end."""
+    size_bytes: int = 0
+    records: int = 0
+
+    def add(self, frame: Frame) -> None:
+        """Add a frame's records."""
+        self.size_bytes += frame.end - frame.offset
+        self.records += frame.puts + frame.drops
+        if not frame.puts:
+            self.drop_frames.append(frame)
+            return
+        puts, drops = _records(frame)
+        self.puts += puts
+        for drop in drops:
+            self.drops[drop[ID]] = drop[20]
+
+    def take_apart(self, base: Manifest, puts: set[bytes] | None, finished: Files, slots: int) -> None:
+        """Take the drops out of the frames that meet one of `puts` or a file; with None, out of all.
+
+        Most acknowledgements meet neither: their second has fired and its file is gone. To take each apart would
+        cost memory and time for nothing.
+        """
+        if not self.drop_frames:
+            return
+        ids = sorted(puts or ())
+        seconds = sorted(base.slots.keys() - finished[0])
+        laps = sorted(base.laps.keys() - finished[1])
+        for frame in self.drop_frames:
+            low, high = due_of(frame.first) // US_PER_S, due_of(frame.last) // US_PER_S
+            if (
+                puts is None
+                or _meets(ids, frame.first, frame.last)
+                or _meets(seconds, low, high)
+                or _meets(laps, low // slots, high // slots)
+            ):
+                for drop in _records(frame)[1]:
+                    self.drops[drop[ID]] = drop[20]
+
+
+def take_cut(ledger: Ledger, limits: dict[str, Position], chunk_bytes: int, chunk_records: int) -> Cut:
+    """Read the journals from what is covered up to `limits`, or as much as one chunk holds."""
+    cut = Cut()
+    # The keeper's journals come last, its own after the one before it: what they drop was put elsewhere.
+    order = sorted(limits, key=lambda w: (w == ledger.own.writer, w == ledger.manifest.keeper, w))
+    for writer in order:
+        tail = ledger.tails[writer]
+        position = tail.covered
+        if cut.size_bytes < chunk_bytes and cut.records < chunk_records:
+            for end, frame in frames_of(ledger, tail, tail.covered, limits[writer]):
+                cut.add(frame)
+                position = end
+                if cut.size_bytes >= chunk_bytes or cut.records >= chunk_records:
+                    break
+            else:
+                position = limits[writer]
+        cut.positions[writer] = position
+        if position == limits[writer] and tail.ended:
+            cut.ended.add(writer)
+    return cut
+
+
+def puts_above(ledger: Ledger, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
+    """Return the ids of all puts above the cut, after one more pass; None when they are too many to hold.
+
+    A drop is written after its put, so once every drop below the cut is older than a whole pass over the journals,
+    its put is below the cut, in a file, among these, or nowhere (D1).
+    """
+    with ledger.lock:
+        ledger.ingest()
+        above = {w: t.seen for w, t in ledger.tails.items() if not t.gone}
+    ids: set[bytes] = set()
+    size = 0
+    for writer, limit in above.items():
+        tail = ledger.tails[writer]
+        for _, frame in frames_of(ledger, tail, cut.positions.get(writer, tail.covered), limit):
+            size += frame.end - frame.offset
+            if size > chunk_bytes:
+                return None
+            if frame.puts:
+                ids.update([r[ID] for r in _records(frame)[0]])
+    return ids
+
+
+def frames_of(ledger: Ledger, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:
+    """Yield a journal's frames between two positions, and where each ends."""
+    disk = ledger.disk
+    for segment, name, low, high in tail.spans(start, limit):
+        try:
+            fd = disk.open(name, "r")
+        except FileNotFoundError:
+            continue  # taken away by hand: what it held is gone, and the rest must go on
+        try:
+            scanner = Scanner(
+                lambda size, offset, fd=fd: disk.pread(fd, size, offset),  # type: ignore[misc]
+                low,
+                min(high, disk.size(fd)),
+                ledger.dir.seed(name),
+            )
+            for item in scanner:
+                if isinstance(item, Frame):
+                    yield Position(segment, item.end, item.number), item
+        finally:
+            disk.close(fd)
+
+
+def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
+    """Part a frame into puts and drops; one that makes no sense was put aside when it was first read."""
+    try:
+        records = split(frame.body)
+        return (records, []) if not frame.drops else sort_out(records)
+    except Damaged:
+        return [], []
+
+
+def _meets(numbers: Sequence[Any], low: Any, high: Any) -> bool:
+    """Tell whether a sorted list holds something from low to high."""
+    at = bisect_left(numbers, low)
+    return at < len(numbers) and bool(numbers[at] <= high)

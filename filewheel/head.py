@@ -1,0 +1,140 @@
+"""The head of a wheel: what fires next, kept in step with what producers write.
+
+Between the ledger, which reads the disk, and the keeper, which talks to consumers: it loads windows into the ready
+queue, lets in what arrives below the frontier, takes out what was cancelled, and knows what is claimed.
+
+A drop may be read before its put, when they lie in two journals and one pass read them in that order. Such a drop is
+remembered until a whole pass has begun and ended after it was seen; then its put has been read, or there is none.
+Invariant: every message below the frontier is in `ready`, in `claims`, or dropped.
+"""
+
+from __future__ import annotations
+
+from filewheel.frame import Frame
+from filewheel.ledger import Ledger
+from filewheel.message import US_PER_S, id_floor
+from filewheel.ready import Ready
+from filewheel.record import CANCELLED, ID, pack_drop, sort_out, split
+from filewheel.window import Budget
+
+AHEAD_US = 1 * US_PER_S
+"""Loading starts when less than this lies ahead in memory."""
+LOOKAHEAD_US = 4 * US_PER_S
+
+
+class Head:
+    """Ready and claimed messages. Not thread-safe: the ledger's lock guards it."""
+
+    def __init__(self, ledger: Ledger, budget: Budget) -> None:
+        self._ledger = ledger
+        self.ready = Ready(budget)
+        self.claims: dict[bytes, bytes] = {}
+        """id → put, for what was handed out."""
+        self.cancelled: set[bytes] = set()
+        """Claimed ids that were cancelled meanwhile: they are not put back."""
+        self._early: dict[bytes, int] = {}
+        ledger.on_frame = self._on_frame
+
+    # -- coming in -------------------------------------------------------------------------------------------
+
+    def _on_frame(self, frame: Frame) -> None:
+        """Take from a producer's frame what concerns what is below the frontier."""
+        frontier = self.ready.frontier
+        near = frame.first < frontier
+        if not near and not (frame.drops and self.ready.roots):
+            return
+        puts, drops = sort_out(split(frame.body))
+        if drops:
+            self._drop(drops, frontier)
+        if near:
+            self._admit([r for r in puts if r[ID] < frontier])
+
+    def _drop(self, drops: list[bytes], frontier: bytes) -> None:
+        """Apply drops that others wrote: cancels and reschedules."""
+        roots = self.ready.roots
+        unknown = []
+        for drop in drops:
+            id_ = drop[ID]
+            if id_ in roots and drop[20] == CANCELLED:
+                self._cancel_moved(roots[id_])
+            if id_ >= frontier:
+                continue  # found again, with its put, when that window is loaded
+            if id_ in self.claims:
+                self.cancelled.add(id_)
+            else:
+                unknown.append(id_)
+        if unknown:
+            here = self.ready.discard(unknown)
+            for id_ in unknown:
+                if id_ not in here:
+                    self._early[id_] = self._ledger.passes
+
+    def _cancel_moved(self, id_: bytes) -> None:
+        """Cancel a message that has moved, for someone who knows it by its first id."""
+        if id_ in self.claims:
+            self.cancelled.add(id_)
+        else:
+            self.ready.discard([id_])
+        self._ledger.write([pack_drop(id_, CANCELLED)], 0)
+
+    def _admit(self, puts: list[bytes]) -> None:
+        """Add messages below the frontier that are not claimed and not dropped already."""
+        early, unmatched = self._early, self._ledger.manifest.unmatched
+        if early or unmatched or self.claims:
+            gone = set(unmatched)
+            kept = []
+            for put in puts:
+                id_ = put[ID]
+                if early.pop(id_, None) is None and id_ not in gone and id_ not in self.claims:
+                    kept.append(put)
+            puts = kept
+        if puts:
+            self.ready.add(puts)
+
+    def refresh(self, now_us: int) -> None:
+        """Look at every journal once (F1), and bring the frontier a few seconds ahead if the budget allows it."""
+        self._ledger.ingest()
+        passes = self._ledger.passes
+        if self._early:
+            self._early = {i: p for i, p in self._early.items() if p + 2 > passes}
+        ready = self.ready
+        target = id_floor((now_us + LOOKAHEAD_US) // US_PER_S * US_PER_S)
+        while ready.frontier < id_floor(now_us + AHEAD_US) and ready.wants_more():
+            window = self._ledger.window(ready.frontier, target, ready.room())
+            puts = window.puts
+            if self.claims or self._early:
+                puts = [r for r in puts if r[ID] not in self.claims and r[ID] not in self._early]
+            for id_ in window.loose:
+                self._early.setdefault(id_, passes)
+            ready.load(puts, window.hi)
+
+    # -- going out -------------------------------------------------------------------------------------------
+
+    def claim(self, now_us: int, limit: int) -> list[bytes]:
+        """Hand out up to `limit` messages that are due."""
+        puts = self.ready.take(id_floor(now_us + 1), limit)
+        self.claims.update((r[ID], r) for r in puts)
+        return puts
+
+    def settle(self, ids: list[bytes]) -> None:
+        """Forget claimed messages: what became of them is written."""
+        gone = [self.claims.pop(i) for i in ids]
+        self.ready.done(ids)
+        self.ready.forget_roots(gone)
+        if self.cancelled:
+            self.cancelled.difference_update(ids)
+
+    def finished(self) -> tuple[set[int], set[int]]:
+        """Return the seconds and laps whose files hold nothing that is pending any more (X3: by what is, now)."""
+        frontier, waiting = self.ready.frontier, self.ready.waiting
+        manifest, settings = self._ledger.manifest, self._ledger.dir.settings
+        slots = {s for s in manifest.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
+        laps: set[int] = set()
+        if manifest.laps:
+            busy = {settings.lap_of(s) for s in waiting}
+            laps = {
+                lap
+                for lap in manifest.laps
+                if id_floor((lap + 1) * settings.slots * US_PER_S) <= frontier and lap not in busy
+            }
+        return slots, laps

@@ -1,0 +1,112 @@
+"""Looking at a wheel: everything that takes no lock and writes nothing.
+
+Each call takes a snapshot of its own, so it works beside a running keeper, with none, and on a damaged wheel.
+Invariant: no method here changes a byte of the wheel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from filewheel.directory import Directory
+from filewheel.errors import Closed, Forked
+from filewheel.limits import matches
+from filewheel.message import ID_END, ID_MIN, Message, MessageId, id_floor
+from filewheel.record import unpack_put
+from filewheel.snapshot import DEAD_FLOOR, Snapshot
+from filewheel.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
+from filewheel.timespec import at_us
+
+At = datetime | float
+
+
+class Reader:
+    """The reading half of a Wheel."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self._pid = os.getpid()
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return self._dir.path
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found wrong on opening, and worked around."""
+        return list(self._dir.notes)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed("this wheel is closed", path=self._dir.path, hint="open it again")
+        if os.getpid() != self._pid:
+            raise Forked(
+                "this wheel was opened by the parent process", path=self._dir.path, hint="open it after the fork"
+            )
+
+    # -- look ------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Take a snapshot to walk through. Close it."""
+        self._check()
+        return Snapshot(self._dir)
+
+    def get(self, id_: MessageId | str | bytes) -> Message | None:
+        """Return the pending message (or dead letter) with this id, or None."""
+        wanted = MessageId.parse(id_)
+        with self.snapshot() as snapshot:
+            put = snapshot.find([wanted]).get(wanted)
+        return None if put is None else unpack_put(put)
+
+    def peek(self, count: int = 1) -> list[Message]:
+        """Return the messages that fire next, without claiming them."""
+        return list(self.list(limit=count))
+
+    def list(
+        self,
+        *,
+        after: At | None = None,
+        before: At | None = None,
+        topic: str | None = None,
+        limit: int | None = None,
+        dead: bool = False,
+    ) -> Iterator[Message]:
+        """Yield what is pending, in firing order: due from `after` to below `before`, of a topic (or glob).
+
+        With `dead`, the dead letters instead, by the time of their death. Memory: one window, whatever waits.
+        """
+        lo, hi = (DEAD_FLOOR, ID_END) if dead else (ID_MIN, DEAD_FLOOR)
+        if after is not None and not dead:
+            lo = id_floor(max(0, at_us(after)))
+        if before is not None and not dead:
+            hi = min(hi, id_floor(max(0, at_us(before))))
+        return self._walk(lo, hi, topic, limit)
+
+    def _walk(self, lo: bytes, hi: bytes, topic: str | None, limit: int | None) -> Iterator[Message]:
+        left = -1 if limit is None else limit
+        with self.snapshot() as snapshot:
+            for message in snapshot.messages(lo, hi) if left else ():
+                if topic is None or matches(message.topic, topic):
+                    yield message
+                    left -= 1
+                    if not left:
+                        return
+
+    def stats(self) -> Stats:
+        """Count what is pending, and what it takes on disk."""
+        with self.snapshot() as snapshot:
+            return stats_of(self._dir, snapshot)
+
+    def histogram(self, edges: Sequence[At]) -> Histogram:
+        """Count what is pending by time, between rising `edges`."""
+        with self.snapshot() as snapshot:
+            return histogram_of(self._dir, snapshot, [at_us(e) for e in edges])
+
+    def topics(self, progress: Progress | None = None) -> dict[str, int]:
+        """Count what is pending by topic. Reads every message."""
+        with self.snapshot() as snapshot:
+            return topics_of(snapshot, progress)

@@ -1,0 +1,45 @@
+"""Fixtures that every test may use. A wheel that a test used is verified when the test ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from filewheel import Wheel
+from filewheel.directory import open_directory
+from filewheel.verify import verify
+
+
+def pytest_report_header() -> str:
+    import msgpack
+    import portalocker
+
+    return f"msgpack {msgpack.version}, portalocker {portalocker.__version__}, uid {os.geteuid()}"
+
+
+def assert_whole(path: Path) -> None:
+    """Assert that nothing in a wheel is damaged, and that nothing was put in quarantine."""
+    report = verify(open_directory(path, write=False))
+    assert not report.damage, report.damage
+    kept = sorted(os.listdir(path / "quarantine"))
+    assert not kept, kept
+
+
+@pytest.fixture
+def wheel_dir(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """An empty wheel; verified at the end unless the test says that it damaged it (marker `damages`)."""
+    path = tmp_path / "jobs.wheel"
+    Wheel.create(path).close()
+    yield path
+    if request.node.get_closest_marker("damages") is None:
+        assert_whole(path)
+
+
+@pytest.fixture
+def wheel(wheel_dir: Path) -> Iterator[Wheel]:
+    """An open wheel."""
+    with Wheel(wheel_dir) as opened:
+        yield opened

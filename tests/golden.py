@@ -1,0 +1,251 @@
+"""The golden wheels: what each format looks like on disk, byte for byte, made anew from a short story.
+
+    python -m tests.golden        writes data/golden/ again
+
+Nothing here is random: the clock is told what to say, and each writer's name and first sequence number are given. So
+the same code writes the same bytes, and a test compares them with the ones that were committed. When they differ the
+format has changed, and that needs a new FORMAT and a new directory (docs/format.md, "Changing the format"); the old
+directory stays as it is, for the old reader to read.
+
+Left out of the copy: keeper.lock (it names a process), hint (a pipe) and ballast (reserved space).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from filewheel import layout
+from filewheel.deal import Deal
+from filewheel.frame import seal
+from filewheel.journal import Journal
+from filewheel.keeper import Keeper
+from filewheel.message import US_PER_S, MessageId, to_datetime
+from filewheel.record import PUT_PREFIX, pack_middle, pack_payload
+from filewheel.slot import append, slot_name
+from filewheel.transfer import dump, to_json
+from filewheel.wheel import Wheel
+
+GOLDEN = Path(__file__).parent.parent / "data" / "golden"
+V1 = GOLDEN / "v1"
+V2_NEWER = GOLDEN / "v2-newer"
+EXPECTED = "expected.jsonl"
+
+SALT = bytes(range(16))
+START_S = 1_800_000_000
+"""2027-01-15T08:00:00Z, the first second of lap 2,000,000."""
+_LEFT_OUT = {layout.LOCK, layout.HINT, layout.BALLAST}
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+class Clock:
+    """A clock that moves when told to."""
+
+    def __init__(self) -> None:
+        self.wall_us = START_S * US_PER_S
+        self._steady_us = 0
+
+    def now_us(self) -> int:
+        return self.wall_us
+
+    def steady_us(self) -> int:
+        self._steady_us += 1
+        return self._steady_us
+
+    def advance(self, us: int) -> None:
+        self.wall_us += us
+
+
+def named(writer: str, sequence: int = 1):  # type: ignore[no-untyped-def]
+    """Return an entropy that gives a writer this name and this first sequence number."""
+    number = 0
+    for char in writer:
+        number = number << 5 | _ALPHABET.index(char)
+    return lambda size: (number if size == 5 else sequence).to_bytes(size, "big")
+
+
+def make_v1(path: Path) -> list[dict[str, Any]]:
+    """Make the wheel of format 1 at `path`; return what is pending in it, as objects for JSON."""
+    clock = Clock()
+    made = iter([bytes(range(16, 32)), SALT])
+    Wheel.create(path, clock=clock, entropy=lambda size: next(made)).close()
+
+    # A lives through it all. Its journal is filled ahead with zeros, 2 KiB at a time.
+    a = Wheel(path, clock=clock, entropy=named("PRDCR001"))
+    a._journal = Journal(a._dir, entropy=named("PRDCR001"), fill_bytes=2048)
+    a.enqueue(b"late, and left claimed", at=_at(-5))
+    a.enqueue(b"late, and acknowledged after the last deal", at=_at(-4.5))
+    a.enqueue(b"put back once", at=_at(1), topic="retry", headers={"n": "1"})
+    a.enqueue(b"buried", at=_at(2), topic="mail", headers={"to": "ann", "grüße": "☃"})
+    a.enqueue(b"acknowledged", at=_at(3))
+    a.enqueue_many([b"same second 1", b"same second 2", b"same second 3"], at=[_at(10.5), _at(10.25), _at(10)])
+    cancelled = a.enqueue(b"cancelled in its slot", at=_at(11))
+    moved = a.enqueue(b"moved out of its slot", at=_at(12))
+    a.enqueue(b"in the next lap", at=_at(905))
+    far = a.enqueue(b"in a far lap, cancelled there", at=_at(18_000))
+    a.enqueue(b"in the same far lap", at=_at(18_899.999999))
+    # A put whose topic is a number: its checksum holds and it is not a message. It ends in quarantine.
+    strange = PUT_PREFIX + MessageId.make((START_S + 4) * US_PER_S, 1, 1)
+    strange += pack_middle(clock.now_us(), "", None)[:-2] + b"\x07\x80" + pack_payload(b"strange")
+    a._writer().append([strange], 1)
+
+    keeper = Keeper(path, background=False, clock=clock, entropy=named("KEEPER01"))
+    _deal(keeper)
+    a.cancel_many([cancelled, far])
+    a.reschedule(moved, at=_at(50))
+    _deal(keeper)
+
+    clock.advance(5 * US_PER_S)
+    batch = {m.payload: m for m in keeper.claim()}
+    keeper.ack(batch[b"acknowledged"])
+    keeper.nack(batch[b"put back once"], delay=300)
+    keeper.bury(batch[b"buried"], reason="no handler is called mail")
+    _deal(keeper)
+
+    # What C cancels lies in A's journal, above the cut of a deal that has room for one record only: unmatched.
+    late = a.enqueue(b"dropped before it is dealt", at=_at(70))
+    c = Wheel(path, clock=clock, entropy=named("CANCE001"))
+    c.cancel(late)
+    c.close()
+    keeper._ledger.ingest(test_locks=True)
+    _deal(keeper, chunk_records=1)
+
+    keeper.ack(batch[b"late, and acknowledged after the last deal"])
+    _deal_in_vain(keeper)
+    _die(keeper)
+
+    # Undealt: everything from here on, and what the keeper wrote last.
+    a.enqueue(b"plain", at=_at(60))
+    a.enqueue(b"", at=_at(61), topic="empty")
+    a.enqueue(bytes(range(128, 256)), at=_at(62), topic="bytes", headers={"a": "", "": "b", "µ": "\x00\n\"\\"})
+    a.enqueue_many(
+        [b"batch %d" % n for n in range(4)],
+        at=[_at(63), _at(7_200), _at(0), _at(63)],
+        topic=["", "x.y", "ü", "x"],
+    )
+    a.enqueue(b"z" * 300, at=_at(64))
+    gone = a.enqueue(b"cancelled in the journal", at=_at(65))
+    a.cancel(gone)
+    here = a.enqueue(b"moved in the journal", at=_at(66), topic="move", headers={"k": "v"})
+    a.reschedule(here, at=_at(66.000001))
+    a.reschedule(moved_to(a, b"in the next lap"), at=_at(253_402_300_799 - START_S))  # the last second there is
+    a.close()
+
+    # B goes on in a second segment, and dies in the middle of a write.
+    b = Wheel(path, clock=clock, entropy=named("PRDCR002", (1 << 29) - 1))
+    b.enqueue(b"before the rotation", at=_at(80))
+    b._writer().on_segment_end = None  # else a thread would tidy up: what it did would depend on when
+    b._writer().rotate()
+    b.enqueue(b"after the rotation", at=_at(81))
+    _die_writing(b)
+
+    with Wheel(path, clock=clock) as wheel:
+        return [to_json(message) for message in dump(wheel)]
+
+
+def moved_to(wheel: Wheel, payload: bytes) -> MessageId:
+    """Find a message by its payload."""
+    return next(m.id for m in wheel.list() if m.payload == payload)
+
+
+def _at(seconds: float) -> Any:
+    """Return the time that many seconds after the start, exactly."""
+    return to_datetime(START_S * US_PER_S + round(seconds * US_PER_S))
+
+
+def _deal(keeper: Keeper, **options: int) -> None:
+    keeper._ledger.own.flush()
+    with keeper._lock:
+        keeper._ledger.ingest(test_locks=True)
+    Deal(keeper._ledger, spread=True, finished=keeper._housekeeper.finished, **options).run()
+
+
+def _deal_in_vain(keeper: Keeper) -> None:
+    """Leave what a deal leaves that dies before its commit: a longer file, and one that no checkpoint names."""
+    for second, text in ((START_S + 10, b"above the covered length"), (START_S + 90, b"in a file that is not named")):
+        put = PUT_PREFIX + MessageId.make(second * US_PER_S, 2, 2) + pack_middle(0, "", None) + pack_payload(text)
+        name = slot_name(keeper._dir, second)
+        length = keeper._ledger.manifest.slots.get(second, 0)
+        _, fd = append(keeper._dir, name, length, [put], [], deal=keeper._ledger.manifest.deal + 1)
+        keeper._disk.close(fd)
+
+
+def _die(keeper: Keeper) -> None:
+    """End a keeper as a kill does: its files are closed, and nothing more is written."""
+    _let_go(keeper._ledger.own)
+    keeper._ledger.handles.close()
+    assert keeper._hints is not None
+    keeper._disk.close(keeper._hints)
+    keeper._owner.release()
+    keeper._closed = True
+
+
+def _die_writing(wheel: Wheel) -> None:
+    """End a producer in the middle of a write: half of a frame is in the file."""
+    journal = wheel._writer()
+    id_ = journal.new_id((START_S + 82) * US_PER_S)
+    body = PUT_PREFIX + id_ + pack_middle(START_S * US_PER_S, "", None) + pack_payload(b"never confirmed" * 9)
+    frame = seal(
+        body, seed=journal._seed, offset=journal.offset, number=journal.number + 1, synced=journal.synced,
+        puts=1, drops=0, first=id_, last=id_,
+    )  # fmt: skip
+    wheel._dir.disk.pwrite(journal._fd, frame[: len(frame) // 2], journal.offset)
+    _let_go(journal)
+    wheel._closed = True
+
+
+def _let_go(journal: Journal) -> None:
+    if journal._fd >= 0:
+        journal._disk.close(journal._fd)
+    journal._fd = -1
+    journal._closed = True
+
+
+def newer_settings() -> bytes:
+    """Return a wheel.json of format 2, with a key that format 1 does not know."""
+    body = json.dumps({"format": 2, "id": bytes(16).hex(), "salt": SALT.hex(), "later": ["something new"]}, indent=2)
+    return f'{body[:-2]},\n  "crc32": {zlib.crc32(body.encode())}\n}}\n'.encode()
+
+
+def lines(pending: list[dict[str, Any]]) -> bytes:
+    """Return messages as JSON lines."""
+    return "".join(json.dumps(fields, ensure_ascii=False) + "\n" for fields in pending).encode()
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    """Return the golden files below a directory: name → bytes."""
+    return {
+        p.relative_to(path).as_posix(): p.read_bytes()
+        for p in sorted(path.rglob("*"))
+        if p.is_file() and p.name not in _LEFT_OUT
+    }
+
+
+def make(path: Path) -> dict[str, bytes]:
+    """Make the golden files of format 1 in `path`, an empty directory; return name → bytes."""
+    wheel = path / "made"
+    pending = make_v1(wheel)
+    return files_of(wheel) | {EXPECTED: lines(pending)}
+
+
+def main() -> None:
+    """Write data/golden/ again."""
+    with tempfile.TemporaryDirectory() as scratch:
+        files = make(Path(scratch))
+    for target, content in ((V1, files), (V2_NEWER, {layout.SETTINGS: newer_settings()})):
+        shutil.rmtree(target, ignore_errors=True)
+        for name, data in content.items():
+            place = target / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+            print(f"{len(data):7} {os.path.relpath(place)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Helpers for tests that need a clock, a disk that fails, or other processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from filewheel.disk import OsDisk
+from filewheel.message import US_PER_S
+
+REPO = Path(__file__).parent.parent
+START_US = 1_800_000_000 * US_PER_S
+
+
+class FakeClock:
+    """A clock that only moves when told to."""
+
+    def __init__(self, now_us: int = START_US) -> None:
+        self.wall_us = now_us
+        self.run_us = 0
+
+    def now_us(self) -> int:
+        return self.wall_us
+
+    def steady_us(self) -> int:
+        return self.run_us
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.wall_us += round(seconds * US_PER_S)
+        self.run_us += round(seconds * US_PER_S)
+
+    def step(self, seconds: float) -> None:
+        """Set the wall clock forward or back; no time passes."""
+        self.wall_us += round(seconds * US_PER_S)
+
+
+class FaultyDisk(OsDisk):
+    """A real disk of which chosen calls fail: `fail(kind, name)` raises what it wants to happen."""
+
+    def __init__(self, path: str, fail: Callable[[str, str], None]) -> None:
+        super().__init__(path)
+        self._fail = fail
+        self._names: dict[int, str] = {}
+
+    def open(self, name: str, mode: str) -> int:
+        self._fail("open", name)
+        fd = super().open(name, mode)
+        self._names[fd] = name
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        self._fail("pwrite", self._names.get(fd, ""))
+        super().pwrite(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        self._fail("fdatasync", self._names.get(fd, ""))
+        super().fdatasync(fd)
+
+    def sync_all(self) -> None:
+        self._fail("sync_all", "")
+        super().sync_all()
+
+    def sync_dir(self, name: str) -> None:
+        self._fail("sync_dir", name)
+        super().sync_dir(name)
+
+    def rename(self, old: str, new: str) -> None:
+        self._fail("rename", new)
+        super().rename(old, new)
+
+
+def spawn(code: str, *args: object, **options: Any) -> subprocess.Popen[str]:
+    """Start a Python process that runs `code` with `sys.argv[1:] == args`."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, args)],
+        cwd=REPO,
+        text=True,
+        stdout=subprocess.PIPE,
+        **options,
+    )
+
+
+def run(code: str, *args: object, timeout: float = 60) -> str:
+    """Run a Python process to its end and return what it printed."""
+    process = spawn(code, *args)
+    out, _ = process.communicate(timeout=timeout)
+    assert process.returncode == 0, process.returncode
+    return out
+
+
+def eventually(condition: Callable[[], Any], timeout_s: float = 20) -> Any:
+    """Wait until a condition holds, and return what it returned."""
+    end = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)

@@ -1,0 +1,275 @@
+"""Disks that are full, read-only, failing, or not to be trusted: a clear error, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import filewheel.directory
+from filewheel import DiskError, Keeper, NetworkFileSystem, Poisoned, ReadOnly, Unsafe, Wheel, WheelFull
+from filewheel.directory import open_directory
+from filewheel.housekeeper import BALLAST_BYTES
+from filewheel.verify import verify
+from tests.conftest import assert_whole
+from tests.support import FakeClock, FaultyDisk, run
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
+
+
+def failing(kind: str, pattern: str, code: int, *, after: int = 0) -> tuple[Callable[[str], FaultyDisk], list[int]]:
+    """A disk on which calls of a kind on matching names fail, once `after` of them have worked."""
+    left = [after]
+
+    def fail(what: str, name: str) -> None:
+        if what == kind and pattern in name:
+            if left[0] <= 0:
+                raise OSError(code, os.strerror(code), name)
+            left[0] -= 1
+
+    return lambda path: FaultyDisk(path, fail), left
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "tmpfs", mount], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"cannot mount: {done.stderr.decode().strip()}")
+    yield mount
+    subprocess.run(["umount", "-l", mount], check=True)
+
+
+# -- full -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_refuses_the_enqueue_and_keeps_what_was_there(wheel_dir: Path) -> None:
+    disk, left = failing("pwrite", "journal", errno.ENOSPC, after=4)  # the zeros written ahead are one
+    with Wheel(wheel_dir, disk=disk) as wheel:
+        for i in range(3):
+            wheel.enqueue(b"%d" % i, delay=60)
+        with pytest.raises(WheelFull, match="nothing of this call was enqueued. Try: free some space"):
+            wheel.enqueue(b"refused", delay=60)
+        left[0] = 1000
+        # Room again: the same handle goes on, as a new writer.
+        wheel.enqueue(b"3", delay=60)
+        assert [m.payload for m in wheel.list()] == [b"0", b"1", b"2", b"3"]
+    with Wheel(wheel_dir) as again:
+        assert [m.payload for m in again.list()] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_write_that_stops_half_way_leaves_no_half_message(wheel_dir: Path) -> None:
+    code = """
+    import resource, signal, sys
+    from filewheel import DiskError, Wheel
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with Wheel(sys.argv[1]) as wheel:
+        wheel.enqueue(b"a" * 300, delay=60)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))
+        try:
+            wheel.enqueue(b"b" * 300, delay=60)
+        except DiskError as exc:
+            print(type(exc).__name__)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        wheel.enqueue(b"c" * 300, delay=60)
+    """
+    if resource.getrlimit(resource.RLIMIT_FSIZE)[1] != resource.RLIM_INFINITY:
+        pytest.skip("the file size is limited here already")
+    assert run(code, wheel_dir).strip() == "DiskError"
+    with Wheel(wheel_dir) as wheel:
+        assert [m.payload[:1] for m in wheel.list()] == [b"a", b"c"]
+
+
+@needs_root
+def test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back(small: Path) -> None:
+    clock = FakeClock()
+    path = small / "jobs.wheel"
+    with Wheel.create(path, clock=clock) as wheel:
+        ids = wheel.enqueue_many([b"x" * 1000] * 500, delay=[i / 10 for i in range(500)])
+        keeper = Keeper(path, clock=clock, background=False)
+        keeper._housekeeper._keep_ballast()
+        keeper._ledger.ingest()
+        assert 0 < (path / "ballast").stat().st_size <= BALLAST_BYTES
+        filler = small / "filler"
+        with filler.open("wb") as hog, pytest.raises(OSError, match="No space"):
+            while True:
+                hog.write(bytes(65536))
+                hog.flush()
+        enqueued = 0
+        with pytest.raises(WheelFull):
+            while True:
+                wheel.enqueue(b"y" * 10_000, delay=5000)
+                enqueued += 1
+        clock.advance(100)
+        done = 0
+        while batch := keeper.claim(50):
+            done += keeper.ack(batch)
+            clock.advance(1)
+            keeper._housekeeper.step()
+        assert done == 500
+        filler.unlink()
+        wheel.enqueue(b"z", delay=5000)
+        keeper.close()
+        assert not wheel.cancel(ids[0])
+        assert wheel.stats().pending == enqueued + 1
+    assert not verify(open_directory(path, write=False), clock).damage
+
+
+def test_a_deal_on_a_full_disk_changes_nothing_and_is_tried_again(
+    wheel_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    disk, left = failing("pwrite", "laps", errno.ENOSPC)
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"%d" % i for i in range(100)], delay=[i * 60 for i in range(100)])
+        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=disk)
+        clock.advance(31)
+        keeper._housekeeper.step()
+        assert "no space to deal" in caplog.text
+        assert wheel.stats().pending == 100
+        assert wheel.stats().slot_files == 0
+        left[0] = 10_000
+        clock.advance(31)
+        keeper._housekeeper.step()
+        assert wheel.stats().pending == 100
+        assert wheel.stats().slot_files > 1
+        keeper.close()
+
+
+# -- failing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_flush_poisons_the_handle_and_is_never_tried_again(wheel_dir: Path) -> None:
+    disk, left = failing("fdatasync", "journal", errno.EIO, after=2)
+    wheel = Wheel(wheel_dir, disk=disk)
+    wheel.enqueue(b"0", delay=60)
+    wheel.enqueue(b"1", delay=60)
+    with pytest.raises(Poisoned, match="a flush failed .* Try: close this handle"):
+        wheel.enqueue(b"2", delay=60)
+    left[0] = 1000
+    with pytest.raises(Poisoned):
+        wheel.enqueue(b"3", delay=60)
+    with pytest.raises(Poisoned):
+        wheel.flush()
+    wheel.close()
+    with Wheel(wheel_dir) as again:
+        again.enqueue(b"4", delay=60)
+        assert {b"0", b"1", b"4"} <= {m.payload for m in again.list()}
+
+
+def test_a_checkpoint_that_cannot_be_flushed_ends_the_keeper_and_loses_nothing(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    disk, _ = failing("fdatasync", "checkpoint", errno.EIO)
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"%d" % i for i in range(10)], delay=5000)
+        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=disk)
+        keeper._ledger.ingest()
+        with pytest.raises(DiskError, match="Input/output error"):
+            keeper.close()
+        assert wheel.stats().pending == 10
+        with Keeper(wheel_dir, clock=clock, background=False):
+            pass
+        assert wheel.stats().pending == 10
+
+
+def test_a_keeper_whose_journal_cannot_be_flushed_stops_firing_and_says_why(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    disk, _ = failing("fdatasync", "journal", errno.EIO)
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue(b"x")
+        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=disk)
+        keeper.ack(keeper.claim())
+        with pytest.raises(Poisoned):
+            keeper._housekeeper.step()
+        keeper._fail(Poisoned("a flush failed"))
+        with pytest.raises(Poisoned):
+            keeper.claim()
+        keeper.close()
+
+
+# -- read-only, owner, network ------------------------------------------------------------------------------------------
+
+
+@needs_root
+def test_a_read_only_mount_can_be_looked_at_and_not_written(small: Path) -> None:
+    path = small / "jobs.wheel"
+    with Wheel.create(path) as wheel:
+        id_ = wheel.enqueue(b"x", delay=60)
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+    with Wheel(path) as wheel:
+        assert [m.payload for m in wheel.list()] == [b"x"]
+        assert wheel.get(id_) is not None
+        assert wheel.stats().pending == 1
+        assert not verify(open_directory(path, write=False)).damage
+        with pytest.raises(ReadOnly, match="cannot be written .*Read-only file system.* Try: check the mount"):
+            wheel.enqueue(b"y")
+        with pytest.raises(ReadOnly):
+            wheel.cancel(id_)
+    with pytest.raises(ReadOnly):
+        Keeper(path)
+
+
+def test_a_directory_that_may_not_be_written_says_so(wheel_dir: Path) -> None:
+    disk, _ = failing("open", "journal", errno.EACCES)
+    with Wheel(wheel_dir, disk=disk) as wheel, pytest.raises(ReadOnly, match="cannot be written"):
+        wheel.enqueue(b"x")
+
+
+@needs_root
+def test_another_users_wheel_is_not_written(wheel_dir: Path) -> None:
+    os.chown(wheel_dir, 12345, -1)
+    with Wheel(wheel_dir) as wheel:
+        assert wheel.stats().pending == 0
+        with pytest.raises(Unsafe, match=r"belongs to user 12345, you are 0. Try: run as its owner"):
+            wheel.enqueue(b"x")
+    with pytest.raises(Unsafe):
+        Keeper(wheel_dir)
+
+
+def test_a_directory_that_others_may_write_is_refused_with_the_command_that_mends_it(wheel_dir: Path) -> None:
+    wheel_dir.chmod(0o777)
+    with Wheel(wheel_dir) as wheel, pytest.raises(Unsafe, match="others may write .* Try: `chmod go-w"):
+        wheel.enqueue(b"x")
+    wheel_dir.chmod(0o700)
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"x", delay=60)
+
+
+def test_a_network_file_system_is_refused_unless_forced(
+    wheel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filewheel.directory, "file_system_type", lambda path: "nfs4")
+    with Wheel(wheel_dir) as wheel, pytest.raises(NetworkFileSystem, match=r"nfs4.* Try: use a local disk"):
+        wheel.enqueue(b"x")
+    with pytest.raises(NetworkFileSystem):
+        Keeper(wheel_dir)
+    with pytest.raises(NetworkFileSystem):
+        Wheel.create(tmp_path / "other")
+    with Wheel(wheel_dir, force=True) as wheel:
+        wheel.enqueue(b"x", delay=60)
+    Keeper(wheel_dir, force=True).close()
+
+
+def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        path = tmp_path / "w"
+        with Wheel.create(path) as wheel:
+            wheel.enqueue(b"x", delay=60)
+            with Keeper(path):
+                pass
+    finally:
+        os.umask(old)
+    assert path.stat().st_mode & 0o777 == 0o700
+    for item in path.rglob("*"):
+        assert item.stat().st_mode & 0o077 == 0, item
+    assert_whole(path)

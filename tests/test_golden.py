@@ -1,0 +1,197 @@
+"""The golden wheels of data/golden: made anew byte for byte, read as promised, never touched by reading.
+
+When the first test fails the format has changed: see docs/format.md, "Changing the format".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from filewheel import Damaged, Keeper, NewerFormat, Wheel
+from filewheel.directory import open_directory
+from filewheel.frame import FORMAT, Frame, Scanner
+from filewheel.manifest import read_manifest
+from filewheel.quarantine import items
+from filewheel.record import sort_out, split
+from filewheel.transfer import dump, from_json, load, to_json
+from filewheel.verify import verify
+from tests import golden
+from tests import support_reader as reader
+
+EXPECTED = [json.loads(line) for line in (golden.V1 / golden.EXPECTED).read_bytes().splitlines()]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the golden wheel that may be written to."""
+    path = tmp_path / "copy"
+    shutil.copytree(golden.V1, path)
+    path.chmod(0o700)
+    (path / golden.EXPECTED).unlink()
+    return path
+
+
+def test_the_golden_wheel_made_anew_is_the_committed_one_byte_for_byte(tmp_path: Path) -> None:
+    made = golden.make(tmp_path)
+    committed = golden.files_of(golden.V1)
+    assert made.keys() == committed.keys()
+    for name, data in committed.items():
+        assert made[name] == data, f"{name} differs: the format has changed (docs/format.md, section 16)"
+
+
+def test_the_committed_v1_is_of_the_present_format() -> None:
+    settings = json.loads((golden.V1 / "wheel.json").read_bytes())
+    assert settings["format"] == FORMAT == 1, "a new format needs golden files of its own"
+
+
+def test_a_wheel_opened_on_a_copy_yields_exactly_the_expected_messages(copy: Path) -> None:
+    with Wheel(copy) as wheel:
+        assert [to_json(m) for m in dump(wheel)] == EXPECTED
+        assert wheel.notes == []
+
+
+def test_the_golden_wheel_is_readable_in_place_and_reading_changes_nothing() -> None:
+    before = golden.files_of(golden.V1)
+    with Wheel(golden.V1) as wheel:
+        assert [str(m.id) for m in dump(wheel)] == [line["id"] for line in EXPECTED]
+        assert wheel.stats().pending + wheel.stats().dead == len(EXPECTED)
+    verify(open_directory(golden.V1, write=False))
+    assert golden.files_of(golden.V1) == before
+    assert not (golden.V1 / "keeper.lock").exists()
+
+
+def test_expected_lines_are_read_back_as_the_messages_they_were_made_from() -> None:
+    with Wheel(golden.V1) as wheel:
+        assert list(load((golden.V1 / golden.EXPECTED).read_bytes().splitlines())) == list(dump(wheel))
+    assert [to_json(from_json(line)) for line in EXPECTED] == EXPECTED
+
+
+def test_a_reader_written_from_the_page_alone_finds_the_same_messages() -> None:
+    contents = reader.read_wheel(golden.V1)
+    found = [
+        {
+            "id": reader.id_text(id_),
+            "topic": topic,
+            "headers": headers,
+            "attempt": attempt,
+            "enqueued_us": enqueued,
+            "root": root and reader.id_text(root),
+            "payload": payload,
+        }
+        for _, id_, root, enqueued, attempt, topic, headers, payload in contents.pending().values()
+    ]
+    expected = [
+        {key: line.get(key) for key in ("id", "topic", "headers", "attempt", "enqueued_us", "root")}
+        | {"payload": from_json(line).payload}
+        for line in EXPECTED
+    ]
+    assert found == expected
+
+
+def test_the_keeper_fires_the_expected_messages_in_order(copy: Path) -> None:
+    clock = golden.Clock()
+    fired = []
+    with Keeper(copy, background=False, clock=clock) as keeper:
+        for second in (0, 100, 1_000, 30_000):
+            clock.wall_us = (golden.START_S + second) * 1_000_000
+            for batch in keeper.batches(wait=False):
+                fired += [str(m.id) for m in batch]
+                keeper.ack(batch)
+    pending = [line["id"] for line in EXPECTED if not line.get("dead")]
+    assert fired == pending[:-1]  # the last is due at the end of the year 9999
+    with Wheel(copy) as wheel:
+        assert [str(m.id) for m in dump(wheel)] == [line["id"] for line in EXPECTED][-2:]
+
+
+def test_a_keeper_that_opens_and_closes_leaves_what_is_pending_as_it_was(copy: Path) -> None:
+    for _ in range(2):
+        Keeper(copy, background=False, clock=golden.Clock()).close()
+        with Wheel(copy) as wheel:
+            assert [to_json(m) for m in dump(wheel)] == EXPECTED
+    assert not verify(open_directory(copy, write=False)).damage
+
+
+def test_verify_finds_the_torn_frame_and_no_damage() -> None:
+    report = verify(open_directory(golden.V1, write=False))
+    assert report.damage == []
+    notes = [f"{f.name} {f.what}" for f in report.findings]
+    assert any("PRDCR002-000002.log a commit that never completed, at the end" in n for n in notes)
+    assert any("1800000090.slot left by a deal that never completed" in n for n in notes)
+
+
+def test_the_golden_wheel_holds_an_example_of_everything_on_the_page() -> None:
+    """Guards the golden files against becoming poorer when somebody makes them anew."""
+    directory = open_directory(golden.V1, write=False)
+    manifest = read_manifest(directory.disk, directory.seed, directory.path)
+    assert not manifest.doubt
+    assert manifest.unmatched
+    assert manifest.laps
+    assert {p.segment for p in manifest.positions.values()} == {1, 2}
+    assert any(p.offset and (golden.V1 / f"journal/{w}-000001.log").exists() for w, p in manifest.positions.items())
+    frames = {
+        name: [f for f in scan(directory.seed(name), data) if isinstance(f, Frame)]
+        for name, data in golden.files_of(golden.V1).items()
+        if name.startswith(("journal/", "laps/"))
+    }
+    main = frames["journal/PRDCR001-000001.log"]
+    assert any(f.puts == 1 and not f.drops for f in main), "a single put"
+    assert any(f.puts > 1 for f in main), "a batch"
+    assert any(f.drops and not f.puts for f in main), "a drop"
+    assert any(f.drops == f.puts == 1 for f in main), "a move"
+    assert main[-1].puts == main[-1].drops == 0, "a seal"
+    assert main[-1].synced == main[-1].number - 1
+    data = (golden.V1 / "journal/PRDCR001-000001.log").read_bytes()
+    assert len(data[main[-1].end :]) > 256, "a tail of zeros"
+    assert not data[main[-1].end :].strip(b"\0")
+    assert [f.number for f in main] == list(range(1, len(main) + 1))
+    one, two = frames["journal/PRDCR002-000001.log"], frames["journal/PRDCR002-000002.log"]
+    assert [f.number for f in (*one, *two)] == [1, 2], "numbers go on over a rotation"
+    assert two[0].synced == 1
+    slot = frames["laps/2000000/1800000011.slot"]
+    assert [(f.puts, f.drops) for f in slot] == [(1, 0), (0, 1)], "a slot with a drop"
+    assert [(f.number, f.synced) for f in slot] == [(1, 0), (2, 1)], "the deal, and what means nothing"
+    assert manifest.slots[1_800_000_010] < (golden.V1 / "laps/2000000/1800000010.slot").stat().st_size
+    assert 1_800_000_090 not in manifest.slots
+    assert any(sort_out(split(f.body))[1] for f in frames["laps/2000020.lap"]), "a lap file with a drop"
+    assert len(items(directory)) == 1
+    assert any(line.get("dead") for line in EXPECTED)
+    assert any("payload_b64" in line for line in EXPECTED)
+    assert any(line.get("payload") == "" for line in EXPECTED)
+    assert any(line["attempt"] for line in EXPECTED)
+
+
+def scan(seed: int, data: bytes) -> list[object]:
+    """Return the frames and gaps of a file."""
+    return list(Scanner(lambda size, at: data[at : at + size], 0, len(data), seed))
+
+
+def test_any_checkpoint_that_is_lost_gives_a_superset_of_the_expected_messages(copy: Path) -> None:
+    ids = {line["id"] for line in EXPECTED}
+    (copy / "checkpoint").unlink()
+    with Wheel(copy) as wheel:
+        assert ids <= {str(m.id) for m in dump(wheel)}
+    (copy / "checkpoint.old").unlink()
+    with Wheel(copy) as wheel:
+        assert ids <= {str(m.id) for m in dump(wheel)}
+
+
+def test_a_wheel_of_a_newer_format_is_refused_naming_both_versions(tmp_path: Path) -> None:
+    assert (golden.V2_NEWER / "wheel.json").read_bytes() == golden.newer_settings()
+    for where in (golden.V2_NEWER, shutil.copytree(golden.V2_NEWER, tmp_path / "copy")):
+        with pytest.raises(NewerFormat, match=f"has format 2; this filewheel reads up to format {FORMAT}"):
+            Wheel(where)
+    os.chmod(tmp_path / "copy", 0o700)
+    with pytest.raises(NewerFormat):
+        Keeper(tmp_path / "copy", wait=False)
+
+
+def test_a_newer_format_with_a_damaged_checksum_is_damage_not_news(tmp_path: Path) -> None:
+    data = golden.newer_settings().replace(b"something new", b"something NEW")
+    (tmp_path / "wheel.json").write_bytes(data)
+    with pytest.raises(Damaged):
+        Wheel(tmp_path)

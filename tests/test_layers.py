@@ -1,0 +1,122 @@
+"""The shape of the code: which module may import which, which may touch the disk or the clock, how long they may be."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import filewheel
+
+ROOT = Path(__file__).parent.parent
+LIBRARY = ROOT / "filewheel"
+
+# As the docstring of filewheel/__init__.py draws it: each imports only from modules named before it.
+ORDER = re.findall(r"^ {4}(.*)$", filewheel.__doc__ or "", re.MULTILINE)
+NAMES = [name for line in ORDER for name in line.replace("|", " ").split()]
+
+
+def modules() -> Iterator[Path]:
+    yield from sorted(p for p in LIBRARY.glob("*.py") if not p.name.startswith("_"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "filewheel":
+                yield from (f"filewheel.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_the_docstring_names_every_module_once() -> None:
+    assert sorted(NAMES) == sorted(p.stem for p in modules())
+
+
+@pytest.mark.parametrize("path", list(modules()), ids=lambda p: p.stem)
+def test_a_module_imports_only_from_modules_before_it(path: Path) -> None:
+    for name in imports(path):
+        if name.startswith("filewheel."):
+            other = name.split(".")[1]
+            assert NAMES.index(other) < NAMES.index(path.stem), f"{path.stem} imports {other}"
+
+
+def test_only_disk_makes_system_calls_on_files() -> None:
+    # directory makes the wheel's directory and checks its owner; owner looks at /proc; keeper and wheel ask for a pid.
+    allowed = {"disk", "directory", "owner"}
+    calls = re.compile(
+        r"\bos\.(open|read|write|p?read|p?write|fsync|fdatasync|rename|replace|unlink|mkdir|stat|listdir)\b"
+    )
+    for path in modules():
+        if path.stem not in allowed:
+            assert not calls.search(path.read_text()), path.name
+            assert not re.search(r"(?<![\w.])open\(", path.read_text()), path.name
+
+
+def test_only_clock_reads_the_time() -> None:
+    for path in modules():
+        if path.stem != "clock":
+            assert not re.search(
+                r"\btime\.(time|monotonic|time_ns|clock_gettime)|datetime\.now|utcnow", code_of(path)
+            ), path
+
+
+def code_of(path: Path) -> str:
+    """A module's code without its strings and comments."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+    return ast.unparse(tree)
+
+
+@pytest.mark.parametrize("package", ["filewheel", "cli"])
+def test_no_file_and_no_function_is_too_long_to_read(package: str) -> None:
+    for path in (ROOT / package).rglob("*.py"):
+        text = path.read_text()
+        assert text.count("\n") <= 480, f"{path.name} has {text.count(chr(10))} lines"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
+                assert node.end_lineno - node.lineno <= 60, f"{path.name}: {node.name}"
+
+
+@pytest.mark.parametrize("package", ["filewheel", "cli"])
+def test_every_file_says_why_it_exists(package: str) -> None:
+    for path in (ROOT / package).rglob("*.py"):
+        if path.name != "_version.py":
+            assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+def test_every_public_function_of_the_library_is_documented() -> None:
+    for path in modules():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                members = [m for m in node.body if isinstance(m, ast.FunctionDef) and not m.name.startswith("_")]
+                if any(isinstance(b, ast.Name) and b.id in ("Protocol",) for b in node.bases):
+                    continue
+                for member in members:
+                    # The methods of a disk and of a clock are described by their protocols.
+                    if path.stem in ("disk", "clock") or _is_overload(member):
+                        continue
+                    assert ast.get_docstring(member), f"{path.stem}.{node.name}.{member.name}"
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                assert ast.get_docstring(node), f"{path.stem}.{node.name}"
+
+
+def _is_overload(node: ast.FunctionDef) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list)
+
+
+def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
+    assert list(filewheel.__all__) == sorted(filewheel.__all__)
+    for name in filewheel.__all__:
+        assert hasattr(filewheel, name)
+    public = {n for n in vars(filewheel) if not n.startswith("_")} - {p.stem for p in modules()}
+    assert public == set(filewheel.__all__) - {"__version__"}
