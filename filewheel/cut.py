@@ -17,8 +17,8 @@ from filewheel.errors import Damaged
 from filewheel.frame import Frame, Scanner
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position
-from filewheel.message import US_PER_S, due_of
-from filewheel.record import ID, sort_out, split
+from filewheel.message import US_PER_S, due_of, id_after
+from filewheel.record import ID, PUT_PREFIX, sort_out, split
 from filewheel.tail import Tail
 
 Files = tuple[set[int], set[int]]
@@ -52,22 +52,25 @@ class Cut:
         for drop in drops:
             self.drops[drop[ID]] = drop[20]
 
-    def take_apart(self, base: Manifest, puts: set[bytes] | None, finished: Files, slots: int) -> None:
-        """Take the drops out of the frames that meet one of `puts` or a file; with None, out of all.
+    def take_apart(
+        self, base: Manifest, puts: list[bytes], coming: set[bytes] | None, finished: Files, slots: int
+    ) -> None:
+        """Take the drops out of the frames that meet a put (one of these, or one to come) or a file.
 
         Most acknowledgements meet neither: their second has fired and its file is gone. To take each apart would
-        cost memory and time for nothing.
+        cost memory and time for nothing. With `coming` unknown, all are taken apart.
         """
         if not self.drop_frames:
             return
-        ids = sorted(puts or ())
+        later = sorted(coming or ())
         seconds = sorted(base.slots.keys() - finished[0])
         laps = sorted(base.laps.keys() - finished[1])
         for frame in self.drop_frames:
             low, high = due_of(frame.first) // US_PER_S, due_of(frame.last) // US_PER_S
             if (
-                puts is None
-                or _meets(ids, frame.first, frame.last)
+                coming is None
+                or _meets(puts, PUT_PREFIX + frame.first, PUT_PREFIX + id_after(frame.last))
+                or _meets(later, frame.first, frame.last)
                 or _meets(seconds, low, high)
                 or _meets(laps, low // slots, high // slots)
             ):

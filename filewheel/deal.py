@@ -24,13 +24,13 @@ from filewheel.disk import Disk
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position, write_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
-from filewheel.record import ID, pack_drop
+from filewheel.record import DROP_PREFIX, ID, PUT_PREFIX, pack_drop
 from filewheel.slot import append
 from filewheel.tail import Tail
 from filewheel.window import Budget, Span, read_window
 
 CHUNK_BYTES = 24 << 20
-CHUNK_RECORDS = 200_000
+CHUNK_RECORDS = 150_000
 _SYNC_EACH_MAX = 16
 _OPEN_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 
@@ -149,20 +149,21 @@ class Deal:
     # -- writing: D4 to D6 -----------------------------------------------------------------------------------
 
     def _write(self, cut: Cut, base: Manifest, new: Manifest, finished: Files) -> None:
-        puts = {r[ID]: r for r in cut.puts}
+        puts, cut.puts = sorted(cut.puts), []
         self._keep_from_expiry(puts, finished)
         coming = puts_above(self._ledger, cut, self._chunk_bytes)
-        known = None if coming is None else puts.keys() | coming
-        cut.take_apart(base, known, finished, self._dir.settings.slots)
-        loose: list[bytes] = []
+        cut.take_apart(base, puts, coming, finished, self._dir.settings.slots)
+        matched: set[bytes] = set()
         # D3: a put is left out only for a drop below the same cut.
-        for id_, reason in cut.drops.items():
-            # D4: in doubt, a file may hold the put already, and needs its drop.
-            if puts.pop(id_, None) is None or base.doubt:
-                loose.append(pack_drop(id_, reason))
-        still = {r[ID] for r in loose}.union(i for i in base.unmatched if puts.pop(i, None) is None)
-        # D1: a drop whose put is yet to be dealt goes on to the next deal, or the put would come back.
-        new.unmatched = sorted(still if coming is None else still & coming)
+        if cut.drops or base.unmatched:
+            gone = cut.drops.keys() | set(base.unmatched)
+            matched = {r[ID] for r in puts if r[ID] in gone}
+            puts = [r for r in puts if r[ID] not in matched]
+            still = gone - matched
+            # D1: a drop whose put is yet to be dealt goes on to the next deal, or the put would come back.
+            new.unmatched = sorted(still if coming is None else still & coming)
+        # D4: in doubt, a file may hold the put already, and needs its drop.
+        loose = sorted(pack_drop(i, r) for i, r in cut.drops.items() if i not in matched or base.doubt)
         # D5: one reading of the clock for the whole deal.
         near = self._dir.settings.lap_of(self._ledger.clock.now_us() // US_PER_S)
         loose = self._without_finished(loose, new, finished)
@@ -170,19 +171,21 @@ class Deal:
             for lap in (near, near + 1):
                 if lap in new.laps and lap not in finished[1]:
                     self._open_lap(lap, new)
-        self._write_records(sorted(puts.values()), sorted(loose), new, near)
+        self._write_records(puts, loose, new, near)
         self._done.puts = len(puts)
         self._done.drops = len(loose)
 
-    def _keep_from_expiry(self, puts: dict[bytes, bytes], finished: Files) -> None:
+    def _keep_from_expiry(self, puts: list[bytes], finished: Files) -> None:
         """Keep a finished file that this deal may append to: it goes with the next one (X3).
 
         Comes before any drop is looked at: a file that stays needs its drops.
         """
-        if finished[0] or finished[1]:
-            seconds = {due_of(i) // US_PER_S for i in puts}
-            finished[0].difference_update(seconds)
-            finished[1].difference_update({self._dir.settings.lap_of(s) for s in seconds})
+        slots = self._dir.settings.slots
+        for numbers, seconds in ((finished[0], 1), (finished[1], slots)):
+            for number in list(numbers):
+                low, high = (PUT_PREFIX + id_floor(n * seconds * US_PER_S) for n in (number, number + 1))
+                if bisect_left(puts, low) != bisect_left(puts, high):
+                    numbers.discard(number)
 
     def _without_finished(self, drops: list[bytes], new: Manifest, finished: Files) -> list[bytes]:
         """Leave out the drops for files that go: they go with their puts."""
@@ -216,8 +219,8 @@ class Deal:
             lap = settings.lap_of(second)
             in_lap_file = self._goes_to_lap_file(lap, second, new, near)
             end = id_floor((lap + 1) * settings.slots * US_PER_S if in_lap_file else (second + 1) * US_PER_S)
-            upto = bisect_left(puts, end, at, key=_id)
-            drop_upto = bisect_left(drops, end, dropped, key=_id)
+            upto = bisect_left(puts, PUT_PREFIX + end, at)
+            drop_upto = bisect_left(drops, DROP_PREFIX + end, dropped) if dropped < len(drops) else dropped
             lengths, key = (new.laps, lap) if in_lap_file else (new.slots, second)
             length = lengths.get(key, 0)
             mine = drops[dropped:drop_upto] if length else []
@@ -370,7 +373,3 @@ def flush_file(disk: Disk, name: str) -> None:
         disk.fdatasync(fd)
     finally:
         disk.close(fd)
-
-
-def _id(record: bytes) -> bytes:
-    return record[ID]

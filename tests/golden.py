@@ -18,12 +18,12 @@ import shutil
 import sys
 import tempfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from filewheel import layout
 from filewheel.deal import Deal
-from filewheel.frame import seal
 from filewheel.journal import Journal
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, MessageId, to_datetime
@@ -62,7 +62,7 @@ class Clock:
         self.wall_us += us
 
 
-def named(writer: str, sequence: int = 1):  # type: ignore[no-untyped-def]
+def named(writer: str, sequence: int = 1) -> Callable[[int], bytes]:
     """Return an entropy that gives a writer this name and this first sequence number."""
     number = 0
     for char in writer:
@@ -70,8 +70,11 @@ def named(writer: str, sequence: int = 1):  # type: ignore[no-untyped-def]
     return lambda size: (number if size == 5 else sequence).to_bytes(size, "big")
 
 
-def make_v1(path: Path) -> list[dict[str, Any]]:
-    """Make the wheel of format 1 at `path`; return what is pending in it, as objects for JSON."""
+def make_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
+    """Live through the story in `path`, copy the wheel to `copy` while its keeper and a producer are at work.
+
+    Such a copy is what a power cut leaves. Returns what is pending in it, as objects for JSON.
+    """
     clock = Clock()
     made = iter([bytes(range(16, 32)), SALT])
     Wheel.create(path, clock=clock, entropy=lambda size: next(made)).close()
@@ -87,83 +90,72 @@ def make_v1(path: Path) -> list[dict[str, Any]]:
     a.enqueue_many([b"same second 1", b"same second 2", b"same second 3"], at=[_at(10.5), _at(10.25), _at(10)])
     cancelled = a.enqueue(b"cancelled in its slot", at=_at(11))
     moved = a.enqueue(b"moved out of its slot", at=_at(12))
-    a.enqueue(b"in the next lap", at=_at(905))
+    next_lap = a.enqueue(b"in the next lap", at=_at(905))
     far = a.enqueue(b"in a far lap, cancelled there", at=_at(18_000))
     a.enqueue(b"in the same far lap", at=_at(18_899.999999))
     # A put whose topic is a number: its checksum holds and it is not a message. It ends in quarantine.
     strange = PUT_PREFIX + MessageId.make((START_S + 4) * US_PER_S, 1, 1)
     strange += pack_middle(clock.now_us(), "", None)[:-2] + b"\x07\x80" + pack_payload(b"strange")
-    a._writer().append([strange], 1)
+    a._journal.append([strange], 1)
 
     keeper = Keeper(path, background=False, clock=clock, entropy=named("KEEPER01"))
-    _deal(keeper)
+    ledger = keeper._ledger
+    Deal(ledger, spread=True).run()
     a.cancel_many([cancelled, far])
     a.reschedule(moved, at=_at(50))
-    _deal(keeper)
+    Deal(ledger, spread=True).run()
 
     clock.advance(5 * US_PER_S)
     batch = {m.payload: m for m in keeper.claim()}
     keeper.ack(batch[b"acknowledged"])
     keeper.nack(batch[b"put back once"], delay=300)
     keeper.bury(batch[b"buried"], reason="no handler is called mail")
-    _deal(keeper)
+    Deal(ledger, spread=True, finished=lambda: ({START_S + n for n in (1, 2, 3, 4)}, set())).run()
 
     # What C cancels lies in A's journal, above the cut of a deal that has room for one record only: unmatched.
     late = a.enqueue(b"dropped before it is dealt", at=_at(70))
     c = Wheel(path, clock=clock, entropy=named("CANCE001"))
     c.cancel(late)
     c.close()
-    keeper._ledger.ingest(test_locks=True)
-    _deal(keeper, chunk_records=1)
-
-    keeper.ack(batch[b"late, and acknowledged after the last deal"])
+    Deal(ledger, spread=True, chunk_records=1).run()
     _deal_in_vain(keeper)
-    _die(keeper)
 
-    # Undealt: everything from here on, and what the keeper wrote last.
+    # Undealt: everything from here on.
+    keeper.ack(batch[b"late, and acknowledged after the last deal"])
     a.enqueue(b"plain", at=_at(60))
     a.enqueue(b"", at=_at(61), topic="empty")
-    a.enqueue(bytes(range(128, 256)), at=_at(62), topic="bytes", headers={"a": "", "": "b", "µ": "\x00\n\"\\"})
+    a.enqueue(bytes(range(128, 256)), at=_at(62), topic="bytes", headers={"a": "", "": "b", "µ": '\x00\n"\\'})
     a.enqueue_many(
         [b"batch %d" % n for n in range(4)],
         at=[_at(63), _at(7_200), _at(0), _at(63)],
         topic=["", "x.y", "ü", "x"],
     )
     a.enqueue(b"z" * 300, at=_at(64))
-    gone = a.enqueue(b"cancelled in the journal", at=_at(65))
-    a.cancel(gone)
+    a.cancel(a.enqueue(b"cancelled in the journal", at=_at(65)))
     here = a.enqueue(b"moved in the journal", at=_at(66), topic="move", headers={"k": "v"})
     a.reschedule(here, at=_at(66.000001))
-    a.reschedule(moved_to(a, b"in the next lap"), at=_at(253_402_300_799 - START_S))  # the last second there is
+    a.reschedule(next_lap, at=_at(253_402_300_799 - START_S))  # the last second there is
     a.close()
 
-    # B goes on in a second segment, and dies in the middle of a write.
+    # B goes on in a second segment, and loses its last frame half written.
     b = Wheel(path, clock=clock, entropy=named("PRDCR002", (1 << 29) - 1))
     b.enqueue(b"before the rotation", at=_at(80))
-    b._writer().on_segment_end = None  # else a thread would tidy up: what it did would depend on when
     b._writer().rotate()
-    b.enqueue(b"after the rotation", at=_at(81))
-    _die_writing(b)
+    b.enqueue(b"after the rotation", at=_at(81), sync="never")
+    b.enqueue(b"never confirmed" * 9, at=_at(82), sync="never")
 
-    with Wheel(path, clock=clock) as wheel:
+    shutil.copytree(path, copy, ignore=lambda where, names: set(names) & _LEFT_OUT)
+    torn = copy / layout.segment("PRDCR002", 2)
+    os.truncate(torn, torn.stat().st_size - 100)
+    b.close()
+    keeper.close()
+    with Wheel(copy, clock=clock) as wheel:
         return [to_json(message) for message in dump(wheel)]
-
-
-def moved_to(wheel: Wheel, payload: bytes) -> MessageId:
-    """Find a message by its payload."""
-    return next(m.id for m in wheel.list() if m.payload == payload)
 
 
 def _at(seconds: float) -> Any:
     """Return the time that many seconds after the start, exactly."""
     return to_datetime(START_S * US_PER_S + round(seconds * US_PER_S))
-
-
-def _deal(keeper: Keeper, **options: int) -> None:
-    keeper._ledger.own.flush()
-    with keeper._lock:
-        keeper._ledger.ingest(test_locks=True)
-    Deal(keeper._ledger, spread=True, finished=keeper._housekeeper.finished, **options).run()
 
 
 def _deal_in_vain(keeper: Keeper) -> None:
@@ -174,37 +166,6 @@ def _deal_in_vain(keeper: Keeper) -> None:
         length = keeper._ledger.manifest.slots.get(second, 0)
         _, fd = append(keeper._dir, name, length, [put], [], deal=keeper._ledger.manifest.deal + 1)
         keeper._disk.close(fd)
-
-
-def _die(keeper: Keeper) -> None:
-    """End a keeper as a kill does: its files are closed, and nothing more is written."""
-    _let_go(keeper._ledger.own)
-    keeper._ledger.handles.close()
-    assert keeper._hints is not None
-    keeper._disk.close(keeper._hints)
-    keeper._owner.release()
-    keeper._closed = True
-
-
-def _die_writing(wheel: Wheel) -> None:
-    """End a producer in the middle of a write: half of a frame is in the file."""
-    journal = wheel._writer()
-    id_ = journal.new_id((START_S + 82) * US_PER_S)
-    body = PUT_PREFIX + id_ + pack_middle(START_S * US_PER_S, "", None) + pack_payload(b"never confirmed" * 9)
-    frame = seal(
-        body, seed=journal._seed, offset=journal.offset, number=journal.number + 1, synced=journal.synced,
-        puts=1, drops=0, first=id_, last=id_,
-    )  # fmt: skip
-    wheel._dir.disk.pwrite(journal._fd, frame[: len(frame) // 2], journal.offset)
-    _let_go(journal)
-    wheel._closed = True
-
-
-def _let_go(journal: Journal) -> None:
-    if journal._fd >= 0:
-        journal._disk.close(journal._fd)
-    journal._fd = -1
-    journal._closed = True
 
 
 def newer_settings() -> bytes:
@@ -220,18 +181,13 @@ def lines(pending: list[dict[str, Any]]) -> bytes:
 
 def files_of(path: Path) -> dict[str, bytes]:
     """Return the golden files below a directory: name → bytes."""
-    return {
-        p.relative_to(path).as_posix(): p.read_bytes()
-        for p in sorted(path.rglob("*"))
-        if p.is_file() and p.name not in _LEFT_OUT
-    }
+    return {p.relative_to(path).as_posix(): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
 
 
 def make(path: Path) -> dict[str, bytes]:
     """Make the golden files of format 1 in `path`, an empty directory; return name → bytes."""
-    wheel = path / "made"
-    pending = make_v1(wheel)
-    return files_of(wheel) | {EXPECTED: lines(pending)}
+    pending = make_v1(path / "lived", path / "copy")
+    return files_of(path / "copy") | {EXPECTED: lines(pending)}
 
 
 def main() -> None:

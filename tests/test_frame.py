@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -39,6 +40,11 @@ def extents() -> list[tuple[int, int, int]]:
     return [(f.number, f.offset, f.offset + HEADER_BYTES + len(f.body)) for f in FRAMES]
 
 
+def at_their_place(data: bytes) -> list[Frame]:
+    """Return the frames of FILE that stand unchanged where they stood."""
+    return [f for f, (_, start, end) in zip(FRAMES, extents(), strict=True) if data[start:end] == FILE[start:end]]
+
+
 # -- what was written is read -----------------------------------------------------------------------------------
 
 
@@ -47,7 +53,7 @@ def test_a_run_of_frames_is_read_back_whole() -> None:
     assert [f.number for f in FRAMES] == [1, 2, 3, 4, 5, 6]
     assert [f.synced for f in FRAMES] == [0, 1, 2, 3, 4, 5]
     assert FRAMES[-1].end == len(FILE)
-    assert all(a.end == b.offset for a, b in zip(FRAMES, FRAMES[1:], strict=False))
+    assert all(a.end == b.offset for a, b in pairwise(FRAMES))
     assert len(scan(FILE, SEED)) == len(BODIES)
 
 
@@ -148,22 +154,21 @@ def test_a_file_that_lacks_the_padding_of_its_last_frame_is_whole() -> None:
 def test_bytes_written_over_frames_lose_exactly_those_that_they_change(at: int, junk: bytes) -> None:
     junk = junk[: len(FILE) - at]
     data = FILE[:at] + junk + FILE[at + len(junk) :]
-    same = [f for f, (_, start, end) in zip(FRAMES, extents(), strict=True) if data[start:end] == FILE[start:end]]
-    assert frames_of(scan(data, SEED)) == same
+    assert frames_of(scan(data, SEED)) == at_their_place(data)
 
 
 @given(st.integers(0, len(FILE)), st.binary(min_size=1, max_size=200))
 def test_bytes_put_between_frames_leave_only_what_is_still_at_its_place(at: int, junk: bytes) -> None:
     data = FILE[:at] + junk + FILE[at:]
     found = frames_of(scan(data, SEED))
-    assert found == [f for f, (_, start, end) in zip(FRAMES, extents(), strict=True) if data[start:end] == FILE[start:end]]
+    assert found == at_their_place(data)
 
 
 @given(st.integers(0, len(FILE)), st.integers(1, 200))
 def test_bytes_taken_out_between_frames_leave_only_what_is_still_at_its_place(at: int, size: int) -> None:
     data = FILE[:at] + FILE[at + size :]
     found = frames_of(scan(data, SEED))
-    assert found == [f for f, (_, start, end) in zip(FRAMES, extents(), strict=True) if data[start:end] == FILE[start:end]]
+    assert found == at_their_place(data)
 
 
 @given(st.binary(max_size=2_000), U32)
@@ -324,15 +329,11 @@ def test_headers_alone_are_read_without_looking_at_bodies() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12), st.integers(0, 31), st.integers(0, 31))
-def test_a_range_of_ids_yields_exactly_the_frames_that_meet_it(
-    ranges: list[tuple[int, int]], lo: int, hi: int
-) -> None:
+def test_a_range_of_ids_yields_exactly_the_frames_that_meet_it(ranges: list[tuple[int, int]], lo: int, hi: int) -> None:
     data = b""
     for n, (a, b) in enumerate(ranges):
         first, last = min(a, b).to_bytes(16, "big"), max(a, b).to_bytes(16, "big")
-        data += seal(
-            b"z" * n, seed=SEED, offset=len(data), number=n, synced=0, puts=1, drops=0, first=first, last=last
-        )
+        data += seal(b"z" * n, seed=SEED, offset=len(data), number=n, synced=0, puts=1, drops=0, first=first, last=last)
     found = Scanner(reading(data), 0, len(data), SEED, lo=lo.to_bytes(16, "big"), hi=hi.to_bytes(16, "big"))
     expected = [n for n, (a, b) in enumerate(ranges) if max(a, b) >= lo and min(a, b) < hi]
     assert [f.number for f in found if isinstance(f, Frame)] == expected

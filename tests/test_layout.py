@@ -60,7 +60,13 @@ HOSTILE = [
     *("1.slots", "00.slot", "1.slot.tmp", ".1.slot", "AAAAAAAA-1.log", "AAAAAAAA-00001.log", "AAAAAAAA-0000001.log"),
     *("AAAAAAAA-1000000000000.log", "AAAAAAA-000001.log", "AAAAAAAAA-000001.log", "aaaaaaaa-000001.log"),
     *("AAAAAAAI-000001.log", "AAAAAAAU-000001.log", "AAAAAAAA-00000a.log", "AAAAAAAA-000001.log.gz"),
-    *("AAAAAAAA-000001.log~", "AAAAAAAA_000001.log", "AAAAAAAA-00000１.log", "AAAAAAAA-000001.log\n", "../AAAAAAAA-000001.log"),
+    *(
+        "AAAAAAAA-000001.log~",
+        "AAAAAAAA_000001.log",
+        "AAAAAAAA-00000１.log",
+        "AAAAAAAA-000001.log\n",
+        "../AAAAAAAA-000001.log",
+    ),
     *("checkpoint", "wheel.json", "\udcff.lap"),
 ]
 
@@ -74,12 +80,14 @@ def test_a_hostile_name_is_no_file_of_ours(name: str) -> None:
     assert not layout.is_segment_tmp(name)
 
 
-@pytest.mark.xfail(reason="n counts from 1, and a tail never reads segment 0, but parse accepts it; reported", strict=True)
+@pytest.mark.xfail(reason="n counts from 1; a tail never reads segment 0; reported", strict=True)
 def test_a_segment_with_number_0_is_no_file_of_ours() -> None:
     assert layout.parse_segment("AAAAAAAA-000000.log") is None
 
 
-@pytest.mark.parametrize("name", ["AAAAAAAA-000001.tmp", ".AAAAAAAA-000001.log", ".AAAAAAAA-000001.tmp~", "..tmp", ".x.tmp"])
+@pytest.mark.parametrize(
+    "name", ["AAAAAAAA-000001.tmp", ".AAAAAAAA-000001.log", ".AAAAAAAA-000001.tmp~", "..tmp", ".x.tmp"]
+)
 def test_a_name_that_only_looks_temporary_is_not_swept(name: str) -> None:
     assert not layout.is_segment_tmp(name)
 

@@ -97,7 +97,11 @@ def test_headers_within_their_limits_pass(headers: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{str(n): "" for n in range(HEADERS_MAX + 1)}, {"k": "v" * HEADERS_BYTES_MAX}, {"ü": "ü" * (HEADERS_BYTES_MAX // 2)}],
+    [
+        {str(n): "" for n in range(HEADERS_MAX + 1)},
+        {"k": "v" * HEADERS_BYTES_MAX},
+        {"ü": "ü" * (HEADERS_BYTES_MAX // 2)},
+    ],
 )
 def test_headers_over_a_limit_are_too_large(headers: dict[str, str]) -> None:
     with pytest.raises(TooLarge):

@@ -23,6 +23,7 @@ NEW_YORK = ZoneInfo("America/New_York")
 LORD_HOWE = ZoneInfo("Australia/Lord_Howe")  # half an hour of summer time
 APIA = ZoneInfo("Pacific/Apia")  # skipped 2011-12-30 whole
 KATHMANDU = ZoneInfo("Asia/Kathmandu")  # +05:45
+ZONES = [BERLIN, NEW_YORK, LORD_HOWE, UTC]
 NOW_US = 1_800_000_000 * US_PER_S
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ONE_US = timedelta(microseconds=1)
@@ -66,13 +67,15 @@ def test_a_float_delay_is_never_early_by_more_than_a_float_can_tell(delay: float
     assert delay_us(delay) <= exact + 2
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf"), "5", b"5", None, True, False, Decimal(5), 1j])
+@pytest.mark.parametrize(
+    "wrong", [float("nan"), float("inf"), float("-inf"), "5", b"5", None, True, False, Decimal(5), 1j]
+)
 def test_what_is_not_a_delay_is_refused(wrong: Any) -> None:
     with pytest.raises(BadArgument):
         delay_us(wrong)
 
 
-@pytest.mark.xfail(reason="1e305 s × 10⁶ overflows a float: OverflowError instead of BadArgument; reported", strict=True)
+@pytest.mark.xfail(reason="1e305 s × 10⁶ overflows a float: OverflowError; reported", strict=True)
 def test_a_delay_that_overflows_a_float_is_refused_as_too_late() -> None:
     with pytest.raises(BadArgument):
         due_from(NOW_US, delay=1e305, at=None)
@@ -118,7 +121,7 @@ def test_epoch_seconds_as_a_float_are_never_early(us: int) -> None:
 
 def test_a_naive_datetime_is_refused_with_a_hint_how_to_give_it_a_zone() -> None:
     with pytest.raises(BadArgument) as caught:
-        at_us(datetime(2027, 1, 1))  # noqa: DTZ001
+        at_us(datetime(2027, 1, 1))
     assert "no time zone" in caught.value.what
     assert caught.value.hint is not None
     assert "timezone.utc" in caught.value.hint
@@ -247,7 +250,9 @@ def test_what_is_not_a_duration_is_refused_with_examples(text: str) -> None:
         parse_duration(text)
 
 
-@pytest.mark.parametrize(("text", "us"), [("0.0000001", 1), ("1.0000001s", 1_000_001), ("0.0001ms", 1), ("1.0001ms", 1_001)])
+@pytest.mark.parametrize(
+    ("text", "us"), [("0.0000001", 1), ("1.0000001s", 1_000_001), ("0.0001ms", 1), ("1.0001ms", 1_001)]
+)
 def test_a_duration_below_a_microsecond_is_rounded_up(text: str, us: int) -> None:
     assert parse_duration(text) == us
 
@@ -352,7 +357,7 @@ def test_a_time_of_day_in_the_second_passage_of_a_repeated_hour_is_a_few_minutes
 
 
 @given(
-    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.sampled_from([BERLIN, NEW_YORK, LORD_HOWE, UTC])),
+    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.sampled_from(ZONES)),
     st.integers(0, 23),
     st.integers(0, 59),
 )

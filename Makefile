@@ -1,0 +1,55 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both set themselves up with nothing but python3 and make.
+
+VENV   ?= .venv
+BUDGET ?= 20m
+PYTHON := $(firstword $(foreach p,python3.13 python3.12 python3.11 python3 python,$(shell command -v $(p) 2>/dev/null)))
+BIN    := $(VENV)/bin
+GROUP   = $(BIN)/python -c 'import sys, tomllib; \
+	groups = tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]; \
+	expand = lambda n: [x for i in groups[n] for x in (expand(i["include-group"]) if isinstance(i, dict) else [i])]; \
+	print("\n".join(expand(sys.argv[1])))'
+
+.PHONY: demo test lint types bench crash clean help
+
+help: ## show what there is
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/\t/'
+
+demo: $(VENV)/.ready ## see it work, in under 20 seconds
+	@$(BIN)/filewheel demo
+
+test: $(VENV)/.ready-test ## run every test that this machine can run
+	$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(VENV)/.ready-dev ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready-dev ## mypy, strict
+	$(BIN)/mypy
+
+bench: $(VENV)/.ready ## the figures of README and docs/benchmarks.md
+	$(BIN)/filewheel bench all
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "filewheel needs python3 (3.11 or later) on the PATH" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "filewheel needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "no venv: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
+
+$(VENV)/.ready: pyproject.toml | $(VENV)/bin/python
+	@echo "setting up $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.ready-test: $(VENV)/.ready
+	@$(GROUP) test | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	@$(GROUP) dev | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
+clean: ## remove everything that was made here
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,101 @@
+"""Every line of an example in the help is run in a shell, as a person would type it, and does what it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from cli.main import cli
+from filewheel import Message, MessageId, Wheel
+from filewheel.message import DEAD_US
+from tests.cli_support import environment, invoke
+from tests.conftest import assert_whole
+
+_NOT_HERE = {"bench"}  # measures for minutes; its own tests run it small
+
+
+def _commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            if name not in _NOT_HERE:
+                yield from _commands(inner, (*path, name))
+
+
+def _examples(path: tuple[str, ...]) -> list[str]:
+    text = invoke(*path, "--help").out
+    return [line.strip()[2:] for line in text.splitlines() if line.strip().startswith("$ filewheel") or "$ " in line[:8]]
+
+
+COMMANDS = [path for path, _ in _commands(cli)]
+
+
+def _prepare(where: Path, *, with_wheel: bool) -> None:
+    """A directory with a command on the PATH, a wheel with a bit of everything, and a dump of another."""
+    (where / "bin").mkdir()
+    command = where / "bin" / "filewheel"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m cli "$@"\n')
+    command.chmod(0o755)
+    handler = where / "remind.sh"
+    handler.write_text("#!/bin/sh\ncat > handled\n")
+    handler.chmod(0o755)
+    with Wheel.create(where / "other.wheel") as other:
+        other.enqueue(b"from a backup", delay=3600)
+    dump = invoke("-C", where / "other.wheel", "dump").raw
+    (where / "backup.jsonl").write_bytes(dump)
+    if with_wheel:
+        with Wheel.create(where / "wheel") as wheel:
+            wheel.enqueue(b"due", delay=0, topic="mail")
+            wheel.enqueue(b"soon", delay=1800, topic="mail.welcome", headers={"to": "ann"})
+            wheel.enqueue(b"later", delay=86_400 * 3, topic="trial")
+            alive = MessageId.make(1_700_000_000_000_000, 7, 1)
+            dead = MessageId.make(DEAD_US + 1_700_000_100_000_000, 7, 2)
+            wheel.add([Message(dead, b"died", "webhook", {"filewheel.reason": "exit code 1"}, 6, 0, alive)])
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "filewheel")
+def test_the_examples_in_the_help_work(path: tuple[str, ...], tmp_path: Path) -> None:
+    lines = _examples(path)
+    assert lines, path
+    _prepare(tmp_path, with_wheel=path not in ((), ("init",)))
+    for line in lines:
+        _run(_adapted(line, tmp_path), tmp_path)
+    for wheel in tmp_path.glob("*wheel"):
+        assert_whole(wheel)
+
+
+def _adapted(line: str, where: Path) -> str:
+    """What an example writes to /tmp goes to the test's directory; --until-empty need not wait for three days."""
+    line = line.replace("/tmp/", f"{where}/")
+    if "--until-empty" in line:
+        line = f"filewheel cancel --all --topic trial --yes; filewheel cancel --all --topic mail.welcome --yes; {line}"
+    return line
+
+
+def _run(line: str, where: Path) -> None:
+    env = environment(PATH=f"{where / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    endless = " run " in line and "--once" not in line and "--until-empty" not in line
+    shell = subprocess.Popen(
+        ["sh", "-c", f"exec {line}" if endless else line],
+        cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    if endless:
+        end = time.monotonic() + 20
+        while not (where / "handled").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        shell.send_signal(signal.SIGTERM)
+    out, err = shell.communicate(timeout=60)
+    assert shell.returncode == 0, (line, out, err)
+    assert "Traceback" not in err
+    assert "Error" not in err, (line, err)

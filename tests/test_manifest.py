@@ -1,0 +1,216 @@
+"""The checkpoint: written whole, read back, and what is done when it cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from filewheel.directory import Directory
+from filewheel.errors import Damaged
+from filewheel.frame import Frame, seal
+from filewheel.manifest import START, Manifest, Position, decode, encode, read_manifest, write_manifest
+from filewheel.message import ID_END, ID_MIN, base32
+from tests.support_wheel import flip, frames_of, make_directory, scan
+
+COUNTS = st.integers(0, (1 << 63) - 1)
+WRITERS = st.integers(0, (1 << 40) - 1).map(lambda n: base32(n, 8))
+MANIFESTS = st.builds(
+    Manifest,
+    deal=COUNTS,
+    keeper=st.just("") | WRITERS,
+    positions=st.dictionaries(WRITERS, st.builds(Position, COUNTS, COUNTS, COUNTS), max_size=8),
+    laps=st.dictionaries(COUNTS, COUNTS, max_size=8),
+    slots=st.dictionaries(COUNTS, COUNTS, max_size=8),
+    unmatched=st.lists(st.binary(min_size=16, max_size=16), max_size=8),
+)
+FULL = Manifest(
+    deal=7,
+    keeper="KEEPER01",
+    positions={"BBBBBBBB": Position(2, 4096, 17), "AAAAAAAA": START},
+    laps={2_000_020: 288, 3: 8},
+    slots={1_800_000_010: 216},
+    unmatched=[b"i" * 16, b"j" * 16],
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return make_directory(tmp_path / "w")
+
+
+def read(directory: Directory) -> Manifest:
+    return read_manifest(directory.disk, directory.seed, directory.path)
+
+
+def write(directory: Directory, manifest: Manifest) -> None:
+    write_manifest(directory.disk, manifest, directory.seed)
+
+
+def place(directory: Directory, name: str) -> Path:
+    return Path(directory.path) / name
+
+
+@given(MANIFESTS, st.integers(0, (1 << 32) - 1))
+def test_a_manifest_that_was_encoded_is_decoded_as_it_was(manifest: Manifest, seed: int) -> None:
+    (frame,) = frames_of(scan(encode(manifest, seed), seed))
+    assert decode(frame, "p") == manifest
+    assert frame.number == manifest.deal
+    assert (frame.puts, frame.drops, frame.synced, frame.first, frame.last) == (0, 0, 0, ID_END, ID_MIN)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(MANIFESTS)
+def test_a_manifest_that_was_written_is_read_without_doubt(directory: Directory, manifest: Manifest) -> None:
+    write(directory, manifest)
+    assert read(directory) == manifest
+    assert not read(directory).doubt
+
+
+def test_equal_manifests_are_equal_bytes_in_whatever_order_they_were_made() -> None:
+    other = FULL.copy()
+    other.positions = dict(reversed(FULL.positions.items()))
+    other.laps = dict(reversed(FULL.laps.items()))
+    assert encode(other, 5) == encode(FULL, 5)
+
+
+def test_a_copy_can_be_changed_without_changing_the_original() -> None:
+    copy = FULL.copy()
+    assert copy == FULL
+    copy.positions.clear()
+    copy.laps[1] = 1
+    copy.slots.clear()
+    copy.unmatched.append(b"k" * 16)
+    assert FULL.positions
+    assert 1 not in FULL.laps
+    assert FULL.slots
+    assert len(FULL.unmatched) == 2
+
+
+def test_a_new_wheel_has_a_manifest_of_nothing_and_no_doubt(directory: Directory) -> None:
+    assert read(directory) == Manifest()
+
+
+def test_writing_keeps_the_one_before_as_old(directory: Directory) -> None:
+    write(directory, FULL)
+    first = place(directory, "checkpoint").read_bytes()
+    write(directory, Manifest(deal=8))
+    assert place(directory, "checkpoint.old").read_bytes() == first
+    assert read(directory).deal == 8
+    assert not place(directory, "checkpoint.tmp").exists()
+
+
+def test_a_longer_temporary_file_that_a_crash_left_is_not_mixed_in(directory: Directory) -> None:
+    place(directory, "checkpoint.tmp").write_bytes(b"x" * 100_000)
+    write(directory, FULL)
+    assert read(directory) == FULL
+    assert place(directory, "checkpoint").stat().st_size == len(encode(FULL, 0))
+
+
+def test_without_hard_links_a_manifest_is_written_all_the_same(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(old: str, new: str) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(directory.disk, "link", refuse)
+    write(directory, FULL)
+    assert read(directory) == FULL
+
+
+def test_every_flipped_bit_of_the_newest_falls_back_to_the_old_one_with_doubt(directory: Directory) -> None:
+    write(directory, FULL)
+    write(directory, Manifest(deal=8, slots={5: 8}))
+    good = place(directory, "checkpoint").read_bytes()
+    (frame,) = frames_of(scan(good, directory.seed("checkpoint")))
+    for bit in range(0, (frame.offset + 72 + len(frame.body)) * 8, 3):
+        place(directory, "checkpoint").write_bytes(flip(good, bit))
+        found = read(directory)
+        assert found.deal == 7, bit
+        assert "checkpoint: the checkpoint fails its checksum" in found.doubt
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 500, b"x" * 500, b"\xf5FW1"])
+def test_an_empty_zeroed_or_foreign_checkpoint_falls_back_to_the_old_one(directory: Directory, content: bytes) -> None:
+    write(directory, FULL)
+    write(directory, Manifest(deal=8))
+    place(directory, "checkpoint").write_bytes(content)
+    assert read(directory).positions == FULL.positions
+    assert read(directory).doubt
+
+
+def test_a_missing_checkpoint_falls_back_to_the_old_one_with_doubt(directory: Directory) -> None:
+    write(directory, FULL)
+    write(directory, Manifest(deal=8))
+    place(directory, "checkpoint").unlink()
+    found = read(directory)
+    assert found.deal == 7
+    assert found.doubt == f"{directory.path}/checkpoint: missing"
+
+
+def test_with_both_damaged_the_manifest_is_empty_and_in_doubt_because_of_the_newest(directory: Directory) -> None:
+    write(directory, FULL)
+    write(directory, Manifest(deal=8))
+    place(directory, "checkpoint").write_bytes(b"x")
+    place(directory, "checkpoint.old").unlink()
+    found = read(directory)
+    assert (found.deal, found.positions, found.slots) == (0, {}, {})
+    assert "fails its checksum" in found.doubt
+
+
+def test_a_checkpoint_that_cannot_be_opened_falls_back_with_the_reason(directory: Directory) -> None:
+    write(directory, FULL)
+    write(directory, Manifest(deal=8))
+    place(directory, "checkpoint").unlink()
+    os.symlink("checkpoint.old", place(directory, "checkpoint"))
+    found = read(directory)
+    assert found.deal == 7
+    assert "cannot be read" in found.doubt
+
+
+def test_a_checkpoint_of_another_wheel_is_not_taken(directory: Directory) -> None:
+    place(directory, "checkpoint").write_bytes(encode(FULL, 12345))
+    assert read(directory).doubt
+
+
+def test_a_valid_frame_behind_rubbish_is_not_taken_for_the_checkpoint(directory: Directory) -> None:
+    seed = directory.seed("checkpoint")
+    behind = seal(msgpack.packb({}), seed=seed, offset=800, number=1, synced=0, puts=0, drops=0)
+    place(directory, "checkpoint").write_bytes(bytes(800) + behind)
+    assert "fails its checksum" in read(directory).doubt
+
+
+def body_of(**changes: object) -> bytes:
+    fields: dict[str, object] = {"deal": 1, "keeper": "", "positions": {}, "laps": [], "slots": [], "unmatched": b""}
+    return bytes(msgpack.packb({k: v for k, v in (fields | changes).items() if v is not ...}))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc1",
+        msgpack.packb([1, 2]),
+        body_of(deal=...),
+        body_of(unmatched=...),
+        body_of(deal="x"),
+        body_of(laps=[1]),
+        body_of(laps=5),
+        body_of(positions={"AAAAAAAA": [1, 2]}),
+        body_of(positions={"AAAAAAAA": [1, 2, 3, 4]}),
+        body_of(positions=[1]),
+    ],
+)
+def test_a_frame_that_verifies_and_is_no_checkpoint_is_damaged(body: bytes) -> None:
+    frame = Frame(0, 0, 1, 0, 0, 0, ID_END, ID_MIN, body)
+    with pytest.raises(Damaged, match="not a checkpoint"):
+        decode(frame, "p")
+
+
+def test_a_well_formed_body_is_decoded() -> None:
+    frame = Frame(0, 0, 1, 0, 0, 0, ID_END, ID_MIN, body_of(positions={"AAAAAAAA": [1, 2, 3]}, laps=[5, 8]))
+    assert decode(frame, "p") == Manifest(1, "", {"AAAAAAAA": Position(1, 2, 3)}, {5: 8})
