@@ -1,0 +1,56 @@
+"""What the documentation shows works: every shell and Python block of README and docs/ is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import REPO
+
+PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """An environment in which `filewheel` is this checkout's."""
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    script = binaries / "filewheel"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} -m cli "$@"\n')
+    script.chmod(0o755)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FILEWHEEL")}
+    return {**environment, "PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": str(REPO)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, shell: dict[str, str]) -> None:
+    """The blocks of a page run one after the other, in one session, as a reader would type them."""
+    script = ["set -euo pipefail"]
+    for number, (language, block) in enumerate(BLOCK.findall(page.read_text()), 1):
+        if language == "sh":
+            script.append(f"echo '--- block {number}'\n{block}")
+        elif language == "python":
+            script.append(f"echo '--- block {number}'\n{sys.executable} -W error - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK")
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=tmp_path, env=shell, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((REPO / "docs" / "adr").glob("*.md"))], ids=lambda p: p.name)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_decisions_are_a_page_at_most() -> None:
+    for page in (REPO / "docs" / "adr").glob("*.md"):
+        assert page.read_text().count("\n") <= 60, page.name
