@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from filewheel import layout
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, Scanner
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position
 from filewheel.message import US_PER_S, due_of, id_after
 from filewheel.record import ID, PUT_PREFIX, sort_out, split
-from filewheel.tail import Tail
+from filewheel.tail import Damage, Tail
 
 Files = tuple[set[int], set[int]]
 """(seconds, laps): names of slot files and of lap files."""
@@ -41,13 +42,13 @@ class Cut:
     records: int = 0
 
     def add(self, frame: Frame) -> None:
-        """Add a frame's records."""
+        """Add a frame's records. Raises Damaged when they make no sense."""
         self.size_bytes += frame.end - frame.offset
         self.records += frame.puts + frame.drops
-        if not frame.puts:
+        if not frame.puts and frame.drops:
             self.drop_frames.append(frame)
             return
-        puts, drops = _records(frame)
+        puts, drops = sort_out(split(frame.body))
         self.puts += puts
         for drop in drops:
             self.drops[drop[ID]] = drop[20]
@@ -88,7 +89,12 @@ def take_cut(ledger: Ledger, limits: dict[str, Position], chunk_bytes: int, chun
         position = tail.covered
         if cut.size_bytes < chunk_bytes and cut.records < chunk_records:
             for end, frame in frames_of(ledger, tail, tail.covered, limits[writer]):
-                cut.add(frame)
+                try:
+                    cut.add(frame)
+                except Damaged as exc:
+                    # Its checksums hold, so it was written like this: kept aside before its journal goes.
+                    name = layout.segment(writer, end.segment)
+                    ledger.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
                 position = end
                 if cut.size_bytes >= chunk_bytes or cut.records >= chunk_records:
                     break
@@ -145,10 +151,9 @@ def frames_of(ledger: Ledger, tail: Tail, start: Position, limit: Position) -> I
 
 
 def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
-    """Part a frame into puts and drops; one that makes no sense was put aside when it was first read."""
+    """Part a frame into puts and drops; one that makes no sense holds none (`take_cut` puts it aside)."""
     try:
-        records = split(frame.body)
-        return (records, []) if not frame.drops else sort_out(records)
+        return sort_out(split(frame.body))
     except Damaged:
         return [], []
 

@@ -38,6 +38,7 @@ SLOTS_DEFAULT = 900
 PAYLOAD_BYTES_MAX_DEFAULT = 1 << 20
 PAYLOAD_BYTES_LIMIT = 64 << 20
 _SETTINGS_BYTES_MAX = 65536
+_CRC_MARK = b',\n  "crc32": '
 
 _LEFT_BEHIND = {
     layout.JOURNAL,
@@ -96,31 +97,49 @@ class Settings:
     def to_json(self) -> bytes:
         """Write wheel.json, with its checksum as the last line."""
         fields = {k: v for k, v in asdict(self).items() if k != "salt_bytes"}
-        body = json.dumps({"format": self.format, **fields}, indent=2, sort_keys=False)
-        return f'{body[:-2]},\n  "crc32": {zlib.crc32(body.encode())}\n}}\n'.encode()
+        body = json.dumps({"format": self.format, **fields}, indent=2).encode()
+        return body[:-2] + _CRC_MARK + b"%d\n}\n" % zlib.crc32(body)
 
 
 def parse_settings(data: bytes, path: str) -> Settings:
-    """Read wheel.json.
+    """Read wheel.json. Its checksum is over its bytes, by a rule that is the same in every format (docs/format.md).
 
     Raises NewerFormat when a newer filewheel wrote it, Damaged when it is not what was written.
     """
+    body, mark, tail = data.rpartition(_CRC_MARK)
+    if not mark or tail != b"%d\n}\n" % zlib.crc32(body + b"\n}"):
+        raise Damaged("the settings fail their checksum", path=path, hint="`filewheel repair`")
     try:
-        fields = json.loads(data)
-        number = fields["format"]
-        crc = fields.pop("crc32")
-    except (ValueError, KeyError, TypeError) as exc:
-        raise Damaged("not a wheel's settings", path=path, hint="`filewheel repair`") from exc
-    if isinstance(number, int) and number > FORMAT:
-        body = json.dumps(fields, indent=2)
-        if zlib.crc32(body.encode()) == crc:
+        fields = json.loads(body + b"\n}")
+        number = fields.get("format") if isinstance(fields, dict) else None
+        if type(number) is int and number > FORMAT:
             raise NewerFormat(
                 f"this wheel has format {number}; this filewheel reads up to format {FORMAT}",
                 path=path, hint="upgrade filewheel",
             )  # fmt: skip
-    if zlib.crc32(json.dumps(fields, indent=2).encode()) != crc:
-        raise Damaged("the settings fail their checksum", path=path, hint="`filewheel repair`")
-    return Settings(**fields)
+        settings = Settings(**fields)
+        _check_settings(settings)
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise Damaged(f"not a wheel's settings ({exc})", path=path, hint="`filewheel repair`") from exc
+    return settings
+
+
+def _check_settings(settings: Settings) -> None:
+    """Raise unless the settings could have been written by `create_directory`."""
+    if settings.format != FORMAT or type(settings.format) is not int:
+        raise ValueError(f"format {settings.format!r}")
+    if len(settings.salt_bytes) != 16 or len(bytes.fromhex(settings.id)) != 16:
+        raise ValueError("the id and the salt have 16 bytes each")
+    check_limits(settings.slots, settings.payload_bytes_max)
+    check_sync(settings.sync)
+
+
+def check_limits(slots: int, payload_bytes_max: int) -> None:
+    """Raise BadArgument unless a wheel can have this lap length and this payload limit."""
+    if type(slots) is not int or not 60 <= slots <= 86_400:
+        raise BadArgument(f"a lap has 60 to 86400 slots, not {slots!r}")
+    if type(payload_bytes_max) is not int or not 1 <= payload_bytes_max <= PAYLOAD_BYTES_LIMIT:
+        raise BadArgument(f"payload_bytes_max is 1 to {PAYLOAD_BYTES_LIMIT}, not {payload_bytes_max!r}")
 
 
 @dataclass
@@ -159,10 +178,7 @@ def create_directory(
     """
     where = os.fspath(path)
     sync = check_sync(sync)
-    if not 60 <= slots <= 86_400:
-        raise BadArgument(f"a lap has 60 to 86400 slots, not {slots}")
-    if not 1 <= payload_bytes_max <= PAYLOAD_BYTES_LIMIT:
-        raise BadArgument(f"payload_bytes_max is 1 to {PAYLOAD_BYTES_LIMIT}, not {payload_bytes_max}")
+    check_limits(slots, payload_bytes_max)
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(where, 0o700)
@@ -268,9 +284,9 @@ def _read_settings(disk: Disk, where: str, notes: list[str]) -> Settings:
             raise disk_error(exc, place) from exc
         try:
             settings = parse_settings(disk.pread(fd, _SETTINGS_BYTES_MAX, 0), place)
-        except Damaged as exc:
-            trouble = exc
-            notes.append(str(exc))
+        except (Damaged, OSError) as exc:
+            trouble = exc if isinstance(exc, Damaged) else Damaged(f"cannot be read ({exc.strerror})", path=place)
+            notes.append(str(trouble))
             continue
         finally:
             disk.close(fd)

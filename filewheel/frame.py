@@ -72,6 +72,15 @@ class Frame:
     last: bytes
     body: bytes
 
+    @property
+    def is_seal(self) -> bool:
+        """Whether this is an empty frame: it repeats the number of the last frame before it, which was durable."""
+        return not self.puts and not self.drops
+
+    def missing_after(self, number: int) -> int:
+        """Return how many frames are missing between frame `number` and this one."""
+        return self.number - number - (0 if self.is_seal else 1)
+
 
 @dataclass(slots=True)
 class Gap:

@@ -232,6 +232,7 @@ class Journal:
         self._flush_held()  # O1: before anyone can be released by a flush of the next segment
         old = self._segment
         assert old is not None
+        self._seal(old)
         end = self.position
         try:
             self._segment = Segment(self._dir, self.writer, old.n + 1)
@@ -261,29 +262,42 @@ class Journal:
         segment, self._segment = self._segment, None
         if segment is None:
             return
-        if seal_it and segment.offset and not segment.failed:
-            # An empty frame that says "all before me was durable": what is missing later was damaged.
-            with contextlib.suppress(FilewheelError):
-                self._write(segment, b"", 0, 0, ID_END, ID_MIN)
+        if seal_it:
+            self._segment = segment
+            self._seal(segment)
+            self._segment = None
         segment.release()
+
+    def _seal(self, segment: Segment) -> None:
+        """End a segment that was flushed with an empty frame: "all before me was durable".
+
+        What is missing before it later on was damaged. It repeats the last frame's number, so that it may itself
+        be missing: it is not flushed.
+        """
+        if segment.offset and not segment.failed and self._durable == self._written:
+            with contextlib.suppress(FilewheelError):
+                segment.append(self._sealed(segment, b"", self.number, 0, 0, ID_END, ID_MIN))
 
     # -- writing -------------------------------------------------------------------------------------------
 
     def _write(self, segment: Segment, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        segment.append(
-            seal(
-                body,
-                seed=segment.seed,
-                offset=segment.offset,
-                number=self.number + 1,
-                synced=self.synced,
-                puts=puts,
-                drops=drops,
-                first=first,
-                last=last,
-            )
-        )
+        segment.append(self._sealed(segment, body, self.number + 1, puts, drops, first, last))
         self._written += 1
+
+    def _sealed(
+        self, segment: Segment, body: bytes, number: int, puts: int, drops: int, first: bytes, last: bytes
+    ) -> bytes:
+        return seal(
+            body,
+            seed=segment.seed,
+            offset=segment.offset,
+            number=number,
+            synced=self.synced,
+            puts=puts,
+            drops=drops,
+            first=first,
+            last=last,
+        )
 
     def _fill(self) -> None:
         assert self._segment is not None

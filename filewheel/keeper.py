@@ -30,13 +30,14 @@ from filewheel.head import Head
 from filewheel.housekeeper import Housekeeper
 from filewheel.journal import Entropy
 from filewheel.ledger import Ledger
-from filewheel.message import DEAD_US, US_PER_S, Message, MessageId
+from filewheel.message import DEAD_US, DUE_LIMIT_US, US_PER_S, Message, MessageId
 from filewheel.owner import Owner
 from filewheel.record import (
     ACKED,
     BURIED,
     ID,
     RETRIED,
+    SET_ASIDE,
     pack_drop,
     pack_message,
     unpack_put,
@@ -263,7 +264,8 @@ class Keeper:
 
     def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
         """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
-        return self._move(message, DEAD_US + self._clock.now_us(), BURIED, reason, sync)
+        due_us = min(DEAD_US + self._clock.now_us(), DUE_LIMIT_US - 1)
+        return self._move(message, due_us, BURIED, reason, sync)
 
     def _move(self, what: Message | bytes, due_us: int, why: int, reason: str | None, sync: Sync) -> MessageId | None:
         with self._lock:
@@ -322,7 +324,7 @@ class Keeper:
                     MessageId(id_).due_us // US_PER_S,
                 )
                 self._ledger.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
-                self._finish([id_], [pack_drop(id_, BURIED)], 0)
+                self._finish([id_], [pack_drop(id_, SET_ASIDE)], 0)
 
     # -- time ------------------------------------------------------------------------------------------------
 

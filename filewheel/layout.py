@@ -55,7 +55,7 @@ def segment_tmp(writer: str, n: int) -> str:
 def parse_segment(last: str) -> tuple[str, int] | None:
     """Read (writer, n) from the last part of a segment's name."""
     match = _SEGMENT.fullmatch(last)
-    if match and segment(match[1], int(match[2])).endswith(last):
+    if match and int(match[2]) and segment(match[1], int(match[2])).endswith(last):
         return match[1], int(match[2])
     return None
 

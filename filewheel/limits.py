@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from filewheel.errors import BadArgument, TooLarge
+from filewheel.message import DEAD_US, DUE_LIMIT_US, ID_BYTES, Message, MessageId, due_of
 
 TOPIC_BYTES_MAX = 255
 HEADERS_MAX = 64
@@ -21,9 +22,10 @@ def bytes_of(payload: object, limit: int) -> bytes:
         raise BadArgument("a payload is bytes, not str", hint="payload.encode(), or json.dumps(...).encode()")
     if not isinstance(payload, (bytes, bytearray, memoryview)):
         raise BadArgument(f"a payload is bytes, not {type(payload).__name__}")
-    if len(payload) > limit:
+    size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+    if size > limit:
         raise TooLarge(
-            f"the payload has {len(payload)} bytes; the limit of this wheel is {limit}",
+            f"the payload has {size} bytes; the limit of this wheel is {limit}",
             hint="store it elsewhere and enqueue its name, or make a wheel with a larger payload_bytes_max",
         )
     return bytes(payload)
@@ -59,6 +61,27 @@ def _encode(text: str, what: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise BadArgument(f"{what} {text[:40]!r} is not valid Unicode") from None
+
+
+def check_message(message: Message, payload_limit: int) -> None:
+    """Raise unless this is a message that could have been made here."""
+    for name, id_ in (("id", message.id), ("root", message.root)):
+        if id_ is None and name == "root":
+            continue
+        if not isinstance(id_, bytes) or len(id_) != ID_BYTES:
+            raise BadArgument(f"the {name} of a message is a MessageId, not {id_!r}")
+        if due_of(id_) >= DUE_LIMIT_US:
+            raise BadArgument(f"the {name} {MessageId(id_)} has a due that no message can have")
+    if message.root is not None and due_of(message.root) >= DEAD_US:
+        raise BadArgument("a root is an id that was due once, not a dead letter's")
+    if due_of(message.id) >= DEAD_US and message.root is None:
+        raise BadArgument("a dead letter has a root: the id that it had when it was due")
+    for name, number in (("attempt", message.attempt), ("enqueued_us", message.enqueued_us)):
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 63:
+            raise BadArgument(f"{name} is a count, not {number!r}")
+    check_topic(message.topic)
+    check_headers(message.headers)
+    bytes_of(message.payload, payload_limit)
 
 
 def check_count(name: str, values: Sequence[object], count: int) -> None:

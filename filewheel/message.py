@@ -28,6 +28,9 @@ DUE_END_US = 253_402_300_800 * US_PER_S
 DEAD_US = DUE_END_US
 """A dead letter's due is DEAD_US plus the time of its death: a time that never comes."""
 
+DUE_LIMIT_US = 288_000_000_000_000_000
+"""No id has a due from here on; some way below 2**58, so that the end of a second or a lap still fits in an id."""
+
 ID_MIN = bytes(ID_BYTES)
 ID_END = b"\xff" * ID_BYTES
 """Above every id: no due is that late."""
@@ -65,7 +68,7 @@ class MessageId(bytes):
                 return cls(text)
             raise BadArgument(f"an id has {ID_BYTES} bytes, not {len(text)}")
         number = 0
-        if len(text) == _TEXT_LENGTH and text[0] in "01234567":
+        if len(text) == _TEXT_LENGTH and _VALUE.get(text[0], 8) < 8:
             for char in text:
                 value = _VALUE.get(char)
                 if value is None:

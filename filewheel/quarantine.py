@@ -118,7 +118,7 @@ def items(directory: Directory) -> list[dict[str, object]]:
         if not last.endswith(".json"):
             continue
         name = f"{layout.QUARANTINE}/{last}"
-        item: dict[str, object] = {"item": name}
+        item: dict[str, object] = {}
         with contextlib.suppress(OSError, ValueError):
             fd = directory.disk.open(name, "r")
             try:
@@ -127,5 +127,5 @@ def items(directory: Directory) -> list[dict[str, object]]:
                 directory.disk.close(fd)
             if isinstance(fields, dict):
                 item |= fields
-        found.append(item)
+        found.append(item | {"item": name})
     return found

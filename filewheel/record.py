@@ -31,9 +31,12 @@ CANCELLED = 2
 RESCHEDULED = 3
 RETRIED = 4
 BURIED = 5
-REASONS = {1: "acked", 2: "cancelled", 3: "rescheduled", 4: "retried", 5: "buried"}
+SET_ASIDE = 6
+REASONS = {1: "acked", 2: "cancelled", 3: "rescheduled", 4: "retried", 5: "buried", 6: "set aside"}
 
-_pack = msgpack.Packer(autoreset=True, use_bin_type=True).pack
+# One packer serves all threads: the C one holds the interpreter's lock. The Python one does not.
+_IS_C = msgpack.Packer.__module__ != "msgpack.fallback"
+_pack = msgpack.Packer(autoreset=True, use_bin_type=True).pack if _IS_C else msgpack.packb
 _NOTHING = _pack({})
 
 
@@ -138,6 +141,8 @@ def unpack_put(record: bytes) -> Message:
             and type(topic) is str
             and type(headers) is dict
             and type(enqueued_us) is type(attempt) is int
+            and (root is None or (type(root) is bytes and len(root) == 16))
+            and (not headers or all(type(v) is str for kv in headers.items() for v in kv))
         ):
             return Message(
                 MessageId(id_),

@@ -29,7 +29,7 @@ def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: 
                 seed=seed,
                 offset=offset,
                 number=number,
-                synced=number - 1,
+                synced=0,
                 puts=len(portion) if are_puts else 0,
                 drops=0 if are_puts else len(portion),
                 first=portion[0][ID],

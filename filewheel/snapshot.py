@@ -217,7 +217,11 @@ class Snapshot:
                 at = bisect_left(wanted, frame.first)
                 if at == len(wanted) or wanted[at] > frame.last:
                     continue
-                found, dropped = sort_out(split(frame.body))
+                try:
+                    found, dropped = sort_out(split(frame.body))
+                except Damaged as exc:
+                    self._note(span, Gap(frame.offset, frame.end, exc.what))
+                    continue
                 among = set(wanted[at : bisect_right(wanted, frame.last)])
                 puts.update((r[ID], r) for r in found if r[ID] in among)
                 drops.update(r[ID] for r in dropped if r[ID] in among)

@@ -17,6 +17,7 @@ import msgpack
 from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.errors import Damaged
+from filewheel.frame import Frame
 from filewheel.ledger import spans_of
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor, to_datetime
 from filewheel.owner import holder
@@ -70,7 +71,7 @@ class _Counter:
         drops: set[bytes] = set(snapshot.manifest.unmatched)
         for span in snapshot.journals:
             for frame in snapshot.frames(span):
-                found, dropped = sort_out(split(frame.body))
+                found, dropped = _records(frame)
                 puts.update([r[ID] for r in found])
                 drops.update([r[ID] for r in dropped])
         self.loose = sorted(puts - drops)
@@ -98,10 +99,7 @@ class _Counter:
         puts: set[bytes] = set()
         drops: set[bytes] = set()
         for frame in self._snapshot.frames(span):
-            try:
-                found, dropped = sort_out(split(frame.body))
-            except Damaged:
-                continue
+            found, dropped = _records(frame)
             puts.update([r[ID] for r in found])
             drops.update([r[ID] for r in dropped])
         ceil = self.ceil(span)
@@ -113,6 +111,14 @@ class _Counter:
         floor_s = due_of(span.floor) // US_PER_S
         seconds = 1 if layout.parse_slot(span.name.rpartition("/")[2]) is not None else self._dir.settings.slots
         return id_floor((floor_s + seconds) * US_PER_S)
+
+
+def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
+    """Part a frame into puts and drops; one that makes no sense holds none."""
+    try:
+        return sort_out(split(frame.body))
+    except Damaged:
+        return [], []
 
 
 def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:

@@ -197,10 +197,10 @@ class Tail:
             self._stuck += 1
 
     def _judge(self, name: str, gap: Gap | None, frame: Frame, on_damage: Callable[[Damage], None]) -> None:
-        missing = 0 if self.seen.number == UNKNOWN else frame.number - self.seen.number - 1
+        missing = 0 if self.seen.number == UNKNOWN else frame.missing_after(self.seen.number)
         proven = missing > 0 and frame.synced > self.seen.number
         if gap is not None:
             on_damage(Damage(name, gap.offset, gap.end, gap.reason, proven=proven))
         elif proven:
-            reason = f"frames {self.seen.number + 1} to {frame.number - 1} are missing"
+            reason = f"frames {self.seen.number + 1} to {self.seen.number + missing} are missing"
             on_damage(Damage(name, frame.offset, frame.offset, reason, proven=True))

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, timedelta, tzinfo
-from decimal import Decimal, InvalidOperation
+from datetime import UTC, datetime, timedelta, tzinfo
+from fractions import Fraction
 
 from filewheel.errors import BadArgument
 from filewheel.message import DUE_END_US, US_PER_S
 
 _ONE_US = timedelta(microseconds=1)
-_UNITS_US = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_UNITS_US = {"ms": 1000, **{unit: seconds * US_PER_S for unit, seconds in _UNITS_S.items()}}
+_LENGTH_MAX = 64
+_COARSENESS = 2.0**-52
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
@@ -24,14 +27,10 @@ _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 def delay_us(delay: float | timedelta) -> int:
     """Turn a delay into microseconds, rounded up so that nothing fires early."""
     if isinstance(delay, timedelta):
-        us = delay // _ONE_US
-    elif isinstance(delay, (int, float)) and not isinstance(delay, bool):
-        if isinstance(delay, float) and not math.isfinite(delay):
-            raise BadArgument(f"delay is a number of seconds, not {delay!r}")
-        us = math.ceil(delay * US_PER_S)
-    else:
-        raise BadArgument(f"delay is seconds or a timedelta, not {type(delay).__name__}")
-    return us
+        return delay // _ONE_US
+    if isinstance(delay, (int, float)) and not isinstance(delay, bool):
+        return _exact_us("delay", delay)
+    raise BadArgument(f"delay is seconds or a timedelta, not {type(delay).__name__}")
 
 
 def at_us(at: datetime | float) -> int:
@@ -44,11 +43,19 @@ def at_us(at: datetime | float) -> int:
             )
         return (at - _EPOCH) // _ONE_US
     if isinstance(at, (int, float)) and not isinstance(at, bool):
-        if isinstance(at, float) and not math.isfinite(at):
-            raise BadArgument(f"at is seconds since the epoch, not {at!r}")
-        # Through Decimal: a float's shortest text, so that 1767225600.1 is exactly that tenth.
-        return math.ceil(Decimal(repr(at)) * US_PER_S)
+        return _exact_us("at", at)
     raise BadArgument(f"at is an aware datetime or epoch seconds, not {type(at).__name__}")
+
+
+def _exact_us(name: str, seconds: float) -> int:
+    """Turn seconds into microseconds, rounded up, but not for what only the float's own coarseness adds."""
+    if not isinstance(seconds, float):
+        return int(seconds) * US_PER_S
+    us = float(seconds) * US_PER_S
+    if not math.isfinite(us):
+        raise BadArgument(f"{name} is a number of seconds, not {seconds!r}")
+    nearest = round(us)
+    return nearest if abs(us - nearest) <= abs(us) * _COARSENESS else math.ceil(us)
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -82,21 +89,17 @@ def due_from(now_us: int, *, delay: float | timedelta | None, at: datetime | flo
 
 def parse_duration(text: str) -> int:
     """Read "90", "90s", "1h30m", "2d", "1w", "1.5h" or "250ms" as microseconds."""
-    wrong = BadArgument(f"{text!r} is not a duration: write 90, 90s, 1h30m or 2d")
+    wrong = BadArgument(f"{text[:_LENGTH_MAX]!r} is not a duration: write 90, 90s, 1h30m or 2d")
     text = text.strip()
-    try:
-        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-            return math.ceil(Decimal(text) * US_PER_S)
-        total = Decimal(0)
-        end = 0
-        for part in _PART.finditer(text):
-            if part.start() != end:
-                raise wrong
-            end = part.end()
-            unit = Decimal(1000) if part[2] == "ms" else Decimal(_UNITS_US[part[2]]) * US_PER_S
-            total += Decimal(part[1]) * unit
-    except InvalidOperation:
-        raise wrong from None
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+        return math.ceil(Fraction(text) * US_PER_S)
+    total = Fraction(0)
+    end = 0
+    for part in _PART.finditer(text):
+        if part.start() != end:
+            raise wrong
+        end = part.end()
+        total += Fraction(part[1]) * _UNITS_US[part[2]]
     if not end or end != len(text):
         raise wrong
     return math.ceil(total)
@@ -107,14 +110,17 @@ def parse_time(text: str, now: datetime) -> datetime:
 
     `now` is aware; its zone is the zone of a time that names none.
     """
-    text = text.strip()
+    try:
+        return _parse_time(text.strip(), now)
+    except (OverflowError, MemoryError):
+        raise BadArgument(f"{text[:_LENGTH_MAX]!r} is after the year 9999, or before the calendar") from None
+
+
+def _parse_time(text: str, now: datetime) -> datetime:
     if text == "now":
         return now
     if re.fullmatch(r"@[0-9]+(\.[0-9]+)?", text):
-        try:
-            return _EPOCH + timedelta(microseconds=math.ceil(Decimal(text[1:]) * US_PER_S))
-        except OverflowError:
-            raise BadArgument(f"{text!r} is after the year 9999") from None
+        return _EPOCH + timedelta(microseconds=math.ceil(Fraction(text[1:]) * US_PER_S))
     clock = _CLOCK.fullmatch(text)
     if clock:
         return _next_clock(text, int(clock[1]), int(clock[2]), int(clock[3] or 0), now)
@@ -129,16 +135,18 @@ def parse_time(text: str, now: datetime) -> datetime:
 
 def _localise(naive: datetime, zone: tzinfo | None) -> datetime:
     """Give a naive time a zone. One that a jump forward skips is moved behind the jump, as at(1) does."""
-    found = naive.replace(tzinfo=zone)
-    return (found.astimezone(_EPOCH.tzinfo)).astimezone(zone)
+    return naive.replace(tzinfo=zone).astimezone(UTC).astimezone(zone)
 
 
 def _next_clock(text: str, hour: int, minute: int, second: int, now: datetime) -> datetime:
     if hour > 23 or minute > 59 or second > 59:
         raise BadArgument(f"{text!r} is not a time of day")
-    day = now.replace(tzinfo=None, hour=hour, minute=minute, second=second, microsecond=0)
-    found = _localise(day, now.tzinfo)
-    while found <= now:
+    day = now.replace(tzinfo=None, hour=hour, minute=minute, second=second, microsecond=0, fold=0)
+    while True:
+        # Where an hour is repeated, the time of day comes twice.
+        for candidate in (day, day.replace(fold=1)):
+            found = _localise(candidate, now.tzinfo)
+            # In UTC: two times of one zone are compared by their wall clocks, whichever passage they mean.
+            if found.astimezone(UTC) > now.astimezone(UTC):
+                return found
         day += timedelta(days=1)
-        found = _localise(day, now.tzinfo)
-    return found

@@ -14,7 +14,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from filewheel.directory import PAYLOAD_BYTES_LIMIT
 from filewheel.errors import BadArgument
+from filewheel.limits import check_message
 from filewheel.message import Message, MessageId, to_datetime
 from filewheel.wheel import Wheel
 
@@ -53,7 +55,7 @@ def from_json(fields: object) -> Message:
         raise BadArgument("not a JSON object")
     id_ = MessageId.parse(_field(fields, "id", str))
     root = fields.get("root")
-    return Message(
+    message = Message(
         id=id_,
         payload=payload_of(fields),
         topic=_field(fields, "topic", str, ""),
@@ -62,6 +64,8 @@ def from_json(fields: object) -> Message:
         enqueued_us=_count(fields, "enqueued_us"),
         root=None if root is None else MessageId.parse(_field(fields, "root", str)),
     )
+    check_message(message, PAYLOAD_BYTES_LIMIT)
+    return message
 
 
 def payload_of(fields: dict[str, Any]) -> bytes:
@@ -107,7 +111,7 @@ def parse_line(line: str | bytes, number: int) -> dict[str, Any]:
     """Read one line as a JSON object; errors name the line."""
     try:
         fields = json.loads(line)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise BadArgument(f"line {number}: not JSON: {exc}") from None
     if not isinstance(fields, dict):
         raise BadArgument(f"line {number}: not a JSON object")

@@ -217,10 +217,10 @@ class _Verifier:
                 if isinstance(item, Gap):
                     gap = item
                     continue
-                missing = 0 if number == UNKNOWN else item.number - number - 1
+                missing = 0 if number == UNKNOWN else item.missing_after(number)
                 if missing > 0 and item.synced > number:
                     at = gap or Gap(item.offset, item.offset, "")
-                    what = f"frames {number + 1} to {item.number - 1}, which had been durable, cannot be read"
+                    what = f"frames {number + 1} to {number + missing}, which had been durable, cannot be read"
                     self._add("damage", name, at.offset, at.end, what, "filewheel repair")
                 elif gap is not None:
                     self._add("note", name, gap.offset, gap.end, "a commit that never completed")

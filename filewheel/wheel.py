@@ -31,7 +31,7 @@ from filewheel.disk import OsDisk
 from filewheel.errors import NotFound
 from filewheel.ids import Ids
 from filewheel.journal import Entropy, Journal
-from filewheel.limits import bytes_of, check_count, check_headers, check_topic
+from filewheel.limits import bytes_of, check_count, check_headers, check_message, check_topic
 from filewheel.manifest import Position
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.reader import Reader
@@ -334,9 +334,7 @@ class Wheel(Reader):
         puts: list[bytes] = []
         size = count = 0
         for message in messages:
-            check_topic(message.topic)
-            check_headers(message.headers)
-            bytes_of(message.payload, self._payload_bytes_max)
+            check_message(message, self._payload_bytes_max)
             puts.append(pack_message(message))
             size += len(puts[-1])
             count += 1

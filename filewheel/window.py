@@ -51,7 +51,7 @@ class Window:
     loose: set[bytes] = field(default_factory=set)
     """Drops whose put was not in the window."""
     cut: bool = False
-    """The budget was reached: `hi` is lower than what was asked for."""
+    """The budget was reached: more may lie from `hi` on."""
 
 
 OnGap = Callable[[Span, Gap], None]
@@ -136,8 +136,7 @@ class _Reader:
 
     def take(self, frame: Frame) -> None:
         """Add a frame's records, those that lie in the window."""
-        records = split(frame.body)
-        puts, drops = (records, []) if not frame.drops else sort_out(records)
+        puts, drops = sort_out(split(frame.body))
         lo, hi = self.lo, self.hi
         if frame.first < lo or frame.last >= hi:
             puts = [r for r in puts if lo <= r[ID] < hi]

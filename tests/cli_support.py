@@ -71,9 +71,15 @@ def environment(**more: str) -> dict[str, str]:
     return {**found, "PYTHONPATH": str(REPO), "PYTHONUNBUFFERED": "", "TERM": "xterm", **more}
 
 
-def start(*args: object, cwd: Path = REPO, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
-    """Start the command line as a process."""
-    command = [sys.executable, "-W", "error", "-m", "cli", *map(str, args)]
+def start(
+    *args: object,
+    command: list[str] | None = None,
+    cwd: Path = REPO,
+    env: dict[str, str] | None = None,
+    **options: Any,
+) -> subprocess.Popen[str]:
+    """Start the command line, or another command, as a process."""
+    command = command or [sys.executable, "-W", "error", "-m", "cli", *map(str, args)]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, cwd=cwd, env=environment(**(env or {})), text=True, **{**pipes, **options})
 
@@ -129,12 +135,21 @@ class Fw:
 class Terminal:
     """A process on a terminal of its own."""
 
-    def __init__(self, *args: object, columns: int = 80, rows: int = 40, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *args: object,
+        command: list[str] | None = None,
+        columns: int = 80,
+        rows: int = 40,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self._fd, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.text = ""
         try:
-            self.process = start(*args, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+            self.process = start(
+                *args, command=command, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+            )
         finally:
             os.close(theirs)
 

@@ -119,7 +119,7 @@ def id_text(id_: bytes) -> str:
 
 def due_of(id_: bytes) -> int:
     """Section 6."""
-    return struct.unpack(">Q", id_[:8])[0] >> 6
+    return int.from_bytes(id_[:8], "big") >> 6
 
 
 def read_wheel(path: Path) -> Contents:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from filewheel import Message, MessageId, Wheel
 from filewheel.message import DEAD_US
 from tests.cli_support import environment, invoke
 from tests.conftest import assert_whole
+from tests.support import eventually
 
 _NOT_HERE = {"bench"}  # measures for minutes; its own tests run it small
 
@@ -35,7 +35,7 @@ def _commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tu
 
 def _examples(path: tuple[str, ...]) -> list[str]:
     text = invoke(*path, "--help").out
-    return [line.strip()[2:] for line in text.splitlines() if line.strip().startswith("$ filewheel") or "$ " in line[:8]]
+    return [line.strip()[2:] for line in text.splitlines() if line.strip().startswith("$ ")]
 
 
 COMMANDS = [path for path, _ in _commands(cli)]
@@ -86,14 +86,14 @@ def _adapted(line: str, where: Path) -> str:
 def _run(line: str, where: Path) -> None:
     env = environment(PATH=f"{where / 'bin'}{os.pathsep}{os.environ['PATH']}")
     endless = " run " in line and "--once" not in line and "--until-empty" not in line
+    if endless:
+        invoke("-C", where / "wheel", "enqueue", "--in", "0", "one more")
     shell = subprocess.Popen(
         ["sh", "-c", f"exec {line}" if endless else line],
         cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     if endless:
-        end = time.monotonic() + 20
-        while not (where / "handled").exists() and time.monotonic() < end:
-            time.sleep(0.05)
+        eventually((where / "handled").exists)
         shell.send_signal(signal.SIGTERM)
     out, err = shell.communicate(timeout=60)
     assert shell.returncode == 0, (line, out, err)

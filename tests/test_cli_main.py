@@ -234,6 +234,24 @@ def test_a_reader_that_goes_away_ends_it_quietly(fw: Fw, args: list[str]) -> Non
     assert "Broken" not in err
 
 
+@pytest.mark.parametrize("args", [["stats"], ["dump"], ["inspect"], ["run", "--once"]])
+def test_a_full_disk_under_stdout_is_an_error_and_loses_nothing(fw: Fw, args: list[str]) -> None:
+    fw.enqueue("--in", "0", "x")
+    with open("/dev/full", "w") as full:
+        result = finish(fw.start(*args, stdout=full))
+    assert result.code == 1
+    assert result.err.splitlines()[-1] == "Error: no space left on device"
+    assert len(fw.pending()) == 1
+
+
+def test_streams_that_are_closed_are_taken_for_empty_ones(fw: Fw) -> None:
+    fw.enqueue("--in", "0", "x")
+    command = f'"$0" -m cli -C "{fw.wheel}" run --once -- sh -c "cat >&2; echo out" <&- >&- 2>&-'
+    assert finish(start(command=["sh", "-c", command, sys.executable])).code == 0
+    assert fw.pending() == []
+    assert fw("verify").out == ""
+
+
 def test_an_interrupt_exits_with_130(fw: Fw) -> None:
     terminal = Terminal("-C", fw.wheel, "enqueue", "--in", "1h", "-")
     with stopped(terminal.process):
@@ -261,9 +279,8 @@ def test_it_works_with_an_ascii_locale(fw: Fw) -> None:
     fw.enqueue("--in", "10", "--topic", "grüße", "ä漢")
     env = environment(PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0")
     for args in (["inspect", "list"], ["inspect", "--no-json"], ["inspect", "list", "--no-json"], ["dump"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "cli", "-C", str(fw.wheel), *args], cwd=REPO, env=env, capture_output=True, check=True
-        )
+        command = [sys.executable, "-m", "cli", "-C", str(fw.wheel), *args]
+        done = subprocess.run(command, cwd=REPO, env=env, capture_output=True, check=True)
         if "--no-json" not in args:
             assert json.loads(done.stdout)["topic"] == "grüße"
     assert b"\xe2" not in done.stdout or args == ["dump"]

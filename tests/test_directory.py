@@ -401,7 +401,6 @@ def test_a_newer_format_is_not_opened_by_way_of_an_older_copy(made: Path) -> Non
         open_directory(made, write=False)
 
 
-@pytest.mark.xfail(reason="values under a checksum that holds are not checked; reported", strict=True)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -422,13 +421,11 @@ def test_settings_with_a_checksum_that_holds_and_a_value_that_cannot_be_are_dama
         open_directory(made, write=False)
 
 
-@pytest.mark.xfail(reason="deep nesting is a RecursionError; reported", strict=True, raises=RecursionError)
 def test_a_wheel_json_that_is_nested_too_deep_is_damaged(made: Path) -> None:
     (made / "wheel.json").write_bytes(b"[" * 60_000)
     assert open_directory(made, write=False).notes
 
 
-@pytest.mark.xfail(reason="an error while reading leaves as a plain OSError; reported", strict=True, raises=OSError)
 def test_a_wheel_json_that_cannot_be_read_is_worked_around_by_the_copy(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

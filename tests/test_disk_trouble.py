@@ -196,7 +196,7 @@ def test_a_keeper_whose_journal_cannot_be_flushed_stops_firing_and_says_why(whee
         keeper.close()
 
 
-# -- read-only, owner, network ------------------------------------------------------------------------------------------
+# -- read-only, owner, network ---------------------------------------------------------------------------------
 
 
 @needs_root

@@ -36,7 +36,8 @@ def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, shell: dict[str,
         if language == "sh":
             script.append(f"echo '--- block {number}'\n{block}")
         elif language == "python":
-            script.append(f"echo '--- block {number}'\n{sys.executable} -W error - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK")
+            python = f"{sys.executable} -W error - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK"
+            script.append(f"echo '--- block {number}'\n{python}")
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=tmp_path, env=shell, capture_output=True, text=True, timeout=120, check=False,

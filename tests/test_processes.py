@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -164,7 +165,7 @@ def test_two_keepers_never_fire_at_once(wheel_dir: Path, tmp_path: Path) -> None
     """
     processes = [spawn(code, wheel_dir) for _ in range(6)]
     spans = sorted(json.loads(p.communicate(timeout=60)[0]) for p in processes)
-    assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False)), spans
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans)), spans
 
 
 def test_a_message_without_delay_from_another_process_is_fired_soon(wheel_dir: Path) -> None:

@@ -57,7 +57,7 @@ def test_puts_and_drops_go_into_frames_of_their_own(directory: Directory) -> Non
     found = read(directory, add(directory, 0, PUTS, DROPS, deal=7))
     assert [(f.puts, f.drops) for f in found] == [(6, 0), (0, 3)]
     assert [(f.first, f.last) for f in found] == [(PUTS[0][ID], PUTS[-1][ID]), (DROPS[0][ID], DROPS[-1][ID])]
-    assert [(f.number, f.synced) for f in found] == [(7, 6), (7, 6)]
+    assert [(f.number, f.synced) for f in found] == [(7, 0), (7, 0)]
 
 
 def test_appends_follow_each_other_without_a_gap(directory: Directory) -> None:

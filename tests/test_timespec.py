@@ -63,7 +63,7 @@ def test_a_delay_of_whole_microseconds_is_never_shortened(us: int) -> None:
 @given(st.floats(-1e9, 1e9))
 def test_a_float_delay_is_never_early_by_more_than_a_float_can_tell(delay: float) -> None:
     exact = Fraction(delay) * US_PER_S
-    assert delay_us(delay) >= exact - Fraction(abs(delay) * US_PER_S) / (1 << 52)
+    assert delay_us(delay) >= exact - Fraction(abs(delay) * US_PER_S) / (1 << 51)
     assert delay_us(delay) <= exact + 2
 
 
@@ -75,7 +75,6 @@ def test_what_is_not_a_delay_is_refused(wrong: Any) -> None:
         delay_us(wrong)
 
 
-@pytest.mark.xfail(reason="1e305 s × 10⁶ overflows a float: OverflowError; reported", strict=True)
 def test_a_delay_that_overflows_a_float_is_refused_as_too_late() -> None:
     with pytest.raises(BadArgument):
         due_from(NOW_US, delay=1e305, at=None)
@@ -145,14 +144,12 @@ def test_what_is_not_a_point_in_time_is_refused(wrong: Any) -> None:
         at_us(wrong)
 
 
-@pytest.mark.xfail(reason="at_us multiplies in the caller's decimal context; reported", strict=True)
 def test_the_callers_decimal_context_does_not_change_a_time() -> None:
     with decimal.localcontext() as context:
         context.prec = 6
         assert at_us(1767225600.1) == 1_767_225_600_100_000
 
 
-@pytest.mark.xfail(reason="at_us reads the number back from repr(), which a subclass may change; reported", strict=True)
 def test_a_number_of_a_class_with_another_repr_is_read_by_its_value() -> None:
     class Loud(float):  # as numpy.float64, whose repr is "np.float64(1.5)"
         def __repr__(self) -> str:
@@ -398,7 +395,6 @@ def test_the_end_of_the_year_9999_is_legal_in_utc_and_beyond_it_west_of_it() -> 
         check_due(at_us(parse_time("9999-12-31T23:59:59.999999-01:00", MORNING)))
 
 
-@pytest.mark.xfail(reason="_localise overflows at the ends of the calendar: OverflowError; reported", strict=True)
 @pytest.mark.parametrize(("text", "zone"), [("9999-12-31T23:00", NEW_YORK), ("0001-01-01T00:00", BERLIN)])
 def test_a_local_time_at_the_end_of_the_calendar_is_refused(text: str, zone: ZoneInfo) -> None:
     with pytest.raises(BadArgument):

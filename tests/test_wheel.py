@@ -48,7 +48,7 @@ def test_every_form_of_when_gives_the_due_it_says(wheel_dir: Path) -> None:
 
 def test_a_naive_datetime_is_refused_with_a_hint(wheel: Wheel) -> None:
     with pytest.raises(BadArgument, match=r"no time zone.*Try: datetime\.now\(timezone\.utc\)"):
-        wheel.enqueue(b"x", at=datetime(2030, 1, 1))  # noqa: DTZ001
+        wheel.enqueue(b"x", at=datetime(2030, 1, 1))
 
 
 def test_wrong_arguments_are_refused_and_enqueue_nothing(wheel: Wheel) -> None:
@@ -102,7 +102,7 @@ def test_a_batch_with_one_wrong_value_enqueues_nothing(wheel: Wheel) -> None:
     with pytest.raises(BadArgument):
         wheel.enqueue_many([b"a", "b"])  # type: ignore[list-item]
     with pytest.raises(BadArgument, match="no time zone"):
-        wheel.enqueue_many([b"a", b"b"], at=[0, datetime(2030, 1, 1)])  # noqa: DTZ001
+        wheel.enqueue_many([b"a", b"b"], at=[0, datetime(2030, 1, 1)])
     assert wheel.stats().pending == 0
 
 

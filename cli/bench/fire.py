@@ -166,7 +166,8 @@ with Keeper(sys.argv[1]) as keeper:
     spent = (time.process_time() - cpu) / (time.monotonic() - begun)
     status = open("/proc/self/status").read()
     number = lambda key: int(re.search(key + r":\\s+(\\d+)", status)[1]) / 1024
-    print(json.dumps({"rss_mib": number("VmRSS"), "peak_mib": number("VmHWM"), "files": files, "cpu": spent}), flush=True)
+    figures = {"rss_mib": number("VmRSS"), "peak_mib": number("VmHWM"), "files": files, "cpu": spent}
+    print(json.dumps(figures), flush=True)
 """
 
 

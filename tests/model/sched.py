@@ -102,7 +102,7 @@ class Scheduler:
                     actor.process.alive = False
                 self._main.release()
                 raise Killed
-            elif all(a.done for a in self.actors):
+            if all(a.done for a in self.actors):
                 self._main.release()
             return
         self.running = chosen

@@ -1,0 +1,114 @@
+"""`cancel` and `reschedule`: by id, many, all, and what is not pending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from filewheel import Keeper
+from tests.cli_support import Fw, Terminal, on_terminal
+
+UNKNOWN = "0" * 26
+
+
+@pytest.fixture
+def fw(wheel_dir: Path) -> Fw:
+    return Fw(wheel_dir)
+
+
+# -- cancel ---------------------------------------------------------------------------------------------------
+
+
+def test_cancel_prints_what_was_pending_and_tells_what_was_not(fw: Fw) -> None:
+    a, b = fw.enqueue("--in", "1h", "--lines", stdin="a\nb")
+    result = fw("cancel", a, UNKNOWN, code=3)
+    assert result.lines == [a]
+    assert UNKNOWN in result.err
+    assert [m["id"] for m in fw.pending()] == [b]
+    assert a in fw("cancel", a, code=4).err
+    fw("cancel", a, UNKNOWN, "--json", code=4)
+    assert fw("cancel", b.lower(), "--json").json == [{"id": b, "cancelled": True}]
+
+
+def test_cancel_reads_ids_or_json_lines_from_stdin(fw: Fw) -> None:
+    fw.enqueue("--in", "1h", "--lines", stdin="a\nb\nc\nd")
+    ids = fw("inspect", "list", "--ids").out
+    first, *rest = ids.splitlines()
+    assert fw("cancel", "-", stdin=f"{first}\n\n").lines == [first]
+    assert fw("cancel", "-", stdin=fw("inspect", "list").out).lines == rest
+    assert fw.pending() == []
+
+
+def test_cancel_with_an_id_that_is_none_does_nothing_and_names_the_line(fw: Fw) -> None:
+    (good,) = fw.enqueue("--in", "1h", "x")
+    fw("cancel", good, "bogus", code=2)
+    assert "line 2: " in fw("cancel", "-", stdin=f"{good}\nbogus\n", code=2).err
+    assert len(fw.pending()) == 1
+    fw("cancel", code=2)
+    fw("cancel", "--topic", "x", code=2)
+    fw("cancel", "--all", good, code=2)
+
+
+def test_cancel_all_asks_on_a_terminal_and_needs_yes_elsewhere(fw: Fw) -> None:
+    fw.enqueue("--in", "1h", "--topic", "keep", "x")
+    fw.enqueue("--in", "1h", "--topic", "drop.1", "x")
+    assert "--yes" in fw("cancel", "--all", code=2).err
+    assert len(fw.pending()) == 2
+    terminal = Terminal("-C", fw.wheel, "cancel", "--all", "--topic", "drop.*")
+    terminal.wait_for("Cancel 1 pending message with topic drop.*")
+    terminal.type("n\n")
+    assert terminal.finish().code == 1
+    assert len(fw.pending()) == 2
+    terminal = Terminal("-C", fw.wheel, "cancel", "--all", "--topic", "drop.*")
+    terminal.wait_for("[y/N]")
+    terminal.type("y\n")
+    assert terminal.finish().code == 0
+    assert [m["topic"] for m in fw.pending()] == ["keep"]
+    fw("cancel", "--all", "--yes")
+    assert fw.pending() == []
+
+
+# -- reschedule -----------------------------------------------------------------------------------------------
+
+
+def test_reschedule_prints_old_and_new_and_the_message_is_the_same(fw: Fw) -> None:
+    (old,) = fw.enqueue("--in", "1h", "--topic", "t", "--header", "k=v", "x")
+    (moved,) = fw("reschedule", old, "--at", "2027-01-01T00:00Z").json
+    assert moved["old"] == old
+    assert moved["due"] == "2027-01-01T00:00:00.000000Z"
+    (message,) = fw.pending()
+    assert message["id"] == moved["new"]
+    assert (message["topic"], message["headers"], message["payload"]) == ("t", {"k": "v"}, "x")
+    assert message["root"] == old
+
+
+def test_reschedule_of_many_says_which_were_unknown(fw: Fw) -> None:
+    ids = fw.enqueue("--in", "1h", "--lines", stdin="a\nb\nc")
+    result = fw("reschedule", "-", "--in", "2h", stdin="\n".join([*ids, UNKNOWN]), code=3)
+    assert [line["old"] for line in result.json] == ids
+    assert UNKNOWN in result.err
+    assert len(fw.pending()) == 3
+    fw("reschedule", *ids, "--in", "1", code=4)
+    fw("reschedule", "--in", "1", code=2)
+    fw("reschedule", fw.pending()[0]["id"], code=2)
+
+
+def test_reschedule_shows_a_table_on_a_terminal(fw: Fw) -> None:
+    (old,) = fw.enqueue("--in", "1h", "x")
+    shown = on_terminal("-C", fw.wheel, "reschedule", old, "--in", "2h")
+    assert f"{old}  {fw.pending()[0]['id']}" in shown.out
+
+
+def test_reschedule_brings_a_dead_letter_back_to_life(fw: Fw) -> None:
+    fw.enqueue("--in", "0", "x")
+    keeper = Keeper(fw.wheel)
+    for message in keeper.claim():
+        keeper.bury(message, reason="no such user")
+    keeper.close()
+    (dead,) = fw.dead()
+    assert dead["headers"]["filewheel.reason"] == "no such user"
+    assert dead["dead"] is True
+    fw("reschedule", dead["id"], "--in", "1h")
+    assert fw.dead() == []
+    assert fw.pending()[0]["headers"] == {}
