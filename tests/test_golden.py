@@ -148,9 +148,9 @@ def test_the_golden_wheel_holds_an_example_of_everything_on_the_page() -> None:
     data = (golden.V1 / "journal/PRDCR001-000001.log").read_bytes()
     assert len(data[main[-1].end :]) > 256, "a tail of zeros"
     assert not data[main[-1].end :].strip(b"\0")
-    assert [f.number for f in main] == list(range(1, len(main) + 1))
+    assert [f.number for f in main[:-1]] == list(range(1, len(main)))
     one, two = frames["journal/PRDCR002-000001.log"], frames["journal/PRDCR002-000002.log"]
-    assert [f.number for f in (*one, *two)] == [1, 2], "numbers go on over a rotation"
+    assert [f.number for f in (*one, *two) if not f.is_seal] == [1, 2], "numbers go on over a rotation"
     assert two[0].synced == 1
     slot = frames["laps/2000000/1800000011.slot"]
     assert [(f.puts, f.drops) for f in slot] == [(1, 0), (0, 1)], "a slot with a drop"

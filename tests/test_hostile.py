@@ -1,4 +1,4 @@
-"""What a faulty writer, a hand-made file or a hostile line may leave: it is refused, or kept aside, and costs nothing else.
+"""What a faulty writer, a hand-made file or a hostile line may leave: refused or kept aside, it costs nothing else.
 
 Each of these was a fault that writing down the format found.
 """
