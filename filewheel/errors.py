@@ -93,13 +93,14 @@ class NetworkFileSystem(Unsafe):
 
 
 class Locked(FilewheelError):
-    """Another process is this wheel's keeper; `.pid` names it when known."""
+    """Another process holds the keeper's lock; `.pid` names it, and `.role` says as what, when known."""
 
     kind = "locked"
 
-    def __init__(self, what: str, *, pid: int | None = None, path: str | None = None) -> None:
+    def __init__(self, what: str, *, pid: int | None = None, role: str = "", path: str | None = None) -> None:
         super().__init__(what, path=path, hint="wait for it, or stop it; a standby takes over alone")
         self.pid = pid
+        self.role = role
 
 
 class Damaged(FilewheelError):

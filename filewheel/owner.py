@@ -43,9 +43,12 @@ class Owner:
             raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
         try:
             if not self._disk.lock(fd, wait=wait):
-                pid = holder(self._dir)
+                pid, held_as = _note(self._dir)
                 who = f"process {pid}" if pid else "another process"
-                raise Locked(f"{who} is the keeper", pid=pid, path=self._dir.place(layout.LOCK))
+                what = (
+                    "is tidying up" if held_as == "tidy" else "is repairing" if held_as == "repair" else "is the keeper"
+                )
+                raise Locked(f"{who} {what}", pid=pid, role=held_as, path=self._dir.place(layout.LOCK))
             note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role})
             self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
         except OSError as exc:
@@ -67,17 +70,23 @@ class Owner:
 
 def holder(directory: Directory) -> int | None:
     """Return the keeper's process id as its note gives it, if that process lives. Takes no lock."""
+    pid, role = _note(directory)
+    return pid if role == "keeper" else None
+
+
+def _note(directory: Directory) -> tuple[int | None, str]:
+    """Return who holds the lock as the note gives it, and as what, if that process lives."""
     try:
         fd = directory.disk.open(layout.LOCK, "r")
     except OSError:
-        return None
+        return None, ""
     try:
         note = json.loads(directory.disk.pread(fd, _NOTE_BYTES, 0))
-        pid = note["pid"]
+        pid, role = note["pid"], note["role"]
         alive = isinstance(pid, int) and pid > 0 and _started(pid) == note["started"]
-        return pid if alive else None
+        return (pid, str(role)) if alive else (None, "")
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return None, ""
     finally:
         directory.disk.close(fd)
 

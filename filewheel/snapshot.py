@@ -9,7 +9,6 @@ Invariant: every message that was pending throughout the walk is in it.
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -24,6 +23,7 @@ from filewheel.ledger import spans_of
 from filewheel.manifest import Position, adopt, find_files, read_manifest
 from filewheel.message import DEAD_US, ID_MIN, US_PER_S, Message, due_of, id_floor
 from filewheel.record import ID, sort_out, split, unpack_put
+from filewheel.slot import slot_name
 from filewheel.tail import Damage, Handles
 from filewheel.window import MISSING, Budget, Span, read_window
 
@@ -175,10 +175,13 @@ class Snapshot:
             self.damage.append(damage)
 
     def messages(self, lo: bytes = ID_MIN, hi: bytes = DEAD_FLOOR) -> Iterator[Message]:
-        """Yield the messages that are pending from `lo` to below `hi`, in firing order."""
+        """Yield the messages that are pending from `lo` to below `hi`, in firing order; note what is none."""
         for put in self.puts(lo, hi):
-            with contextlib.suppress(Damaged):
+            try:
                 yield unpack_put(put)
+            except Damaged as exc:
+                name = slot_name(self._dir, due_of(put[ID]) // US_PER_S)
+                self.damage.append(Damage(name, 0, len(put), exc.what, proven=True))
 
     def frames(self, span: Span, *, headers: bool = False) -> Iterator[Frame]:
         """Yield the frames of one file; what cannot be read is noted. A file that has gone yields none."""

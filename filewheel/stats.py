@@ -8,7 +8,7 @@ Invariant: counts are those of the snapshot: all puts minus all drops, each id o
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -62,7 +62,7 @@ class Histogram:
 
 
 class _Counter:
-    """Counts the pending ids of a snapshot file by file."""
+    """Counts the pending ids of a snapshot, file by file, with the memory of the undealt journals and one window."""
 
     def __init__(self, directory: Directory, snapshot: Snapshot) -> None:
         self._dir = directory
@@ -74,18 +74,15 @@ class _Counter:
                 found, dropped = _records(frame)
                 puts.update([r[ID] for r in found])
                 drops.update([r[ID] for r in dropped])
-        self.loose = sorted(puts - drops)
-        """Pending ids that only the journals hold."""
+        self._loose = sorted(puts - drops)
+        """Pending ids in the journals; a file that must be read brings those of its time with it."""
         self._drops = sorted(drops)
         self.spans = list(spans_of(directory, snapshot.manifest, ID_MIN, ID_END))
 
     def simple(self, span: Span) -> int | None:
         """Count a file's messages by its headers; None when it must be read."""
-        if self._snapshot.manifest.doubt:
-            return None
-        ceil = self.ceil(span)
-        at = bisect_left(self._drops, span.floor)
-        if at < len(self._drops) and self._drops[at] < ceil:
+        low, high = self._between(self._drops, span)
+        if self._snapshot.manifest.doubt or low < high:
             return None
         count = 0
         for frame in self._snapshot.headers(span):
@@ -94,17 +91,19 @@ class _Counter:
             count += frame.puts
         return count
 
-    def ids(self, span: Span) -> set[bytes]:
-        """Return the pending ids of one file."""
-        puts: set[bytes] = set()
-        drops: set[bytes] = set()
-        for frame in self._snapshot.frames(span):
-            found, dropped = _records(frame)
-            puts.update([r[ID] for r in found])
-            drops.update([r[ID] for r in dropped])
-        ceil = self.ceil(span)
-        low, high = bisect_left(self._drops, span.floor), bisect_left(self._drops, ceil)
-        return puts - drops - set(self._drops[low:high]) - set(self.loose)
+    def ids(self, span: Span) -> Iterator[bytes]:
+        """Yield the pending ids of one file's time, those in the journals too."""
+        low, high = self._between(self._loose, span)
+        del self._loose[low:high]
+        for put in self._snapshot.puts(span.floor, self.ceil(span)):
+            yield put[ID]
+
+    def rest(self) -> list[bytes]:
+        """Return the pending ids that only the journals hold, and that no file brought with it."""
+        return self._loose
+
+    def _between(self, ids: list[bytes], span: Span) -> tuple[int, int]:
+        return bisect_left(ids, span.floor), bisect_left(ids, self.ceil(span))
 
     def ceil(self, span: Span) -> bytes:
         """Return the smallest id that is too late for a file."""
@@ -136,17 +135,19 @@ def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
         stats.file_bytes += span.end
         count = counter.simple(span)
         if count is None:
-            ids = counter.ids(span)
-            dead = sum(i >= DEAD_FLOOR for i in ids)
-            stats.pending += len(ids) - dead
-            stats.dead += dead
+            found = sum(1 for _ in counter.ids(span))
+            if span.floor >= DEAD_FLOOR:
+                stats.dead += found
+            else:
+                stats.pending += found
         elif span.floor >= DEAD_FLOOR:
             stats.dead += count
         else:
             stats.pending += count
-    at = bisect_left(counter.loose, DEAD_FLOOR)
+    rest = counter.rest()
+    at = bisect_left(rest, DEAD_FLOOR)
     stats.pending += at
-    stats.dead += len(counter.loose) - at
+    stats.dead += len(rest) - at
     first = snapshot.first()
     stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
     stats.damaged = len(snapshot.damage)
@@ -170,7 +171,7 @@ def histogram_of(directory: Directory, snapshot: Snapshot, edges_us: Sequence[in
         for id_ in counter.ids(span):
             if id_ < DEAD_FLOOR:
                 counts[bisect_right(edges, due_of(id_))] += 1
-    for id_ in counter.loose:
+    for id_ in counter.rest():
         if due_of(id_) < DEAD_US:
             counts[bisect_right(edges, due_of(id_))] += 1
     return Histogram(edges, counts[1:-1], counts[0], counts[-1])

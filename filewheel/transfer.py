@@ -17,7 +17,7 @@ from typing import Any
 from filewheel.directory import PAYLOAD_BYTES_LIMIT
 from filewheel.errors import BadArgument
 from filewheel.limits import check_message
-from filewheel.message import Message, MessageId, to_datetime
+from filewheel.message import ID_END, ID_MIN, Message, MessageId, to_datetime
 from filewheel.wheel import Wheel
 
 
@@ -65,6 +65,8 @@ def from_json(fields: object) -> Message:
         root=None if root is None else MessageId.parse(_field(fields, "root", str)),
     )
     check_message(message, PAYLOAD_BYTES_LIMIT)
+    if fields.get("due_us", message.due_us) != message.due_us:
+        raise BadArgument(f"due_us is {fields['due_us']!r}, and the id says {message.due_us}")
     return message
 
 
@@ -120,8 +122,9 @@ def parse_line(line: str | bytes, number: int) -> dict[str, Any]:
 
 def dump(wheel: Wheel) -> Iterator[Message]:
     """Yield every pending message and every dead letter, in the order of their ids. Memory: one window."""
-    yield from wheel.list()
-    yield from wheel.list(dead=True)
+    # One snapshot: a dead letter that is revived meanwhile must not fall between two.
+    with wheel.snapshot() as snapshot:
+        yield from snapshot.messages(ID_MIN, ID_END)
 
 
 def load(lines: Iterable[str | bytes]) -> Iterator[Message]:

@@ -145,6 +145,8 @@ def test_what_is_due_lands_in_its_bar_and_what_is_overdue_in_none() -> None:
     assert (minute[0], minute[1], minute[59], sum(minute)) == (1, 1, 1, 3)
     assert (hour[0], hour[1], sum(hour)) == (3, 1, 4)
     assert (day[0], sum(day)) == (4, 4)
+    ends = _ahead([view.end_us - 1 for view in Ahead(NOW).views] + [view.end_us for view in Ahead(NOW).views])
+    assert [sum(ends.counts(view)) for view in ends.views] == [1, 3, 5]
     assert dict(ahead.far()) == {
         "1 to 2 days": 0, "2 to 7 days": 1, "1 to 4 weeks": 0, "1 to 12 months": 0, "later": 0,
     }  # fmt: skip
@@ -155,7 +157,7 @@ def test_every_message_is_overdue_or_in_the_longest_view_or_beyond() -> None:
     ahead = _ahead(dues)
     assert ahead.overdue + sum(ahead.counts(ahead.views[-1])) + sum(n for _, n in ahead.far()) == len(dues)
     fields = ahead.to_json()
-    assert [len(fields[name]["counts"]) for name in ("minute", "hour", "day")] == [60, 60, 48]
+    assert [len(fields[name]["counts"]) for name in ("minute", "hour", "day")] == [61, 61, 49]
     assert fields["overdue"] == ahead.overdue
 
 
@@ -167,9 +169,9 @@ def test_a_view_fits_80_columns_and_has_labels(blocks: bool) -> None:
         assert len(lines) == 5
         assert max(map(text.width, lines)) <= 80
         assert all(line.isascii() for line in lines) is not blocks
-    assert "now" in draw_view(ahead.views[0], [1] * 60, 1, plain, blocks=True)[-1]
-    assert "08:00" in draw_view(ahead.views[1], [1] * 60, 1, plain, blocks=True)[-1]
-    assert draw_view(ahead.views[0], [0] * 60, 3, plain, blocks=True) == ["next minute  nothing due"]
+    assert "now" in draw_view(ahead.views[0], [1] * 61, 1, plain, blocks=True)[-1]
+    assert "08:00" in draw_view(ahead.views[1], [1] * 61, 1, plain, blocks=True)[-1]
+    assert draw_view(ahead.views[0], [0] * 61, 3, plain, blocks=True) == ["next minute  nothing due"]
 
 
 def test_rows_share_a_scale_and_nothing_is_drawn_of_nothing() -> None:

@@ -52,14 +52,19 @@ def _single(directory: Path, count: int, report: Report) -> None:
     path = fresh(directory, "single.wheel")
     with Wheel.create(path) as wheel:
         fd = os.open(directory / "bare", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        record = bytes(220)
+
+        def commit(i: int) -> None:
+            os.pwrite(fd, record, i * len(record))
+            os.fdatasync(fd)
+
         try:
-            record = bytes(220)
             os.pwrite(fd, bytes(each * len(record)), 0)
             os.fdatasync(fd)
             for _ in range(5):
                 wheel.enqueue(PAYLOAD, delay=3600)
             for _ in range(rounds):
-                bare.append(_rate(each, lambda i: (os.pwrite(fd, record, i * len(record)), os.fdatasync(fd))))
+                bare.append(_rate(each, commit))
                 ours.append(_rate(each, lambda i: wheel.enqueue(PAYLOAD, delay=3600 + i, topic="mail")))
         finally:
             os.close(fd)

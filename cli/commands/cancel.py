@@ -1,0 +1,113 @@
+"""`cancel`: take messages back before they fire, by id or all at once.
+
+An id that is not pending is told, not passed over: whoever cancels needs to know whether it was in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from filewheel import Message, MessageId, Wheel
+
+from ..failure import Failure
+from ..lines import chunks, read_ids
+from ..output import Output
+from ..text import count
+from ..verb import verb
+
+_CHUNK = 50_000
+_NAMED = 20
+
+
+@verb(
+    "cancel",
+    """
+    $ filewheel cancel "$(filewheel enqueue --in 1h hi)"
+    $ filewheel inspect list --topic 'mail*' --ids | filewheel cancel -
+    $ filewheel cancel --all --topic trial --yes
+    """,
+)
+@click.option("--all", "everything", is_flag=True, help="Everything that is pending; asks first.")
+@click.option("--topic", metavar="GLOB", help="With --all: only what has this topic.")
+@click.option("--dead", is_flag=True, help="With --all: the dead letters instead.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.argument("ids", nargs=-1, metavar="[ID... | -]")
+def command(out: Output, everything: bool, topic: str | None, dead: bool, yes: bool, ids: tuple[str, ...]) -> None:
+    """Cancel messages before they fire.
+
+    Prints the ids of those that were pending. `-` reads ids from stdin, one a line (or JSON lines with an `id`). Once
+    this has returned, what it printed does not start any more. Exit code 3 when some of the ids were not pending, 4
+    when none was.
+    """
+    if everything:
+        if ids:
+            raise click.UsageError("give ids or --all, not both")
+        _cancel_all(out, topic, dead, yes)
+        return
+    if topic is not None or dead:
+        raise click.UsageError("--topic and --dead go with --all")
+    wanted = read_ids(ids)
+    if not ids:
+        raise click.UsageError("which? Give ids, `-` to read them from stdin, or --all")
+    unknown: list[MessageId] = []
+    with out.wheel() as wheel, out.progress("cancelling", len(wanted)) as progress:
+        for some in chunks(wanted, _CHUNK):
+            found = _cancel(out, wheel, some)
+            unknown += [id_ for id_ in some if id_ not in found]
+            progress.add(len(some))
+    tell_unknown(out, unknown, len(wanted))
+
+
+def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> set[MessageId]:
+    found = wheel.cancel_many(ids)
+    for id_ in ids:
+        if id_ in found:
+            if out.json:
+                out.record({"id": str(id_), "cancelled": True})
+            else:
+                out.write(str(id_))
+    out.flush()
+    return found
+
+
+def _cancel_all(out: Output, topic: str | None, dead: bool, yes: bool) -> None:
+    which = f" with topic {topic}" if topic is not None else ""
+    noun = "dead letter" if dead else "pending message"
+    with out.wheel() as wheel:
+        if not yes:
+            number = sum(1 for _ in wheel.list(topic=topic, dead=dead))
+            if number and not out.ask(f"Cancel {count(number, noun)}{which} in {out.dir}?", yes=False):
+                raise Failure("failed", "nothing was cancelled")
+        cancelled = 0
+        for some in _gather(wheel.list(topic=topic, dead=dead)):
+            cancelled += len(_cancel(out, wheel, some))
+    out.note(f"cancelled {count(cancelled, noun)}{which}")
+
+
+def _gather(messages: Iterator[Message]) -> Iterator[list[MessageId]]:
+    some: list[MessageId] = []
+    for message in messages:
+        some.append(message.id)
+        if len(some) == _CHUNK:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def tell_unknown(out: Output, unknown: list[MessageId], asked: int) -> None:
+    """Name the ids that are not pending, and end with the exit code that says so."""
+    hint = "`filewheel inspect list` shows what is pending"
+    if unknown and asked == 1:
+        raise Failure("not-found", f"{unknown[0]} is not pending: it fired, was cancelled or has moved", hint=hint)
+    for id_ in unknown[:_NAMED]:
+        out.warn(f"{id_} is not pending")
+    if len(unknown) > _NAMED:
+        out.warn(f"... and {len(unknown) - _NAMED:,} more are not pending")
+    if not unknown:
+        return
+    if len(unknown) == asked:
+        raise Failure("not-found", f"none of the {asked:,} is pending: they fired, were cancelled or moved", hint=hint)
+    raise Failure("partly", f"{len(unknown):,} of {asked:,} ids are not pending", hint=hint)

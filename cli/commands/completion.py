@@ -1,0 +1,34 @@
+"""`completion`: the script that makes a shell complete verbs, options and directories (ids are not completed)."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from ..output import Output
+from ..verb import verb
+
+
+@verb(
+    "completion",
+    """
+    $ filewheel completion bash > /tmp/filewheel.bash
+    $ filewheel completion fish > /tmp/filewheel.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def command(ctx: click.Context, out: Output, shell: str) -> None:
+    """Print a completion script.
+
+    \b
+    bash: filewheel completion bash > ~/.local/share/bash-completion/completions/filewheel
+    zsh:  filewheel completion zsh > a file named _filewheel in a directory of $fpath
+    fish: filewheel completion fish > ~/.config/fish/completions/filewheel.fish
+    """
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"no completion for {shell}")
+    script = found(ctx.find_root().command, {}, "filewheel", "_FILEWHEEL_COMPLETE")
+    # Not source(), which runs the shell to look at its version: it may not be the one that this is for.
+    out.write(script.source_template % script.source_vars())

@@ -1,0 +1,91 @@
+"""`dump`: every message as a JSON line, in the order of ids, to be loaded elsewhere or kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+import click
+
+from filewheel import Damaged, MessageId
+from filewheel.message import ID_END, ID_MIN
+from filewheel.record import ID, unpack_put
+from filewheel.transfer import to_json
+
+from ..failure import Failure
+from ..output import Output
+from ..text import count, to_line
+from ..verb import verb
+
+
+@verb(
+    "dump",
+    """
+    $ filewheel dump > backup.jsonl
+    $ filewheel dump -o backup.jsonl
+    $ filewheel dump | gzip > backup.jsonl.gz
+    """,
+)
+@click.option(
+    "-o", "--output", "target", default="-", metavar="FILE|-", type=click.Path(),
+    help="Where to; a file appears whole or not at all.  [default: stdout]",
+)  # fmt: skip
+def command(out: Output, target: str) -> None:
+    """Write all messages as JSON lines.
+
+    Every pending message and every dead letter is one line. The order is that of the ids: by due time, dead letters
+    last. `load` brings it back exactly: dump, load and dump again give the same bytes. Takes no lock; a keeper may be
+    running.
+    """
+    with out.wheel() as wheel, wheel.snapshot() as snapshot, _open(target) as stream:
+        stats = wheel.stats()
+        number = 0
+        unreadable: list[str] = []
+        with out.progress("dumping", stats.pending + stats.dead) as progress:
+            # One snapshot for both: a message that dies meanwhile is in it once.
+            for put in snapshot.puts(ID_MIN, ID_END):
+                try:
+                    stream(to_line(to_json(unpack_put(put))) + "\n")
+                except Damaged as exc:
+                    unreadable.append(f"{MessageId(put[ID])}: {exc.what}")
+                number += 1
+                progress.at(number)
+        unreadable += [f"{d.name}: {d.reason} at offset {d.offset}" for d in snapshot.damage]
+    out.note(f"dumped {count(number, 'message')}")
+    for text in unreadable:
+        out.warn(text)
+    if unreadable:
+        raise Failure("damaged", "what could not be read is not in the dump", hint="`filewheel verify`")
+
+
+@contextlib.contextmanager
+def _open(target: str) -> Iterator[Callable[[str], object]]:
+    if target == "-":
+        yield _Utf8(sys.stdout).write
+        return
+    # Aside, durable, then renamed: whoever finds the file finds all of it.
+    aside = f"{target}.{os.getpid()}.tmp"
+    try:
+        with open(aside, "w", encoding="utf-8", newline="\n") as file:
+            yield file.write
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        raise
+
+
+class _Utf8:
+    """Writes UTF-8 whatever the locale says: the same wheel gives the same bytes everywhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        stream.flush()
+        self._buffer = stream.buffer
+
+    def write(self, text: str) -> None:
+        self._buffer.write(text.encode())

@@ -1,0 +1,153 @@
+"""`enqueue`: one message, or many from stdin, each with a due time.
+
+Prints the ids, and they alone, so that `id=$(filewheel enqueue --in 5m hi)` works on a terminal and off it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import click
+
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.directory import PAYLOAD_BYTES_LIMIT, Sync
+from filewheel.limits import check_headers, check_topic
+from filewheel.message import MessageId, to_datetime
+from filewheel.transfer import iso
+
+from ..batch import Defaults, Intake, enqueue_all
+from ..failure import Failure
+from ..lines import Spool, stdin
+from ..output import Output
+from ..params import HEADER, SYNC, When, one_due, require_due
+from ..text import away, count, full_time, offset
+from ..text import local as to_local
+from ..verb import due_options, verb
+
+
+@verb(
+    "enqueue",
+    """
+    $ filewheel enqueue --in 5m 'remind ann'
+    $ filewheel enqueue --at 09:00 --topic mail --header to=ann 'good morning'
+    $ id=$(filewheel enqueue --in 1h30m 'the oven') && filewheel cancel "$id"
+    $ printf 'one\\ntwo\\n' | filewheel enqueue --in 90 --lines
+    $ echo '{"in": "2d", "topic": "trial", "payload": "ends"}' | filewheel enqueue --batch
+    """,
+)
+@due_options
+@click.option("--topic", default="", help="What it is about; `run` and `inspect` show and filter it.")
+@click.option("--header", "headers", type=HEADER, multiple=True, metavar="K=V", help="A header; may be repeated.")
+@click.option(
+    "--sync", type=SYNC, metavar="always|never|DUR", help="How durable before this returns.  [default: the wheel's]"
+)
+@click.option("--lines", is_flag=True, help="Each line of stdin is a message, without its newline; an empty line too.")
+@click.option(
+    "--batch", is_flag=True,
+    help="Each line of stdin is a JSON object: `payload` or `payload_b64`; one of `in` (\"5m\" or seconds), "
+    "`at` (a time), `due_us`; `topic`; `headers`. The options above hold for lines without.",
+)  # fmt: skip
+@click.option("--skip-bad", is_flag=True, help="Tell of lines that are wrong and enqueue the others (exit code 3).")
+@click.argument("body", required=False)
+def command(
+    out: Output,
+    in_us: int | None,
+    at: When | None,
+    topic: str,
+    headers: tuple[tuple[str, str], ...],
+    sync: Sync | None,
+    lines: bool,
+    batch: bool,
+    skip_bad: bool,
+    body: str | None,
+) -> None:
+    """Enqueue a message and print its id.
+
+    It is due after --in or at --at: give one. BODY is the payload; `-` reads it from stdin as it is, to the last byte.
+    A message never fires early. A time that names no zone is local time. A time that has passed is fine: it fires at
+    once.
+
+    Of --lines and --batch every line is checked first: if one is wrong it is named, and nothing is enqueued.
+    """
+    now_us = SYSTEM_CLOCK.now_us()
+    if lines or batch:
+        _check_many(lines, batch, body)
+        due_us = one_due(in_us, at, now_us) if batch else require_due(in_us, at, now_us)
+        if at is not None and at.is_local:
+            _echo_due(out, at.due_us, now_us)
+        _enqueue_many(out, Defaults(due_us, topic, dict(headers)), now_us, sync, batch=batch, skip_bad=skip_bad)
+        return
+    if skip_bad:
+        raise click.UsageError("--skip-bad goes with --lines or --batch")
+    due_us = require_due(in_us, at, now_us)
+    payload = _payload(out, body)
+    with out.wheel() as wheel:
+        id_ = wheel.enqueue(payload, at=to_datetime(due_us), topic=topic, headers=dict(headers), sync=sync)
+    _print_ids(out, [id_])
+    if due_us < now_us:
+        out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}: it fires at once")
+    elif at is not None and at.is_local:
+        _echo_due(out, due_us, now_us)
+
+
+def _check_many(lines: bool, batch: bool, body: str | None) -> None:
+    if lines and batch:
+        raise click.UsageError("give --lines or --batch, not both")
+    if body not in (None, "-"):
+        raise click.UsageError(f"{'--lines' if lines else '--batch'} reads stdin, so there is no BODY")
+
+
+def _payload(out: Output, body: str | None) -> bytes:
+    if body is None and out.stdin_is_terminal:
+        raise click.UsageError("no BODY; `-` reads it from here to Ctrl-D, '' is an empty one")
+    if body is None or body == "-":
+        return stdin().read(PAYLOAD_BYTES_LIMIT + 1)
+    return os.fsencode(body)  # the bytes that the shell gave, whatever the locale makes of them
+
+
+def _echo_due(out: Output, due_us: int, now_us: int) -> None:
+    """Say how a time without a zone was understood."""
+    out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}")
+
+
+def _print_ids(out: Output, ids: list[MessageId]) -> None:
+    for id_ in ids:
+        if out.json:
+            out.record({"id": str(id_), "due": iso(id_.due_us), "due_us": id_.due_us})
+        else:
+            out.write(str(id_))
+    out.flush()
+
+
+def _enqueue_many(
+    out: Output, defaults: Defaults, now_us: int, sync: Sync | None, *, batch: bool, skip_bad: bool
+) -> None:
+    check_topic(defaults.topic)
+    check_headers(defaults.headers)
+    intake = Intake(now_us, out.directory().settings.payload_bytes_max, defaults)
+    with Spool() as spool, out.wheel() as wheel:
+        with out.progress("reading", _stdin_size()) as progress:
+            intake.read(stdin(), spool, progress, json=batch, out=out if skip_bad else None)
+        if intake.local:
+            zone = offset(to_local(now_us))
+            out.note(f"{count(intake.local, 'time')} without a zone taken as local time, which is {zone} now")
+        with out.progress("enqueuing", spool.count) as progress:
+            for rows, ids in enqueue_all(wheel, spool, sync):
+                _print_ids(out, ids)
+                progress.add(len(rows))
+        if intake.past:
+            out.note(f"{count(intake.past, 'message')} due already: firing at once")
+        out.note(f"enqueued {count(spool.count, 'message')}")
+    if intake.bad:
+        total = len(intake.bad) + spool.count
+        raise Failure("partly", f"{count(len(intake.bad), 'line')} of {total:,} skipped; the others are enqueued")
+
+
+def _stdin_size() -> int | None:
+    """How much there is to read, where that can be known."""
+    try:
+        info = os.fstat(stdin().fileno())
+    except (OSError, ValueError):
+        return None
+    return info.st_size if stat.S_ISREG(info.st_mode) else None

@@ -1,0 +1,218 @@
+"""`inspect`: what is pending, at a glance, as a list, one message, or record by record.
+
+Takes no lock and changes nothing, so it works beside a keeper, without one, and on a damaged wheel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from filewheel import BadArgument, MessageId
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.message import DEAD_US, to_datetime
+from filewheel.timespec import at_us
+from filewheel.transfer import to_json
+from filewheel.wheel import REASON_HEADER
+
+from ..failure import Failure
+from ..output import Output
+from ..picture import Ahead, draw_rows, draw_view
+from ..text import away, clip, count, full_time, safe, safe_block, show_bytes, size, width
+from ..verb import common, examples, verb
+from . import inspect_files, inspect_list
+from .stats import stats_fields
+
+_TOPICS_SHOWN = 8
+_ROLES = {
+    "bar": ("cyan", False, False),
+    "axis": (None, False, True),
+    "title": (None, True, False),
+    "late": ("red", True, False),
+}
+
+
+class _Inspect(click.Group):
+    """A group in which an id stands for `message ID`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            try:
+                MessageId.parse(args[0])
+            except BadArgument:
+                if ctx.resilient_parsing:
+                    return None, None, args
+                words = ", ".join(self.commands)
+                raise click.UsageError(f"{args[0]!r} is neither a message id nor one of: {words}", ctx) from None
+            return "message", self.commands["message"], args
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    "inspect",
+    cls=_Inspect,
+    invoke_without_command=True,
+    subcommand_metavar="[list | slot | journal | ID] ...",
+    epilog=examples(
+        """
+        $ filewheel inspect
+        $ filewheel inspect --json
+        $ filewheel inspect "$(filewheel inspect list --limit 1 --ids)"
+        """
+    ),
+)
+@common()
+@click.option("--no-topics", is_flag=True, help="Do not count by topic, which reads every message.")
+@click.pass_context
+def command(ctx: click.Context, no_topics: bool) -> None:
+    """Show what is pending.
+
+    How much, what comes next, and a picture of the time ahead. Takes no lock; works with a keeper running, with none,
+    and on a damaged wheel. `filewheel inspect ID` shows one message whole.
+    """
+    if ctx.invoked_subcommand is None:
+        _overview(ctx.ensure_object(Output), no_topics)
+
+
+command.add_command(inspect_list.command)
+command.add_command(inspect_files.slot)
+command.add_command(inspect_files.journal)
+
+
+# -- at a glance ----------------------------------------------------------------------------------------------
+
+
+def _overview(out: Output, no_topics: bool) -> None:
+    ahead = Ahead(SYSTEM_CLOCK.now_us())
+    with out.wheel() as wheel:
+        stats = wheel.stats()
+        ahead.fill(wheel.histogram([to_datetime(us) for us in ahead.edges_us]))
+        topics: dict[str, int] = {}
+        if not no_topics:
+            with out.progress("counting by topic", stats.pending) as progress:
+                topics = wheel.topics(progress.at)
+    if out.wants_json:
+        by_topic = None if no_topics else dict(sorted(topics.items(), key=_most_first))
+        out.record({"stats": stats_fields(stats), "topics": by_topic, "histogram": ahead.to_json()})
+    else:
+        next_us = None if stats.next_due is None else at_us(stats.next_due)
+        for line in _headline(out, stats_fields(stats), ahead, next_us):
+            out.write(line)
+        for line in _panels(out, ahead, topics):
+            out.write(line)
+    if stats.damaged:
+        out.warn(f"{count(stats.damaged, 'range')} cannot be read; `filewheel verify` names them")
+
+
+def _most_first(item: tuple[str, int]) -> tuple[int, str]:
+    return -item[1], item[0]
+
+
+def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | None) -> list[str]:
+    name = out.style(safe(out.dir), bold=True)
+    if next_us is None:
+        first = "nothing is pending"
+    else:
+        which = "the next" if next_us > ahead.now_us else "the first due"
+        first = f"{count(stats['pending'], 'message')} pending, {which} {away(next_us - ahead.now_us)}"
+    keeper = f"keeper {stats['keeper_pid']}" if stats["keeper_pid"] else "no keeper running"
+    fits = width(safe(out.dir)) + width(first) + width(keeper) + 4 <= out.columns
+    lines = [f"{name}  {first}; {keeper}"] if fits else [name, f"{first}; {keeper}"]
+    if ahead.overdue:
+        hint = "" if stats["keeper_pid"] else "; `filewheel run` fires them"
+        lines.append(f"{out.style('overdue'.ljust(13), 'red', bold=True)}{count(ahead.overdue, 'message')}{hint}")
+    if stats["dead"]:
+        title = out.style("dead letters".ljust(13), "red", bold=True)
+        lines.append(f"{title}{stats['dead']:,}; `filewheel inspect list --dead` lists them")
+    if stats["quarantined"]:
+        title = out.style("quarantine".ljust(13), "red", bold=True)
+        lines.append(f"{title}{count(stats['quarantined'], 'item')}; `filewheel verify` lists them")
+    return lines
+
+
+def _panels(out: Output, ahead: Ahead, topics: dict[str, int]) -> list[str]:
+    blocks = out.blocks
+
+    def style(text: str, role: str) -> str:
+        colour, bold, dim = _ROLES[role]
+        return out.style(text, colour, bold=bold, dim=dim)
+
+    height = 2 if out.rows < 36 else 3
+    far = ahead.far()
+    lines: list[str] = []
+    if any(sum(ahead.counts(view)) for view in ahead.views) or any(n for _, n in far):
+        for view in ahead.views:
+            lines += ["", *draw_view(view, ahead.counts(view), height, style, blocks=blocks)]
+        rows = draw_rows("beyond", far, style, blocks=blocks)
+        lines += ["", *rows] if rows else []
+    if len(topics) > 1 or any(topics):
+        ranked = sorted(topics.items(), key=_most_first)
+        dots = "…" if blocks else "..."
+        labels = [(clip(safe(name) or "(none)", 24, dots), number) for name, number in ranked[:_TOPICS_SHOWN]]
+        left = max(width(label) for label, _ in labels)
+        padded = [(label + " " * (left - width(label)), number) for label, number in labels]
+        lines += ["", *draw_rows("by topic", padded, style, blocks=blocks)]
+        if len(ranked) > _TOPICS_SHOWN:
+            lines.append(f"  {dots} and {count(len(ranked) - _TOPICS_SHOWN, 'more topic')}")
+    return lines
+
+
+# -- one message ----------------------------------------------------------------------------------------------
+
+
+@verb(
+    "message",
+    """
+    $ filewheel inspect "$(filewheel enqueue --in 1h hi)"
+    $ filewheel inspect "$(filewheel enqueue --in 1h hi)" --body
+    """,
+)
+@click.option("--body", is_flag=True, help="Only the payload, byte for byte.")
+@click.argument("id_", metavar="ID")
+def message(out: Output, body: bool, id_: str) -> None:
+    """Show one message whole: short, `inspect ID`."""
+    wanted = MessageId.parse(id_)
+    now_us = SYSTEM_CLOCK.now_us()
+    with out.wheel() as wheel:
+        found = wheel.get(wanted)
+    if found is None:
+        raise Failure(
+            "not-found", f"no message {wanted} is pending: it fired, was cancelled or has moved",
+            hint=f"`filewheel inspect slot {wanted}` shows what is on record",
+        )  # fmt: skip
+    if body:
+        out.raw(found.payload)
+        return
+    if out.wants_json:
+        out.record(to_json(found) | {"size": len(found.payload)})
+        return
+    rows: list[tuple[str, str]] = [("id", str(found.id))]
+    if found.root is not None:
+        rows.append(("first id", str(found.root)))
+    rows.append(("due", f"{full_time(found.due_us)}, {away(found.due_us - now_us)}"))
+    if found.is_dead:
+        died_us = found.id.due_us - DEAD_US
+        rows.append(("died", f"{full_time(died_us)}, {away(died_us - now_us)}"))
+        rows.append(("reason", found.headers.get(REASON_HEADER, "")))
+    rows.append(("topic", found.topic or "(none)"))
+    rows.append(("attempt", str(found.attempt)))
+    rows.append(("enqueued", f"{full_time(found.enqueued_us)}, {away(found.enqueued_us - now_us)}"))
+    rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key != REASON_HEADER]
+    rows.append(("payload", size(len(found.payload))))
+    _print_pairs(out, rows)
+    if found.payload:
+        out.write("")
+        out.write(safe_block(show_bytes(found.payload)).rstrip("\n"))
+
+
+def _print_pairs(out: Output, rows: Sequence[tuple[str, str]]) -> None:
+    left = max(len(name) for name, _ in rows) + 2
+    for name, value in rows:
+        out.write(f"{out.style(name.ljust(left), bold=True)}{safe(value)}")
+
+
+command.add_command(message)

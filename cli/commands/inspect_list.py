@@ -1,0 +1,121 @@
+"""`inspect list`: the pending messages, or the dead letters, one a line, in the order in which they fire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import click
+
+from filewheel import Message
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.message import DEAD_US, to_datetime
+from filewheel.transfer import iso, to_json
+from filewheel.wheel import REASON_HEADER
+
+from ..output import Column, Output
+from ..params import DURATION, TIME, When
+from ..text import away, short_time, show_bytes
+from ..verb import verb
+
+_LIMIT_ON_TERMINAL = 20
+_TABLE_ROWS = 1000
+_SHOWN_BYTES = 400
+
+
+@verb(
+    "list",
+    """
+    $ filewheel inspect list
+    $ filewheel inspect list --within 1h --topic 'mail*'
+    $ filewheel inspect list --ids | wc -l
+    $ filewheel inspect list --dead
+    """,
+)
+@click.option("--topic", metavar="GLOB", help="Only this topic: a name, or a pattern with * and ?.")
+@click.option("--after", type=TIME, metavar="TIME", help="Only what is due at or after this time.")
+@click.option("--before", type=TIME, metavar="TIME", help="Only what is due before this time.")
+@click.option("--within", type=DURATION, metavar="DUR", help="Only what is due between now and then, or overdue.")
+@click.option("--dead", is_flag=True, help="The dead letters, by the time of their death.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), metavar="N", help="At most so many; 0 is all.  [default: 20 on a terminal]"
+)
+@click.option("--ids", "only_ids", is_flag=True, help="Only the ids, one a line, for `cancel -` and `reschedule -`.")
+def command(
+    out: Output,
+    topic: str | None,
+    after: When | None,
+    before: When | None,
+    within: int | None,
+    dead: bool,
+    limit: int | None,
+    only_ids: bool,
+) -> None:
+    """List what is pending, in firing order.
+
+    Times are local on a terminal, UTC in JSON.
+    """
+    if dead and (after or before or within is not None):
+        raise click.UsageError("dead letters have no due time any more, so --after, --before and --within mean nothing")
+    if before is not None and within is not None:
+        raise click.UsageError("give --before or --within, not both")
+    now_us = SYSTEM_CLOCK.now_us()
+    end_us = before.due_us if before else now_us + within if within is not None else None
+    table = not (out.wants_json or only_ids)
+    if limit is None:
+        limit = _LIMIT_ON_TERMINAL if out.stdout_is_terminal else 0
+    with out.wheel() as wheel:
+        messages = wheel.list(
+            after=to_datetime(after.due_us) if after else None,
+            before=to_datetime(end_us) if end_us is not None else None,
+            topic=topic,
+            # One more than is shown tells whether there are more.
+            limit=limit + 1 if limit else None,
+            dead=dead,
+        )
+        some = islice(messages, limit or None)
+        shown = _print_table(out, some, dead, now_us) if table else _print_lines(out, some, only_ids)
+        if next(messages, None) is not None:
+            out.note(f"{shown:,} shown, there are more: --limit 0 shows all")
+        elif not shown and table:
+            filtered = topic is not None or end_us is not None or after is not None
+            what = "no dead letters" if dead else "nothing is pending"
+            out.note(f"{what} that fits" if filtered else what)
+
+
+def _print_lines(out: Output, messages: Iterator[Message], only_ids: bool) -> int:
+    shown = 0
+    for message in messages:
+        shown += 1
+        if only_ids:
+            out.write(str(message.id))
+            continue
+        fields: dict[str, Any] = to_json(message)
+        if message.is_dead:
+            fields["died"] = iso(message.id.due_us - DEAD_US)
+        out.record(fields)
+    return shown
+
+
+def _print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: int) -> int:
+    """Print in parts, so that any number can be listed."""
+    shown = 0
+    while rows := [_row(m, dead, now_us) for m in islice(messages, _TABLE_ROWS)]:
+        if dead:
+            columns = [Column("ID"), Column("DIED"), Column("TOPIC", 16), Column("REASON", 30), Column("BODY", 200)]
+        else:
+            columns = [Column("ID"), Column("DUE"), Column("", 10), Column("TOPIC", 16), Column("BODY", 200)]
+        out.table(columns, rows)
+        shown += len(rows)
+    return shown
+
+
+def _row(message: Message, dead: bool, now_us: int) -> tuple[str, ...]:
+    body = show_bytes(message.payload[:_SHOWN_BYTES])
+    if dead:
+        died_us = message.id.due_us - DEAD_US
+        reason = message.headers.get(REASON_HEADER, "")
+        return str(message.id), short_time(died_us, now_us), message.topic, reason, body
+    due_us = message.due_us
+    return str(message.id), short_time(due_us, now_us), away(due_us - now_us), message.topic, body

@@ -1,0 +1,74 @@
+"""`repair`: mend a damaged wheel, after saying what it will do and cost."""
+
+from __future__ import annotations
+
+import click
+
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.repair import repair as repair_directory
+from filewheel.verify import Finding
+
+from ..failure import Failure
+from ..output import Output
+from ..text import count, size
+from ..verb import verb
+from .verify import finding_fields, print_findings, read_all
+
+
+@verb(
+    "repair",
+    """
+    $ filewheel repair --dry-run
+    $ filewheel repair --yes
+    """,
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def command(out: Output, dry_run: bool, yes: bool) -> None:
+    """Mend what is damaged. Needs the keeper to be stopped.
+
+    Nothing that can be read is lost. Bytes that cannot be read are copied to quarantine/ before anything is changed.
+    Repairing twice changes nothing more.
+    """
+    directory = out.directory(write=not dry_run)
+    damage = read_all(out, directory).damage
+    if not damage:
+        if out.wants_json:
+            out.record({"found": [], "done": [], "bytes_kept": 0, "bytes_aside": 0})
+        out.note("nothing to repair: no damage")
+        return
+    if dry_run or not out.wants_json:
+        print_findings(out, damage)
+    out.note(_plan(damage))
+    if dry_run:
+        return
+    if not out.ask("Repair it?", yes=yes):
+        raise Failure("failed", "nothing was repaired")
+    result = repair_directory(directory, SYSTEM_CLOCK)
+    left = read_all(out, out.directory()).damage
+    if out.wants_json:
+        out.record(
+            {
+                "found": [finding_fields(f) for f in result.found],
+                "done": result.done,
+                "bytes_kept": result.bytes_kept,
+                "bytes_aside": result.bytes_aside,
+            }
+        )
+    else:
+        for line in result.done:
+            out.write(line)
+    out.note(f"kept {size(result.bytes_kept)}; {size(result.bytes_aside)} put aside in {out.dir}/quarantine")
+    if left:
+        raise Failure(
+            "damaged", f"{count(len(left), 'place is', 'places are')} still damaged",
+            hint="restore what `filewheel verify` names from a backup",
+        )  # fmt: skip
+    out.note("verified: no damage")
+
+
+def _plan(damage: list[Finding]) -> str:
+    lost = sum(f.end - f.offset for f in damage)
+    files = len({f.name for f in damage})
+    cost = f"{size(lost)} cannot be read; they go to quarantine/, the rest is kept" if lost else "nothing is lost"
+    return f"{count(len(damage), 'place is', 'places are')} damaged in {count(files, 'file')}: {cost}"

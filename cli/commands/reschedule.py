@@ -1,0 +1,66 @@
+"""`reschedule`: move messages to another time. A message that moves gets a new id; dead letters come back to life."""
+
+from __future__ import annotations
+
+import click
+
+from filewheel import MessageId, NotFound
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.message import to_datetime
+from filewheel.transfer import iso
+
+from ..lines import chunks, read_ids
+from ..output import Column, Output
+from ..params import When, require_due
+from ..text import away, full_time
+from ..verb import due_options, verb
+from .cancel import tell_unknown
+
+_CHUNK = 100
+
+
+@verb(
+    "reschedule",
+    """
+    $ filewheel reschedule "$(filewheel enqueue --in 5m 'remind ann')" --in 1h
+    $ filewheel inspect list --dead --ids | filewheel reschedule - --in 0
+    """,
+)
+@due_options
+@click.argument("ids", nargs=-1, metavar="ID... | -")
+def command(out: Output, in_us: int | None, at: When | None, ids: tuple[str, ...]) -> None:
+    """Move messages to another time.
+
+    Prints their old and new ids. `-` reads ids from stdin. A dead letter starts anew, its attempts at 0. Exit code 3
+    when some of the ids were not pending, 4 when none was.
+    """
+    now_us = SYSTEM_CLOCK.now_us()
+    due_us = require_due(in_us, at, now_us)
+    if not ids:
+        raise click.UsageError("which? Give ids, or `-` to read them from stdin")
+    wanted = read_ids(ids)
+    unknown: list[MessageId] = []
+    moved: list[tuple[MessageId, MessageId]] = []
+    with out.wheel() as wheel, out.progress("moving", len(wanted)) as progress:
+        # Of many, a hundred share a flush; nothing is printed before it.
+        for some in chunks(wanted, _CHUNK):
+            pairs = []
+            for old in some:
+                try:
+                    sync = None if len(some) == 1 else "never"
+                    pairs.append((old, wheel.reschedule(old, at=to_datetime(due_us), sync=sync)))
+                except NotFound:
+                    unknown.append(old)
+            if len(some) > 1:
+                wheel.flush()
+            progress.add(len(some))
+            moved += pairs
+            if out.wants_json:
+                for old, new in pairs:
+                    out.record({"old": str(old), "new": str(new), "due": iso(due_us), "due_us": due_us})
+                out.flush()
+    if moved and not out.wants_json:
+        out.table([Column("OLD"), Column("NEW")], [(str(old), str(new)) for old, new in moved])
+    if moved and (due_us < now_us or (at is not None and at.is_local)):
+        out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}")
+    tell_unknown(out, unknown, len(wanted))

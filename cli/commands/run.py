@@ -1,0 +1,155 @@
+"""`run`: fire what is due, to stdout or to a command. The one verb that becomes the wheel's keeper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+
+import click
+
+from filewheel import Keeper, Locked, Wheel
+
+from ..child import Commands
+from ..failure import INTERRUPTED, Failure
+from ..firing import Dispatcher, GoOn, Retries, UntilEmpty, leave_at_once, print_due
+from ..output import Output
+from ..params import BACKOFF, DURATION
+from ..signals import Abort, Quit, Stop
+from ..text import count
+from ..verb import verb
+
+_PATIENCE_S = 0.05
+
+
+@verb(
+    "run",
+    """
+    $ filewheel run --once
+    $ filewheel run --until-empty > fired.jsonl
+    $ filewheel run --jobs 4 --timeout 30s --until-empty -- sh -c 'echo "$FILEWHEEL_TOPIC: $(cat)"'
+    $ filewheel run -- ./remind.sh
+    """,
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, metavar="N", help="Commands at once."
+)
+@click.option(
+    "--retries", type=click.IntRange(min=0), default=5, show_default=True, metavar="N",
+    help="Tries after the first, before a message becomes a dead letter.",
+)  # fmt: skip
+@click.option(
+    "--backoff", type=BACKOFF, default="1s..5m", show_default=True, metavar="DUR..DUR",
+    help="Wait before another try: the first, doubling up to the last.",
+)  # fmt: skip
+@click.option("--timeout", type=DURATION, metavar="DUR", help="Kill a command that takes longer; it has failed then.")
+@click.option("--once", is_flag=True, help="Fire what is due now, then exit.")
+@click.option("--until-empty", is_flag=True, help="Exit when nothing is pending any more.")
+@click.option(
+    "--no-wait", is_flag=True, help="Exit with 11 when another process is the keeper, instead of standing by."
+)
+@click.option(
+    "--on-jump", type=click.Choice(["fire", "hold"]), default="fire", show_default=True,
+    help="When the clock jumps ahead by more than an hour: fire what that makes due, or go by the time that passed.",
+)  # fmt: skip
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG]...]")
+def command(
+    out: Output,
+    jobs: int,
+    retries: int,
+    backoff: tuple[int, int],
+    timeout: int | None,
+    once: bool,
+    until_empty: bool,
+    no_wait: bool,
+    on_jump: str,
+    argv: tuple[str, ...],
+) -> None:
+    """Fire messages when they are due.
+
+    Each fires at least once, and none early. Without COMMAND each is written to stdout as a JSON line, and
+    acknowledged once stdout is flushed. With COMMAND it is run for each: the body on stdin, the rest in FILEWHEEL_ID,
+    _DUE, _DUE_US, _LATE_MS, _TOPIC, _ATTEMPT (0 at first), _WHEEL, and headers as FILEWHEEL_H_<NAME>. Exit code 0
+    acknowledges; any other (75, say) is a failure, tried again later and at last kept as a dead letter: `inspect list
+    --dead` lists those, `reschedule` revives them.
+
+    A wheel has one keeper. A second `run` waits as its standby and takes over the moment the first is gone. SIGTERM
+    and Ctrl-C finish what is in hand and exit with 0; a second one aborts. With --once or --until-empty, exit code 3
+    says that some messages failed.
+    """
+    if argv and shutil.which(argv[0]) is None:
+        raise click.UsageError(f"no command {argv[0]!r}")
+    if not argv and (jobs > 1 or timeout is not None):
+        raise click.UsageError("--jobs and --timeout go with a COMMAND")
+    with Stop() as stop:
+        try:
+            keeper = _open(out, no_wait, on_jump)
+            with contextlib.closing(keeper), _go_on(out, once, until_empty) as go_on:
+                if argv:
+                    commands = Commands(argv, os.path.abspath(out.dir), timeout)
+                    _run_commands(
+                        Dispatcher(keeper, out, stop, commands, Retries(retries, *backoff), jobs), stop, go_on, once
+                    )
+                else:
+                    stop.wakes(keeper.wake)
+                    print_due(keeper, out, stop, go_on)
+        except Quit:
+            return
+        except Abort:
+            out.warn("aborted; what was in hand fires again")
+            leave_at_once(INTERRUPTED)
+
+
+def _open(out: Output, no_wait: bool, on_jump: str) -> Keeper:
+    """Become the keeper, saying so when someone else still is."""
+    for patience in (True, True, True, False):
+        try:
+            return Keeper(out.dir, wait=False, on_jump=on_jump, force=out.force)
+        except Locked as exc:
+            # It may be a producer that tidies up for a moment.
+            if patience:
+                time.sleep(_PATIENCE_S)
+                continue
+            if no_wait:
+                raise
+            who = f"process {exc.pid}" if exc.pid else "another process"
+            out.note(f"{who} is the keeper; standing by until it ends")
+    keeper = Keeper(out.dir, wait=True, on_jump=on_jump, force=out.force)
+    out.note(f"process {os.getpid()} is the keeper now")
+    return keeper
+
+
+@contextlib.contextmanager
+def _go_on(out: Output, once: bool, until_empty: bool) -> Iterator[GoOn]:
+    """Give what decides whether to wait for more."""
+    if once:
+        yield lambda: False
+    elif until_empty:
+        with Wheel(out.dir, force=out.force) as wheel:
+            yield UntilEmpty(wheel)
+    else:
+        yield lambda: True
+
+
+def _run_commands(dispatcher: Dispatcher, stop: Stop, go_on: GoOn, once: bool) -> None:
+    try:
+        stop.wakes(dispatcher.wake)
+        dispatcher.run(go_on)
+    except Abort:
+        dispatcher.commands.abort()
+        raise
+    done, retried, buried = (dispatcher.counts[key] for key in ("done", "retried", "buried"))
+    if stop.asked:
+        return
+    if buried:
+        raise Failure(
+            "partly", f"{done:,} done, {count(buried, 'dead letter')}",
+            hint="`filewheel inspect list --dead` lists them",
+        )  # fmt: skip
+    if retried and once:
+        raise Failure("partly", f"{done:,} done, {retried:,} failed and to be tried again")
+
+
+command.allow_interspersed_args = False  # what follows the command's name belongs to the command

@@ -1,0 +1,88 @@
+"""How a command ends: the exit codes, and how each error of the library becomes one.
+
+The codes are an API (`filewheel --help` and docs/cli.md list them); scripts branch on them. A code that is not listed
+means failure.
+Invariant: every member of the library's error tree has a code, and every failure a kind, a code and a message.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import click
+
+from filewheel import FilewheelError
+
+FAILED = 1
+USAGE = 2
+PARTLY = 3
+NOT_FOUND = 4
+NO_WHEEL = 10
+LOCKED = 11
+DAMAGED = 12
+NEWER = 13
+INTERRUPTED = 130
+
+MEANING = {
+    0: "done",
+    FAILED: "failed (also when the reader of a pipe has gone)",
+    USAGE: "usage: the command line or its input is wrong; nothing was done",
+    PARTLY: "partly done: some ids unknown, some lines or messages failed",
+    NOT_FOUND: "not found: no such message",
+    NO_WHEEL: "no wheel there",
+    LOCKED: "locked: another process is the keeper",
+    DAMAGED: "damaged: try `filewheel verify`, then `filewheel repair`",
+    NEWER: "written by a newer filewheel",
+    14: "reserved: this wheel was promoted elsewhere",
+    INTERRUPTED: "interrupted",
+}
+
+_CODES = {
+    "usage": USAGE,
+    "partly": PARTLY,
+    "not-found": NOT_FOUND,
+    "no-wheel": NO_WHEEL,
+    "locked": LOCKED,
+    "damaged": DAMAGED,
+    "newer-format": NEWER,
+    "interrupted": INTERRUPTED,
+}
+
+
+class Failure(click.ClickException):
+    """A command ends otherwise than well, and says so in one line."""
+
+    def __init__(self, kind: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.hint = hint
+        self.code = _CODES.get(kind, FAILED)
+
+
+def failure_of(exc: BaseException) -> Failure:
+    """Turn whatever a command raised into the failure it means."""
+    if isinstance(exc, Failure):
+        return exc
+    if isinstance(exc, FilewheelError):
+        place = f"{exc.path}: " if exc.path else ""
+        at = f" at offset {exc.offset}" if exc.offset is not None else ""
+        return Failure(exc.kind, f"{place}{exc.what}{at}", hint=exc.hint)
+    if isinstance(exc, click.UsageError):
+        path = exc.ctx.command_path if exc.ctx is not None else "filewheel"
+        return Failure("usage", exc.format_message(), hint=f"`{path} --help`")
+    if isinstance(exc, click.ClickException):
+        return Failure("failed", exc.format_message())
+    if isinstance(exc, (click.Abort, KeyboardInterrupt)):
+        return Failure("interrupted", "interrupted")
+    if isinstance(exc, OSError):
+        return _of_os_error(exc)
+    if isinstance(exc, RecursionError):
+        return Failure("usage", "the input is nested too deeply")
+    raise exc
+
+
+def _of_os_error(exc: OSError) -> Failure:
+    place = f"{exc.filename}: " if exc.filename else ""
+    if exc.errno == errno.ENOENT and exc.filename:
+        return Failure("failed", f"{place}no such file or directory")
+    return Failure("failed", f"{place}{(exc.strerror or str(exc) or type(exc).__name__).lower()}")

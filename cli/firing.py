@@ -1,0 +1,226 @@
+"""The loops of `run`: claim what is due, hand it on, acknowledge what was taken.
+
+`print_due` writes each message as a JSON line and acknowledges it after stdout was flushed. `Dispatcher` runs a
+command for each: the main thread claims as many messages as workers are free, the workers run the command and tell the
+keeper what became of it. Nothing is claimed before someone is free to work on it.
+Invariant: what was claimed is acknowledged, put back or buried, unless this process dies; then it fires again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from filewheel import FilewheelError, Keeper, Message, Wheel
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.message import US_PER_S
+from filewheel.transfer import to_json
+
+from .child import Commands
+from .output import Output
+from .signals import Stop
+from .text import count, full_time, safe, show_bytes, span
+
+_CLAIM = 256
+_LOOK_S = 0.2
+_LOOK_SHARE = 20
+
+GoOn = Callable[[], bool]
+"""Told that nothing is due now and nothing in hand; whether to wait for more."""
+
+
+def late_ms(message: Message) -> float:
+    """Return how long a message has been due."""
+    return (SYSTEM_CLOCK.now_us() - message.due_us) / 1000
+
+
+class UntilEmpty:
+    """Looks whether anything is pending at all, and not more often than it costs."""
+
+    def __init__(self, wheel: Wheel) -> None:
+        self._wheel = wheel
+        self._next = 0.0
+
+    def __call__(self) -> bool:
+        """Return whether something still waits."""
+        start = time.monotonic()
+        if start < self._next:
+            return True
+        with self._wheel.snapshot() as snapshot:
+            waits = snapshot.first() is not None
+        now = time.monotonic()
+        self._next = now + max(_LOOK_S, _LOOK_SHARE * (now - start))
+        return waits
+
+
+# -- to stdout ------------------------------------------------------------------------------------------------
+
+
+def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn) -> int:
+    """Write what is due to stdout until asked to stop, or `go_on` says so; return how many there were."""
+    fired = 0
+    while not stop.asked:
+        batch = keeper.claim(_CLAIM)
+        if not batch:
+            if not go_on():
+                break
+            keeper.wait()
+            continue
+        for message in batch:
+            _print(out, message)
+        out.flush()
+        fired += keeper.ack(batch)
+    return fired
+
+
+def _print(out: Output, message: Message) -> None:
+    late = late_ms(message)
+    if out.json is False:
+        words = [full_time(message.due_us), f"+{late:.1f} ms", message.topic or "-", show_bytes(message.payload)]
+        out.write(safe("  ".join(words)))
+        return
+    fields: dict[str, Any] = to_json(message)
+    fields["late_ms"] = round(late, 3)
+    out.record(fields)
+
+
+# -- to a command ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a message is tried again, and after how long."""
+
+    most: int
+    shortest_us: int
+    longest_us: int
+
+    def delay_s(self, attempt: int) -> float:
+        """Return the wait after this attempt: doubling each time, spread so that failures do not march in step."""
+        base = min(self.longest_us, self.shortest_us << min(attempt, 40))
+        spread = base * random.uniform(0.75, 1.25)
+        return min(self.longest_us, max(self.shortest_us, spread)) / US_PER_S
+
+
+class Dispatcher:
+    """Runs a command for each message, `jobs` at once."""
+
+    def __init__(
+        self, keeper: Keeper, out: Output, stop: Stop, commands: Commands, retries: Retries, jobs: int
+    ) -> None:
+        self._keeper = keeper
+        self._out = out
+        self._stop = stop
+        self.commands = commands
+        self._retries = retries
+        self._jobs = jobs
+        self._tasks: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        # Its put is safe in a signal handler, and its get is woken by one: a Condition is neither.
+        self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._errors: list[BaseException] = []
+        self._talk = threading.Lock()
+        self._busy = 0
+        self.counts: Counter[str] = Counter()
+        """What became of messages: done, retried, buried, cancelled."""
+
+    def wake(self) -> None:
+        """Interrupt whatever the main thread waits for. For signal handlers."""
+        self._events.put("signal")
+        self._keeper.wake()
+
+    def run(self, go_on: GoOn) -> None:
+        """Work until asked to stop, or until `go_on` says so."""
+        workers = [threading.Thread(target=self._work, daemon=True) for _ in range(self._jobs)]
+        for worker in workers:
+            worker.start()
+        try:
+            self._dispatch(go_on)
+        except FilewheelError as exc:
+            self._errors.insert(0, exc)  # what is in hand is finished all the same
+        if self._busy and self._stop.asked:
+            self._out.note(f"finishing {count(self._busy, 'message')} in hand; once more to abort")
+        while self._busy:
+            self._count(self._events.get())
+        for _ in workers:
+            self._tasks.put(None)
+        for worker in workers:
+            worker.join()
+        if self._errors:
+            raise self._errors[0]
+
+    def _dispatch(self, go_on: GoOn) -> None:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._count(self._events.get_nowait())
+            if self._stop.asked or self._errors:
+                return
+            free = self._jobs - self._busy
+            if not free:
+                self._count(self._events.get())
+                continue
+            batch = self._keeper.claim(free)
+            for message in batch:
+                self._busy += 1
+                self._tasks.put(message)
+            if not batch:
+                if not self._busy and not go_on():
+                    return
+                self._keeper.wait()
+
+    def _count(self, event: str) -> None:
+        if event != "signal":
+            self._busy -= 1
+            self.counts[event] += 1
+
+    # -- workers -------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (message := self._tasks.get()) is not None:
+            event = "failed"
+            try:
+                event = self._handle(message)
+            except BaseException as exc:  # the main thread raises it
+                self._errors.append(exc)
+            finally:
+                self._events.put(event)
+                self._keeper.wake()
+
+    def _handle(self, message: Message) -> str:
+        reason = self.commands.run(message, late_ms(message))
+        if not reason:
+            self._keeper.ack(message)
+            return "done"
+        tries = message.attempt + 1
+        if message.attempt >= self._retries.most:
+            after = reason if tries == 1 else f"{reason}, after {tries} tries"
+            if self._keeper.bury(message, reason=after) is None:
+                return "cancelled"
+            self._say(f"{message.id} is a dead letter now: {after}", warn=True)
+            return "buried"
+        delay_s = self._retries.delay_s(message.attempt)
+        if self._keeper.nack(message, delay=delay_s) is None:
+            return "cancelled"
+        again = f"again in {span(int(delay_s * US_PER_S))}"
+        self._say(f"{message.id} failed: {reason}; try {tries} of {self._retries.most + 1}, {again}")
+        return "retried"
+
+    def _say(self, text: str, *, warn: bool = False) -> None:
+        with self._talk:
+            (self._out.warn if warn else self._out.note)(text)
+
+
+def leave_at_once(code: int) -> None:
+    """End this process without waiting for its threads."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,145 @@
+"""The command `filewheel`: global options, the verbs by name, and how every invocation ends.
+
+A verb's module is loaded when it is used, so that `enqueue` does not pay for `demo`. Whatever a verb raises becomes
+one line on stderr and a documented exit code here, and nowhere else.
+Invariant: no error of the library or of the operating system ends in a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from filewheel import FilewheelError, __version__
+
+from .failure import MEANING, USAGE, failure_of
+from .output import Output
+from .verb import common
+
+VERBS = (
+    "init",
+    "enqueue",
+    "cancel",
+    "reschedule",
+    "inspect",
+    "run",
+    "stats",
+    "verify",
+    "repair",
+    "dump",
+    "load",
+    "demo",
+    "bench",
+    "completion",
+)
+
+_EPILOG = "\n\n".join(
+    [
+        "\b\nExamples:\n"
+        "  $ filewheel init\n"
+        "  $ filewheel enqueue --in 5m --topic mail 'remind ann'\n"
+        "  $ filewheel inspect\n"
+        "  $ filewheel run --once",
+        "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {text}" for code, text in MEANING.items()),
+        "What is printed on stdout is data, on stderr talk. On a terminal data is a table, piped it is JSON lines. "
+        "The options above may also stand after the verb.",
+    ]
+)
+
+
+class Root(click.Group):
+    """The verbs, loaded when they are used, and the end of every invocation."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command = importlib.import_module(f".commands.{cmd_name}", __package__).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
+        """Run one invocation and exit with its code."""
+        extra.pop("prog_name", None)  # it is filewheel, also as `python -m`
+        given = list(sys.argv[1:] if args is None else args)
+        out = extra.setdefault("obj", Output())
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(given, "filewheel", **extra)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            code = _leave_quietly()
+        except (FilewheelError, click.ClickException, click.Abort, KeyboardInterrupt, OSError, RecursionError) as exc:
+            code = _fail(out, exc, given)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(out: Output, exc: BaseException, args: list[str]) -> int:
+    """Say what went wrong; return the exit code."""
+    failure = failure_of(exc)
+    # What comes before a wrong option counts too: parsing may have stopped before it was looked at.
+    before = args[: args.index("--")] if "--" in args else args
+    as_json = out.json or (isinstance(exc, click.UsageError) and "--json" in before)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _leave_quietly()
+    out.fail(failure, as_json=as_json)
+    return failure.code
+
+
+def _leave_quietly() -> int:
+    """The reader of stdout has gone: nobody is left to tell. What Python flushes at its end must go somewhere."""
+    try:
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())
+        os.close(sink)
+    except (OSError, ValueError):
+        pass
+    return 1
+
+
+@click.command(
+    "filewheel",
+    cls=Root,
+    invoke_without_command=True,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@common(root=True)
+@click.version_option(__version__, prog_name="filewheel", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """A durable timing wheel in a directory: messages with a due time, fired on time, at least once.
+
+    No server: the wheel is a directory, by default ./wheel. Enqueue from anywhere; one `filewheel run` fires what is
+    due, a second one waits as its standby.
+    """
+    ctx.color = ctx.ensure_object(Output).colour_choice()
+    if ctx.invoked_subcommand is None:
+        # Whoever reads this is a person; whoever does not is a script that forgot the verb.
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(USAGE)
+
+
+def main() -> None:
+    """The entry point."""
+    _open_closed_streams()
+    cli.main()
+
+
+def _open_closed_streams() -> None:
+    """Give a process that was started without stdin, stdout or stderr empty ones, before a file takes their number."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            setattr(sys, name, open(fd, mode, closefd=False))

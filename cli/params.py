@@ -1,0 +1,209 @@
+"""The kinds of values that the command line takes, each turned into what the library takes.
+
+Thin over `filewheel.timespec`: what is a duration or a time is decided there; here is the local zone, which only a
+person at a shell has.
+Invariant: a value that is wrong is refused before anything is done, with what would have been right.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from filewheel import BadArgument, MessageId
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.message import US_PER_S, to_datetime
+from filewheel.timespec import at_us, check_due, parse_duration, parse_time
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]  # generic for type checkers, and from click 8.5 on also at run time
+else:
+    ParamType = click.ParamType
+
+
+class Local(tzinfo):
+    """The zone of this machine, with its rules: a summer's date gets the summer's offset, whatever the season now.
+
+    Around a change it does what PEP 495 says, whatever this Python's `astimezone` makes of a naive time: the first of
+    two, and of one that is skipped, the one counted with the offset before the change.
+    """
+
+    def utcoffset(self, dt: datetime | None) -> timedelta | None:
+        if dt is None:
+            return None
+        wall_s = calendar.timegm(dt.timetuple())
+        before, after = _offset_s(wall_s - _DAY_S), _offset_s(wall_s + _DAY_S)
+        fits = [offset for offset in (before, after) if _offset_s(wall_s - offset) == offset] or [before, after]
+        return timedelta(seconds=fits[-1] if dt.fold else fits[0])
+
+    def dst(self, dt: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, dt: datetime | None) -> str | None:
+        return None
+
+    def fromutc(self, dt: datetime) -> datetime:
+        offset = timedelta(seconds=_offset_s(calendar.timegm(dt.timetuple())))
+        found = dt + offset
+        # The second time that this hour comes, if the first has another offset.
+        return found if self.utcoffset(found) == offset else found.replace(fold=1)
+
+
+_DAY_S = 86_400
+
+
+def _offset_s(epoch_s: int) -> int:
+    return time.localtime(epoch_s).tm_gmtoff
+
+
+LOCAL = Local()
+
+
+@dataclass(frozen=True)
+class When:
+    """A moment that someone wrote down."""
+
+    due_us: int
+    is_local: bool
+    """It named no zone, so the machine's was taken."""
+
+
+def read_time(text: str, now_us: int | None = None) -> When:
+    """Read a time as people write it. Raises BadArgument."""
+    now = to_datetime(SYSTEM_CLOCK.now_us() if now_us is None else now_us).astimezone(LOCAL)
+    try:
+        due_us = check_due(at_us(parse_time(text, now)))
+    except BadArgument:
+        raise
+    except (OverflowError, ValueError, OSError):  # arithmetic that leaves the calendar
+        raise BadArgument(f"{text!r} is outside of the years 1970 to 9999") from None
+    return When(due_us, _names_no_zone(text.strip()))
+
+
+def _names_no_zone(text: str) -> bool:
+    if text == "now" or text.startswith("@"):
+        return False
+    try:
+        return datetime.fromisoformat(text).tzinfo is None
+    except ValueError:
+        return True  # HH:MM
+
+
+class _Type(ParamType):
+    """A parameter whose reader raises BadArgument."""
+
+    def read(self, text: str) -> Any:
+        raise NotImplementedError
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.read(value)
+        except BadArgument as exc:
+            self.fail(exc.what, param, ctx)
+
+
+class _Duration(_Type):
+    name = "duration"
+
+    def read(self, text: str) -> int:
+        us = parse_duration(text)
+        if us >= 10_000 * 366 * 86_400 * US_PER_S:
+            raise BadArgument(f"{text!r} leads past the year 9999")
+        return us
+
+
+class _Time(_Type):
+    name = "time"
+
+    def read(self, text: str) -> When:
+        return read_time(text)
+
+
+class _MessageId(_Type):
+    name = "id"
+
+    def read(self, text: str) -> MessageId:
+        return MessageId.parse(text.strip())
+
+
+class _Sync(_Type):
+    name = "sync"
+
+    def read(self, text: str) -> float | str:
+        return text if text in ("always", "never") else parse_duration(text) / US_PER_S
+
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(i?B?)")
+_POWER = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3}
+
+
+class _Size(_Type):
+    """Bytes, as dd(1) reads them: 64K and 64KiB are 65536, 64kB is 64000."""
+
+    name = "size"
+
+    def read(self, text: str) -> int:
+        match = _SIZE.fullmatch(text.strip())
+        if match is None or match[3] == "i" or (match[3] == "iB" and not match[2]):
+            raise BadArgument(f"{text!r} is not a size: write 65536, 64K, 64KiB or 1MB")
+        base = 1000 if match[2] and match[3] == "B" else 1024
+        return int(float(match[1]) * base ** _POWER[match[2]])
+
+
+class _Backoff(_Type):
+    """The shortest and the longest wait before another try: 1s..5m."""
+
+    name = "backoff"
+
+    def read(self, text: str) -> tuple[int, int]:
+        low, dots, high = text.partition("..")
+        if not dots:
+            high = low
+        bounds = parse_duration(low), parse_duration(high)
+        if bounds[0] > bounds[1]:
+            raise BadArgument(f"{text!r}: the longest wait is shorter than the shortest")
+        return bounds
+
+
+class _Header(_Type):
+    name = "header"
+
+    def read(self, text: str) -> tuple[str, str]:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise BadArgument(f"{text!r} is not a header: write KEY=VALUE")
+        return key, value
+
+
+DURATION = _Duration()
+TIME = _Time()
+MESSAGE_ID = _MessageId()
+SYNC = _Sync()
+SIZE = _Size()
+BACKOFF = _Backoff()
+HEADER = _Header()
+
+
+def one_due(in_us: int | None, when: When | None, now_us: int) -> int | None:
+    """Return the due time that --in or --at give; None when neither was given."""
+    if in_us is not None and when is not None:
+        raise click.UsageError("give --in or --at, not both")
+    if in_us is not None:
+        return check_due(now_us + in_us)
+    return None if when is None else when.due_us
+
+
+def require_due(in_us: int | None, when: When | None, now_us: int) -> int:
+    """Return the due time that --in or --at give, or refuse to guess one."""
+    due_us = one_due(in_us, when, now_us)
+    if due_us is None:
+        raise click.UsageError("when? Give --in DUR or --at TIME (`--in 0` is now)")
+    return due_us

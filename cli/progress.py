@@ -1,0 +1,72 @@
+"""A line on stderr that says how far a long job is.
+
+It appears only when the job takes a while, is redrawn a few times a second, and wipes itself away at the end, so that
+what stays on the terminal is what the job had to say. Whether there is a terminal is for `output` to decide.
+Invariant: a hidden progress writes nothing, and a shown one leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+from .text import span
+
+_SHOW_AFTER_S = 0.4
+_EVERY_S = 0.1
+_BAR = 24
+
+
+class Progress:
+    """Counts up to `total`, or without an end in sight when it is None."""
+
+    def __init__(self, label: str, total: int | None, stream: TextIO | None, *, blocks: bool = True) -> None:
+        self._label = label
+        self.total = total
+        self._stream = stream
+        self._full, self._empty = ("━", "─") if blocks else ("#", "-")
+        self._start = self._drawn = time.monotonic()
+        self._visible = False
+        self.done = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+
+    def add(self, count: int) -> None:
+        """Say that so much more is done."""
+        self.at(self.done + count)
+
+    def at(self, done: int) -> None:
+        """Say how much is done."""
+        self.done = done
+        if self._stream is None:
+            return
+        now = time.monotonic()
+        if now - self._drawn >= (_EVERY_S if self._visible else _SHOW_AFTER_S):
+            self._drawn = now
+            self._visible = True
+            self._stream.write(f"\r\x1b[K{self._line(now)}")
+            self._stream.flush()
+
+    def clear(self) -> None:
+        """Wipe the line away, before something else is written and at the end."""
+        if self._visible and self._stream is not None:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._visible = False
+
+    def _line(self, now: float) -> str:
+        if not self.total:
+            return f"{self._label}  {self.done:,}"
+        share = min(1.0, self.done / self.total)
+        filled = int(share * _BAR)
+        bar = self._full * filled + self._empty * (_BAR - filled)
+        left = (now - self._start) * (1 - share) / share if share > 0.01 else 0
+        rest = f"  {span(int(left) * 1_000_000)} left" if left >= 1 else ""
+        return f"{self._label}  {bar} {share:4.0%}{rest}"

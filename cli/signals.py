@@ -1,0 +1,61 @@
+"""How `run` is asked to end: the first signal lets it finish what is in hand, the second aborts it.
+
+A handler cannot break into a wait that Python resumes by itself (PEP 475), so it calls back whoever waits. While the
+command is still waiting to become the keeper nothing is in hand, and the first signal ends it there and then.
+Invariant: the handlers that were there before are back when this is left.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Quit(BaseException):
+    """Asked to end while nothing was in hand."""
+
+
+class Abort(BaseException):
+    """Asked to end a second time."""
+
+
+class Stop:
+    """Whether this process was asked to end. A context manager, for the main thread."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._wake: Callable[[], object] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            before = signal.getsignal(number)
+            # nohup(1) and shells without job control ignore some for their children: that is to stay so.
+            if before is not signal.SIG_IGN:
+                self._before[number] = before
+                signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def wakes(self, wake: Callable[[], object]) -> None:
+        """From now on something can be in hand: do not end by an exception, but call `wake`."""
+        self._wake = wake
+        if self.asked:
+            raise Quit
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise Abort
+        self.asked = True
+        if self._wake is None:
+            raise Quit
+        self._wake()

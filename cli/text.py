@@ -1,0 +1,161 @@
+"""Words and numbers for people: made safe to print, cut to a width, with units.
+
+What a message carries was written by someone else, so it can hold escape sequences that move the cursor, rename the
+window or turn the line around. Nothing of it reaches a terminal but through `safe` (or, as JSON, through `to_line`).
+Invariant: what `safe` returns is one line of printable characters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from datetime import datetime
+from typing import Any
+
+from filewheel.message import US_PER_S, to_datetime
+
+# C0, DEL and C1 controls; marks and controls that reorder text; line separators; halves of surrogate pairs.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+ELLIPSIS = "…"
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    return _SHORT.get(char) or (f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}")
+
+
+def safe(text: str) -> str:
+    """Return text with everything that could steer a terminal written out as an escape."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def safe_block(text: str) -> str:
+    """Return text of several lines made safe: its line ends and tabs stay."""
+    return "\n".join("\t".join(safe(part) for part in line.split("\t")) for line in text.split("\n"))
+
+
+def show_bytes(data: bytes) -> str:
+    """Return a payload as text to look at: what is not UTF-8 becomes \\xff."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+def to_line(fields: dict[str, Any], *, ascii_only: bool = False) -> str:
+    """Return an object as one line of JSON that is safe to print, too."""
+    line = json.dumps(fields, ensure_ascii=ascii_only)
+    return line if ascii_only and "\x7f" not in line else _UNSAFE.sub(lambda m: f"\\u{ord(m[0]):04x}", line)
+
+
+# -- widths ---------------------------------------------------------------------------------------------------
+
+
+def width(text: str) -> int:
+    """Return how many columns a terminal needs for this text."""
+    if text.isascii():
+        return len(text)
+    return sum(_char_width(c) for c in text)
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def clip(text: str, columns: int, ellipsis: str = ELLIPSIS) -> str:
+    """Cut text to at most so many columns, showing that it was cut."""
+    if len(text) <= columns and width(text) <= columns:
+        return text
+    room = columns - len(ellipsis)
+    kept = []
+    for char in text:
+        room -= _char_width(char)
+        if room < 0:
+            break
+        kept.append(char)
+    return "".join(kept) + ellipsis
+
+
+def pad(text: str, columns: int, *, right: bool = False) -> str:
+    """Fill text up with spaces to so many columns."""
+    fill = " " * (columns - width(text))
+    return fill + text if right else text + fill
+
+
+# -- quantities -----------------------------------------------------------------------------------------------
+
+_UNITS = (("y", 31_536_000), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+def span(us: int) -> str:
+    """Write a length of time in its two largest units: "1h 30m", "42s", "250ms"."""
+    if us < US_PER_S:
+        return f"{us // 1000}ms" if us >= 1000 else f"{us}µs" if us else "0s"
+    seconds = us // US_PER_S
+    if seconds < 10:
+        return f"{us / US_PER_S:.1f}s".replace(".0s", "s")
+    for at, (unit, size) in enumerate(_UNITS):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            if unit == "s" or rest < _UNITS[at + 1][1]:
+                return f"{whole}{unit}"
+            return f"{whole}{unit} {rest // _UNITS[at + 1][1]}{_UNITS[at + 1][0]}"
+    return "0s"
+
+
+def away(us: int) -> str:
+    """Write how far away a moment is, from the microseconds until it: "in 5m", "3s ago"."""
+    return f"in {span(us)}" if us > 0 else f"{span(-us)} ago"
+
+
+def size(count: int) -> str:
+    """Write a number of bytes: "5 B", "1.2 MB"."""
+    if count < 1000:
+        return f"{count} B"
+    amount = float(count)
+    for unit in ("kB", "MB", "GB", "TB"):
+        amount /= 1000
+        if amount < 999.5 or unit == "TB":
+            break
+    return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Write a count with its noun: "1 message", "2,000 messages"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+# -- times ----------------------------------------------------------------------------------------------------
+
+
+def local(us: int) -> datetime:
+    """Return a moment in local time; where that would leave the calendar, in UTC."""
+    moment = to_datetime(us)
+    try:
+        return moment.astimezone()
+    except (OverflowError, ValueError, OSError):
+        return moment
+
+
+def full_time(us: int) -> str:
+    """Write a moment in local time with its offset: "2026-11-21 09:00:00 +01:00"."""
+    moment = local(us)
+    fraction = f".{moment.microsecond:06d}".rstrip("0") if moment.microsecond else ""
+    return f"{moment:%Y-%m-%d %H:%M:%S}{fraction} {offset(moment)}"
+
+
+def offset(moment: datetime) -> str:
+    """Write a moment's offset from UTC: "+01:00"."""
+    text = f"{moment:%z}"
+    return f"{text[:3]}:{text[3:5]}" if text else "+00:00"
+
+
+def short_time(us: int, now_us: int) -> str:
+    """Write a moment in local time, as short as its distance allows."""
+    moment, now = local(us), local(now_us)
+    if moment.date() == now.date() or abs(us - now_us) < 12 * 3600 * US_PER_S:
+        return f"{moment:%H:%M:%S}"
+    if abs(us - now_us) < 300 * 86_400 * US_PER_S:
+        return f"{moment:%b} {moment.day:2d} {moment:%H:%M}"
+    return f"{moment:%Y-%m-%d}"
