@@ -2,7 +2,8 @@
 
 VENV   ?= .venv
 BUDGET ?= 20m
-PYTHON := $(firstword $(foreach p,python3.13 python3.12 python3.11 python3 python,$(shell command -v $(p) 2>/dev/null)))
+PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN    := $(VENV)/bin
 GROUP   = $(BIN)/python -c 'import sys, tomllib; \
 	groups = tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]; \
@@ -31,9 +32,7 @@ bench: $(VENV)/.ready ## the figures of README and docs/benchmarks.md
 	$(BIN)/filewheel bench all
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "filewheel needs python3 (3.11 or later) on the PATH" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "filewheel needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V)" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "filewheel needs python3, 3.11 or later, on the PATH" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "no venv: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 

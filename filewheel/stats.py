@@ -133,13 +133,14 @@ def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     )
     for span in counter.spans:
         stats.file_bytes += span.end
-        count = counter.simple(span)
+        mixed = span.floor < DEAD_FLOOR < counter.ceil(span)
+        count = None if mixed else counter.simple(span)
         if count is None:
-            found = sum(1 for _ in counter.ids(span))
-            if span.floor >= DEAD_FLOOR:
-                stats.dead += found
-            else:
-                stats.pending += found
+            for id_ in counter.ids(span):
+                if id_ < DEAD_FLOOR:
+                    stats.pending += 1
+                else:
+                    stats.dead += 1
         elif span.floor >= DEAD_FLOOR:
             stats.dead += count
         else:

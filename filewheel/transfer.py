@@ -65,8 +65,6 @@ def from_json(fields: object) -> Message:
         root=None if root is None else MessageId.parse(_field(fields, "root", str)),
     )
     check_message(message, PAYLOAD_BYTES_LIMIT)
-    if fields.get("due_us", message.due_us) != message.due_us:
-        raise BadArgument(f"due_us is {fields['due_us']!r}, and the id says {message.due_us}")
     return message
 
 
