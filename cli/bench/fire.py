@@ -90,7 +90,7 @@ def lateness(directory: Path, rate: int, seconds: float, report: Report) -> None
             limit = "limit 20 ms" if delay == 0 else "limit 5 ms"
             value = percentile(late_ms, share)
             report(Figure(f"lateness {name}, {rate:,}/s {what}", value, "ms", limit if share == 0.99 else ""))
-        report(Figure("... fired early", float(sum(v < 0 for v in late_ms)), "messages", "limit 0"))
+        report(Figure(f"... fired early, {what}", float(sum(v < 0 for v in late_ms)), "messages", "limit 0"))
 
 
 def second(directory: Path, count: int, report: Report) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from ..bench import enqueue, fire
-from ..bench.figure import Figure, Report, machine
+from ..bench.figure import Figure, Report, machine, median
 from ..output import Output
 from ..verb import verb
 
@@ -43,22 +44,28 @@ TARGETS: dict[str, tuple[str, int, Run]] = {
     "--dir", "where", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(),
     help="Where to put the temporary wheel.  [default: here]",
 )  # fmt: skip
-def command(out: Output, target: str, count: int | None, where: Path) -> None:
+@click.option("--runs", type=click.IntRange(min=1), default=1, help="Measure so often; print the medians.")
+def command(out: Output, target: str, count: int | None, where: Path, runs: int) -> None:
     """Measure this machine. Needs nothing but room; leaves nothing behind.
 
-    Targets: enqueue, batches, fire, lateness, second, pending, or all of them.
+    Targets: enqueue, batches, fire, lateness, second, pending, or all of them. Where a figure has a yardstick that is
+    measured, both come from the same run.
     """
     shape = machine(where)
     if out.wants_json:
         out.record({"machine": shape})
     else:
-        out.write("".join(f"{key}: {value}   " for key, value in shape.items()).rstrip() + "\n")
+        out.write("   ".join(f"{key}: {value}" for key, value in shape.items()))
     directory = Path(tempfile.mkdtemp(prefix="filewheel-bench-", dir=where))
     try:
         for name in TARGETS if target == "all" else [target]:
             what, default, run = TARGETS[name]
-            out.note(f"{name}: {what} ...")
-            run(directory, count or default, lambda figure, name=name: _print(out, name, figure))  # type: ignore[misc]
+            found: dict[str, list[Figure]] = {}
+            for number in range(runs):
+                out.note(f"{name}: {what} ..." + (f" {number + 1} of {runs}" if runs > 1 else ""))
+                run(directory, count or default, lambda f, found=found: found.setdefault(f.name, []).append(f))  # type: ignore[misc]
+            for figures in found.values():
+                _print(out, name, replace(figures[0], value=median([f.value for f in figures])))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -77,5 +84,5 @@ def _print(out: Output, target: str, figure: Figure) -> None:
     else:
         number = f"{figure.value:,.0f}" if abs(figure.value) >= 1000 else f"{figure.value:.3g}"
         unit = figure.unit if figure.unit.startswith("/") or not figure.unit else f" {figure.unit}"
-        out.write(f"  {figure.name:<66} {number + unit:>16}  {figure.yardstick}\n")
+        out.write(f"  {figure.name:<66} {number + unit:>16}  {figure.yardstick}".rstrip())
     out.flush()
