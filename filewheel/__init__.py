@@ -3,7 +3,7 @@
 General layout (a module imports only from groups to its left; tests/test_layers.py guards it):
 
     errors clock message limits timespec
-    | disk layout frame record manifest directory segment journal
+    | disk mounts layout frame record columns manifest directory segment journal
     | tail quarantine window slot owner ledger cut deal tidy
     | snapshot stats reader ready head batch housekeeper
     | ids wheel keeper

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from filewheel import layout
-from filewheel.disk import NETWORK_TYPES, Disk, ForeignFile, OsDisk, file_system_type
+from filewheel.disk import Disk, ForeignFile, OsDisk
 from filewheel.errors import (
     BadArgument,
     Damaged,
@@ -33,6 +33,7 @@ from filewheel.errors import (
 from filewheel.frame import FORMAT
 from filewheel.manifest import Manifest, write_manifest
 from filewheel.message import US_PER_S, to_datetime
+from filewheel.mounts import NETWORK_TYPES, file_system_type
 
 SLOTS_DEFAULT = 900
 PAYLOAD_BYTES_MAX_DEFAULT = 1 << 20

@@ -34,14 +34,6 @@ _MODES = {
 _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _LAP_DIRS_OPEN = 4
 
-NETWORK_TYPES = frozenset(
-    {
-        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "9p", "afs", "ceph", "coda", "glusterfs", "lustre"),
-        *("gfs2", "ocfs2", "beegfs", "gpfs", "orangefs", "pvfs2"),
-        *("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.cephfs"),
-    }
-)
-
 
 class ForeignFile(OSError):
     """Something is there under this name that is no regular file: a link, a pipe, a directory. It is left alone."""
@@ -393,17 +385,3 @@ def _find_syncfs() -> ctypes._NamedFuncPointer | None:
 
 
 _syncfs = _find_syncfs()
-
-
-def file_system_type(path: str) -> str:
-    """Return the type of the file system that holds `path` ("ext4", "nfs4"), or "" when it cannot be told."""
-    try:
-        device = os.stat(path).st_dev
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                fields = line.split()
-                if fields[2] == f"{os.major(device)}:{os.minor(device)}":
-                    return fields[fields.index("-") + 1]
-    except (OSError, ValueError, IndexError):
-        pass
-    return ""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from filewheel.message import ID_END, ID_MIN
@@ -35,6 +35,21 @@ _BLOCK = 1 << 18
 def pad(size: int) -> int:
     """Return how many zero bytes follow a body of this size."""
     return -size & 7
+
+
+def portions(records: Sequence[bytes], limit: int, extra: int = 0) -> list[tuple[int, int]]:
+    """Cut records into runs (from, to) that fit a body of `limit`, each with `extra` bytes; nearly always one."""
+    if sum(map(len, records)) + extra * len(records) <= limit:
+        return [(0, len(records))] if records else []
+    runs = []
+    start = size = 0
+    for i, record in enumerate(records):
+        size += len(record) + extra
+        if size > limit and i > start:
+            runs.append((start, i))
+            start, size = i, len(record) + extra
+    runs.append((start, len(records)))
+    return runs
 
 
 def seal(

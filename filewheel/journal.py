@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from filewheel.directory import Directory, Sync
 from filewheel.errors import Closed, FilewheelError, Poisoned, TooLarge
-from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
+from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, portions, seal
 from filewheel.manifest import Position
 from filewheel.message import ID_END, ID_MIN, LOW_BITS, SEQ_BITS, WRITER_BITS, MessageId, base32
 from filewheel.record import ID, PUT_PREFIX
@@ -29,6 +29,7 @@ SEGMENT_BYTES = 32 << 20
 BATCH_BYTES = 8 << 20
 FILL_BYTES = 1 << 20
 _SEQ_END = 1 << SEQ_BITS
+_PUT_BYTES = 20  # what a put has before `rest`
 _FILL_AFTER_COMMITS = 2
 
 Entropy = Callable[[int], bytes]
@@ -117,10 +118,10 @@ class Journal:
         """Write many puts and return the ids' bytes: one frame up to BATCH_BYTES, and one flush."""
         ids: list[bytes] = []
         ticket = 0
-        for start, end in _portions(rests, BATCH_BYTES):
+        for start, end in portions(rests, BATCH_BYTES, _PUT_BYTES):
             with self.lock:
                 portion = rests[start:end]
-                segment = self._ready(sum(map(len, portion)) + 24 * len(portion), ids=len(portion))
+                segment = self._ready(sum(map(len, portion)) + _PUT_BYTES * len(portion), ids=len(portion))
                 base = self._writer_low | self._seq
                 self._seq += len(portion)
                 made = [(due << LOW_BITS | low).to_bytes(16, "big") for low, due in enumerate(dues_us[start:end], base)]
@@ -383,19 +384,3 @@ class Journal:
                 self.flush()
             except FilewheelError:
                 return  # the next call raises it
-
-
-def _portions(rests: Sequence[bytes], limit: int) -> list[tuple[int, int]]:
-    """Cut a batch where its size passes the limit of a frame; nearly always one portion."""
-    total = sum(map(len, rests)) + 24 * len(rests)
-    if total <= limit:
-        return [(0, len(rests))] if rests else []
-    portions = []
-    start = size = 0
-    for i, rest in enumerate(rests):
-        size += len(rest) + 24
-        if size > limit and i > start:
-            portions.append((start, i))
-            start, size = i, len(rest) + 24
-    portions.append((start, len(rests)))
-    return portions

@@ -8,11 +8,11 @@ Invariant: below its covered length a file holds exactly the frames of completed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from filewheel import layout
 from filewheel.directory import Directory
-from filewheel.frame import seal
+from filewheel.frame import portions, seal
 from filewheel.message import US_PER_S, id_floor
 from filewheel.record import ID
 
@@ -23,7 +23,8 @@ def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: 
     """Return the frames, from `offset` of the file on, for sorted puts and sorted drops."""
     out: list[bytes] = []
     for records, are_puts in ((puts, True), (drops, False)):
-        for portion in _portions(records):
+        for start, end in portions(records, FRAME_BYTES):
+            portion = records[start:end]
             frame = seal(
                 b"".join(portion),
                 seed=seed,
@@ -38,20 +39,6 @@ def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: 
             offset += len(frame)
             out.append(frame)
     return out[0] if len(out) == 1 else b"".join(out)
-
-
-def _portions(records: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
-    if sum(map(len, records)) <= FRAME_BYTES:
-        return [records] if records else []
-    portions = []
-    start = size = 0
-    for i, record in enumerate(records):
-        size += len(record)
-        if size > FRAME_BYTES and i > start:
-            portions.append(records[start:i])
-            start, size = i, len(record)
-    portions.append(records[start:])
-    return portions
 
 
 def append(

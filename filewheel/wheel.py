@@ -11,12 +11,12 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.columns import At, Delay, Headers, dues_of, middles_of
 from filewheel.directory import (
     PAYLOAD_BYTES_MAX_DEFAULT,
     SLOTS_DEFAULT,
@@ -31,7 +31,7 @@ from filewheel.disk import OsDisk
 from filewheel.errors import NotFound
 from filewheel.ids import Ids
 from filewheel.journal import Entropy, Journal
-from filewheel.limits import bytes_of, check_count, check_headers, check_message, check_topic
+from filewheel.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.manifest import Position
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.reader import Reader
@@ -45,7 +45,7 @@ from filewheel.record import (
     unpack_put,
 )
 from filewheel.tidy import is_untidy, tidy
-from filewheel.timespec import at_us, check_due, due_from
+from filewheel.timespec import due_from
 
 REASON_HEADER = "filewheel.reason"
 """The header in which a dead letter says why it died."""
@@ -53,19 +53,12 @@ REASON_HEADER = "filewheel.reason"
 _HINT_AHEAD_US = 5 * US_PER_S
 _BELL_RETRY_US = 50_000
 
-Delay = float | timedelta
-At = datetime | float
-
 
 class Wheel(Reader):
     """A wheel to enqueue into and to look at. Thread-safe; any number of processes at once.
 
-    Opening costs reading wheel.json. The first enqueue makes this handle's journal.
-
-    >>> with Wheel.create(getfixture("tmp_path") / "jobs.wheel") as wheel:
-    ...     id = wheel.enqueue(b"remind ann", delay=90, topic="mail")
-    ...     wheel.get(id).payload
-    b'remind ann'
+    Opening costs reading wheel.json. The first enqueue makes this handle's journal. Close it, or use it in a `with`:
+    what was enqueued with another `sync` than "always" is flushed then.
     """
 
     def __init__(
@@ -249,7 +242,7 @@ class Wheel(Reader):
         delay: Delay | Sequence[Delay] | None = None,
         at: At | Sequence[At] | None = None,
         topic: str | Sequence[str] = "",
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
+        headers: Headers | Sequence[Headers] = None,
         sync: Sync | None = None,
     ) -> Ids:
         """Enqueue many messages and return their ids, in order: the cheap form.
@@ -267,8 +260,8 @@ class Wheel(Reader):
                 bodies = [bytes_of(b, limit) for b in bodies]
                 break
         count = len(bodies)
-        dues = self._dues(now_us, delay, at, count)
-        middles = self._middles(now_us, topic, headers, count)
+        dues = dues_of(now_us, delay, at, count)
+        middles = middles_of(now_us, topic, headers, count)
         if isinstance(middles, bytes):
             rests = [middles + pack_payload(b) for b in bodies]
         else:
@@ -277,46 +270,6 @@ class Wheel(Reader):
         if made and min(dues) < now_us + _HINT_AHEAD_US:
             self._ring(now_us)
         return Ids(made)
-
-    def _dues(
-        self, now_us: int, delay: Delay | Sequence[Delay] | None, at: At | Sequence[At] | None, count: int
-    ) -> Sequence[int]:
-        if delay is not None and at is not None:
-            due_from(now_us, delay=0, at=0)  # raises: both were given
-        if isinstance(delay, Sequence):
-            check_count("delay", delay, count)
-            return [due_from(now_us, delay=d, at=None) for d in delay]
-        if isinstance(at, Sequence):
-            check_count("at", at, count)
-            return [check_due(at_us(a)) for a in at]
-        return [due_from(now_us, delay=delay, at=at)] * count
-
-    def _middles(
-        self,
-        now_us: int,
-        topic: str | Sequence[str],
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None,
-        count: int,
-    ) -> bytes | list[bytes]:
-        one_topic, one_headers = isinstance(topic, str), headers is None or isinstance(headers, Mapping)
-        topics = [topic] if isinstance(topic, str) else topic
-        all_headers = [headers] if headers is None or isinstance(headers, Mapping) else headers
-        for name in set(topics):
-            if name not in self._topics:
-                self._know_topic(name)
-        checked = [check_headers(h) if h else None for h in all_headers]
-        if one_topic and one_headers:
-            return pack_middle(now_us, topics[0], checked[0])
-        if not one_topic:
-            check_count("topic", topics, count)
-        if not one_headers:
-            check_count("headers", checked, count)
-        return [
-            pack_middle(now_us, t, h)
-            for t, h in zip(
-                [*topics] * count if one_topic else topics, checked * count if one_headers else checked, strict=True
-            )
-        ]
 
     def _know_topic(self, topic: str) -> None:
         """Check a topic once and remember it."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import filewheel
-from filewheel.disk import file_system_type
+from filewheel.mounts import file_system_type
 
 
 @dataclass(frozen=True)

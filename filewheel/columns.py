@@ -1,0 +1,49 @@
+"""The columns of a batch: each is one value for all of its messages, or a sequence with one for each.
+
+This is the cheap form to enqueue many: what is equal for all is checked and packed once.
+Invariant: every value has been checked before anything of the batch is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from filewheel.limits import check_count, check_headers, check_topic
+from filewheel.record import pack_middle
+from filewheel.timespec import at_us, check_due, due_from
+
+Delay = float | timedelta
+At = datetime | float
+Headers = Mapping[str, str] | None
+
+
+def dues_of(
+    now_us: int, delay: Delay | Sequence[Delay] | None, at: At | Sequence[At] | None, count: int
+) -> Sequence[int]:
+    """Return the due of each message, in microseconds."""
+    if delay is not None and at is not None:
+        due_from(now_us, delay=0, at=0)  # raises: both were given
+    if isinstance(delay, Sequence):
+        check_count("delay", delay, count)
+        return [due_from(now_us, delay=d, at=None) for d in delay]
+    if isinstance(at, Sequence):
+        check_count("at", at, count)
+        return [check_due(at_us(a)) for a in at]
+    return [due_from(now_us, delay=delay, at=at)] * count
+
+
+def middles_of(
+    now_us: int, topic: str | Sequence[str], headers: Headers | Sequence[Headers], count: int
+) -> bytes | list[bytes]:
+    """Return what stands between id and payload: once when it is equal for all, else for each message."""
+    if isinstance(topic, str) and (headers is None or isinstance(headers, Mapping)):
+        check_topic(topic)
+        return pack_middle(now_us, topic, check_headers(headers) if headers else None)
+    topics = [topic] * count if isinstance(topic, str) else topic
+    each = [headers] * count if headers is None or isinstance(headers, Mapping) else headers
+    check_count("topic", topics, count)
+    check_count("headers", each, count)
+    for name in set(topics):
+        check_topic(name)
+    return [pack_middle(now_us, t, check_headers(h) if h else None) for t, h in zip(topics, each, strict=True)]
