@@ -1,0 +1,28 @@
+"""The campaigns, a few rounds of each: what `make test` can afford. `make crash` runs them for as long as it is told."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.crash.campaign import Campaign
+from tests.crash.campaigns import campaigns
+from tests.crash.shard import numbers, play
+
+BUDGET_S = float(os.environ.get("FILEWHEEL_CRASH_S", "4"))
+
+
+@pytest.mark.parametrize("campaign", campaigns(), ids=lambda c: c.name)
+def test_a_short_campaign_finds_nothing(campaign: Campaign) -> None:
+    missing = campaign.missing()
+    if missing:
+        pytest.skip(missing)
+    end = time.monotonic() + BUDGET_S
+    with campaign.rig() as rig:
+        for played, number in enumerate(numbers(campaign, int(time.time()), 1), 1):
+            tally = play(campaign, number, rig)
+            assert not tally.violations, f"{tally.violations[0].again}\n{tally.violations[0].text}"
+            if played >= campaign.short and time.monotonic() > end:
+                break
