@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,3 +44,10 @@ def wheel(wheel_dir: Path) -> Iterator[Wheel]:
     """An open wheel."""
     with Wheel(wheel_dir) as opened:
         yield opened
+
+
+def pytest_configure() -> None:
+    # A shell starts what it puts into the background with SIGINT ignored, and children inherit that; the tests of
+    # Ctrl-C are about a process that does not.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
