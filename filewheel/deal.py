@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from filewheel import layout
 from filewheel.cut import Cut, Files, puts_above, take_cut
 from filewheel.disk import Disk
+from filewheel.errors import Poisoned
 from filewheel.ledger import Ledger
-from filewheel.manifest import Manifest, Position, write_manifest
+from filewheel.manifest import Manifest, Position, place_manifest, prepare_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.record import DROP_PREFIX, ID, PUT_PREFIX, pack_drop
 from filewheel.slot import append
@@ -89,7 +90,8 @@ class Deal:
     def run(self) -> Dealt:
         """Deal. On return it is durable and the covered segments are gone.
 
-        Raises OSError with the wheel as it was before.
+        Raises OSError with the wheel as it was before; Poisoned when a flush failed, or when it is unknown whether
+        the checkpoint was replaced: the keeper is done then, and the next one finds out.
         """
         ledger = self._ledger
         with ledger.lock:
@@ -110,16 +112,29 @@ class Deal:
                 self._write(cut, base, new, finished)
                 self._sync()
             self._expire(new, finished)
-            # K1: the commit.
-            write_manifest(self._disk, new, self._dir.seed)
-        except OSError:
+            prepare_manifest(self._disk, new, self._dir.seed)
+        except (OSError, Poisoned):
             self._undo()
             raise
         finally:
             self._close_files()
+        # K1: the commit. Nothing is undone from here on: the new checkpoint may be the one that counts.
+        with self._poisoned_by("the checkpoint"):
+            place_manifest(self._disk)
         with ledger.lock:
             self._commit(new, cut)
         return self._done
+
+    @contextlib.contextmanager
+    def _poisoned_by(self, what: str) -> Iterator[None]:
+        """Make an error of a flush final: tried again, it would succeed with the data gone."""
+        try:
+            yield
+        except OSError as exc:
+            raise Poisoned(
+                f"{what} cannot be made durable ({exc.strerror or exc})", path=self._dir.path,
+                hint="look at the kernel log, then open the keeper again",
+            ) from exc  # fmt: skip
 
     # -- D2 --------------------------------------------------------------------------------------------------
 
@@ -136,12 +151,13 @@ class Deal:
             tail = ledger.tails[writer]
             if writer != ledger.own.writer:
                 names += [n for _, n, _, _ in tail.spans(max(tail.covered, tail.flushed), position)]
-        if len(names) > _SYNC_EACH_MAX:
-            self._disk.sync_all()
-        else:
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    flush_file(self._disk, name)
+        with self._poisoned_by("a journal"):
+            if len(names) > _SYNC_EACH_MAX:
+                self._disk.sync_all()
+            else:
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        flush_file(self._disk, name)
         for writer, position in seen.items():
             tail = ledger.tails[writer]
             tail.flushed = max(tail.flushed, position)
@@ -305,14 +321,15 @@ class Deal:
 
     def _sync(self) -> None:
         """D6: files, their directories, and the directories in which something was unlinked."""
-        if len(self._dirty) > _SYNC_EACH_MAX:
-            self._disk.sync_all()
-            return
-        for fd in self._dirty.values():
-            self._disk.fdatasync(fd)
-        for name in self._touched_dirs | self._ledger.unlinked_in:
-            with contextlib.suppress(FileNotFoundError):
-                self._disk.sync_dir(name)
+        with self._poisoned_by("what was dealt"):
+            if len(self._dirty) > _SYNC_EACH_MAX:
+                self._disk.sync_all()
+                return
+            for fd in self._dirty.values():
+                self._disk.fdatasync(fd)
+            for name in self._touched_dirs | self._ledger.unlinked_in:
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.sync_dir(name)
 
     def _undo(self) -> None:
         """Give back the room that this deal took, as far as that works: what no manifest names counts for nothing."""
@@ -347,7 +364,8 @@ class Deal:
                 del ledger.tails[writer]
         for writer, position in cut.positions.items():
             self._unlink_segments(ledger.tails[writer], position, ended=writer in cut.ended)
-        self._disk.sync_dir(layout.JOURNAL)
+        with self._poisoned_by("the removal of segments"):
+            self._disk.sync_dir(layout.JOURNAL)
         for name in self._gone:
             ledger.unlink_file(name)
         ledger.remove_empty_dirs()

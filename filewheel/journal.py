@@ -330,18 +330,23 @@ class Journal:
             target = self._written
             segment = self._segment
         failed: OSError | None = None
+        done = False
         try:
             if segment is not None:
                 segment.flush()
+            done = True
         except OSError as exc:
             failed = exc
-        with self.lock:
-            self._flushing = False
-            self._settled.notify_all()
-            if failed is not None:
-                self._poison(failed)
-            self._durable = target
-            self._commits += 1
+        finally:
+            # Also when an interrupt (Ctrl-C) got out of the flush: others must not wait for it for ever.
+            with self.lock:
+                self._flushing = False
+                self._settled.notify_all()
+                if failed is not None:
+                    self._poison(failed)
+                if done:
+                    self._durable = target
+                    self._commits += 1
 
     def _flush_held(self, *, force: bool = False) -> None:
         """Flush with the lock held and no other flush in progress."""

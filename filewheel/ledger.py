@@ -201,8 +201,6 @@ class Ledger:
         for frame in tail.poll(present, test_lock=test_lock, on_damage=self._damaged, on_foreign=foreign):
             self.undealt_bytes += frame.end - frame.offset
             self.undealt_records += frame.puts + frame.drops
-            if frame.drops:
-                tail.drops_unflushed = True
             if self.on_frame is not None:
                 try:
                     self.on_frame(frame)

@@ -146,8 +146,8 @@ def decode(frame: Frame, path: str) -> Manifest:
         raise Damaged(f"not a checkpoint: {exc!r}", path=path) from exc
 
 
-def write_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
-    """Put a manifest in place (K1). A crash before the rename leaves the old one, after it the new one."""
+def prepare_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
+    """Write a manifest aside, and make it durable there (K1). Until it is put in place, it counts for nothing."""
     fd = disk.open(layout.CHECKPOINT_TMP, "rw")
     try:
         disk.truncate(fd, 0)
@@ -155,6 +155,13 @@ def write_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
         disk.fdatasync(fd)
     finally:
         disk.close(fd)
+
+
+def place_manifest(disk: Disk) -> None:
+    """Put the prepared manifest in place. A crash before the rename leaves the old one, after it the new one.
+
+    When this raises, nobody knows which of the two it is.
+    """
     # Only a second chance against bit rot: a file system without hard links goes without.
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileNotFoundError):
@@ -162,6 +169,12 @@ def write_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
         disk.link(layout.CHECKPOINT, layout.CHECKPOINT_OLD)
     disk.rename(layout.CHECKPOINT_TMP, layout.CHECKPOINT)
     disk.sync_dir("")
+
+
+def write_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
+    """Replace the manifest, durably."""
+    prepare_manifest(disk, manifest, seeds)
+    place_manifest(disk)
 
 
 def read_manifest(disk: Disk, seeds: Seeds, path: str) -> Manifest:

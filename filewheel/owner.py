@@ -50,7 +50,8 @@ class Owner:
                 )
                 raise Locked(f"{who} {what}", pid=pid, role=held_as, path=self._dir.place(layout.LOCK))
             note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role})
-            self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
+            with contextlib.suppress(OSError):  # it is for people: a full disk must not keep the keeper out
+                self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
         except OSError as exc:
             self._disk.close(fd)
             raise disk_error(exc, self._dir.place(layout.LOCK)) from exc

@@ -75,15 +75,17 @@ class Segment:
 
     def append(self, frame: bytes) -> None:
         """Write a frame at the end. Raises DiskError; the segment is finished then."""
+        # Failed until it is known to be whole: an interrupt (Ctrl-C) may also get out of the write.
+        self.failed = True
         try:
             self._disk.pwrite(self.fd, frame, self.offset)
         except OSError as exc:
             # How much of the frame is in the file is unknown, and the keeper may have read it whole. It is cut off
             # if that can be, and nothing is ever written there again.
-            self.failed = True
             self.cut_off()
             raise disk_error(exc, self.place) from exc
         self.offset += len(frame)
+        self.failed = False
 
     def fill(self, size: int, limit: int) -> bool:
         """Write zeros ahead, so that coming flushes need not commit a new file size; False when there is no room."""

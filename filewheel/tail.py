@@ -87,8 +87,6 @@ class Tail:
         """Its last segment has been removed (K4)."""
         self.ends: dict[int, int] = {}
         """Where the segments that were read to their end do end."""
-        self.drops_unflushed = False
-        """It holds drops that may not be durable (X1)."""
         self.flushed = covered
         """Everything below is known to be durable."""
         self._stuck = 0

@@ -39,10 +39,9 @@ def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token
     owner = Owner(directory)
     try:
         owner.take("tidy", wait=False)
+        deal_all(directory, clock, entropy)
     except Locked:
         return False
-    try:
-        deal_all(directory, clock, entropy)
     except (OSError, FilewheelError) as exc:
         # The enqueue that led here is durable already. Dealing is for whoever comes next.
         log.warning("%s: not tidied up: %s", directory.path, exc)

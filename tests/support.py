@@ -57,6 +57,7 @@ class FaultyDisk(OsDisk):
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         self._fail("pwrite", self._names.get(fd, ""))
         super().pwrite(fd, data, offset)
+        self._fail("pwritten", self._names.get(fd, ""))
 
     def fdatasync(self, fd: int) -> None:
         self._fail("fdatasync", self._names.get(fd, ""))

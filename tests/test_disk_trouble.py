@@ -273,3 +273,87 @@ def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     for item in path.rglob("*"):
         assert item.stat().st_mode & 0o077 == 0, item
     assert_whole(path)
+
+
+# -- interrupted ------------------------------------------------------------------------------------------------------
+
+
+def interrupted(kind: str, *, after: int) -> Callable[[str], FaultyDisk]:
+    """A disk on which Ctrl-C arrives once, in a call of this kind on a journal."""
+    left = [after]
+
+    def fail(what: str, name: str) -> None:
+        if what == kind and "journal" in name:
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+
+    return lambda path: FaultyDisk(path, fail)
+
+
+def test_ctrl_c_in_a_flush_does_not_leave_the_others_waiting_for_ever(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir, disk=interrupted("fdatasync", after=2)) as wheel:
+        wheel.enqueue(b"0", delay=60)
+        with pytest.raises(KeyboardInterrupt):
+            wheel.enqueue(b"perhaps", delay=60)
+        wheel.enqueue(b"1", delay=60)
+    with Wheel(wheel_dir) as again:
+        assert {m.payload for m in again.list()} >= {b"0", b"1"}
+
+
+@pytest.mark.parametrize("kind", ["pwrite", "pwritten"])
+@pytest.mark.parametrize("after", [3, 4], ids=["zeros", "frame"])
+def test_ctrl_c_in_a_write_costs_no_other_message_though_the_keeper_read_what_was_written(
+    wheel_dir: Path, kind: str, after: int
+) -> None:
+    with Keeper(wheel_dir, background=False) as keeper:
+        with Wheel(wheel_dir, disk=interrupted(kind, after=after)) as wheel:
+            wheel.enqueue(b"0")
+            wheel.enqueue(b"1")
+            with pytest.raises(KeyboardInterrupt):
+                wheel.enqueue(b"perhaps")
+            seen = [m.payload for m in keeper.claim()]
+            wheel.enqueue(b"2")
+            wheel.enqueue(b"3")
+            seen += [m.payload for m in keeper.claim()]
+        assert [p for p in seen if p != b"perhaps"] == [b"0", b"1", b"2", b"3"]
+        keeper.ack(list(keeper._head.claims))
+
+
+def test_a_keeper_starts_on_a_disk_that_is_full(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"0")
+    disk, left = failing("pwrite", "", errno.ENOSPC)
+    with Keeper(wheel_dir, disk=disk, background=False) as keeper:
+        assert [m.payload for m in keeper.claim()] == [b"0"]
+        left[0] = 1000
+        keeper.ack(list(keeper._head.claims))
+
+
+def test_tidying_up_on_a_full_disk_does_not_fail_the_close_that_led_to_it(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("filewheel.tidy.TIDY_SEGMENTS", 1)
+    disk, _ = failing("pwrite", "keeper.lock", errno.ENOSPC)
+    wheel = Wheel(wheel_dir, disk=disk)
+    wheel.enqueue(b"0", delay=60)
+    wheel.close()
+
+
+def test_a_checkpoint_of_which_nobody_knows_whether_it_is_in_place_ends_the_keeper(wheel_dir: Path) -> None:
+    # Undoing the deal would take from files what the new checkpoint, if it is in place, says is there.
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue_many([b"%d" % i for i in range(5)], delay=60)
+    left = [1]
+
+    def fail(what: str, name: str) -> None:
+        if what == "sync_dir" and name == "":
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+    keeper = Keeper(wheel_dir, disk=lambda path: FaultyDisk(path, fail), background=False)
+    with pytest.raises(Poisoned, match="the checkpoint cannot be made durable"):
+        keeper.close()
+    with Wheel(wheel_dir) as again:
+        assert len(list(again.list())) == 5

@@ -8,6 +8,7 @@ processes are killed. At the end everything is fired, and nothing may be left on
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,9 +21,15 @@ from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S
 from filewheel.record import unpack_put
 from filewheel.verify import verify
 from filewheel.window import Budget
-from tests.model.machine import Dir, Killed, Machine, ProcessDisk
+from tests.model.consumer import Consumer
+from tests.model.crashes import crash_at_random
+from tests.model.machine import Dir, Machine
+from tests.model.oracle import Oracle
+from tests.model.process import Killed, ProcessDisk
+from tests.model.producer import Producer, read
 from tests.model.sched import paused
-from tests.model.world import SLOTS, ModelClock, Oracle, World, tiny
+from tests.model.tiny import SLOTS, tiny
+from tests.model.world import ModelClock, World
 
 MODES = ["none", "all", "some", "some", "some"]
 EVERYTHING = Budget(1 << 20, 1 << 30)
@@ -64,21 +71,36 @@ class Checker:
         self.rng = random.Random(seed)
         self.result = result
 
-    def check(self, world: World, context: str, *, deep: float = 0.15) -> None:
+    def check(self, world: World, context: str) -> None:
         """Try one power cut at this moment."""
-        clock = ModelClock(world.clock.wall_us)
-        machine = world.machine.crash(self.rng, self.rng.choice(MODES))
+        machine = crash_at_random(world.machine, self.rng, self.rng.choice(MODES))
+        self.check_state(machine, world.oracle, ModelClock(world.clock.wall_us), context)
+
+    def check_state(
+        self,
+        machine: Machine,
+        oracle: Oracle,
+        clock: ModelClock,
+        context: str,
+        *,
+        deep: float = 0.15,
+        again: bool = True,
+    ) -> None:
+        """Recover a machine and compare it with what was promised; `deep` is how often more than that is tried.
+
+        More is: a second power cut in the recovery (only with `again`), a second recovery, a run to the end.
+        """
         self.result.states += 1
-        if self.rng.random() < deep:
+        if again and self.rng.random() < deep:
             machine = self.crash_in_recovery(machine, clock)
         keeper, disk = recover(machine, clock, self.rng)
         pending = pending_of(keeper)
-        world.oracle.check_pending(pending, context)
-        self.check_clean(machine, world.oracle, clock, context)
+        oracle.check_pending(pending, context)
+        self.check_clean(machine, oracle, clock, context)
         if self.rng.random() < deep:
-            self.check_again(machine, disk, clock, pending, world.oracle, context)
-        if self.rng.random() < deep / 3:
-            self.run_to_the_end(machine, disk, clock, world.oracle, context)
+            self.check_again(machine, disk, clock, pending, oracle, context)
+        if self.rng.random() < deep / 3 or deep == 1.0:
+            self.run_to_the_end(machine, disk, clock, oracle, context)
         disk.kill()
 
     def crash_in_recovery(self, machine: Machine, clock: ModelClock) -> Machine:
@@ -104,7 +126,7 @@ class Checker:
         disk.kill()
         self.result.states += 1
         self.result.double += 1
-        return machine.crash(self.rng, self.rng.choice(MODES))
+        return crash_at_random(machine, self.rng, self.rng.choice(MODES))
 
     def check_clean(self, machine: Machine, oracle: Oracle, clock: ModelClock, context: str) -> None:
         """A power cut is not damage: nothing may be in quarantine, and verifying finds none."""
@@ -205,29 +227,44 @@ class History:
                 with paused():
                     self.checker.check(world, f"seed {self.seed} op {world.machine.ops} after {kind} {name}")
 
+        self.trouble(world)
         disks = [ProcessDisk(world.machine) for _ in range(4)]
         world.machine.on_op = on_op
+        first, second = (Producer(world, disk) for disk in disks[:2])
         actors: list[tuple[str, ProcessDisk, Callable[[], None]]] = [
-            ("producer 1", disks[0], lambda: world.producer(disks[0])),
-            ("producer 2", disks[1], lambda: world.producer(disks[1])),
-            ("keeper", disks[2], lambda: world.consumer(disks[2])),
-            ("standby", disks[3], lambda: world.consumer(disks[3])),
+            ("producer 1", disks[0], first.run),
+            ("producer 2", disks[1], second.run),
+            ("keeper", disks[2], Consumer(world, disks[2]).run),
+            ("standby", disks[3], Consumer(world, disks[3]).run),
         ]
+        if self.rng.random() < 0.3:
+            actors.append(("producer 1, thread 2", disks[0], first.second_thread))
+        if self.rng.random() < 0.2 and not world.is_faulty:
+            reader = ProcessDisk(world.machine)
+            actors.append(("reader", reader, lambda: read(world, reader)))
         if self.rng.random() < 0.5:
             reaper = ProcessDisk(world.machine)
             actors.append(("reaper", reaper, lambda: world.reaper(reaper, disks)))
         world.run(*actors)
+        world.machine.budget_bytes = None
+
+    def trouble(self, world: World) -> None:
+        """Draw what is wrong with this life's disk; mostly nothing."""
+        how = self.rng.random()
+        if how < 0.12:
+            world.faults = {errno.EIO: self.rng.choice([0.002, 0.01, 0.05])}
+        elif how < 0.16:
+            world.faults = {errno.ENOSPC: self.rng.choice([0.01, 0.1])}
+        elif how < 0.24:
+            world.machine.budget_bytes = world.machine.used_bytes() + self.rng.randrange(500, 20_000)
 
     def end_life(self, world: World) -> Machine:
         """Kill every process; then, mostly, cut the power."""
         oracle = world.oracle
         if self.rng.random() < 0.25:
             return world.machine
-        # What was acknowledged but not flushed may be offered again.
-        for told in oracle.messages.values():
-            told.acked &= told.finished
-        oracle.unflushed.clear()
-        return world.machine.crash(self.rng, self.rng.choice(MODES))
+        oracle.power_cut()
+        return crash_at_random(world.machine, self.rng, self.rng.choice(MODES))
 
 
 def run_history(seed: int, **options: float) -> Result:

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.model.machine import Killed, ProcessDisk
+from tests.model.process import Killed, ProcessDisk
 
 _current: Scheduler | None = None
 

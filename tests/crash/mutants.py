@@ -1,0 +1,272 @@
+"""The protections of the library, each with the change of text that switches it off, and what sees it.
+
+The tags in capitals are the rules of docs/adr/0002-the-protocol.md. `killer` is what a mutant is known to fall to:
+"word N" is workload N of tests/model/exhaustive.py, "seed N" a random history, "play NAME" a directed script
+(tests/model/directed.py), anything else a test. The gate (gate.py) runs it, and the mutant must fall.
+Imports nothing of the library: this is read before it is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Change:
+    """Text of a module, and what takes its place."""
+
+    module: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One protection, switched off."""
+
+    name: str
+    rule: str
+    what: str
+    """What the protection does."""
+    killer: str
+    changes: tuple[Change, ...]
+
+
+def _m(name: str, rule: str, what: str, killer: str, module: str, old: str, new: str, *more: str) -> Mutant:
+    texts = [module, old, new, *more]
+    changes = tuple(Change(*texts[i : i + 3]) for i in range(0, len(texts), 3))
+    return Mutant(name, rule, what, killer, changes)
+
+
+MUTANTS: list[Mutant] = [
+    # -- the producer's journal ------------------------------------------------------------------------------
+    _m("no-flush", "E3", "a commit is flushed before the call returns", "?",
+       "segment", "        self._disk.fdatasync(self.fd)\n", "        pass\n"),
+    _m("no-name-flush", "E2", "a segment's name is durable before anything in it counts", "?",
+       "segment", "            disk.sync_dir(layout.JOURNAL)\n", "            pass\n"),
+    _m("lock-late", "E1", "a segment is locked before it has its name", "?",
+       "segment", "                disk.lock(fd, wait=True)\n                disk.rename(tmp, self.name)\n",
+       "                disk.rename(tmp, self.name)\n                disk.lock(fd, wait=True)\n"),
+    _m("no-lock", "E1 E4", "a segment in use is locked", "?",
+       "segment", "                disk.lock(fd, wait=True)\n", "                pass\n"),
+    _m("lock-let-go", "E4", "the lock is held as long as the segment may grow", "?",
+       "segment", "        return fd\n\n    def _remove", "        disk.unlock(fd)\n        return fd\n\n    def _remove"),
+    _m("lock-no-wait", "E1", "a writer waits while the keeper's sweep holds its new file", "?",
+       "segment", "                disk.lock(fd, wait=True)\n", "                disk.lock(fd, wait=False)\n"),
+    _m("two-frames", "E3", "a reschedule's drop and put are one frame", "?",
+       "journal", "                self._write(segment, extra + PUT_PREFIX + id_ + rest, 1, 1, first, last)\n",
+       "                self._write(segment, extra, 0, 1, dropped, dropped)\n"
+       "                self._write(segment, PUT_PREFIX + id_ + rest, 1, 0, id_, id_)\n"),
+    _m("two-frames-retry", "E3", "a retry's drop and put are one frame", "?",
+       "housekeeper", "            self._ledger.write(records, puts)\n        except WheelFull:",
+       "            for i, record in enumerate(records):\n"
+       "                self._ledger.write([record], puts if i == len(records) - 1 else 0)\n        except WheelFull:"),
+    _m("rotate-unflushed", "O1", "a segment is flushed before its writer goes on in the next", "?",
+       "journal", "        self._flush_held()  # O1: before anyone can be released by a flush of the next segment\n", ""),
+    _m("retire-unflushed", "O1", "a segment whose write failed is flushed before its writer becomes another", "?",
+       "journal", "            self._flush_held()\n            end = self.position\n            self._let_go",
+       "            end = self.position\n            self._let_go"),
+    _m("flush-counts-later", "O1", "a flush vouches only for what was written before it began", "?",
+       "journal", "            self._durable = target\n", "            self._durable = self._written\n"),
+    _m("rotate-under-flush", "O1", "a segment is not let go while another thread flushes it", "?",
+       "journal", "            if self._flushing:\n                # Its descriptor", "            if False:\n                # Its descriptor"),
+    _m("write-after-failure", "E3", "nothing is written to a segment where a write failed", "?",
+       "segment", "            self.failed = True\n", ""),
+    _m("failure-not-cut-off", "E3", "what a failed write left is cut off", "?",
+       "segment", "            self.failed = True\n            self.cut_off()\n", "            self.failed = True\n"),
+    _m("flush-again", "F", "a flush that failed is never tried again", "?",
+       "journal", "        self._broken = Poisoned(\n", "        raise Poisoned(\n"),
+    _m("error-ignored", "F", "an error of a flush is an error of the call", "?",
+       "journal", "            if failed is not None:\n                self._poison(failed)\n", ""),
+    _m("synced-too-much", "I2", "a frame calls durable only what was flushed", "?",
+       "journal", "        return max(0, self._durable - self._first)\n", "        return max(0, self._written - self._first)\n"),
+    _m("no-seal", "I2", "a segment is ended by a seal, so that damage to its last frames is seen", "?",
+       "journal", "        if segment.offset and not segment.failed and self._durable == self._written:\n", "        if False:\n"),
+    _m("same-name", "E5", "two writers that drew one name do not share a segment", "?",
+       "segment", "        if disk.identity(self.name) is not None:\n", "        if False:\n"),
+    _m("same-ids", "E5", "a writer's ids start at a random place", "?",
+       "journal", "        self._seq = int.from_bytes(self._entropy(4), \"big\") % (_SEQ_END // 2)\n", "        self._seq = 0\n"),
+    _m("close-unflushed", "E3", "closing flushes what was written with sync=\"never\"", "?",
+       "journal", "                if self._broken is None:\n                    self._flush_held()\n            finally:",
+       "                pass\n            finally:"),
+    _m("interval-never", "E3", "sync=0.1 flushes", "?",
+       "journal", "                self._flusher.start()\n", "                pass\n"),
+    # -- frames ----------------------------------------------------------------------------------------------
+    _m("no-header-sum", "E3", "a header is checked", "?",
+       "frame", "zlib.crc32(head[8:], self._seed ^ (self.pos >> 3 & 0xFFFFFFFF)) != head_sum", "False"),
+    _m("no-body-sum", "E3", "a body is checked", "?",
+       "frame", "zlib.crc32(body, self._seed) != body_sum", "False"),
+    _m("no-salt", "E3", "a frame of another file or wheel is no frame here", "?",
+       "layout", "    return zlib.crc32(name.encode(), zlib.crc32(salt))\n", "    return 0\n"),
+    _m("no-place", "E3", "a frame counts only at its own offset", "?",
+       "frame", "zlib.crc32(head[8:], self._seed ^ (self.pos >> 3 & 0xFFFFFFFF)) != head_sum",
+       "zlib.crc32(head[8:], self._seed) != head_sum",
+       "frame", "    head = zlib.crc32(summed, seed ^ (offset >> 3 & 0xFFFFFFFF))\n", "    head = zlib.crc32(summed, seed)\n"),
+    _m("no-body-limit", "E3", "a length is bounded before anything is read", "?",
+       "frame", "        if size > BODY_BYTES_MAX:\n            return \"body length over the limit\"\n", ""),
+    _m("drops-by-place", "R6", "a bad region is searched for the next frame that verifies", "?",
+       "frame", "                    if isinstance(probe._read(), Frame):\n", "                    if False:\n"),
+    # -- ingest ----------------------------------------------------------------------------------------------
+    _m("live-skips", "I1", "while the writer lives, reading stops at the first frame that does not verify", "?",
+       "tail", "                if item.at_end or (not dead and not proves(item)):\n", "                if item.at_end:\n",
+       "tail", "resync=dead or self._stuck >= _STUCK_LOOKS)", "resync=True)"),
+    _m("live-to-next", "I1", "a live writer's next segment waits until this one is read", "?",
+       "tail", "            if not free:\n                return\n", "            if not free and n + 1 not in segments:\n                return\n"),
+    _m("read-before-lock", "I1", "the lock is tested before the read that relies on the answer", "?",
+       "tail", "            free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)\n"
+       "            yield from self._read(name, fd, dead=free, on_damage=on_damage)\n",
+       "            yield from self._read(name, fd, dead=False, on_damage=on_damage)\n"
+       "            free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)\n"),
+    _m("dead-stops", "I2", "a dead writer's bad region is stepped over", "?",
+       "tail", "                if item.at_end or (not dead and not proves(item)):\n", "                if True:\n"),
+    _m("old-listing", "I3", "a writer that ended is looked for a next segment anew", "?",
+       "tail", "            segments = present()  # the next one was made before the lock became free\n", ""),
+    _m("damage-unreported", "I2", "what had been durable and is missing is reported", "?",
+       "ledger", "        if damage.proven:\n", "        if False:\n"),
+    # -- recovery --------------------------------------------------------------------------------------------
+    _m("no-sync-first", "R1", "what a dead keeper left in the page cache is flushed before it is relied on", "?",
+       "ledger", "            self.disk.sync_all()\n", "            pass\n"),
+    _m("tmp-stays", "K5", "what a dead writer left under a temporary name is removed", "?",
+       "ledger", "            if not layout.is_segment_tmp(last):\n                continue\n", "            continue\n"),
+    _m("covered-stays", "R5", "a covered segment that came back is removed before its entry is forgotten", "?",
+       "ledger", "                if covered is not None and parsed[1] < covered.segment:\n", "                if False:\n"),
+    _m("unnamed-stays", "R2", "files that the checkpoint does not name are removed", "?",
+       "ledger", "                self._sweep_laps(found)\n", ""),
+    _m("missing-unreported", "R2", "a file that is named and not there is reported", "?",
+       "ledger", "                self._miss_laps(found)\n", ""),
+    _m("doubt-ignored", "K1", "without a checkpoint that can be read, everything found counts", "?",
+       "ledger", "            if self.manifest.doubt:\n", "            if False:\n"),
+    _m("no-old-checkpoint", "K1", "the checkpoint before is kept", "?",
+       "manifest", "        disk.link(layout.CHECKPOINT, layout.CHECKPOINT_OLD)\n", "        pass\n"),
+    # -- the deal --------------------------------------------------------------------------------------------
+    _m("one-look", "D1", "the deal looks once more for puts whose drops it has", "?",
+       "cut", "        ledger.ingest()\n        above = ", "        above = "),
+    _m("unmatched-forgotten", "D1", "a drop whose put is still to come is remembered", "?",
+       "deal", "            new.unmatched = sorted(still if coming is None else still & coming)\n", "            new.unmatched = []\n"),
+    _m("journals-unflushed", "D2 X1", "journals are flushed before what they say is relied on", "?",
+       "deal", "        self._flush_journals(seen)\n", ""),
+    _m("others-unflushed", "X1", "also the drops in others' journals are durable before a file goes", "?",
+       "deal", "            if writer != ledger.own.writer:\n                names +=", "            if False:\n                names +="),
+    _m("own-unflushed", "X1", "the keeper's own drops are durable before a file goes", "?",
+       "deal", "        ledger.own.flush()\n        names = []", "        names = []"),
+    _m("later-drops", "D3", "a put is left out only for a drop below the same cut", "?",
+       "cut", "            if frame.puts:\n                ids.update([r[ID] for r in _records(frame)[0]])\n",
+       "            if frame.puts:\n                ids.update([r[ID] for r in _records(frame)[0]])\n"
+       "            cut.drops.update((r[ID], r[20]) for r in _records(frame)[1])\n"),
+    _m("drops-left-out", "D4", "a drop whose put is in a file is dealt", "?",
+       "deal", "            mine = drops[dropped:drop_upto] if length else []\n", "            mine = []\n"),
+    _m("doubt-drops", "D4", "in doubt a drop is dealt although its put was left out", "?",
+       "deal", "if i not in matched or base.doubt)", "if i not in matched)"),
+    _m("slots-unflushed", "D6", "dealt files are durable before the checkpoint", "?",
+       "deal", "            self._disk.fdatasync(fd)\n        for name in self._touched_dirs", "            pass\n        for name in self._touched_dirs"),
+    _m("slot-names-unflushed", "D6", "the names of dealt files are durable before the checkpoint", "?",
+       "deal", "        for name in self._touched_dirs | self._ledger.unlinked_in:\n", "        for name in self._ledger.unlinked_in:\n"),
+    _m("lap-names-unflushed", "D6", "the name of a new lap directory is durable before the checkpoint", "?",
+       "deal", "        self._new_dirs.add(lap)\n        self._touched_dirs.add(layout.LAPS)\n", "        self._new_dirs.add(lap)\n"),
+    _m("unlinks-unflushed", "D6", "unlinks are durable before the next checkpoint", "?",
+       "deal", "        for name in self._touched_dirs | self._ledger.unlinked_in:\n", "        for name in self._touched_dirs:\n"),
+    _m("tail-kept", "D6", "bytes past the covered length are cut off before the file grows", "?",
+       "slot", "        if disk.size(fd) > length:\n            disk.truncate(fd, length)\n", ""),
+    _m("appended-at-end", "D6", "a file is appended to at its covered length", "?",
+       "slot", "        if disk.size(fd) > length:\n            disk.truncate(fd, length)\n        disk.pwrite(fd, data, length)\n",
+       "        disk.pwrite(fd, data, disk.size(fd))\n"),
+    _m("kept-from-expiry", "X2", "a file that this deal appends to is not let go by it", "?",
+       "deal", "        self._keep_from_expiry(puts, finished)\n", ""),
+    _m("lap-not-emptied", "L2", "a lap that is opened brings along what it holds", "?",
+       "deal", "                self._write_records(window.puts, [], new, lap)\n", ""),
+    _m("two-homes", "D5", "a lap has one file or slots, never both", "?",
+       "deal", "        if lap in new.laps:\n            return True\n", "        if lap in new.laps and not self._spread:\n            return True\n"),
+    # -- the checkpoint --------------------------------------------------------------------------------------
+    _m("checkpoint-unflushed", "K1", "a checkpoint is durable before it has its name", "?",
+       "manifest", "        disk.fdatasync(fd)\n", "        pass\n"),
+    _m("checkpoint-name-unflushed", "K1", "its name is durable before anything that it covers is removed", "?",
+       "manifest", "    disk.sync_dir(\"\")\n", "    pass\n"),
+    _m("checkpoint-in-place", "K1", "a checkpoint replaces the one before as a whole", "?",
+       "manifest", "    fd = disk.open(layout.CHECKPOINT_TMP, \"rw\")\n", "    fd = disk.open(layout.CHECKPOINT, \"rw\")\n",
+       "manifest", "    disk.rename(layout.CHECKPOINT_TMP, layout.CHECKPOINT)\n", ""),
+    _m("checkpoint-first", "K1", "a checkpoint comes after everything that it covers is durable", "?",
+       "deal", "                self._sync()\n            self._expire(new, finished)\n            # K1: the commit.\n"
+       "            write_manifest(self._disk, new, self._dir.seed)\n",
+       "                pass\n            self._expire(new, finished)\n"
+       "            write_manifest(self._disk, new, self._dir.seed)\n            self._sync()\n"),
+    _m("segments-first", "K2", "segments are removed only after the checkpoint that covers them", "?",
+       "deal", "            # K1: the commit.\n            write_manifest(self._disk, new, self._dir.seed)\n",
+       "            for w, p in cut.positions.items():\n                for n in range(ledger.tails[w].covered.segment, p.segment):\n"
+       "                    ledger.unlink_file(layout.segment(w, n))\n            write_manifest(self._disk, new, self._dir.seed)\n"),
+    _m("files-first", "K2", "finished files are removed only after the checkpoint without them", "?",
+       "deal", "            # K1: the commit.\n            write_manifest(self._disk, new, self._dir.seed)\n",
+       "            for name in self._gone:\n                ledger.unlink_file(name)\n            write_manifest(self._disk, new, self._dir.seed)\n"),
+    _m("live-removed", "K3", "a segment that its writer may still append to stays", "?",
+       "deal", "            self._unlink_segments(ledger.tails[writer], position, ended=writer in cut.ended)\n",
+       "            self._unlink_segments(ledger.tails[writer], position, ended=position.offset > 0)\n"),
+    _m("entry-early", "K4", "a writer's entry stays until its segments are gone for good", "?",
+       "deal", " | cut.positions\n", " | {w: p for w, p in cut.positions.items() if w not in cut.ended}\n"),
+    _m("unlink-unflushed", "K4", "the removal of segments is flushed before their entry goes", "?",
+       "deal", "        self._disk.sync_dir(layout.JOURNAL)\n", ""),
+    # -- firing ----------------------------------------------------------------------------------------------
+    _m("no-look", "F1", "a claim looks at every journal before anything starts", "?",
+       "head", "        self._ledger.ingest()\n        passes", "        passes"),
+    _m("early-drop-forgotten", "F1", "a drop that is read before its put is remembered", "?",
+       "head", "                    self._early[id_] = self._ledger.passes\n", "                    pass\n"),
+    _m("no-clock", "F2", "due is compared with the clock at the moment of the claim", "?",
+       "head", "        puts = self.ready.take(id_floor(now_us + 1), limit)\n", "        puts = self.ready.take(self.ready.frontier, limit)\n"),
+    _m("past-passes-by", "F3", "what arrives below the frontier joins what is loaded", "?",
+       "head", "        if near:\n            self._admit(", "        if False:\n            self._admit("),
+    _m("claimed-again", "F3", "what is claimed is not offered again by the same keeper", "?",
+       "head", "            if self.claims or self._early:\n                puts = [r for r in puts if r[ID] not in self.claims and r[ID] not in self._early]\n", ""),
+    _m("frontier-stays", "F3", "what is let go of memory is loaded again", "?",
+       "ready", "            self.frontier = id_after(self._puts[-1][ID])\n", "            pass\n"),
+    _m("cancel-and-retry", "A2", "what was cancelled while it ran is not put back", "?",
+       "keeper", "            if id_ in self._head.cancelled:\n", "            if False:\n"),
+    _m("cancel-unseen", "F1", "a cancel of what is in memory takes it out", "?",
+       "head", "            here = self.ready.discard(unknown)\n", "            here = set(unknown)\n"),
+    _m("retry-unseen", "A1", "a retry that is due before the frontier joins what is loaded", "?",
+       "keeper", "            if message.id < self._head.ready.frontier:\n", "            if False:\n"),
+    _m("claimed-is-finished", "X1", "a file of which something is claimed stays", "?",
+       "head", "<= frontier and s not in waiting}", "<= frontier}"),
+    _m("lap-claimed-is-finished", "X1", "a lap file of which something is claimed stays", "?",
+       "head", "<= frontier and lap not in busy", "<= frontier"),
+    _m("twice-in-window", "F3", "an id that lies in two files counts once", "?",
+       "window", "        by_id = {r[ID]: r for r in self._puts}\n        for id_ in self._drops:\n            if by_id.pop(id_, None) is not None:\n"
+       "                self._spent.add(id_)\n        self._puts = list(by_id.values())\n",
+       "        ids = {r[ID] for r in self._puts}\n        self._spent |= ids & self._drops\n"
+       "        self._puts = [r for r in self._puts if r[ID] not in self._drops]\n"),
+    _m("two-keepers", "R1", "one process at a time is the keeper", "?",
+       "owner", "            if not self._disk.lock(fd, wait=wait):\n", "            if False:\n"),
+    _m("tidy-beside-keeper", "R1", "a producer tidies only while no keeper runs", "?",
+       "tidy", "        owner.take(\"tidy\", wait=False)\n", "        pass\n"),
+    _m("dirs-stay", "X4", "the empty directory of a past lap is removed", "?",
+       "deal", "        ledger.remove_empty_dirs()\n", ""),
+    _m("acks-unflushed", "A1", "acknowledgements are flushed a moment later", "?",
+       "housekeeper", "            self._ledger.own.flush()\n        now = ", "            pass\n        now = "),
+    _m("ack-durable-unflushed", "A1", "ack(sync=\"always\") returns after its flush", "?",
+       "keeper", "        if sync == \"always\":\n            self._ledger.own.flush()\n        return len(ids)\n", "        return len(ids)\n"),
+    _m("late-chunk", "D1", "a chunk ends where it was read to", "?",
+       "cut", "                position = end\n", "                position = limits[writer]\n"),
+    # -- readers and disks -----------------------------------------------------------------------------------
+    _m("snapshot-once", "S", "a reader starts again when a deal was committed meanwhile", "?",
+       "snapshot", "            if self._dir.disk.identity(layout.CHECKPOINT) == before:\n                break\n", "            break\n"),
+    _m("short-write", "D", "a short write is completed or is an error", "?",
+       "disk", "        while done < len(data):\n", "        while False:\n"),
+    _m("links-followed", "D", "a symbolic link in the wheel is not followed", "?",
+       "disk", "os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK\n_MODES", "os.O_CLOEXEC | os.O_NONBLOCK\n_MODES"),
+    _m("pipes-opened", "D", "what is no regular file is left alone", "?",
+       "disk", "        if not stat.S_ISREG(os.fstat(fd).st_mode):\n            os.close(fd)\n", "        if False:\n            os.close(fd)\n"),
+    _m("lock-in-child", "D", "a forked child does not keep its parent's locks", "?",
+       "disk", "os.register_at_fork(after_in_child=_in_child)\n", ""),
+    _m("lock-not-freed", "D", "closing frees the lock although a child has a copy", "?",
+       "disk", "            self.unlock(fd)\n        os.close(fd)\n", "            self._locked.discard(fd)\n        os.close(fd)\n"),
+    _m("fork-unseen", "D", "a handle of the parent is an error in a child", "?",
+       "wheel", "        if journal is None or self._closed or os.getpid() != self._pid:\n", "        if journal is None or self._closed:\n"),
+    _m("full-half-dealt", "D", "a deal that met a full disk gives its room back", "?",
+       "deal", "            self._undo()\n", ""),
+    _m("no-ballast", "D", "acknowledgements go on when the disk is full", "?",
+       "housekeeper", "            if not self._give_ballast():\n                raise\n            log.critical", "            if True:\n                raise\n            log.critical"),
+    _m("settings-unchecked", "E3", "the wheel's settings are checked", "?", 
+       "directory", "    if not mark or tail != b\"%d\\n}\\n\" % zlib.crc32(body + b\"\\n}\"):\n", "    if not mark:\n"),
+]  # fmt: skip
+
+
+def by_name(name: str) -> Mutant:
+    """Return one mutant."""
+    return next(m for m in MUTANTS if m.name == name)

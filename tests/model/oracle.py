@@ -1,0 +1,139 @@
+"""The oracle: what callers were told, and what a wheel must therefore hold.
+
+It knows only what was attempted and what returned (this enqueue, this cancel, this acknowledgement and its flush). It
+never looks at the library's state, so it cannot share its mistakes. Messages are told apart by their payload, which is
+unique for each enqueue; an id is where one is at present.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from filewheel.message import Message, MessageId
+
+
+@dataclass
+class Told:
+    """What is known from outside about one message."""
+
+    payload: bytes
+    dues: set[int]
+    """Every due it was ever asked to have."""
+    enqueued: bool = False
+    """An enqueue returned with sync="always", or was flushed later."""
+    may_be_gone: bool = False
+    """An acknowledgement or a cancel of it was at least attempted."""
+    finished: set[bytes] = field(default_factory=set)
+    """Ids whose drop is durable: never pending again."""
+    acked: set[bytes] = field(default_factory=set)
+    """Ids that were acknowledged to a keeper, durable or not."""
+    fired: int = 0
+
+
+class Oracle:
+    """What callers were told, and what was found to contradict it."""
+
+    def __init__(self) -> None:
+        self.messages: dict[bytes, Told] = {}
+        self.of_id: dict[bytes, bytes] = {}
+        self.cancelled: set[bytes] = set()
+        self.unflushed: list[bytes] = []
+        """Ids whose drop was written and is not flushed yet."""
+        self.violations: list[str] = []
+        self.serial = 0
+        self.told = 0
+        """How often anyone was told anything: two moments with the same count know the same."""
+
+    # -- what is attempted and what returns ------------------------------------------------------------------
+
+    def new(self, due_us: int) -> Told:
+        """Know of a message that somebody is about to enqueue."""
+        self.serial += 1
+        told = Told(b"m%d" % self.serial, {due_us})
+        self.messages[told.payload] = told
+        return told
+
+    def enqueued(self, told: Told, id_: MessageId, *, durable: bool = True) -> None:
+        """Know that an enqueue returned."""
+        self.told += 1
+        self.of_id[id_] = told.payload
+        told.enqueued = told.enqueued or durable
+
+    def of(self, id_: bytes) -> Told:
+        """Return what is known about the message with this id."""
+        return self.messages[self.of_id[id_]]
+
+    def cancelling(self, id_: bytes) -> None:
+        """Know that a cancel is about to be tried."""
+        self.told += 1
+        self.of(id_).may_be_gone = True
+
+    def is_cancelled(self, id_: bytes, *, durable: bool = True) -> None:
+        """Know that a cancel returned."""
+        self.cancelled.add(id_)
+        if durable:
+            self.finish(id_)
+
+    def moving(self, id_: bytes, due_us: int) -> None:
+        """Know that a reschedule or a retry is about to be tried."""
+        self.told += 1
+        self.of(id_).dues.add(due_us)
+
+    def is_moved(self, id_: bytes, new: bytes) -> None:
+        """Know that a reschedule returned a new id."""
+        self.of_id[new] = self.of_id[id_]
+        self.finish(id_)
+        self.cancelled.add(id_)
+
+    def finish(self, id_: bytes) -> None:
+        """Know that the drop of an id is durable."""
+        self.told += 1
+        payload = self.of_id.get(id_)
+        if payload is not None:
+            self.messages[payload].finished.add(id_)
+
+    def flushed(self) -> None:
+        """Know that the keeper's journal was flushed."""
+        for id_ in self.unflushed:
+            self.finish(id_)
+        self.unflushed.clear()
+
+    def power_cut(self) -> None:
+        """Know that what was acknowledged and not flushed may be offered again."""
+        self.told += 1
+        for told in self.messages.values():
+            told.acked &= told.finished
+        self.unflushed.clear()
+
+    def fired(self, message: Message, now_us: int, cancelled: set[bytes]) -> bool:
+        """Judge a message that was handed out; `cancelled` had returned before the claim began."""
+        told = self.messages.get(message.payload)
+        if told is None:
+            self.violations.append(f"fired {message.payload!r}, which nobody enqueued")
+            return False
+        told.fired += 1
+        if message.due_us > now_us:
+            self.violations.append(f"{message.payload!r} fired {message.due_us - now_us} µs early")
+        if message.id in cancelled:
+            self.violations.append(f"{message.payload!r} started after its cancel had returned")
+        if message.id in told.acked:
+            self.violations.append(f"{message.payload!r} fired again after it was acknowledged")
+        self.of_id[message.id] = message.payload
+        return True
+
+    # -- what a recovered wheel holds ------------------------------------------------------------------------
+
+    def check_pending(self, pending: dict[bytes, tuple[bytes, int]], context: str) -> None:
+        """Compare what a recovered wheel holds (id → payload, due) with what was promised."""
+        present: dict[bytes, list[bytes]] = {}
+        for id_, (payload, due_us) in pending.items():
+            told = self.messages.get(payload)
+            if told is None or (due_us not in told.dues and not MessageId(id_).is_dead):
+                self.violations.append(f"invented {payload!r} due {due_us}: {context}")
+                continue
+            present.setdefault(payload, []).append(id_)
+            if id_ in told.finished:
+                self.violations.append(f"{payload!r} is back after its drop was durable: {context}")
+        for payload, told in self.messages.items():
+            if told.enqueued and not told.may_be_gone and payload not in present:
+                self.violations.append(f"{payload!r} is lost: {context}")

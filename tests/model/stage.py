@@ -1,0 +1,258 @@
+"""A stage: one machine on which a script plays, act by act, with a look at the disk between any two of its calls.
+
+Where random histories draw what happens, a script says it: who enqueues, who deals, and what another process does at
+the very moment when the dealer is about to write its checkpoint (`when`). Everything runs inline, in one thread.
+The `audience` is called after every disk operation; that is where a sweep cuts the power.
+Invariant: whatever returns to an act is told to the oracle before the audience is called again.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+
+from filewheel.deal import Deal
+from filewheel.errors import NotFound
+from filewheel.keeper import Keeper
+from filewheel.message import US_PER_S, MessageId
+from filewheel.wheel import Wheel
+from filewheel.window import Budget
+from tests.model.crashes import crash_at_random
+from tests.model.machine import Machine
+from tests.model.oracle import Oracle
+from tests.model.process import ProcessDisk
+from tests.model.world import ModelClock, exact, make_wheel
+
+Act = Callable[[], object]
+
+
+class Stage:
+    """A machine, its processes by name, a clock, an oracle."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.rng = random.Random(f"stage {seed}")
+        self.clock = ModelClock()
+        self.oracle = Oracle()
+        self.start_us = self.clock.wall_us
+        self.audience: Callable[[str, str], None] | None = None
+        self.wheels: dict[str, tuple[ProcessDisk, Wheel]] = {}
+        self.keeper: Keeper | None = None
+        self.keeper_disk: ProcessDisk | None = None
+        self.claimed: list[MessageId] = []
+        self._cues: list[tuple[str, str, Act, Callable[[], bool]]] = []
+        self._at_cue = False
+        self.machine = Machine()
+        make_wheel(self.machine, self.clock, self.rng.randbytes)
+        self._take_seats()
+
+    def _take_seats(self) -> None:
+        self.machine.on_op = self._on_op
+        self.machine.before_op = self._before_op
+
+    def _on_op(self, kind: str, name: str) -> None:
+        if self.audience is not None:
+            self.audience(kind, name)
+
+    # -- cues ------------------------------------------------------------------------------------------------
+
+    def when(self, kind: str, name: str, act: Act, *, free: bool = False) -> None:
+        """Do `act` just before the next call of this kind on a name that matches; with `free`, not under the
+        keeper's lock, where a thread of its own could not run."""
+        self._cues.append((kind, name, act, self._is_free if free else lambda: True))
+
+    def _is_free(self) -> bool:
+        return self.keeper is None or self.keeper._lock._owner is None  # type: ignore[attr-defined]
+
+    def _before_op(self, kind: str, name: str) -> None:
+        if self._at_cue:
+            return
+        for cue in self._cues:
+            if cue[0] == kind and re.search(cue[1], name) and cue[3]():
+                self._cues.remove(cue)
+                self._at_cue = True
+                try:
+                    cue[2]()
+                finally:
+                    self._at_cue = False
+                return
+
+    def all_cues_given(self) -> bool:
+        """Tell whether everything that was to happen at a moment has happened: a schedule that misses it is void."""
+        return not self._cues
+
+    # -- producers -------------------------------------------------------------------------------------------
+
+    def wheel(self, who: str) -> Wheel:
+        """Return the wheel that a producer has open."""
+        if who not in self.wheels:
+            disk = ProcessDisk(self.machine)
+            opened = Wheel("model.wheel", clock=self.clock, disk=lambda path: disk, entropy=self.rng.randbytes)
+            self.wheels[who] = disk, opened
+        return self.wheels[who][1]
+
+    def due(self, in_s: float) -> int:
+        """Return the due that lies so many seconds after the stage began."""
+        return self.start_us + round(in_s * US_PER_S)
+
+    def put(self, who: str, in_s: float) -> MessageId:
+        """Enqueue one message, durable on return."""
+        due_us = self.due(in_s)
+        told = self.oracle.new(due_us)
+        id_ = self.wheel(who).enqueue(told.payload, at=exact(due_us))
+        self.oracle.enqueued(told, id_)
+        return id_
+
+    def put_many(self, who: str, *in_s: float) -> list[MessageId]:
+        """Enqueue several in one commit."""
+        dues = [self.due(s) for s in in_s]
+        tolds = [self.oracle.new(d) for d in dues]
+        ids = list(self.wheel(who).enqueue_many([t.payload for t in tolds], at=[exact(d) for d in dues]))
+        for told, id_ in zip(tolds, ids, strict=True):
+            self.oracle.enqueued(told, id_)
+        return ids
+
+    def cancel(self, who: str, id_: MessageId) -> None:
+        """Cancel, durable on return."""
+        self.oracle.cancelling(id_)
+        self.wheel(who).cancel(id_)
+        self.oracle.is_cancelled(id_)
+
+    def move(self, who: str, id_: MessageId, in_s: float) -> MessageId | None:
+        """Reschedule; None when it was not pending."""
+        due_us = self.due(in_s)
+        self.oracle.moving(id_, due_us)
+        try:
+            new = self.wheel(who).reschedule(id_, at=exact(due_us))
+        except NotFound:
+            return None
+        self.oracle.is_moved(id_, new)
+        return new
+
+    def close(self, who: str) -> None:
+        """Close a producer's wheel."""
+        if who in self.wheels:
+            self.wheel(who).close()
+            self.wheels.pop(who)
+
+    def kill(self, who: str) -> None:
+        """Kill a producer."""
+        if who in self.wheels:
+            self.wheels.pop(who)[0].kill()
+
+    # -- the keeper ------------------------------------------------------------------------------------------
+
+    def keep(self) -> Keeper:
+        """Return the keeper, opening it if there is none."""
+        if self.keeper is None:
+            disk = ProcessDisk(self.machine)
+            self.keeper = Keeper(
+                "model.wheel",
+                clock=self.clock,
+                disk=lambda path: disk,
+                entropy=self.rng.randbytes,
+                background=False,
+                budget=Budget(records=16, bytes=4000),
+            )
+            self.keeper_disk = disk
+        return self.keeper
+
+    def claim(self, limit: int = 10) -> list[MessageId]:
+        """Claim what is due."""
+        keeper = self.keep()
+        cancelled = set(self.oracle.cancelled)
+        now_us = self.clock.wall_us
+        batch = keeper.claim(limit)
+        ids = [m.id for m in batch if self.oracle.fired(m, now_us, cancelled)]
+        self.claimed += ids
+        return ids
+
+    def ack(self, id_: MessageId | None = None, *, durable: bool = False) -> None:
+        """Acknowledge a claimed message, the first if none is named."""
+        id_ = id_ or self.claimed[0]
+        self.oracle.cancelling(id_)
+        self.keep().ack(id_, sync="always" if durable else "never")
+        self.claimed.remove(id_)
+        self.oracle.of(id_).acked.add(id_)
+        self.oracle.unflushed.append(id_)
+        if durable:
+            self.oracle.flushed()
+
+    def nack(self, id_: MessageId | None = None, *, delay: float = 0) -> MessageId | None:
+        """Put a claimed message back."""
+        id_ = id_ or self.claimed[0]
+        self.oracle.moving(id_, self.clock.wall_us + round(delay * US_PER_S))
+        new = self.keep().nack(id_, delay=delay)
+        self._moved(id_, new)
+        return new
+
+    def bury(self, id_: MessageId | None = None) -> MessageId | None:
+        """Move a claimed message to the dead letters."""
+        id_ = id_ or self.claimed[0]
+        new = self.keep().bury(id_)
+        self._moved(id_, new)
+        return new
+
+    def _moved(self, id_: MessageId, new: MessageId | None) -> None:
+        self.claimed.remove(id_)
+        self.oracle.of(id_).acked.add(id_)
+        if new is not None:
+            self.oracle.told += 1
+            self.oracle.unflushed.append(id_)
+            self.oracle.of_id[new] = self.oracle.of_id[id_]
+
+    def flush(self) -> None:
+        """Flush what the keeper wrote."""
+        self.keep()._ledger.own.flush()
+        self.oracle.flushed()
+
+    def deal(self, *, spread: bool = True, finished: bool = True) -> None:
+        """Deal what the journals hold; with `finished`, let go of files of which everything is done."""
+        keeper = self.keep()
+        Deal(keeper._ledger, spread=spread, finished=keeper._head.finished if finished else None).run()
+
+    def look(self) -> None:
+        """Let the housekeeper do what it does a few times a second."""
+        housekeeper = self.keep()._housekeeper
+        housekeeper._dirty = True
+        housekeeper._looked_us = -(1 << 60)
+        housekeeper.step()
+        self.oracle.flushed()
+
+    def close_keeper(self) -> None:
+        """Close the keeper, which deals everything."""
+        if self.keeper is not None:
+            keeper, self.keeper = self.keeper, None
+            self.claimed.clear()
+            keeper.close()
+            self.oracle.flushed()
+
+    def kill_keeper(self) -> None:
+        """Kill the keeper."""
+        if self.keeper_disk is not None:
+            self.keeper_disk.kill()
+            self.keeper = self.keeper_disk = None
+            self.claimed.clear()
+
+    # -- the world -------------------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.advance(round(seconds * US_PER_S))
+
+    def step_clock(self, seconds: float) -> None:
+        """Set the wall clock forward or back."""
+        self.clock.step(round(seconds * US_PER_S))
+
+    def kill_all(self) -> None:
+        """Kill every process; the page cache stays."""
+        for who in list(self.wheels):
+            self.kill(who)
+        self.kill_keeper()
+
+    def cut_power(self, mode: str = "none") -> None:
+        """Lose power: what was not flushed is gone ("none" of it persists), or all of it was written back just now."""
+        self.kill_all()
+        self.machine = crash_at_random(self.machine, self.rng, mode)
+        self.oracle.power_cut()
+        self._take_seats()

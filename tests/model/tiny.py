@@ -1,0 +1,50 @@
+"""The library with everything so small that a short history meets all its edges, and locks that the model knows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import filewheel.deal
+import filewheel.housekeeper
+import filewheel.journal
+import filewheel.ledger
+import filewheel.slot
+import filewheel.tidy
+import filewheel.wheel
+from filewheel.deal import Deal
+from filewheel.journal import Journal
+from tests.model.sched import ModelThreading
+
+SLOTS = 60
+
+
+@contextlib.contextmanager
+def tiny(
+    segment_bytes: int = 1200, fill_bytes: int = 400, chunk_records: int = 12, ballast_bytes: int = 0
+) -> Iterator[None]:
+    """Make segments, fills, chunks and the ballast small, for as long as the context lasts."""
+    patches: list[tuple[Any, str, Any]] = []
+
+    def patch(target: Any, name: str, value: Any) -> None:
+        patches.append((target, name, getattr(target, name)))
+        setattr(target, name, value)
+
+    def defaults(function: Any, **values: Any) -> None:
+        patch(function, "__kwdefaults__", {**function.__kwdefaults__, **values})
+
+    defaults(Journal.__init__, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
+    defaults(Deal.__init__, chunk_records=chunk_records)
+    patch(filewheel.housekeeper, "BALLAST_BYTES", ballast_bytes)
+    patch(filewheel.housekeeper, "_BALLAST_BYTES_MIN", 1)
+    patch(filewheel.housekeeper, "_ROOM_BYTES", 600)
+    patch(filewheel.slot, "FRAME_BYTES", 400)
+    patch(filewheel.tidy, "TIDY_SEGMENTS", 6)
+    for module in (filewheel.journal, filewheel.ledger, filewheel.wheel):
+        patch(module, "threading", ModelThreading)
+    try:
+        yield
+    finally:
+        for target, name, value in reversed(patches):
+            setattr(target, name, value)
