@@ -166,7 +166,6 @@ class Deal:
 
     def _write(self, cut: Cut, base: Manifest, new: Manifest, finished: Files) -> None:
         puts, cut.puts = sorted(cut.puts), []
-        self._keep_from_expiry(puts, finished)
         coming = puts_above(self._ledger, cut, self._chunk_bytes)
         cut.take_apart(base, puts, coming, finished, self._dir.settings.slots)
         matched: set[bytes] = set()
@@ -182,7 +181,8 @@ class Deal:
         loose = sorted(pack_drop(i, r) for i, r in cut.drops.items() if i not in matched or base.doubt)
         # D5: one reading of the clock for the whole deal.
         near = self._dir.settings.lap_of(self._ledger.clock.now_us() // US_PER_S)
-        loose = self._without_finished(loose, new, finished)
+        # X2: what belongs to a file that goes was read before it counted as finished, so it is finished too.
+        puts, loose = self._without_finished(puts, finished), self._without_finished(loose, finished)
         if self._spread:
             for lap in (near, near + 1):
                 if lap in new.laps and lap not in finished[1]:
@@ -191,28 +191,16 @@ class Deal:
         self._done.puts = len(puts)
         self._done.drops = len(loose)
 
-    def _keep_from_expiry(self, puts: list[bytes], finished: Files) -> None:
-        """Keep a finished file that this deal may append to: it goes with the next one (X3).
-
-        Comes before any drop is looked at: a file that stays needs its drops.
-        """
-        slots = self._dir.settings.slots
-        for numbers, seconds in ((finished[0], 1), (finished[1], slots)):
-            for number in list(numbers):
-                low, high = (PUT_PREFIX + id_floor(n * seconds * US_PER_S) for n in (number, number + 1))
-                if bisect_left(puts, low) != bisect_left(puts, high):
-                    numbers.discard(number)
-
-    def _without_finished(self, drops: list[bytes], new: Manifest, finished: Files) -> list[bytes]:
-        """Leave out the drops for files that go: they go with their puts."""
+    def _without_finished(self, records: list[bytes], finished: Files) -> list[bytes]:
+        """Leave out the records that belong to files that go."""
         if not finished[0] and not finished[1]:
-            return drops
+            return records
         lap_of = self._dir.settings.lap_of
         kept = []
-        for drop in drops:
-            second = due_of(drop[ID]) // US_PER_S
+        for record in records:
+            second = due_of(record[ID]) // US_PER_S
             if second not in finished[0] and lap_of(second) not in finished[1]:
-                kept.append(drop)
+                kept.append(record)
         return kept
 
     def _expire(self, new: Manifest, finished: Files) -> None:
@@ -364,8 +352,6 @@ class Deal:
                 del ledger.tails[writer]
         for writer, position in cut.positions.items():
             self._unlink_segments(ledger.tails[writer], position, ended=writer in cut.ended)
-        with self._poisoned_by("the removal of segments"):
-            self._disk.sync_dir(layout.JOURNAL)
         for name in self._gone:
             ledger.unlink_file(name)
         ledger.remove_empty_dirs()

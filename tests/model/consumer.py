@@ -54,7 +54,9 @@ class Consumer:
         cancelled = set(self.oracle.cancelled)
         batch = keeper.claim(self.rng.randrange(1, 6))
         now = self.world.clock.wall_us
-        self.claimed += [message.id for message in batch if self.oracle.fired(message, now, cancelled)]
+        ids = [message.id for message in batch if self.oracle.fired(message, now, cancelled)]
+        self.oracle.violations += [f"{i} was handed out while it was claimed" for i in ids if i in self.claimed]
+        self.claimed += ids
 
     def finish_one(self, keeper: Keeper, id_: MessageId) -> None:
         told = self.oracle.of(id_)

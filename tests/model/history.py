@@ -68,7 +68,7 @@ class Checker:
     """Crashes a machine aside, recovers it, and compares."""
 
     def __init__(self, seed: int, result: Result) -> None:
-        self.rng = random.Random(seed)
+        self.rng = random.Random(f"checker {seed}")
         self.result = result
 
     def check(self, world: World, context: str) -> None:
@@ -194,7 +194,7 @@ class Checker:
 class History:
     """One history."""
 
-    def __init__(self, seed: int, *, crash_rate: float = 0.15, steps: int = 60, lives: int = 3) -> None:
+    def __init__(self, seed: int, *, crash_rate: float = 0.4, steps: int = 60, lives: int = 3) -> None:
         self.seed = seed
         self.crash_rate = crash_rate
         self.steps = steps

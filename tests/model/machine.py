@@ -123,6 +123,8 @@ class Machine:
         """Called before every operation: the place to let it fail."""
         self.after_flush: Callable[[], None] | None = None
         """Called when a flush has done its work and has not returned yet: the place to let others write."""
+        self.mid_read: Callable[[str, str], None] | None = None
+        """Called between two pages of a read: the place to let others write."""
         self.blocked: Callable[[], None] | None = None
         """Called when a process has to wait for a lock."""
         self.fault: Callable[[str, str], int | None] | None = None

@@ -79,11 +79,12 @@ class Oracle:
         self.told += 1
         self.of(id_).dues.add(due_us)
 
-    def is_moved(self, id_: bytes, new: bytes) -> None:
+    def is_moved(self, id_: bytes, new: bytes, *, durable: bool = True) -> None:
         """Know that a reschedule returned a new id."""
         self.of_id[new] = self.of_id[id_]
-        self.finish(id_)
         self.cancelled.add(id_)
+        if durable:
+            self.finish(id_)
 
     def finish(self, id_: bytes) -> None:
         """Know that the drop of an id is durable."""

@@ -14,6 +14,9 @@ import os
 from tests.model.machine import Change, Dir, Inode, Machine
 
 
+_PAGE = 128
+
+
 class Killed(BaseException):
     """The process was killed: nothing of it runs on."""
 
@@ -125,6 +128,13 @@ class ProcessDisk:
         self._enter("pread", name)
         assert inode is not None
         data = bytes(inode.data[offset : offset + size])
+        if self.machine.mid_read is not None and len(data) > _PAGE:
+            # A read is not atomic beside a write: its pages may be of different moments.
+            self.machine.mid_read("mid_read", name)
+            if not self.alive:
+                raise Killed
+            first = _PAGE - offset % _PAGE
+            data = data[:first] + bytes(inode.data[offset + first : offset + size])
         return data if self.machine.flip is None else self.machine.flip(name, data)
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
@@ -155,8 +165,7 @@ class ProcessDisk:
         self.pwrite(fd, bytes(size), 0)
 
     def size(self, fd: int) -> int:
-        if not self.alive:
-            raise Killed
+        self._enter("size", self._fds[fd][1] if self.alive else "")
         return len(self._fds[fd][0].data)
 
     def fdatasync(self, fd: int) -> None:

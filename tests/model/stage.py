@@ -20,7 +20,7 @@ from filewheel.wheel import Wheel
 from filewheel.window import Budget
 from tests.model.crashes import crash_at_random
 from tests.model.machine import Machine
-from tests.model.oracle import Oracle
+from tests.model.oracle import Oracle, Told
 from tests.model.process import ProcessDisk
 from tests.model.world import ModelClock, exact, make_wheel
 
@@ -40,6 +40,7 @@ class Stage:
         self.keeper: Keeper | None = None
         self.keeper_disk: ProcessDisk | None = None
         self.claimed: list[MessageId] = []
+        self.unflushed: dict[str, list[Told]] = {}
         self._cues: list[tuple[str, str, Act, Callable[[], bool]]] = []
         self._at_cue = False
         self.machine = Machine()
@@ -48,7 +49,7 @@ class Stage:
 
     def _take_seats(self) -> None:
         self.machine.on_op = self._on_op
-        self.machine.before_op = self._before_op
+        self.machine.before_op = self.machine.mid_read = self._before_op
 
     def _on_op(self, kind: str, name: str) -> None:
         if self.audience is not None:
@@ -57,8 +58,10 @@ class Stage:
     # -- cues ------------------------------------------------------------------------------------------------
 
     def when(self, kind: str, name: str, act: Act, *, free: bool = False) -> None:
-        """Do `act` just before the next call of this kind on a name that matches; with `free`, not under the
-        keeper's lock, where a thread of its own could not run."""
+        """Do `act` just before the next call of this kind on a name that matches.
+
+        With `free`, not under the keeper's lock, where another thread of the keeper could not run.
+        """
         self._cues.append((kind, name, act, self._is_free if free else lambda: True))
 
     def _is_free(self) -> bool:
@@ -95,12 +98,14 @@ class Stage:
         """Return the due that lies so many seconds after the stage began."""
         return self.start_us + round(in_s * US_PER_S)
 
-    def put(self, who: str, in_s: float) -> MessageId:
-        """Enqueue one message, durable on return."""
+    def put(self, who: str, in_s: float, *, durable: bool = True) -> MessageId:
+        """Enqueue one message, durable on return unless it is asked not to be."""
         due_us = self.due(in_s)
         told = self.oracle.new(due_us)
-        id_ = self.wheel(who).enqueue(told.payload, at=exact(due_us))
-        self.oracle.enqueued(told, id_)
+        id_ = self.wheel(who).enqueue(told.payload, at=exact(due_us), sync="always" if durable else "never")
+        self.oracle.enqueued(told, id_, durable=durable)
+        if not durable:
+            self.unflushed.setdefault(who, []).append(told)
         return id_
 
     def put_many(self, who: str, *in_s: float) -> list[MessageId]:
@@ -118,22 +123,31 @@ class Stage:
         self.wheel(who).cancel(id_)
         self.oracle.is_cancelled(id_)
 
-    def move(self, who: str, id_: MessageId, in_s: float) -> MessageId | None:
+    def move(self, who: str, id_: MessageId, in_s: float, *, durable: bool = True) -> MessageId | None:
         """Reschedule; None when it was not pending."""
         due_us = self.due(in_s)
         self.oracle.moving(id_, due_us)
         try:
-            new = self.wheel(who).reschedule(id_, at=exact(due_us))
+            new = self.wheel(who).reschedule(id_, at=exact(due_us), sync="always" if durable else "never")
         except NotFound:
             return None
-        self.oracle.is_moved(id_, new)
+        self.oracle.is_moved(id_, new, durable=durable)
         return new
 
     def close(self, who: str) -> None:
-        """Close a producer's wheel."""
+        """Close a producer's wheel: what it enqueued is durable then."""
         if who in self.wheels:
             self.wheel(who).close()
             self.wheels.pop(who)
+            self.oracle.told += 1
+            for told in self.unflushed.pop(who, []):
+                told.enqueued = True
+
+    def list(self, who: str) -> None:
+        """List the wheel without a lock: everything that was promised and is not finished is there."""
+        promised = [t for t in self.oracle.messages.values() if t.enqueued and not t.may_be_gone]
+        found = {m.payload for m in self.wheel(who).list()}
+        self.oracle.violations += [f"a reader does not see {t.payload!r}" for t in promised if t.payload not in found]
 
     def kill(self, who: str) -> None:
         """Kill a producer."""
@@ -164,6 +178,7 @@ class Stage:
         now_us = self.clock.wall_us
         batch = keeper.claim(limit)
         ids = [m.id for m in batch if self.oracle.fired(m, now_us, cancelled)]
+        self.oracle.violations += [f"{i} was handed out while it was claimed" for i in ids if i in self.claimed]
         self.claimed += ids
         return ids
 
@@ -206,10 +221,11 @@ class Stage:
         self.keep()._ledger.own.flush()
         self.oracle.flushed()
 
-    def deal(self, *, spread: bool = True, finished: bool = True) -> None:
+    def deal(self, *, spread: bool = True, finished: bool = True, only_expire: bool = False) -> None:
         """Deal what the journals hold; with `finished`, let go of files of which everything is done."""
         keeper = self.keep()
-        Deal(keeper._ledger, spread=spread, finished=keeper._head.finished if finished else None).run()
+        done = keeper._head.finished if finished else None
+        Deal(keeper._ledger, spread=spread, finished=done, only_expire=only_expire).run()
 
     def look(self) -> None:
         """Let the housekeeper do what it does a few times a second."""

@@ -39,6 +39,7 @@ def tiny(
     patch(filewheel.housekeeper, "BALLAST_BYTES", ballast_bytes)
     patch(filewheel.housekeeper, "_BALLAST_BYTES_MIN", 1)
     patch(filewheel.housekeeper, "_ROOM_BYTES", 600)
+    patch(filewheel.ledger, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
     patch(filewheel.slot, "FRAME_BYTES", 400)
     patch(filewheel.tidy, "TIDY_SEGMENTS", 6)
     for module in (filewheel.journal, filewheel.ledger, filewheel.wheel):

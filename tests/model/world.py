@@ -108,6 +108,7 @@ class World:
         self.machine.before_op = lambda kind, name: self.sched.yield_()
         self.machine.blocked = lambda: self.sched._hand_on(self.sched.running, must=True)
         self.machine.after_flush = self.sched.yield_
+        self.machine.mid_read = lambda kind, name: self.sched.yield_()
         self.machine.fault = self.fault if self.faults else None
         for name, process, body in actors:
             self.sched.spawn(name, process, body)
@@ -115,7 +116,7 @@ class World:
             self.sched.run()
         finally:
             self.machine.before_op = self.machine.on_op = self.machine.blocked = None
-            self.machine.after_flush = self.machine.fault = None
+            self.machine.after_flush = self.machine.mid_read = self.machine.fault = None
 
     def go_on(self) -> bool:
         """Count a step; tell whether the history goes on."""

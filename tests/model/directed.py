@@ -1,0 +1,149 @@
+"""Directed scripts: for each hazard that chance rarely brings about, the schedule that does.
+
+Each is swept: the power is cut at every one of its disk operations. The name is that of the mutant it was written for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.model.history import Result
+from tests.model.stage import Stage
+from tests.model.sweep import Sweep
+
+SCRIPTS: dict[str, Callable[[Stage], None]] = {}
+
+
+def script(function: Callable[[Stage], None]) -> Callable[[Stage], None]:
+    """Make a function a directed script, under its name with dashes."""
+    SCRIPTS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def play(name: str, *, seed: int = 1, limit: int = 60, deep: float = 0.3) -> Result:
+    """Play one script, with the power cut everywhere."""
+    return Sweep(seed, limit=limit, deep=deep).play(SCRIPTS[name], name=name)
+
+
+@script
+def early_drop_forgotten(s: Stage) -> None:
+    """The canceller's journal is read before that of the message: one pass meets the drop first."""
+    s.put("B", 100)
+    s.put("A", 100)
+    s.claim()
+    id_ = s.put("A", 0)
+    s.cancel("B", id_)
+    s.claim()
+
+
+@script
+def others_unflushed(s: Stage) -> None:
+    """The keeper reads a reschedule that is not flushed, sees its second finished, and lets the file go."""
+    id_ = s.put("A", 0)
+    s.deal()
+    s.wait(2)
+    s.keep()
+
+    def expire() -> None:
+        s.claim()
+        s.deal(only_expire=True)
+
+    s.when("fdatasync", "^journal", expire)
+    s.move("B", id_, 200)
+
+
+@script
+def own_unflushed(s: Stage) -> None:
+    """A retry is not flushed, and the file of what was retried goes with a deal that leaves the journals alone."""
+    s.put("A", 0)
+    s.deal()
+    s.wait(2)
+    s.claim()
+    s.nack(delay=70)
+    s.deal(only_expire=True)
+
+
+@script
+def later_drops(s: Stage) -> None:
+    """A message below the cut is rescheduled, not flushed, while the deal is running."""
+    s.keep()
+    id_ = s.put("A", 30)
+    s.put("B", 31)
+    s.when("open", "^checkpoint", lambda: None)  # the deal is past its look at what is above the cut
+
+    def move() -> None:
+        s.when("listdir", "^journal", lambda: s.move("B", id_, 200, durable=False))
+
+    s.when("listdir", "^journal", move)
+    s.deal()
+
+
+@script
+def one_look(s: Stage) -> None:
+    """Between the reading of two journals one gains a message, and the other its cancel."""
+    s.put("A", 100)
+    s.put("B", 100)
+    s.claim()
+    s.put("B", 101)
+
+    def both() -> None:
+        s.cancel("B", s.put("A", 30))
+
+    s.when("size", journal_of(s, "B"), both)
+    s.deal()
+    s.deal()
+
+
+@script
+def claimed_again(s: Stage) -> None:
+    """So much arrives that is earlier than what is claimed that the frontier falls below it."""
+    s.put("A", -1)
+    s.claim()
+    s.put_many("A", *(-50 + i / 10 for i in range(24)))
+    for _ in range(8):
+        s.claim(4)
+        while len(s.claimed) > 1:
+            s.ack(s.claimed[-1])
+
+
+@script
+def close_unflushed(s: Stage) -> None:
+    """What was enqueued with sync="never" is durable when the handle is closed."""
+    s.put("A", 30, durable=False)
+    s.put("A", 31, durable=False)
+    s.close("A")
+
+
+@script
+def snapshot_once(s: Stage) -> None:
+    """A deal commits between a reader's look at the checkpoint and its look at the journals."""
+    s.put("A", 30)
+    s.close("A")
+    s.keep()
+    s.wheel("R")
+    s.when("listdir", "^journal", s.deal)
+    s.list("R")
+
+
+@script
+def live_skips(s: Stage) -> None:
+    """A reader's two pages are of two moments: it sees a later frame, and zeros where an earlier one is now."""
+    s.put("A", 50)
+    s.put("A", 50)
+    s.put("A", 50)
+    s.claim()
+
+    def more() -> None:
+        s.put("A", 0)
+        s.put("A", 0)
+
+    s.when("mid_read", journal_of(s, "A"), more)
+    s.claim()
+    s.claim()
+
+
+def journal_of(s: Stage, who: str) -> str:
+    """Return a pattern for the names of a producer's segments."""
+    journal = s.wheel(who)._journal
+    assert journal is not None
+    return f"^journal/{journal.writer}"

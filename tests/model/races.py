@@ -1,0 +1,262 @@
+"""Races: a few actors that do just what a hazard needs, in every order that chance brings, with power cuts in between.
+
+Random histories rarely bring two rare things together; a race has nothing else in it. Each is named for what
+meets what; its number draws the order in which the actors are exchanged, at every disk call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from filewheel.deal import Deal
+from filewheel.errors import NotFound
+from filewheel.message import US_PER_S, MessageId
+from tests.model.consumer import Consumer
+from tests.model.crashes import crash_at_random
+from tests.model.history import MODES, Checker, Result
+from tests.model.machine import Machine
+from tests.model.process import ProcessDisk
+from tests.model.producer import Producer, read
+from tests.model.sched import Scheduler, paused
+from tests.model.tiny import tiny
+from tests.model.world import World, exact
+
+Actors = list[tuple[str, ProcessDisk, Callable[[], None]]]
+
+
+class Race:
+    """What the actors of a race share."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.oracle = world.oracle
+        self.actors: Actors = []
+
+    def process(self, name: str, body: Callable[[ProcessDisk], None]) -> ProcessDisk:
+        """Add a process with one thread."""
+        disk = ProcessDisk(self.world.machine)
+        self.actors.append((name, disk, lambda: body(disk)))
+        return disk
+
+    def thread(self, name: str, disk: ProcessDisk, body: Callable[[], None]) -> None:
+        """Add another thread to a process."""
+        self.actors.append((name, disk, body))
+
+    def put(self, producer: Producer, in_s: float, *, sync: str = "always") -> MessageId:
+        """Enqueue through a producer's handle."""
+        if producer.wheel is None:
+            producer.wheel = self.world.open_wheel(producer.disk)
+        due_us = self.world.clock.wall_us + round(in_s * US_PER_S)
+        told = self.oracle.new(due_us)
+        before = list(producer.unflushed)
+        id_ = producer.wheel.enqueue(told.payload, at=exact(due_us), sync=sync)  # type: ignore[arg-type]
+        producer.enqueued(told, id_, sync, before)  # type: ignore[arg-type]
+        return id_
+
+    def putting(self, count: int, in_s: float, *, sync: str = "always", end: str = "close") -> Callable[..., None]:
+        """Return the body of a producer that enqueues, and then closes, or dies."""
+
+        def body(disk: ProcessDisk) -> None:
+            producer = Producer(self.world, disk)
+            for _ in range(count):
+                self.put(producer, in_s, sync=sync)
+            if end == "close":
+                producer.close()
+            else:
+                disk.kill()
+
+        return body
+
+    def dropping(self, how: str, count: int = 2) -> Callable[[ProcessDisk], None]:
+        """Return the body of one who cancels or reschedules what others enqueue, as soon as it is there."""
+
+        def body(disk: ProcessDisk) -> None:
+            wheel = self.world.open_wheel(disk)
+            done: set[bytes] = set()
+            for _ in range(40):
+                disk.wait_hint(None, 0)
+                fresh = [i for i in self.world.ids if i not in done]
+                if not fresh:
+                    continue
+                id_ = fresh[0]
+                done.add(id_)
+                if how == "cancel":
+                    self.oracle.cancelling(id_)
+                    wheel.cancel(id_)
+                    self.oracle.is_cancelled(id_)
+                else:
+                    due_us = self.world.clock.wall_us + 200 * US_PER_S
+                    self.oracle.moving(id_, due_us)
+                    try:
+                        self.oracle.is_moved(id_, wheel.reschedule(id_, at=exact(due_us)))
+                    except NotFound:
+                        continue
+                if len(done) >= count:
+                    break
+            wheel.close()
+
+        return body
+
+    def keeping(self, *acts: str, times: int = 4) -> Callable[[ProcessDisk], None]:
+        """Return the body of a keeper that does these acts over and over."""
+
+        def body(disk: ProcessDisk) -> None:
+            consumer = Consumer(self.world, disk)
+            keeper = self.world.open_keeper(disk)
+            for _ in range(times):
+                for act in acts:
+                    if act == "claim":
+                        consumer.claim(keeper)
+                    elif act == "finish" and consumer.claimed:
+                        consumer.finish_one(keeper, consumer.claimed.pop(0))
+                    elif act == "retry" and consumer.claimed:
+                        self.retry(consumer, keeper)
+                    elif act == "deal":
+                        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+                    elif act == "look":
+                        consumer.housekeep(keeper)
+                    elif act == "wait":
+                        self.world.clock.advance(US_PER_S)
+            keeper.close()
+            self.oracle.flushed()
+
+        return body
+
+    def retry(self, consumer: Consumer, keeper: object) -> None:
+        """Put a claimed message back at once."""
+        id_ = consumer.claimed.pop(0)
+        told = self.oracle.of(id_)
+        told.dues.add(self.world.clock.wall_us)
+        new = keeper.nack(id_)  # type: ignore[attr-defined]
+        told.acked.add(id_)
+        if new is not None:
+            self.oracle.unflushed.append(id_)
+            self.oracle.of_id[new] = told.payload
+
+
+def begin(race: Race) -> None:
+    """A producer makes its first segment while a keeper starts and sweeps."""
+    race.process("producer", race.putting(2, 5))
+    race.process("keeper", race.keeping("claim", times=1))
+    race.process("standby", race.keeping("claim", "deal", times=1))
+
+
+def threads(race: Race) -> None:
+    """Three threads share a journal whose segments are soon full."""
+    producer: list[Producer] = []
+
+    def first(disk: ProcessDisk) -> None:
+        producer.append(Producer(race.world, disk))
+        for _ in range(6):
+            race.put(producer[0], 5)
+
+    def more() -> None:
+        while not producer or producer[0].wheel is None:
+            disk.wait_hint(None, 0)
+        for _ in range(5):
+            race.put(producer[0], 5)
+
+    disk = race.process("thread 1", first)
+    race.thread("thread 2", disk, more)
+    race.thread("thread 3", disk, more)
+
+
+def rotation(race: Race) -> None:
+    """Writers go from segment to segment, and end, while a keeper reads and deals."""
+    race.process("producer 1", race.putting(9, 90))
+    race.process("producer 2", race.putting(9, 0, end="die"))
+    race.process("keeper", race.keeping("claim", "deal", "look", times=5))
+
+
+def cancel(race: Race) -> None:
+    """What one enqueues another cancels, while the keeper claims and deals."""
+    race.process("producer 1", race.putting(4, 0))
+    race.process("producer 2", race.putting(3, 90))
+    race.process("canceller", race.dropping("cancel", 5))
+    race.process("keeper", race.keeping("claim", "deal", "finish", "claim", times=4))
+
+
+def move(race: Race) -> None:
+    """What one enqueues another reschedules, while the keeper claims, lets go of files, and deals."""
+    race.process("producer 1", race.putting(4, 0))
+    race.process("mover", race.dropping("move", 4))
+    race.process("keeper", race.keeping("deal", "claim", "wait", "look", times=4))
+
+
+def retry(race: Race) -> None:
+    """What is running is cancelled and put back at the same time."""
+    race.process("producer", race.putting(4, 0))
+    race.process("canceller", race.dropping("cancel", 4))
+    race.process("keeper", race.keeping("claim", "retry", "retry", "deal", "retry", times=4))
+
+
+def arrival(race: Race) -> None:
+    """Messages that are due arrive while the second that they belong to is being let go."""
+    race.process("producer 1", race.putting(5, 0))
+    race.process("producer 2", race.putting(5, -1))
+    race.process("keeper", race.keeping("claim", "finish", "finish", "deal", "wait", "claim", times=5))
+
+
+def reader(race: Race) -> None:
+    """A reader lists, without a lock, while deals move what it reads."""
+    race.process("producer", race.putting(7, 90))
+    race.process("keeper", race.keeping("deal", "claim", times=6))
+
+    def body(disk: ProcessDisk) -> None:
+        race.world.steps_max = 12
+        read(race.world, disk)
+
+    race.process("reader", body)
+
+
+def takeover(race: Race) -> None:
+    """Keepers follow one another while producers of every kind go on."""
+    race.process("producer 1", race.putting(5, 0, sync="never", end="die"))
+    race.process("producer 2", race.putting(5, 70))
+    race.process("mover", race.dropping("move", 3))
+    for name in ("keeper 1", "keeper 2"):
+        race.process(name, race.keeping("claim", "finish", "deal", "wait", times=2))
+
+
+RACES: dict[str, Callable[[Race], None]] = {
+    f.__name__: f for f in (begin, threads, rotation, cancel, move, retry, arrival, reader, takeover)
+}
+NAMES = list(RACES)
+
+
+def run_race(name: str, number: int, *, crash_rate: float = 0.2) -> Result:
+    """Run one race in one order; the result holds the violations."""
+    result = Result(number)
+    checker = Checker(number, result)
+    rng = random.Random(f"race {name} {number}")
+    with tiny():
+        world = World(number)
+        world.sched = Scheduler(world.rng, switch=rng.choice([0.1, 0.3, 0.6]))
+        race = Race(world)
+        RACES[name](race)
+
+        def on_op(kind: str, what: str) -> None:
+            if rng.random() < crash_rate and not world.oracle.violations:
+                with paused():
+                    checker.check(world, f"{name} {number} op {world.machine.ops} after {kind} {what}")
+
+        world.machine.on_op = on_op
+        world.run(*race.actors)
+        for _, disk, _ in race.actors:
+            disk.kill()
+        if not world.oracle.violations:
+            _end(world, checker, rng, name)
+        result.ops = world.machine.ops
+        result.switches = world.sched.switches
+        result.violations = world.oracle.violations
+    return result
+
+
+def _end(world: World, checker: Checker, rng: random.Random, name: str) -> None:
+    """Nobody runs any more: what is pending is what was promised, and all of it fires."""
+    machine: Machine = world.machine
+    if rng.random() < 0.5:
+        machine = crash_at_random(machine, rng, rng.choice(MODES))
+        world.oracle.power_cut()
+    checker.check_state(machine, world.oracle, world.clock, f"{name} after its end", deep=1.0, again=False)
