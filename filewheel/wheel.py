@@ -85,6 +85,8 @@ class Wheel(Reader):
         self._journal: Journal | None = None
         self._opening = threading.Lock()
         self._tidier: threading.Thread | None = None
+        self._tidying = threading.Lock()
+        self._untidy = False
         self._topics: dict[str, str] = {}
         self._bell: int | None = None
         self._bell_tried_us = 0
@@ -138,8 +140,9 @@ class Wheel(Reader):
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        if self._tidier is not None:
-            self._tidier.join()
+        tidier = self._tidier
+        if tidier is not None:
+            tidier.join()
         try:
             if self._journal is not None:
                 self._journal.close()
@@ -171,15 +174,21 @@ class Wheel(Reader):
 
     def _segment_ended(self, writer: str, position: Position, last: bool) -> None:
         """A segment is full: if no keeper deals, do it here, in the background."""
-        if self._tidier is None or not self._tidier.is_alive():
-            self._tidier = threading.Thread(
-                target=tidy,
-                args=(self._dir, self._clock),
-                kwargs={"entropy": self._entropy},
-                name="filewheel-tidy",
-                daemon=True,
-            )
-            self._tidier.start()
+        with self._tidying:
+            self._untidy = True
+            if self._tidier is None:
+                self._tidier = threading.Thread(target=self._tidy_up, name="filewheel-tidy", daemon=True)
+                self._tidier.start()
+
+    def _tidy_up(self) -> None:
+        """Tidy until no segment has ended meanwhile."""
+        while True:
+            with self._tidying:
+                if not self._untidy:
+                    self._tidier = None
+                    return
+                self._untidy = False
+            tidy(self._dir, self._clock, entropy=self._entropy)
 
     def _ring(self, now_us: int) -> None:
         """Tell the keeper, if one listens. A hint that is lost costs half a second."""

@@ -1,0 +1,207 @@
+"""Guards that no ordinary use meets: names that collide, files that vanish, errors after the fact, forks and kills."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from filewheel import DiskError, Keeper, Locked, Wheel, WheelFull
+from filewheel.deal import Deal
+from filewheel.directory import open_directory
+from filewheel.housekeeper import DEAL_AGE_US
+from filewheel.journal import Journal
+from filewheel.message import US_PER_S
+from filewheel.quarantine import items
+from tests.support import FakeClock, FaultyDisk, eventually
+
+
+def same_entropy(name: int, start: int) -> object:
+    """Entropy that draws a given writer name (5 bytes) and a given first sequence number (4 bytes)."""
+    return lambda size: (name if size == 5 else start).to_bytes(size, "big")
+
+
+def test_a_writer_that_draws_the_name_of_another_does_not_write_into_its_segment(wheel_dir: Path) -> None:
+    directory = open_directory(wheel_dir, write=True)
+    first = Journal(directory, entropy=same_entropy(7, 1))  # type: ignore[arg-type]
+    first.put(10 * US_PER_S, b"\xc0\x00\x00\xa0\x80\xc4\x01x")
+    second = Journal(directory, entropy=same_entropy(7, 2))  # type: ignore[arg-type]
+    with pytest.raises(DiskError, match="another writer drew the same name"):
+        second.put(10 * US_PER_S, b"\xc0\x00\x00\xa0\x80\xc4\x01y")
+    first.close()
+    with Wheel(wheel_dir) as wheel:
+        assert [m.payload for m in wheel.list()] == [b"x"]
+
+
+def test_two_writers_of_one_name_give_different_ids(wheel_dir: Path) -> None:
+    # One after the other, the first long gone: 40 bits of name are drawn again one day.
+    directory = open_directory(wheel_dir, write=True)
+    ids = []
+    for start in (1, 2):
+        journal = Journal(directory, entropy=same_entropy(7, start))  # type: ignore[arg-type]
+        ids.append(journal.put(10 * US_PER_S, b"\xc0\x00\x00\xa0\x80\xc4\x01x"))
+        journal.close()
+        for name in os.listdir(wheel_dir / "journal"):
+            os.unlink(wheel_dir / "journal" / name)
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.damages
+def test_a_file_that_was_taken_away_is_reported_when_the_keeper_starts_not_when_its_time_comes(
+    wheel_dir: Path,
+) -> None:
+    clock = FakeClock()
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue(b"x", delay=100_000)
+    Keeper(wheel_dir, clock=clock, background=False).close()
+    (lap,) = (wheel_dir / "laps").glob("*.lap")
+    lap.unlink()
+    with Keeper(wheel_dir, clock=clock, background=False):
+        (item,) = items(open_directory(wheel_dir, write=False))
+        assert item["reason"] == "the file is missing"
+        assert item["name"] == f"laps/{lap.name}"
+
+
+def lose_checkpoints(wheel_dir: Path) -> None:
+    (wheel_dir / "checkpoint").write_bytes(b"garbage")
+    (wheel_dir / "checkpoint.old").unlink(missing_ok=True)
+
+
+@pytest.mark.damages
+def test_without_a_checkpoint_a_message_that_is_in_a_journal_and_in_a_file_fires_once(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue(b"x", delay=30)
+        keeper = Keeper(wheel_dir, clock=clock, background=False)
+        Deal(keeper._ledger, spread=True).run()  # dealt, and its live writer's segment stays
+        lose_checkpoints(wheel_dir)
+        clock.advance(60)
+        keeper._ledger.close()
+        keeper._owner.release()
+        with Keeper(wheel_dir, clock=clock, background=False) as again:
+            batch = again.claim()
+            assert [m.payload for m in batch] == [b"x"]
+            again.ack(batch)
+
+
+@pytest.mark.damages
+def test_without_a_checkpoint_a_message_whose_cancel_is_in_a_journal_does_not_come_back(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        id_ = wheel.enqueue(b"x", delay=30)
+        keeper = Keeper(wheel_dir, clock=clock, background=False)
+        Deal(keeper._ledger, spread=True).run()
+        wheel.cancel(id_)
+        keeper._ledger.close()
+        keeper._owner.release()
+        lose_checkpoints(wheel_dir)
+    # This life deals the put and the drop of one journal, while a file has the put already.
+    Keeper(wheel_dir, clock=clock, background=False).close()
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        assert not list(wheel.list())
+
+
+def test_the_directory_of_a_lap_that_is_past_goes_while_the_keeper_runs(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    with Wheel(wheel_dir, clock=clock) as wheel, Keeper(wheel_dir, clock=clock, background=False) as keeper:
+        wheel.enqueue(b"x", delay=30)
+        Deal(keeper._ledger, spread=True).run()
+        assert [p.name for p in (wheel_dir / "laps").iterdir()]
+        clock.advance(2000)
+        keeper.ack(keeper.claim())
+        clock.advance(DEAL_AGE_US / US_PER_S)
+        keeper._housekeeper.step()
+        assert not list((wheel_dir / "laps").iterdir())
+
+
+def test_a_write_that_fails_after_it_got_there_leaves_nothing_of_what_was_refused(wheel_dir: Path) -> None:
+    armed = []
+
+    def fail(what: str, name: str) -> None:
+        if armed and what == "pwritten" and "journal" in name:
+            armed.clear()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+
+    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+        wheel.enqueue(b"0", delay=60)
+        armed.append(True)
+        with pytest.raises(WheelFull, match="nothing of this call was enqueued"):
+            wheel.enqueue(b"refused", delay=60)
+        assert [m.payload for m in wheel.list()] == [b"0"]
+        wheel.enqueue(b"1", delay=60)
+    with Wheel(wheel_dir) as again:
+        assert [m.payload for m in again.list()] == [b"0", b"1"]
+
+
+def test_what_was_enqueued_before_a_failed_write_is_durable_when_a_later_call_says_so(wheel_dir: Path) -> None:
+    calls: list[str] = []
+    armed = []
+
+    def fail(what: str, name: str) -> None:
+        if what in ("pwrite", "fdatasync") and "journal" in name:
+            calls.append(f"{what} {name}")
+            if armed and what == "pwrite":
+                armed.clear()
+                raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+        wheel.enqueue(b"0", delay=60, sync="never")
+        armed.append(True)
+        with pytest.raises(DiskError):
+            wheel.enqueue(b"refused", delay=60)
+        first = calls[0].partition(" ")[2]
+        wheel.enqueue(b"1", delay=60)
+        # The second segment is another writer's: its flush alone would not vouch for the first.
+        assert f"fdatasync {first}" in calls
+
+
+def test_a_deal_for_which_there_is_no_room_leaves_no_files_behind(wheel_dir: Path) -> None:
+    def fail(what: str, name: str) -> None:
+        if what == "pwrite" and name == "checkpoint.tmp":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue_many([b"%d" % i for i in range(5)], delay=[i * 2000 for i in range(5)])
+    keeper = Keeper(wheel_dir, disk=lambda path: FaultyDisk(path, fail), background=False)
+    with pytest.raises(OSError, match="No space left"):
+        Deal(keeper._ledger, spread=False).run()
+    assert not list((wheel_dir / "laps").glob("*.lap"))
+    keeper._ledger.close()
+    keeper._owner.release()
+    with Wheel(wheel_dir) as wheel:
+        assert len(list(wheel.list())) == 5
+
+
+def test_a_child_that_outlives_a_killed_keeper_does_not_keep_the_next_one_out(wheel_dir: Path) -> None:
+    read, write = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        Keeper(wheel_dir, background=False)
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+            os._exit(0)
+        os.write(write, b"%d\n" % child)
+        time.sleep(30)
+        os._exit(0)
+    child = int(os.read(read, 20))
+    try:
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+
+        def takes_over() -> bool:
+            try:
+                Keeper(wheel_dir, wait=False, background=False).close()
+            except Locked:
+                return False  # the child may not have run yet
+            return True
+
+        assert eventually(takes_over)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(read)
+        os.close(write)
