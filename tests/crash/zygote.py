@@ -1,0 +1,99 @@
+"""A process with the shim in it that forks a child for each fault: everything is imported once.
+
+It reads one JSON object a line (which scenario, where, which plan) and answers each with one: how the child ended,
+what it said, how many calls it made. Invariant: what a child does touches nothing but its own directory.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from tests.crash.actor import Actor
+from tests.crash.scenarios import SCENARIOS, tiny
+from tests.crash.shim import Plan, Shim
+
+HANGS_AFTER_S = 20.0
+
+
+def child(order: dict[str, Any], pipe: int, shim: Shim) -> None:
+    """Play the part of a scenario that was ordered. Never returns."""
+
+    def say(mark: dict[str, Any]) -> None:
+        os.write(pipe, json.dumps(mark).encode() + b"\n")
+
+    scenario = SCENARIOS[order["scenario"]]
+    path = os.path.join(order["dir"], "jobs.wheel")
+    if order["part"] == "prepare":
+        actor = Actor(path, say, name="p")
+        if scenario.prepare is not None:
+            scenario.prepare(actor)
+        if order["scenario"] != "take-over":
+            actor.close()
+        say({"op": "prepared", "phase": "end", "ids": [i.hex() for i in actor.ids], "now": actor.clock.now_us()})
+    else:
+        actor = Actor(path, say, ids=order["ids"], now_us=order["now"])
+        shim.arm(order["dir"], Plan(*order["plan"]))
+        scenario.run(actor)
+        actor.end()
+        shim.disarm()
+        say({"op": "counts", "phase": "end", "counts": shim.counts, "fired": shim.fired})
+    os._exit(0)
+
+
+def play(order: dict[str, Any], shim: Shim) -> dict[str, Any]:
+    """Fork a child for an order; return what became of it."""
+    get, put = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(get)
+            child(order, put, shim)
+        finally:
+            shim.disarm()
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            os._exit(70)
+    os.close(put)
+    said = b""
+    begun = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, HANGS_AFTER_S)
+    try:
+        while data := os.read(get, 1 << 16):
+            said += data
+    except TimeoutError:
+        os.kill(pid, signal.SIGKILL)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    os.close(get)
+    _, status = os.waitpid(pid, 0)
+    return {
+        "status": os.waitstatus_to_exitcode(status),
+        "marks": [json.loads(line) for line in said.splitlines()],
+        "hung": time.monotonic() - begun > HANGS_AFTER_S,
+    }
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError
+
+
+def main() -> None:
+    """Answer orders until there are no more."""
+    logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGALRM, _too_long)
+    shim = Shim()
+    gc.collect()
+    gc.freeze()
+    with tiny():
+        for line in sys.stdin:
+            print(json.dumps(play(json.loads(line), shim)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
