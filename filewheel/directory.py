@@ -48,7 +48,6 @@ _LEFT_BEHIND = {
     layout.CHECKPOINT,
     layout.CHECKPOINT_OLD,
     layout.CHECKPOINT_TMP,
-    layout.SETTINGS_COPY,
     "wheel.json.tmp",
 }
 
@@ -188,8 +187,13 @@ def create_directory(
         found = set(os.listdir(where))
         if layout.SETTINGS in found:
             raise WheelExists("there is a wheel already", path=where, hint="use it as it is")
+        if layout.SETTINGS_COPY in found:
+            # A new salt would make everything in it unreadable.
+            raise WheelExists("there is a wheel already, without its wheel.json", path=where, hint="`filewheel repair`")
         # What a `create` that was cut short left behind is taken over; anything else is not ours.
-        if found - _LEFT_BEHIND:
+        if found - _LEFT_BEHIND or any(
+            os.listdir(os.path.join(where, name)) for name in found & {layout.JOURNAL, layout.LAPS, layout.QUARANTINE}
+        ):
             raise WheelExists("the directory is not empty", path=where, hint="choose an empty one")
         _check_network(where, force)
         _check_owner(where)
@@ -219,8 +223,9 @@ def _write(disk: Disk, settings: Settings) -> None:
             disk.mkdir(name)
     # A wheel has a checkpoint from its first moment, so that a missing one always means damage.
     write_manifest(disk, Manifest(), settings.seed)
-    # wheel.json comes last and whole: a crash before it leaves a directory that `create` takes over.
-    for name in (layout.SETTINGS_COPY, layout.SETTINGS):
+    # wheel.json comes last and whole: a crash before it leaves a directory that `create` takes over. Its copy comes
+    # after it, or it would make a wheel of what a later `create` takes over with another salt.
+    for name in (layout.SETTINGS, layout.SETTINGS_COPY):
         write_settings(disk, settings, name)
 
 

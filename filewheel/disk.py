@@ -39,6 +39,8 @@ class ForeignFile(OSError):
     """Something is there under this name that is no regular file: a link, a pipe, a directory. It is left alone."""
 
 
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Errors that say something about this process or machine, and nothing about the file that was to be opened."""
 _FOREIGN = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 
 
@@ -202,7 +204,8 @@ class OsDisk:
     def close(self, fd: int) -> None:
         if fd in self._locked:
             # A child that was just forked may hold a copy still: unlocking frees the lock whoever has it open.
-            self.unlock(fd)
+            with contextlib.suppress(OSError):  # closing frees it as well, but for such a copy
+                self.unlock(fd)
         os.close(fd)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -289,7 +292,10 @@ class OsDisk:
 
     def unlock(self, fd: int) -> None:
         self._locked.discard(fd)
-        portalocker.unlock(fd)
+        try:
+            portalocker.unlock(fd)
+        except portalocker.LockException as exc:
+            raise OSError(errno.ENOLCK, f"cannot unlock: {exc}") from exc
 
     # -- hints ---------------------------------------------------------------------------------------------
 

@@ -108,6 +108,8 @@ class Gap:
     """All zeros: space that was written ahead and never used."""
     at_end: bool = False
     """No frame that verifies follows."""
+    error: OSError | None = None
+    """What the system said when the file was opened: it says nothing about what the file holds."""
 
 
 Pread = Callable[[int, int], bytes]

@@ -54,6 +54,8 @@ class Journal:
         self._settled = threading.Condition(self.lock)
         self._flushing = False
         self._broken: FilewheelError | None = None
+        self._untold: FilewheelError | None = None
+        """What the flushing thread met, and no caller has been told."""
         self._flusher: threading.Thread | None = None
         self._interval_s = 0.0
         self._closed = False
@@ -164,7 +166,10 @@ class Journal:
         self._flush_to(ticket)
 
     def close(self) -> None:
-        """Flush, seal and unlock the segment. What was written stays."""
+        """Flush, seal and unlock the segment. What was written stays.
+
+        Raises Poisoned when a flush failed, now or in the flushing thread, that nobody has been told of.
+        """
         with self.lock:
             while self._flushing:
                 self._settled.wait()
@@ -179,6 +184,8 @@ class Journal:
                 self._settled.notify_all()
         if self._flusher is not None and self._flusher is not threading.current_thread():
             self._flusher.join(timeout=5)
+        if self._untold is not None:
+            raise self._untold
 
     def rotate(self) -> None:
         """Go on in a new segment, so that the present one can be covered and removed."""
@@ -193,6 +200,7 @@ class Journal:
 
     def _check(self) -> None:
         if self._broken is not None:
+            self._untold = None
             raise self._broken
         if self._closed:
             raise Closed("the journal is closed", path=self._dir.path)
@@ -209,7 +217,12 @@ class Journal:
             self._check()
             segment = self._segment
             if segment is None and self._seq + ids <= _SEQ_END:
-                self._segment = segment = Segment(self._dir, self.writer, 1)
+                try:
+                    self._segment = segment = Segment(self._dir, self.writer, 1)
+                except BaseException:
+                    # A keeper that saw the name come and go takes this writer for ended.
+                    self._renew()
+                    raise
                 return segment
             if segment is None or segment.failed or self._seq + ids > _SEQ_END:
                 act = self._retire
@@ -387,5 +400,6 @@ class Journal:
                     return
             try:
                 self.flush()
-            except FilewheelError:
-                return  # the next call raises it
+            except FilewheelError as exc:
+                self._untold = exc
+                return  # the next call raises it, be it `close`

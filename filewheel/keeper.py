@@ -12,6 +12,7 @@ Invariant: every message below the frontier is in `ready`, in `claims`, or dropp
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -99,11 +100,13 @@ class Keeper:
         try:
             self._ledger.recover()
             self._hints = self._disk.open_hints(layout.HINT)
-        except OSError as exc:
+        except BaseException as exc:
+            with contextlib.suppress(OSError, FilewheelError):
+                self._ledger.close()
             self._owner.release()
-            raise disk_error(exc, self._dir.path) from exc
-        except BaseException:
-            self._owner.release()
+            self._disk.release()
+            if isinstance(exc, OSError):
+                raise disk_error(exc, self._dir.path) from exc
             raise
         for note in self._ledger.notes:
             log.warning("%s", note)

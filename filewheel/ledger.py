@@ -267,7 +267,13 @@ class Ledger:
             )
 
     def report_gap(self, span: Span, gap: Gap) -> None:
-        """Keep what a reader could not read: below a covered length everything was durable, so it is damage."""
+        """Keep what a reader could not read: below a covered length everything was durable, so it is damage.
+
+        Raises OSError when the file could not be opened: it must not be taken for one in which nothing waits, or it
+        would be removed as finished.
+        """
+        if gap.error is not None:
+            raise gap.error
         if not span.name.startswith(layout.JOURNAL):
             self.quarantine.keep(Damage(span.name, gap.offset, gap.end, gap.reason, proven=True))
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgpack
 
 from filewheel import layout
-from filewheel.disk import Disk
+from filewheel.disk import SCARCE, Disk
 from filewheel.errors import Damaged
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, Scanner, seal
 
@@ -200,6 +200,8 @@ def _read_one(disk: Disk, name: str, seeds: Seeds, path: str) -> Manifest:
     except FileNotFoundError:
         raise
     except OSError as exc:
+        if exc.errno in SCARCE:
+            raise
         raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
     try:
         end = min(disk.size(fd), _CHECKPOINT_BYTES_MAX)

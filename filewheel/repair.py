@@ -16,7 +16,8 @@ from filewheel import layout
 from filewheel.clock import Clock
 from filewheel.deal import Deal
 from filewheel.directory import Directory, parse_settings, write_settings
-from filewheel.errors import Damaged
+from filewheel.disk import SCARCE
+from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Scanner
 from filewheel.ledger import Ledger, spans_of
 from filewheel.manifest import write_manifest
@@ -48,7 +49,7 @@ def plan(directory: Directory, clock: Clock) -> Repair:
 
 
 def repair(directory: Directory, clock: Clock) -> Repair:
-    """Mend what can be mended. Raises Locked while a keeper runs."""
+    """Mend what can be mended. Raises Locked while a keeper runs, DiskError when the disk refuses."""
     result = plan(directory, clock)
     owner = Owner(directory)
     owner.take("repair", wait=False)
@@ -66,6 +67,8 @@ def repair(directory: Directory, clock: Clock) -> Repair:
                     break
             for span in list(spans_of(directory, ledger.manifest, ID_MIN, ID_END)):
                 _mend_file(ledger, span, result)
+    except OSError as exc:
+        raise disk_error(exc, directory.path) from exc
     finally:
         owner.release()
     return result
@@ -125,7 +128,9 @@ def _read_all(ledger: Ledger, span: Span) -> tuple[set[bytes], set[bytes], list[
     bad: list[Damage] = []
     try:
         fd = ledger.disk.open(span.name, "r")
-    except OSError:
+    except OSError as exc:
+        if exc.errno in SCARCE:
+            raise
         return puts, drops, [Damage(span.name, 0, span.end, "cannot be opened", proven=True)]
     try:
         size = ledger.disk.size(fd)

@@ -132,18 +132,21 @@ class Snapshot:
                 else:
                     self._note(span, gap)
 
-            window = read_window(
-                self._dir,
-                self.handles,
-                [*self.journals, *spans_of(self._dir, self.manifest, lo, hi)],
-                lo,
-                hi,
-                on_gap=on_gap,
-                dropped=self.manifest.unmatched,
-                budget=budget,
-            )
-            if not missing or not self._reread(missing):
-                break
+            try:
+                window = read_window(
+                    self._dir,
+                    self.handles,
+                    [*self.journals, *spans_of(self._dir, self.manifest, lo, hi)],
+                    lo,
+                    hi,
+                    on_gap=on_gap,
+                    dropped=self.manifest.unmatched,
+                    budget=budget,
+                )
+                if not missing or not self._reread(missing):
+                    break
+            except OSError as exc:
+                raise disk_error(exc, self._dir.path) from exc
         self._next = window.hi
         return window.puts
 
@@ -185,23 +188,25 @@ class Snapshot:
 
     def frames(self, span: Span, *, headers: bool = False) -> Iterator[Frame]:
         """Yield the frames of one file; what cannot be read is noted. A file that has gone yields none."""
+        disk = self._dir.disk
         try:
             fd = self.handles.get(span.name)
+            scanner = Scanner(
+                lambda size, offset: disk.pread(fd, size, offset),
+                span.start,
+                min(span.end, disk.size(fd)),
+                self._dir.seed(span.name),
+                headers=headers,
+            )
+            for item in scanner:
+                if isinstance(item, Frame):
+                    yield item
+                else:
+                    self._note(span, item)
         except FileNotFoundError:
             return
-        disk = self._dir.disk
-        scanner = Scanner(
-            lambda size, offset: disk.pread(fd, size, offset),
-            span.start,
-            min(span.end, disk.size(fd)),
-            self._dir.seed(span.name),
-            headers=headers,
-        )
-        for item in scanner:
-            if isinstance(item, Frame):
-                yield item
-            else:
-                self._note(span, item)
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(span.name)) from exc
 
     def headers(self, span: Span) -> Iterator[Frame]:
         """Yield the headers of one file's frames, with empty bodies."""

@@ -35,7 +35,7 @@ def is_untidy(directory: Directory) -> bool:
 
 
 def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token_bytes) -> bool:
-    """Deal what the journals hold if no keeper runs; tell whether that was done. Never raises for a full disk."""
+    """Deal what the journals hold if no keeper runs; tell whether that was done. Never raises for a bad disk."""
     owner = Owner(directory)
     try:
         owner.take("tidy", wait=False)

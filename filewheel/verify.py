@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory
-from filewheel.errors import Damaged
+from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Gap, Scanner, pad
 from filewheel.ledger import spans_of
 from filewheel.manifest import Manifest, Position, adopt, find_files, read_manifest
@@ -63,13 +63,19 @@ Progress = Callable[[int, int], None]
 
 
 def verify(directory: Directory, clock: Clock = SYSTEM_CLOCK, progress: Progress | None = None) -> Report:
-    """Read everything and report. Cost: every byte of the wheel once."""
-    for _ in range(_TRIES):
-        deal = read_manifest(directory.disk, directory.seed, directory.path).deal
-        report = _Verifier(directory, clock, progress).run()
-        # Beside a running keeper files come and go while they are being read: what is damaged stays so.
-        if not report.damage or deal == read_manifest(directory.disk, directory.seed, directory.path).deal:
-            break
+    """Read everything and report. Cost: every byte of the wheel once.
+
+    Raises DiskError when the disk refuses to read.
+    """
+    try:
+        for _ in range(_TRIES):
+            deal = read_manifest(directory.disk, directory.seed, directory.path).deal
+            report = _Verifier(directory, clock, progress).run()
+            # Beside a running keeper files come and go while they are being read: what is damaged stays so.
+            if not report.damage or deal == read_manifest(directory.disk, directory.seed, directory.path).deal:
+                break
+    except OSError as exc:
+        raise disk_error(exc, directory.path) from exc
     return report
 
 

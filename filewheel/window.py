@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from filewheel.directory import Directory
+from filewheel.disk import SCARCE, ForeignFile
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap, Scanner
 from filewheel.message import id_after
@@ -82,7 +83,10 @@ def read_window(
             on_gap(span, Gap(span.start, span.end, MISSING, at_end=True))
             continue
         except OSError as exc:
-            on_gap(span, Gap(span.start, span.end, f"cannot be read: {exc.strerror or exc}", at_end=True))
+            if exc.errno in SCARCE:
+                raise
+            error = None if isinstance(exc, ForeignFile) else exc
+            on_gap(span, Gap(span.start, span.end, f"cannot be read: {exc.strerror or exc}", at_end=True, error=error))
             continue
         _read_span(directory, fd, span, reader, on_gap)
     return reader.finish()

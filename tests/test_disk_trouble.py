@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -12,8 +13,20 @@ from pathlib import Path
 import pytest
 
 import filewheel.directory
-from filewheel import DiskError, Keeper, NetworkFileSystem, Poisoned, ReadOnly, Unsafe, Wheel, WheelFull
+import filewheel.tidy
+from filewheel import (
+    DiskError,
+    Keeper,
+    MessageId,
+    NetworkFileSystem,
+    Poisoned,
+    ReadOnly,
+    Unsafe,
+    Wheel,
+    WheelFull,
+)
 from filewheel.directory import open_directory
+from filewheel.disk import OsDisk
 from filewheel.housekeeper import BALLAST_BYTES
 from filewheel.verify import verify
 from tests.conftest import assert_whole
@@ -179,6 +192,166 @@ def test_a_checkpoint_that_cannot_be_flushed_ends_the_keeper_and_loses_nothing(w
         with Keeper(wheel_dir, clock=clock, background=False):
             pass
         assert wheel.stats().pending == 10
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_checkpoint_whose_rename_cannot_be_flushed_keeps_what_it_names(wheel_dir: Path, code: int) -> None:
+    clock = FakeClock()
+    broken: list[bool] = []
+
+    def fail(what: str, name: str) -> None:
+        if what == "sync_dir" and name == "" and broken:
+            raise OSError(code, os.strerror(code), name)
+
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"%d" % i for i in range(10)], delay=5000)
+        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail))
+        clock.advance(31)
+        broken.append(True)
+        with pytest.raises(Poisoned, match="checkpoint is in place, but could not be made durable"):
+            keeper._housekeeper.step()
+        broken.clear()
+        keeper._fail(Poisoned("as the housekeeper's thread does"))
+        keeper.close()
+        assert wheel.stats().pending == 10
+        assert_whole(wheel_dir)
+
+
+@pytest.mark.parametrize("pattern", ["slot", "lap", "checkpoint"])
+def test_too_many_open_files_are_no_damage(wheel_dir: Path, pattern: str) -> None:
+    clock = FakeClock()
+    short: list[bool] = []
+
+    def fail(what: str, name: str) -> None:
+        if what == "open" and name.endswith(pattern) and short:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), name)
+
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"%d" % i for i in range(4)], delay=[40, 40, 5000, 5000])
+        with Keeper(wheel_dir, clock=clock, background=False) as keeper:
+            clock.advance(31)
+            keeper._housekeeper.step()
+        disk = lambda path: FaultyDisk(path, fail)  # noqa: E731
+        clock.advance(5000)
+        short.append(True)
+        with Wheel(wheel_dir, clock=clock, disk=disk) as again, pytest.raises(DiskError, match="too many open files"):
+            list(again.list())
+        if pattern == "checkpoint":
+            with pytest.raises(DiskError, match="too many open files"):
+                Keeper(wheel_dir, wait=False, clock=clock, background=False, disk=disk)
+            short.clear()
+        with Keeper(wheel_dir, wait=False, clock=clock, background=False, disk=disk) as keeper:
+            if short:
+                with pytest.raises(DiskError, match="too many open files"):
+                    keeper.claim()
+                short.clear()
+            assert len(keeper.claim()) == 4
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda w: list(w.list()),
+        lambda w: w.peek(),
+        lambda w: w.get(MessageId.make(5000, 1, 1)),
+        lambda w: w.stats(),
+        lambda w: w.histogram([0, 2e9]),
+        lambda w: w.topics(),
+        lambda w: w.cancel(MessageId.make(5000, 1, 1)),
+        lambda w: verify(w._dir),
+    ],
+)
+def test_a_disk_that_refuses_to_read_is_a_disk_error(wheel_dir: Path, look: Callable[[Wheel], object]) -> None:
+    class Refusing(OsDisk):
+        bad = False
+
+        def pread(self, fd: int, size: int, offset: int) -> bytes:
+            name = os.readlink(f"/proc/self/fd/{fd}")
+            if self.bad and name.endswith((".log", ".slot", ".lap")):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().pread(fd, size, offset)
+
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue_many([b"x"] * 3, delay=[10, 5000, 90_000])
+        Keeper(wheel_dir, background=False).close()
+    refusing = Refusing(os.fspath(wheel_dir))
+    with Wheel(wheel_dir, disk=lambda path: refusing) as wheel:
+        id_ = wheel.enqueue(b"y", delay=60)
+        with wheel.snapshot() as snapshot:
+            refusing.bad = True
+            with pytest.raises(DiskError, match="Input/output error"):
+                snapshot.find([id_])
+        with pytest.raises(DiskError, match="Input/output error"):
+            look(wheel)
+
+
+def test_a_flush_that_failed_in_the_background_is_told_by_close(wheel_dir: Path) -> None:
+    disk, _ = failing("fdatasync", "journal", errno.EIO)
+    wheel = Wheel(wheel_dir, disk=disk)
+    wheel.enqueue(b"0", delay=60, sync=0.001)
+    assert wheel._journal is not None
+    assert wheel._journal._flusher is not None
+    wheel._journal._flusher.join(20)
+    with pytest.raises(Poisoned, match="a flush failed"):
+        wheel.close()
+
+
+@pytest.mark.parametrize("kind", ["open", "pwrite"])
+def test_closing_a_producer_that_cannot_tidy_up_is_no_error(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(filewheel.tidy, "TIDY_SEGMENTS", 1)
+    disk, _ = failing(kind, "keeper.lock", errno.ENOSPC)
+    wheel = Wheel(wheel_dir, disk=disk)
+    wheel.enqueue(b"0", delay=60)
+    wheel.close()
+    with Wheel(wheel_dir) as again:
+        assert [m.payload for m in again.list()] == [b"0"]
+
+
+@pytest.mark.parametrize("what", ["pread", "unlock"])
+def test_a_keeper_that_cannot_start_leaves_no_file_open(wheel_dir: Path, what: str) -> None:
+    class Bad(OsDisk):
+        def pread(self, fd: int, size: int, offset: int) -> bytes:
+            if what == "pread" and os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().pread(fd, size, offset)
+
+        def unlock(self, fd: int) -> None:
+            if what == "unlock":
+                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+            super().unlock(fd)
+
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"x", delay=60)
+    with pytest.raises(DiskError):
+        Keeper(wheel_dir, wait=False, disk=Bad)
+    still = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            still.append(os.readlink(f"/proc/self/fd/{fd}"))
+    assert not [name for name in still if str(wheel_dir) in name]
+    Keeper(wheel_dir, wait=False).close()
+
+
+def test_a_journal_that_cannot_be_opened_once_is_not_passed_over(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    bad: list[bool] = []
+
+    def fail(what: str, name: str) -> None:
+        if what == "open" and name.endswith(".log") and bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue(b"x", delay=2)
+    with Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+        keeper._ledger.handles.close()
+        bad.append(True)
+        with pytest.raises(DiskError, match="Input/output error"):
+            keeper.claim()
+        bad.clear()
+        clock.advance(2)
+        assert [m.payload for m in keeper.claim()] == [b"x"]
 
 
 def test_a_keeper_whose_journal_cannot_be_flushed_stops_firing_and_says_why(wheel_dir: Path) -> None:

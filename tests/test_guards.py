@@ -50,6 +50,23 @@ def test_two_writers_of_one_name_give_different_ids(wheel_dir: Path) -> None:
     assert ids[0] != ids[1]
 
 
+def test_a_writer_whose_first_segment_could_not_be_made_does_not_use_its_name_again(wheel_dir: Path) -> None:
+    # A keeper may have seen the segment come and go, and then it takes the writer for ended.
+    names: list[str] = []
+
+    def fail(what: str, name: str) -> None:
+        if what == "rename" and name.startswith("journal/"):
+            names.append(name)
+        if what == "sync_dir" and name == "journal" and len(names) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+        with pytest.raises(DiskError):
+            wheel.enqueue(b"refused", delay=60)
+        wheel.enqueue(b"x", delay=60)
+    assert len(set(names)) == 2
+
+
 @pytest.mark.damages
 def test_a_file_that_was_taken_away_is_reported_when_the_keeper_starts_not_when_its_time_comes(
     wheel_dir: Path,
