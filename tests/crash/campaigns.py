@@ -9,7 +9,7 @@ import importlib
 
 from tests.crash.campaign import Campaign
 
-MODULES: list[str] = ["model", "kill"]
+MODULES: list[str] = ["model", "kill", "cut"]
 
 
 def campaigns() -> list[Campaign]:

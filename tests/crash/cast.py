@@ -27,12 +27,13 @@ SERIALS_EACH = 100_000
 class Cast:
     """Starts, stops, kills and counts the processes of one wheel."""
 
-    def __init__(self, path: Path, folder: Path, number: int, *, sync: Sync | None = None) -> None:
+    def __init__(self, path: Path, folder: Path, seed: object, *, sync: Sync | None = None, before: int = 0) -> None:
+        """`before` is how many processes earlier casts of the same wheel had: no serial comes twice."""
         self._path = path
         self._folder = folder
-        self._number = number
+        self._seed = seed
         self._sync = sync
-        self._started = 0
+        self._started = before
         self.kills = 0
         self.alive: dict[int, type[Actor]] = {}
 
@@ -61,7 +62,7 @@ class Cast:
         gc.freeze()  # a collection would copy every page that is shared with the parent
         logging.disable(logging.CRITICAL)
         marks = Marks(self._folder / f"{self._started:04d}-{role.__name__}")
-        rng = random.Random(f"{self._number} {self._started}")
+        rng = random.Random(f"{self._seed} {self._started}")
         try:
             until = time.monotonic() + lasts_s
             role(self._path, marks, rng, self._started * SERIALS_EACH, until, self._sync).run()
