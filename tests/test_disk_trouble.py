@@ -14,9 +14,11 @@ import pytest
 import filewheel.directory
 from filewheel import DiskError, Keeper, NetworkFileSystem, Poisoned, ReadOnly, Unsafe, Wheel, WheelFull
 from filewheel.directory import open_directory
+from filewheel.disk import OsDisk
 from filewheel.housekeeper import BALLAST_BYTES
 from filewheel.verify import verify
 from tests.conftest import assert_whole
+from tests.crash.images import image, lacks, sizes
 from tests.support import FakeClock, FaultyDisk, run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
@@ -273,3 +275,19 @@ def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     for item in path.rglob("*"):
         assert item.stat().st_mode & 0o077 == 0, item
     assert_whole(path)
+
+
+# -- file systems ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs"])
+def test_a_directory_that_stays_open_shows_what_others_have_made_since(kind: str) -> None:
+    if lacks(kind):
+        pytest.skip(str(lacks(kind)))
+    with image(kind, sizes(kind)) as mounted:
+        disk = OsDisk(str(mounted.mount_point))
+        disk.mkdir("journal")
+        for i in range(3):
+            assert len(disk.listdir("journal")) == i
+            (mounted.mount_point / "journal" / str(i)).touch()
+        disk.release()
