@@ -199,13 +199,20 @@ class Housekeeper:
                     return
 
     def deal_all(self) -> None:
-        """Deal everything that was read, into lap files where no seconds are open yet."""
+        """Deal everything that was read, into lap files where no seconds are open yet; on a full disk, what fits."""
         ledger = self._ledger
         while True:
             before = ledger.undealt_bytes
             slots, laps = self._finished()
             if not ledger.has_undealt() and not slots and not laps:
                 return
-            Deal(ledger, spread=False, finished=self._finished).run()
+            try:
+                Deal(ledger, spread=False, finished=self._finished).run()
+            except (OSError, DiskError) as exc:
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # Nothing is missing: what is not dealt stays in the journals, which are durable.
+                log.warning("%s: no space to deal at the end; the next keeper does it", ledger.dir.path)
+                return
             if ledger.undealt_bytes >= before:
                 return

@@ -126,6 +126,23 @@ def test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back(small:
     assert not verify(open_directory(path, write=False), clock).damage
 
 
+@pytest.mark.parametrize("where", ["laps", "checkpoint"])
+def test_a_keeper_is_closed_on_a_full_disk_without_an_error_and_the_next_one_deals(wheel_dir: Path, where: str) -> None:
+    clock = FakeClock()
+    disk, _ = failing("pwrite", where, errno.ENOSPC)
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"%d" % i for i in range(100)], delay=[i * 60 for i in range(100)])
+        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=disk)
+        keeper.ack(keeper.claim())
+        keeper.close()
+        assert wheel.stats().pending == 99
+        assert wheel.stats().journal_files > 0
+        with Keeper(wheel_dir, clock=clock, background=False) as following:
+            assert not following.claim()
+        assert wheel.stats().pending == 99
+        assert wheel.stats().lap_files + wheel.stats().slot_files > 0
+
+
 def test_a_deal_on_a_full_disk_changes_nothing_and_is_tried_again(
     wheel_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
