@@ -143,6 +143,24 @@ def test_a_keeper_is_closed_on_a_full_disk_without_an_error_and_the_next_one_dea
         assert wheel.stats().lap_files + wheel.stats().slot_files > 0
 
 
+def test_a_ballast_that_was_made_with_little_room_grows_when_there_is_more(wheel_dir: Path) -> None:
+    free = 2 << 20
+
+    class Roomy(OsDisk):
+        def free_bytes(self) -> int:
+            return free
+
+    with Keeper(wheel_dir, background=False, disk=Roomy) as keeper:
+        keeper._housekeeper._keep_ballast()
+        assert (wheel_dir / "ballast").stat().st_size == free // 16
+        free = 1 << 30
+        keeper._housekeeper._keep_ballast()
+        assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES
+        free = 0
+        keeper._housekeeper._keep_ballast()
+        assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES
+
+
 def test_a_deal_on_a_full_disk_changes_nothing_and_is_tried_again(
     wheel_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
