@@ -64,7 +64,6 @@ def quick() -> Iterator[None]:
         patch(house, name, value)
     patch(house, "DEAL_AGE_US", 300_000)
     patch(house, "LOOK_US", 40_000)
-    patch(house, "BALLAST_BYTES", 64 << 10)
     try:
         yield
     finally:

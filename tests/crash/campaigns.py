@@ -9,7 +9,7 @@ import importlib
 
 from tests.crash.campaign import Campaign
 
-MODULES: list[str] = ["model", "kill", "cut"]
+MODULES: list[str] = ["model", "kill", "cut", "full"]
 
 
 def campaigns() -> list[Campaign]:

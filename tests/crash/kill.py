@@ -120,13 +120,13 @@ def pending_of(path: Path) -> Pending:
     return {m.id.hex(): (serial_of(m.payload), m.root.hex() if m.root else None) for m in messages}
 
 
-def left_over(path: Path) -> Iterator[str]:
+def left_over(path: Path, lap_s: int = LAP_S) -> Iterator[str]:
     """Name what a drained wheel should not have: damage, held locks, files that nobody removes."""
     directory = open_directory(path, write=False)
     for finding in verify(directory).findings:
         yield f"drained: verify says {finding}"
     directory.disk.release()
-    dead_lap = DEAD_US // US_PER_S // LAP_S
+    dead_lap = DEAD_US // US_PER_S // lap_s
     for name in os.listdir(path / layout.LAPS):
         lap = layout.parse_lap_file(name)
         lap = layout.parse_lap_dir(name) if lap is None else lap

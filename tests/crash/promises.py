@@ -51,6 +51,8 @@ class Promises:
     """Serials of messages that someone tried to cancel or acknowledge."""
     ended: dict[str, Ended] = field(default_factory=dict)
     serial_by_id: dict[str, int] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
+    """Serials of which the enqueue raised that the disk is full."""
     fired: set[int] = field(default_factory=set)
     violations: list[str] = field(default_factory=list)
     fires: int = 0
@@ -95,6 +97,11 @@ class Promises:
             self.tried.update(what[1])
             if what[0] != "move":
                 self.gone_tried.update(self.serial_by_id[i] for i in what[1])
+        elif kind == "refused":
+            self.refused.update(what[0])
+        elif kind == "refused-end":
+            self.tried.difference_update(what[0])
+            self.gone_tried.difference_update(self.serial_by_id[i] for i in what[0])
         elif kind == "error":
             self.broken(f"{name}: {what[0]}")
 
@@ -178,6 +185,8 @@ class Promises:
     def _judge_exact(self, who: str, id_: str, root: str | None, serial: int) -> None:
         if serial not in self.asked:
             self.broken(f"{who} {id_}, whose payload nobody enqueued")
+        elif serial in self.refused:
+            self.broken(f"{who} {id_}, whose enqueue was refused")
         elif root is None and due_of(bytes.fromhex(id_)) != self.asked[serial]:
             self.broken(f"{who} {id_}, due at another time than was asked: {self.asked[serial]}")
         elif id_ in self.known and self.known[id_].serial != serial:
@@ -205,7 +214,7 @@ class Promises:
 
     def check_pending(self, pending: Pending, *, durable: bool, context: str) -> None:
         """Compare what a wheel holds with all promises, or with the durable ones only."""
-        present = set()
+        present: set[int] = set()
         for id_, (serial, root) in pending.items():
             present.add(serial)
             is_dead = MessageId.fromhex(id_).is_dead
