@@ -15,8 +15,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from filewheel import layout
 from filewheel.directory import open_directory
@@ -26,6 +26,7 @@ from filewheel.wheel import Wheel
 from tests.crash.actors import LAP_S, Actor, Drain, KeeperActor, Looker, Producer, quick
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.cast import Cast
+from tests.crash.images import available, ends_cleanly, image, sizes
 from tests.crash.marks import read_marks, serial_of
 from tests.crash.promises import Pending, Promises
 
@@ -35,11 +36,9 @@ DRAIN_TIMEOUT_S = 60
 CAST: list[type[Actor]] = [Producer, Producer, Producer, KeeperActor, KeeperActor]
 
 
-def play(number: int, tally: Tally, rig: Any) -> None:
+def play(number: int, tally: Tally, places: list[Path]) -> None:
     """Kill the processes of one wheel for a while, then compare it with what they were told."""
-    # On tmpfs a flush is nothing, so that kills fall on the library's own steps; on a disk they also fall into flushes.
-    where = "/dev/shm" if number % 3 and os.path.isdir("/dev/shm") else None
-    folder = Path(tempfile.mkdtemp(prefix="filewheel-kill-", dir=where))
+    folder = Path(tempfile.mkdtemp(prefix="filewheel-kill-", dir=places[number // 2 % len(places)]))
     try:
         path, marks = folder / "jobs.wheel", folder / "marks"
         marks.mkdir()
@@ -143,10 +142,21 @@ def left_over(path: Path, lap_s: int = LAP_S) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def rig() -> Iterator[None]:
-    """Make everything small, so that a round of seconds meets rotation, deals, expiry and tidying."""
-    with quick():
-        yield
+def rig() -> Iterator[list[Path]]:
+    """Make everything small, so that seconds meet rotation, deals, expiry and tidying; return where to put wheels.
+
+    On tmpfs a flush is nothing, so that kills fall on the library's own steps; on a disk they also fall into flushes.
+    btrfs, where it can be mounted, because its directories are unlike others: one that stays open does not change.
+    """
+    places = [Path(tempfile.gettempdir())]
+    if os.path.isdir("/dev/shm"):
+        places.append(Path("/dev/shm"))
+    with ExitStack() as stack:
+        stack.enter_context(ends_cleanly())
+        for kind in available("btrfs"):
+            places.append(stack.enter_context(image(kind, sizes(kind))).mount_point)
+        stack.enter_context(quick())
+        yield places
 
 
 CAMPAIGN = Campaign(
