@@ -70,6 +70,7 @@ class Promises:
 
         With `interval_ns`, what was enqueued with an interval that long before `at` counts as durable.
         """
+        self._judge_owners(marks)  # first: with two keepers everything else is wrong too
         everything = sorted(((m, name) for name, told in marks.items() for m in told), key=lambda pair: pair[0][2])
         for mark, name in everything:
             self._attempt(mark, name)
@@ -80,7 +81,6 @@ class Promises:
         for name, told in marks.items():
             self._judge_fires(name, [m for m in told if m[0] == "fire"])
             self._judge_moves(name, [m for m in told if m[0] == "move"])
-        self._judge_owners(marks)
 
     def _attempt(self, mark: Mark, name: str) -> None:
         kind, _, _, *what = mark
