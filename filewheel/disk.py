@@ -144,8 +144,14 @@ class OsDisk:
         return self._dir(parent), last
 
     def listdir(self, name: str) -> list[str]:
+        # Opened anew each time: a directory need not show what was added after it was opened, and on btrfs it does
+        # not, which would hide a journal that another process has made until the listing after the next.
         with self._mutex:
-            return os.listdir(self._dir(name))
+            fd = os.open(".", _DIR_FLAGS, dir_fd=self._dir(name))
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
 
     def mkdir(self, name: str) -> None:
         with self._mutex:

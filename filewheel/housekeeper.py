@@ -59,7 +59,7 @@ class Housekeeper:
         self._looked_us = 0
         self._dealt_us = self._clock.steady_us()
         self._retry_us = 0
-        self._ballast = False
+        self._ballast_bytes = 0
 
     # -- the thread ------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Housekeeper:
             self._wake.set()
 
     def _give_ballast(self) -> bool:
-        self._ballast = False
+        self._ballast_bytes = 0
         known = self._disk.identity(layout.BALLAST)
         if known is None or known[1] == 0:
             return False
@@ -132,12 +132,12 @@ class Housekeeper:
         return False
 
     def _keep_ballast(self) -> None:
-        """Reserve the ballast: a sixteenth of what is free, at most BALLAST_BYTES."""
-        if self._ballast:
+        """Reserve the ballast: a sixteenth of what is free, at most BALLAST_BYTES. It grows when more is free."""
+        if self._ballast_bytes >= BALLAST_BYTES:
             return
         try:
             size = min(BALLAST_BYTES, self._disk.free_bytes() // _BALLAST_SHARE)
-            if size < _BALLAST_BYTES_MIN:
+            if size < max(_BALLAST_BYTES_MIN, self._ballast_bytes + 1):
                 return
             fd = self._disk.open(layout.BALLAST, "rw")
             try:
@@ -145,10 +145,10 @@ class Housekeeper:
                     self._disk.allocate(fd, size)
             finally:
                 self._disk.close(fd)
-            self._ballast = True
+            self._ballast_bytes = size
         except OSError as exc:
             log.warning("%s: no ballast: %s", self._ledger.dir.path, exc)
-            self._ballast = True  # not asked again in this life
+            self._ballast_bytes = BALLAST_BYTES  # not asked again in this life
 
     # -- deals and expiry ------------------------------------------------------------------------------------
 
@@ -199,13 +199,20 @@ class Housekeeper:
                     return
 
     def deal_all(self) -> None:
-        """Deal everything that was read, into lap files where no seconds are open yet."""
+        """Deal everything that was read, into lap files where no seconds are open yet; on a full disk, what fits."""
         ledger = self._ledger
         while True:
             before = ledger.undealt_bytes
             slots, laps = self._finished()
             if not ledger.has_undealt() and not slots and not laps:
                 return
-            Deal(ledger, spread=False, finished=self._finished).run()
+            try:
+                Deal(ledger, spread=False, finished=self._finished).run()
+            except (OSError, DiskError) as exc:
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # Nothing is missing: what is not dealt stays in the journals, which are durable.
+                log.warning("%s: no space to deal at the end; the next keeper does it", ledger.dir.path)
+                return
             if ledger.undealt_bytes >= before:
                 return

@@ -30,6 +30,7 @@ from filewheel.disk import OsDisk
 from filewheel.housekeeper import BALLAST_BYTES
 from filewheel.verify import verify
 from tests.conftest import assert_whole
+from tests.crash.images import image, lacks, sizes
 from tests.support import FakeClock, FaultyDisk, run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
@@ -135,6 +136,41 @@ def test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back(small:
         assert not wheel.cancel(ids[0])
         assert wheel.stats().pending == enqueued + 1
     assert not verify(open_directory(path, write=False), clock).damage
+
+
+@pytest.mark.parametrize("where", ["laps", "checkpoint"])
+def test_a_keeper_is_closed_on_a_full_disk_without_an_error_and_the_next_one_deals(wheel_dir: Path, where: str) -> None:
+    clock = FakeClock()
+    disk, _ = failing("pwrite", where, errno.ENOSPC)
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"%d" % i for i in range(100)], delay=[i * 60 for i in range(100)])
+        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=disk)
+        keeper.ack(keeper.claim())
+        keeper.close()
+        assert wheel.stats().pending == 99
+        assert wheel.stats().journal_files > 0
+        with Keeper(wheel_dir, clock=clock, background=False) as following:
+            assert not following.claim()
+        assert wheel.stats().pending == 99
+        assert wheel.stats().lap_files + wheel.stats().slot_files > 0
+
+
+def test_a_ballast_that_was_made_with_little_room_grows_when_there_is_more(wheel_dir: Path) -> None:
+    free = 2 << 20
+
+    class Roomy(OsDisk):
+        def free_bytes(self) -> int:
+            return free
+
+    with Keeper(wheel_dir, background=False, disk=Roomy) as keeper:
+        keeper._housekeeper._keep_ballast()
+        assert (wheel_dir / "ballast").stat().st_size == free // 16
+        free = 1 << 30
+        keeper._housekeeper._keep_ballast()
+        assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES
+        free = 0
+        keeper._housekeeper._keep_ballast()
+        assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES
 
 
 def test_a_deal_on_a_full_disk_changes_nothing_and_is_tried_again(
@@ -530,3 +566,19 @@ def test_a_checkpoint_of_which_nobody_knows_whether_it_is_in_place_ends_the_keep
         keeper.close()
     with Wheel(wheel_dir) as again:
         assert len(list(again.list())) == 5
+
+
+# -- file systems ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs"])
+def test_a_directory_that_stays_open_shows_what_others_have_made_since(kind: str) -> None:
+    if lacks(kind):
+        pytest.skip(str(lacks(kind)))
+    with image(kind, sizes(kind)) as mounted:
+        disk = OsDisk(str(mounted.mount_point))
+        disk.mkdir("journal")
+        for i in range(3):
+            assert len(disk.listdir("journal")) == i
+            (mounted.mount_point / "journal" / str(i)).touch()
+        disk.release()

@@ -88,7 +88,7 @@ class Campaign:
     targets: dict[str, int]
     """What a 60-minute run on two cores should count."""
     rig: Callable[[], contextlib.AbstractContextManager[Any]] = nothing_to_set_up
-    """Set up, once for each process that plays rounds, what they use (a mounted image, a compiled shim), and clean up."""
+    """Set up what the rounds of one process use (a mounted image, a compiled shim), and clean up."""
     missing: Callable[[], str | None] = nothing_missing
     """Say what this machine lacks for it, or None."""
     rounds: int | None = None

@@ -9,7 +9,7 @@ import importlib
 
 from tests.crash.campaign import Campaign
 
-MODULES: list[str] = ["model", "fault", "fault_cli"]
+MODULES: list[str] = ["mutant", "fault", "fault_cli", "kill", "cut", "full", "model"]
 
 
 def campaigns() -> list[Campaign]:

@@ -1,4 +1,4 @@
-"""The campaigns, a few rounds of each: what `make test` can afford. `make crash` runs them for as long as it is told."""
+"""The campaigns, a few rounds of each: what `make test` can afford. `make crash` runs them as long as it is told."""
 
 from __future__ import annotations
 
