@@ -81,10 +81,21 @@ def test_an_empty_directory_is_taken_over(tmp_path: Path) -> None:
 
 def test_what_a_create_that_was_cut_short_left_behind_is_taken_over(made: Path) -> None:
     (made / "wheel.json").unlink()
+    (made / "wheel.json.copy").unlink()
     (made / "wheel.json.tmp").write_bytes(b"half")
     (made / "checkpoint.tmp").write_bytes(b"half")
     create(made)
     assert open_directory(made, write=True).notes == []
+
+
+def test_a_wheel_that_lost_its_wheel_json_is_not_made_again_over_what_it_holds(made: Path) -> None:
+    (made / "wheel.json").unlink()
+    with pytest.raises(WheelExists, match=r"without its wheel.json. Try: `filewheel repair`"):
+        create(made)
+    (made / "wheel.json.copy").unlink()
+    (made / "laps" / "7.lap").write_bytes(b"what it holds")
+    with pytest.raises(WheelExists, match="the directory is not empty"):
+        create(made)
 
 
 def test_two_wheels_have_ids_and_salts_of_their_own(tmp_path: Path) -> None:

@@ -119,10 +119,7 @@ def main(args: list[str]) -> int:
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGALRM, _stuck)
     mutate.install(options.name)
-    if options.known:
-        kinds = [known(by_name(options.name).killer)]
-    else:
-        kinds = [words(), races(), histories()]
+    kinds = [known(by_name(options.name).killer)] if options.known else [words(), races(), histories()]
     killer, states, how = None, 0, ""
     for tries in kinds:
         killer, more, how = search(tries, options.seconds)

@@ -13,7 +13,6 @@ import os
 
 from tests.model.machine import Change, Dir, Inode, Machine
 
-
 _PAGE = 128
 
 

@@ -66,6 +66,7 @@ class Scheduler:
             pass
         except BaseException as exc:
             actor.error = exc
+            actor.process.kill()  # or whoever waits for its locks would hide what went wrong
         actor.done = True
         with contextlib.suppress(Killed):
             self._hand_on(None)

@@ -76,8 +76,8 @@ class World:
 
     @property
     def is_faulty(self) -> bool:
-        """Whether calls may fail in this history."""
-        return bool(self.faults) or self.machine.budget_bytes is not None
+        """Whether calls may fail: in this life, or because nobody has heard yet of what failed in one before."""
+        return bool(self.faults) or self.machine.budget_bytes is not None or self.machine.errors > 0
 
     def fault(self, kind: str, name: str) -> int | None:
         """Draw whether a call fails, and how."""
