@@ -31,6 +31,9 @@ types: $(VENV)/.ready-dev ## mypy, strict
 bench: $(VENV)/.ready ## the figures of README and docs/benchmarks.md
 	$(BIN)/filewheel bench all
 
+crash: $(VENV)/.ready-test ## try to break a wheel for BUDGET (20m): kills, power cuts, faults, flipped bits
+	$(BIN)/python -m tests.crash --budget $(BUDGET) --json crash.json
+
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "filewheel needs python3, 3.11 or later, on the PATH" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \

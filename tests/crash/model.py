@@ -1,32 +1,93 @@
-"""Campaign: random histories on the modelled machine, with a power cut after any operation."""
+"""Campaigns on the modelled machine: small workloads all of them, races, directed scripts, random histories.
+
+The product's code runs unchanged on a disk in memory that can lose power after any operation (tests/model).
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from tests.crash.campaign import Campaign, Tally
-from tests.model.history import run_history
+from tests.model import directed, exhaustive, races
+from tests.model.history import Result, run_history
+
+PASSES = 4
+"""How often the small workloads are gone through; from the second time on with more states of each moment."""
 
 
-def play(number: int, tally: Tally, rig: Any) -> None:
-    """Run one history; its seed is the round."""
+def counted(tally: Tally, what: str, run: Callable[[], Result | None]) -> None:
+    """Run something on the model, and count its states."""
     logging.disable(logging.CRITICAL)
     try:
-        result = run_history(number)
+        result = run()
     finally:
         logging.disable(logging.NOTSET)
+    if result is None:
+        return
     tally.count("crash states", result.states)
     tally.count("double crashes", result.double)
-    tally.count("histories")
+    tally.count(what)
     for text in result.violations:
         tally.violation(text)
 
 
-CAMPAIGN = Campaign(
-    name="model",
-    title="power cuts of a modelled machine, random histories",
-    play=play,
-    share=0.5,
-    targets={"crash states": 4_000_000},
-)
+def play_history(number: int, tally: Tally, rig: Any) -> None:
+    """Run one history; its seed is the round."""
+    counted(tally, "histories", lambda: run_history(number))
+
+
+def play_race(number: int, tally: Tally, rig: Any) -> None:
+    """Run each race once, in the order that the round draws."""
+    for name in races.NAMES:
+        counted(tally, "races", lambda name=name: races.run_race(name, number))  # type: ignore[misc]
+
+
+def play_word(number: int, tally: Tally, rig: Any) -> None:
+    """Play one small workload."""
+    turn, word = divmod(number, exhaustive.COUNT)
+    counted(tally, "workloads", lambda: exhaustive.play(word, limit=24 if turn == 0 else 100))
+
+
+def play_script(number: int, tally: Tally, rig: Any) -> None:
+    """Play one directed script."""
+    names = list(directed.SCRIPTS)
+    turn, which = divmod(number, len(names))
+    counted(tally, "scripts", lambda: directed.play(names[which], seed=turn + 1))
+
+
+CAMPAIGNS = [
+    Campaign(
+        name="word",
+        title="modelled power cuts: every workload of up to three operations",
+        play=play_word,
+        share=0.12,
+        targets={},
+        rounds=exhaustive.COUNT * PASSES,
+        short=20,
+    ),
+    Campaign(
+        name="script",
+        title="modelled power cuts: a schedule for each hazard",
+        play=play_script,
+        share=0.01,
+        targets={},
+        rounds=len(directed.SCRIPTS) * 20,
+        short=len(directed.SCRIPTS),
+    ),
+    Campaign(
+        name="race",
+        title="modelled power cuts: races",
+        play=play_race,
+        share=0.12,
+        targets={},
+    ),
+    Campaign(
+        name="model",
+        title="modelled power cuts: random histories, I/O errors, full disks, kills",
+        play=play_history,
+        share=0.35,
+        targets={"crash states": 4_000_000},
+    ),
+]
