@@ -86,6 +86,13 @@ class World:
                 return code
         return None
 
+    def flip(self, name: str, data: bytes) -> bytes:
+        """Draw whether a read returns a bit that is not on the disk."""
+        if not data or self.rng.random() >= 0.01:
+            return data
+        at = self.rng.randrange(len(data))
+        return data[:at] + bytes([data[at] ^ 1 << self.rng.randrange(8)]) + data[at + 1 :]
+
     # -- handles ---------------------------------------------------------------------------------------------
 
     def open_wheel(self, disk: ProcessDisk) -> Wheel:
