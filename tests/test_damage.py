@@ -284,3 +284,26 @@ def test_a_record_that_is_no_message_is_kept_aside_and_the_others_fire(
     with caplog.at_level(logging.ERROR):
         assert fire_all(wheel_dir, clock) == {b"before", b"after"}
     assert len(files(wheel_dir, "quarantine/*.bin")) == 1
+
+
+def test_a_damaged_copy_of_wheel_json_is_named_and_repaired_while_it_is_not_needed(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    make(wheel_dir, clock, dealt=True)
+    copy = wheel_dir / "wheel.json.copy"
+    for spoil in (lambda: flip(copy, 90), copy.unlink):
+        spoil()
+        (finding,) = verify(open_directory(wheel_dir, write=False), clock).damage
+        assert finding.name == "wheel.json.copy"
+        repair(open_directory(wheel_dir, write=True), clock)
+        assert_whole(wheel_dir)
+        assert copy.read_bytes() == (wheel_dir / "wheel.json").read_bytes()
+
+
+def test_a_damaged_checkpoint_old_is_noted_and_goes_with_the_next_deal(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    make(wheel_dir, clock, dealt=True)
+    flip(wheel_dir / "checkpoint.old", 90)
+    report = verify(open_directory(wheel_dir, write=False), clock)
+    assert [(f.kind, f.name) for f in report.findings] == [("note", "checkpoint.old")]
+    repair(open_directory(wheel_dir, write=True), clock)
+    assert not verify(open_directory(wheel_dir, write=False), clock).findings
