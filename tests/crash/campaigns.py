@@ -9,7 +9,7 @@ import importlib
 
 from tests.crash.campaign import Campaign
 
-MODULES: list[str] = ["model"]
+MODULES: list[str] = ["model", "flip"]
 
 
 def campaigns() -> list[Campaign]:

@@ -88,4 +88,6 @@ def quiet(campaign: Campaign, tally: Tally, left_s: float) -> None:
     global _said
     if time.monotonic() - _said > 30:
         _said = time.monotonic()
-        click.echo(f"{campaign.name}: {tried(tally)}, {len(tally.violations)} violations, {left_s:.0f} s to go", err=True)
+        click.echo(
+            f"{campaign.name}: {tried(tally)}, {len(tally.violations)} violations, {left_s:.0f} s to go", err=True
+        )
