@@ -222,7 +222,8 @@ class _Verifier:
             if n < covered.segment:
                 continue
             start = covered.offset if n == covered.segment else 0
-            at_start = n == 1 or writer in manifest.positions
+            # In doubt the position is an old one: the segments behind it may be covered, and removed.
+            at_start = n == 1 or (writer in manifest.positions and (n == covered.segment or not manifest.doubt))
             number = numbers.get(writer, covered.number if at_start else UNKNOWN)
             numbers[writer] = self._check_segment(layout.segment(writer, n), start, number)
 

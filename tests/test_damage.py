@@ -307,3 +307,22 @@ def test_a_damaged_checkpoint_old_is_noted_and_goes_with_the_next_deal(wheel_dir
     assert [(f.kind, f.name) for f in report.findings] == [("note", "checkpoint.old")]
     repair(open_directory(wheel_dir, write=True), clock)
     assert not verify(open_directory(wheel_dir, write=False), clock).findings
+
+
+def test_segments_that_the_lost_checkpoint_had_covered_are_not_missed(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        keeper = Keeper(wheel_dir, clock=clock, background=False)
+        wheel.enqueue(b"a")
+        Deal(keeper._ledger, spread=True).run()
+        wheel.enqueue(b"b")
+        wheel._writer().rotate()
+        Deal(keeper._ledger, spread=True).run()
+        keeper.close()
+        wheel.enqueue(b"c")
+    assert [p.name[-10:] for p in files(wheel_dir, "journal/*")] == ["000002.log"]
+    flip(wheel_dir / "checkpoint", 90)
+    # The checkpoint before stands in the first segment, which is gone: its last frame lies in a slot.
+    assert {f.name for f in verify(open_directory(wheel_dir, write=False), clock).damage} == {"checkpoint"}
+    assert fire_all(wheel_dir, clock) == {b"a", b"b", b"c"}
+    assert files(wheel_dir, "quarantine/*") == []
