@@ -33,7 +33,7 @@ def small_segments() -> Iterator[None]:
         mock.patch.dict(Journal.__init__.__kwdefaults__, defaults),
         mock.patch.object(filewheel.housekeeper, "BALLAST_BYTES", 0),
         # A producer that tidies up does so in a thread: when would be anybody's guess.
-        mock.patch.object(Wheel, "_segment_ended", lambda self, writer, position, last: None),
+        mock.patch.object(Wheel, "_segment_ended", autospec=True),
     ):
         yield
 

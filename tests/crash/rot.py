@@ -24,7 +24,7 @@ VERBS: list[tuple[list[str], set[int]]] = [
     (["inspect", "list"], {0, 3, 12}),
     (["stats"], {0, 12}),
     (["run", "--once"], {0, 3, 12}),
-    (["repair"], {0, 12}),
+    (["repair", "--yes"], {0, 12}),
     (["verify"], {0, 12}),
 ]
 SECONDS_MAX = 20

@@ -145,7 +145,11 @@ class Truth:
                 parts[name] = self._parts(name, data, 0, len(data) if doubt else lengths[name])
         ids = fields["unmatched"]
         unmatched = frozenset(ids[i : i + 16] for i in range(0, len(ids), 16))
-        return View(parts, unmatched, {w: p[2] for w, p in positions.items()})
+        # What an old checkpoint did not cover, the one after it may have, and its journal is gone.
+        numbers = {
+            w: p[2] for w, p in positions.items() if not doubt or f"journal/{w}-{p[0]:06}.log" in self.image.files
+        }
+        return View(parts, unmatched, numbers)
 
     def _parts(self, name: str, data: bytes, start: int, end: int) -> list[Part]:
         found, _ = reader.frames(data, start, end, self._seed(name))
