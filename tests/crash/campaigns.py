@@ -9,7 +9,7 @@ import importlib
 
 from tests.crash.campaign import Campaign
 
-MODULES: list[str] = ["model", "flip"]
+MODULES: list[str] = ["model", "flip", "clock"]
 
 
 def campaigns() -> list[Campaign]:
