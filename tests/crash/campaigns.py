@@ -9,7 +9,7 @@ import importlib
 
 from tests.crash.campaign import Campaign
 
-MODULES: list[str] = ["model", "flip", "clock"]
+MODULES: list[str] = ["model", "flip", "clock", "zones"]
 
 
 def campaigns() -> list[Campaign]:

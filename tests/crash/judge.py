@@ -66,7 +66,7 @@ class Judge:
         expected = view.pending(lost)
         disk = MemoryDisk(self.truth.image, changes)
         try:
-            self._keep(disk, expected, how)
+            self._keep(disk, view, expected, how)
             named = self._named(disk, changes, view, lost, how)
             if deep or not named:
                 report = self._verify(changes, view, lost, how)
@@ -97,12 +97,17 @@ class Judge:
 
     # -- what is delivered -----------------------------------------------------------------------------------
 
-    def _keep(self, disk: MemoryDisk, expected: list[Message], how: str) -> Keeper:
-        keeper = self._open(disk)
-        got = deliver(keeper, disk, looks=LOOKS if self.population.live in disk.changes else 0)
+    def _keep(self, disk: MemoryDisk, view: View, expected: list[Message], how: str) -> None:
+        live = self.population.live if self.population.live in disk.changes else ""
+        got = deliver(self._open(disk), disk, looks=LOOKS if live else 0)
+        if got != expected and live:
+            # For some looks the keeper takes the gap for a frame that is being written, and does not look behind it:
+            # a drop that lies there comes too late for what it would have stopped.
+            known = {m.id for m in expected}
+            late = {i for part in view.parts.get(live, ()) for i in part.drops} - known
+            got = [m for m in got if m.id not in late]
         if got != expected:
             self._compare(got, expected, f"{how}, fired")
-        return keeper
 
     def _compare(self, got: list[Message], expected: list[Message], how: str) -> None:
         known = {m.id: m for m in expected}
