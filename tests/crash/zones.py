@@ -57,7 +57,7 @@ class Zone:
                 before = after
 
     def passes(self, local_s: int, near: list[int]) -> list[int]:
-        """Return the instants that show this local time, by the offsets that are near; of a skipped one its stand-in."""
+        """Return the instants that show this local time, by offsets that are near; of a skipped one its stand-in."""
         shows = [local_s - o for o in near if self.offset(local_s - o) == o]
         # A jump forward leaves no instant: by the offset before it, the time lies as far behind it.
         return sorted(shows) or [local_s - min(near)]
