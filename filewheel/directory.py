@@ -306,6 +306,15 @@ def _read_settings(disk: Disk, where: str, notes: list[str]) -> Settings:
     raise trouble
 
 
+def read_settings(disk: Disk, name: str, place: str) -> Settings:
+    """Read wheel.json, or its copy. Raises OSError, NewerFormat, Damaged."""
+    fd = disk.open(name, "r")
+    try:
+        return parse_settings(disk.pread(fd, _SETTINGS_BYTES_MAX, 0), place)
+    finally:
+        disk.close(fd)
+
+
 def check_writable(where: str, disk: Disk, *, force: bool) -> None:
     """Raise Unsafe unless the directory is ours, closed to others, and on a local file system."""
     if isinstance(disk, OsDisk):

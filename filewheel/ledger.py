@@ -87,7 +87,9 @@ class Ledger:
                 self._sweep_laps(found)
                 self._miss_laps(found)
             for writer, covered in self.manifest.positions.items():
-                self.tails[writer] = Tail(self.dir, self.handles, writer, covered)
+                self.tails[writer] = Tail(
+                    self.dir, self.handles, writer, covered, doubt=bool(self.manifest.doubt)
+                )  # fmt: skip
             self.ingest(test_locks=True)
 
     def _sweep_journal(self) -> None:

@@ -182,7 +182,7 @@ def read_manifest(disk: Disk, seeds: Seeds, path: str) -> Manifest:
     doubt = ""
     for name in (layout.CHECKPOINT, layout.CHECKPOINT_OLD):
         try:
-            manifest = _read_one(disk, name, seeds, f"{path}/{name}")
+            manifest = read_checkpoint(disk, name, seeds, f"{path}/{name}")
         except FileNotFoundError:
             doubt = doubt or f"{path}/{name}: missing"
             continue
@@ -194,7 +194,8 @@ def read_manifest(disk: Disk, seeds: Seeds, path: str) -> Manifest:
     return Manifest(doubt=doubt)
 
 
-def _read_one(disk: Disk, name: str, seeds: Seeds, path: str) -> Manifest:
+def read_checkpoint(disk: Disk, name: str, seeds: Seeds, path: str) -> Manifest:
+    """Read one checkpoint file. Raises FileNotFoundError, or Damaged when it does not verify."""
     try:
         fd = disk.open(name, "r")
     except FileNotFoundError:

@@ -72,7 +72,15 @@ class Handles:
 class Tail:
     """One writer's journal, read from `covered` on. Not thread-safe: the keeper's lock guards it."""
 
-    def __init__(self, directory: Directory, handles: Handles, writer: str, covered: Position = START) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        handles: Handles,
+        writer: str,
+        covered: Position = START,
+        *,
+        doubt: bool = False,
+    ) -> None:
         self._dir = directory
         self._disk = directory.disk
         self._handles = handles
@@ -90,6 +98,8 @@ class Tail:
         self.flushed = covered
         """Everything below is known to be durable."""
         self._stuck = 0
+        self._doubt = doubt
+        """`covered` comes from an older checkpoint than the last: what lay above it may be covered, and removed."""
 
     def spans(self, start: Position, end: Position) -> Iterator[tuple[int, str, int, int]]:
         """Yield (segment, its name, from, to) for what lies between two positions."""
@@ -120,8 +130,8 @@ class Tail:
                 if not later:
                     self._end()
                     return
-                if self.seen == START:
-                    self.seen = START._replace(number=UNKNOWN)
+                if self.seen == START or (self._doubt and self.seen == self.covered):
+                    self.seen = self.seen._replace(number=UNKNOWN)
                 self._step(later[0])
                 continue
             name = layout.segment(self.writer, n)

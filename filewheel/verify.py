@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import Directory
+from filewheel.directory import Directory, read_settings
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Gap, Scanner, pad
 from filewheel.ledger import spans_of
-from filewheel.manifest import Manifest, Position, adopt, find_files, read_manifest
+from filewheel.manifest import Manifest, Position, adopt, find_files, read_checkpoint, read_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
 from filewheel.owner import holder
 from filewheel.quarantine import items
@@ -92,6 +92,7 @@ class _Verifier:
         keeper = holder(self._dir)
         for note in self._dir.notes:
             self._add("damage", layout.SETTINGS, 0, 0, note, "filewheel repair")
+        self._check_spares()
         manifest = read_manifest(self._disk, self._dir.seed, self._dir.path)
         if manifest.doubt:
             self._add(
@@ -122,6 +123,31 @@ class _Verifier:
         self._report.bytes += count
         if self._progress is not None:
             self._progress(self._report.bytes, self._total)
+
+    # -- spares ----------------------------------------------------------------------------------------------
+
+    def _check_spares(self) -> None:
+        """Look at what is read only when something else cannot be: found out then, it would be too late."""
+        try:
+            spare = read_settings(self._disk, layout.SETTINGS_COPY, self._dir.place(layout.SETTINGS_COPY))
+            what = "" if spare == self._dir.settings else "not the settings of this wheel"
+        except FileNotFoundError:
+            what = ""
+            self._add("note", layout.SETTINGS_COPY, 0, 0, "the file is missing", "filewheel repair")
+        except OSError as exc:
+            what = f"cannot be read: {exc.strerror or exc}"
+        except Damaged as exc:
+            what = exc.what
+        if what and not self._dir.notes:
+            self._add("damage", layout.SETTINGS_COPY, 0, 0, what, "filewheel repair")
+        # A crash, or a file system without hard links, may leave none.
+        try:
+            read_checkpoint(self._disk, layout.CHECKPOINT_OLD, self._dir.seed, self._dir.place(layout.CHECKPOINT_OLD))
+        except FileNotFoundError:
+            pass
+        except Damaged as exc:
+            # Nothing depends on it while the newer one verifies, and it goes with the next deal.
+            self._add("note", layout.CHECKPOINT_OLD, 0, 0, exc.what, "the next deal replaces it")
 
     # -- laps and slots --------------------------------------------------------------------------------------
 
@@ -203,7 +229,8 @@ class _Verifier:
             if n < covered.segment:
                 continue
             start = covered.offset if n == covered.segment else 0
-            at_start = n == 1 or writer in manifest.positions
+            # In doubt the position is an old one: the segments behind it may be covered, and removed.
+            at_start = n == 1 or (writer in manifest.positions and (n == covered.segment or not manifest.doubt))
             number = numbers.get(writer, covered.number if at_start else UNKNOWN)
             numbers[writer] = self._check_segment(layout.segment(writer, n), start, number)
 

@@ -284,3 +284,45 @@ def test_a_record_that_is_no_message_is_kept_aside_and_the_others_fire(
     with caplog.at_level(logging.ERROR):
         assert fire_all(wheel_dir, clock) == {b"before", b"after"}
     assert len(files(wheel_dir, "quarantine/*.bin")) == 1
+
+
+def test_a_damaged_copy_of_wheel_json_is_named_and_repaired_while_it_is_not_needed(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    make(wheel_dir, clock, dealt=True)
+    copy = wheel_dir / "wheel.json.copy"
+    for spoil in (lambda: flip(copy, 90), copy.unlink):
+        spoil()
+        (finding,) = verify(open_directory(wheel_dir, write=False), clock).damage
+        assert finding.name == "wheel.json.copy"
+        repair(open_directory(wheel_dir, write=True), clock)
+        assert_whole(wheel_dir)
+        assert copy.read_bytes() == (wheel_dir / "wheel.json").read_bytes()
+
+
+def test_a_damaged_checkpoint_old_is_noted_and_goes_with_the_next_deal(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    make(wheel_dir, clock, dealt=True)
+    flip(wheel_dir / "checkpoint.old", 90)
+    report = verify(open_directory(wheel_dir, write=False), clock)
+    assert [(f.kind, f.name) for f in report.findings] == [("note", "checkpoint.old")]
+    repair(open_directory(wheel_dir, write=True), clock)
+    assert not verify(open_directory(wheel_dir, write=False), clock).findings
+
+
+def test_segments_that_the_lost_checkpoint_had_covered_are_not_missed(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        keeper = Keeper(wheel_dir, clock=clock, background=False)
+        wheel.enqueue(b"a")
+        Deal(keeper._ledger, spread=True).run()
+        wheel.enqueue(b"b")
+        wheel._writer().rotate()
+        Deal(keeper._ledger, spread=True).run()
+        keeper.close()
+        wheel.enqueue(b"c")
+    assert [p.name[-10:] for p in files(wheel_dir, "journal/*")] == ["000002.log"]
+    flip(wheel_dir / "checkpoint", 90)
+    # The checkpoint before stands in the first segment, which is gone: its last frame lies in a slot.
+    assert {f.name for f in verify(open_directory(wheel_dir, write=False), clock).damage} == {"checkpoint"}
+    assert fire_all(wheel_dir, clock) == {b"a", b"b", b"c"}
+    assert files(wheel_dir, "quarantine/*") == []

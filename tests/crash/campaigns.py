@@ -9,7 +9,9 @@ import importlib
 
 from tests.crash.campaign import Campaign
 
-MODULES: list[str] = ["mutant", "fault", "fault_cli", "kill", "cut", "full", "model"]
+MODULES: list[str] = [
+    "mutant", "fault", "fault_cli", "kill", "cut", "full", "flip", "clock", "zones", "model",
+]  # fmt: skip
 
 
 def campaigns() -> list[Campaign]:
