@@ -31,7 +31,9 @@ LOOK_US = 250_000
 RETRY_US = 5 * US_PER_S
 BALLAST_BYTES = 2 << 20
 _BALLAST_BYTES_MIN = 64 << 10
+_BALLAST_BYTES_GOOD = 512 << 10  # XFS wants 256 KiB to make one file on a full disk
 _BALLAST_SHARE = 16
+_BALLAST_SHARE_MAX = 4
 _ROOM_BYTES = 64 << 10
 
 
@@ -132,11 +134,16 @@ class Housekeeper:
         return False
 
     def _keep_ballast(self) -> None:
-        """Reserve the ballast: a sixteenth of what is free, at most BALLAST_BYTES. It grows when more is free."""
+        """Reserve the ballast: a sixteenth of what is free, at most BALLAST_BYTES. It grows when more is free.
+
+        Where little is free it is half a mebibyte, or a quarter of it.
+        """
         if self._ballast_bytes >= BALLAST_BYTES:
             return
         try:
-            size = min(BALLAST_BYTES, self._disk.free_bytes() // _BALLAST_SHARE)
+            free = self._disk.free_bytes()
+            small = min(_BALLAST_BYTES_GOOD, free // _BALLAST_SHARE_MAX)
+            size = min(BALLAST_BYTES, max(small, free // _BALLAST_SHARE))
             if size < max(_BALLAST_BYTES_MIN, self._ballast_bytes + 1):
                 return
             fd = self._disk.open(layout.BALLAST, "rw")

@@ -22,7 +22,6 @@ from filewheel.disk import ForeignFile
 from filewheel.frame import Frame, Gap, Scanner
 from filewheel.manifest import START, Position
 
-_STUCK_LOOKS = 4
 UNKNOWN = -1
 """The number of the last frame of a journal whose beginning is gone and was forgotten."""
 
@@ -97,7 +96,6 @@ class Tail:
         """Where the segments that were read to their end do end."""
         self.flushed = covered
         """Everything below is known to be durable."""
-        self._stuck = 0
         self._doubt = doubt
         """`covered` comes from an older checkpoint than the last: what lay above it may be covered, and removed."""
 
@@ -145,7 +143,7 @@ class Tail:
                 return
             # A next segment exists: the writer is done with this one, or about to be (O2).
             free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)
-            yield from self._read(name, fd, dead=free, on_damage=on_damage)
+            yield from self._read(name, fd, dead=free, look_ahead=test_lock, on_damage=on_damage)
             if not free:
                 return
             self._handles.drop(name)
@@ -171,7 +169,10 @@ class Tail:
         self._disk.unlock(fd)
         return True
 
-    def _read(self, name: str, fd: int, *, dead: bool, on_damage: Callable[[Damage], None]) -> Iterator[Frame]:
+    def _read(
+        self, name: str, fd: int, *, dead: bool, look_ahead: bool, on_damage: Callable[[Damage], None]
+    ) -> Iterator[Frame]:
+        """Yield frames from where reading stands; in a live journal, `look_ahead` over what does not verify."""
         start = self.seen.offset
         size = self._disk.size(fd)
         seed = self._dir.seed(name)
@@ -181,10 +182,15 @@ class Tail:
 
         def proves(gap: Gap) -> bool:
             """Tell whether the frame after the gap proves that what is missing had been durable."""
-            after = next(iter(Scanner(pread, gap.end, size, seed, resync=False)), None)
-            return isinstance(after, Frame) and after.synced > self.seen.number
+            after = read_one(gap.end)
+            return after is not None and after.synced > self.seen.number and read_one(gap.offset) is None
 
-        scanner = Scanner(pread, start, size, seed, resync=dead or self._stuck >= _STUCK_LOOKS)
+        def read_one(offset: int) -> Frame | None:
+            """Read anew: the frame after a gap may be younger than the look that found nothing in its place."""
+            frame = next(iter(Scanner(pread, offset, size, seed, resync=False)), None)
+            return frame if isinstance(frame, Frame) else None
+
+        scanner = Scanner(pread, start, size, seed, resync=dead or look_ahead)
         gap: Gap | None = None
         for item in scanner:
             if isinstance(item, Gap):
@@ -194,15 +200,12 @@ class Tail:
                 continue
             self._judge(name, gap, item, on_damage)
             gap = None
-            self._stuck = 0
             self.seen = Position(self.seen.segment, item.end, item.number)
             yield item
         if dead:
             if gap is not None and not gap.blank:
                 on_damage(Damage(name, gap.offset, gap.end, gap.reason, proven=False))
             self.seen = Position(self.seen.segment, max(size, start), self.seen.number)
-        elif scanner.stopped and self._disk.pread(fd, 4, self.seen.offset).strip(b"\0"):
-            self._stuck += 1
 
     def _judge(self, name: str, gap: Gap | None, frame: Frame, on_damage: Callable[[Damage], None]) -> None:
         missing = 0 if self.seen.number == UNKNOWN else frame.missing_after(self.seen.number)

@@ -164,7 +164,7 @@ def test_a_ballast_that_was_made_with_little_room_grows_when_there_is_more(wheel
 
     with Keeper(wheel_dir, background=False, disk=Roomy) as keeper:
         keeper._housekeeper._keep_ballast()
-        assert (wheel_dir / "ballast").stat().st_size == free // 16
+        assert (wheel_dir / "ballast").stat().st_size == free // 4
         free = 1 << 30
         keeper._housekeeper._keep_ballast()
         assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES

@@ -13,6 +13,7 @@ from filewheel.message import US_PER_S
 from filewheel.timespec import parse_duration
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.campaigns import by_name, campaigns
+from tests.crash.mutant import table as mutant_table
 from tests.crash.report import as_json, markdown, shape, table, tried
 from tests.crash.runner import Run
 from tests.crash.shard import play
@@ -27,6 +28,7 @@ from tests.crash.shard import play
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the table as Markdown.")
 @click.option("--round", "again", metavar="NAME:NUMBER", help="Play one round again, and say what it found.")
 @click.option("--list", "list_", is_flag=True, help="Name the campaigns.")
+@click.option("--mutants", is_flag=True, help="Print the table of docs/mutants.md.")
 def main(
     budget: str,
     only: str,
@@ -36,11 +38,15 @@ def main(
     as_markdown: bool,
     again: str | None,
     list_: bool,
+    mutants: bool,
 ) -> None:
     """Try to break a wheel, for as long as the budget lets it. Exits 1 when something broke."""
     if list_:
         for campaign in campaigns():
             click.echo(f"{campaign.name:10} {campaign.title}")
+        return
+    if mutants:
+        click.echo(mutant_table())
         return
     if again is not None:
         raise SystemExit(play_again(again))

@@ -59,6 +59,32 @@ def run(command: list[str], variables: dict[str, str]) -> subprocess.CompletedPr
         return subprocess.CompletedProcess(command, -9, str(exc.stdout or ""), str(exc.stderr or ""))
 
 
+def table() -> str:
+    """Return the table of docs/mutants.md."""
+    rows = ["| rule | the protection | switched off, it is seen by | after |", "| --- | --- | --- | --- |"]
+    for m in MUTANTS:
+        rows.append(
+            f"| {m.rule} | {m.what} (`{m.name}`) | {seen_by(m.killer)} | {f'{m.states:,}' if m.states else ''} |"
+        )
+    return "\n".join(rows)
+
+
+def seen_by(killer: str) -> str:
+    """Say what a mutant falls to, for people."""
+    from tests.model.exhaustive import describe
+
+    kind, _, rest = killer.partition(" ")
+    if kind == "word":
+        return f"workload “{describe(int(rest))}”"
+    if kind == "race":
+        return f"race {rest}"
+    if kind == "seed":
+        return f"history {rest}"
+    if kind == "play":
+        return f"schedule {rest}"
+    return "test: " + killer.partition("::")[2].removeprefix("test_").replace("_", " ")
+
+
 CAMPAIGN = Campaign(
     name="mutant",
     title="every protection switched off, one at a time",

@@ -5,9 +5,11 @@ Each is swept: the power is cut at every one of its disk operations. The name is
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from tests.model.history import Result
+from tests.model.process import Killed
 from tests.model.stage import Stage
 from tests.model.sweep import Sweep
 
@@ -128,9 +130,13 @@ def snapshot_once(s: Stage) -> None:
 @script
 def live_skips(s: Stage) -> None:
     """A reader's two pages are of two moments: it sees a later frame, and zeros where an earlier one is now."""
-    s.put("A", 50)
-    s.put("A", 50)
-    s.put("A", 50)
+    live_skips_with(s, look_ahead=False)
+
+
+def live_skips_with(s: Stage, *, look_ahead: bool) -> None:
+    """Put two messages between the two pages of a keeper's read."""
+    for _ in range(3):
+        s.put("A", 50)
     s.claim()
 
     def more() -> None:
@@ -138,8 +144,27 @@ def live_skips(s: Stage) -> None:
         s.put("A", 0)
 
     s.when("mid_read", journal_of(s, "A"), more)
+    s.keep()._ledger._locks_tested_us = -1_000_000 if look_ahead else s.clock.run_us
     s.claim()
     s.claim()
+
+
+@script
+def no_second_look(s: Stage) -> None:
+    """The same, when the keeper looks ahead: what it missed was durable, says the later frame, and is there."""
+    live_skips_with(s, look_ahead=True)
+
+
+@script
+def no_sync_first(s: Stage) -> None:
+    """A keeper is killed when its checkpoint is in place and not durable; the next one believes it."""
+    for _ in range(12):
+        s.put("A", 90)
+    s.when("sync_dir", "^$", s.kill_keeper)
+    with contextlib.suppress(Killed):
+        s.deal()
+    s.keep()
+    s.put("A", 91)
 
 
 def journal_of(s: Stage, who: str) -> str:

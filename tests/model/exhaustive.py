@@ -111,6 +111,11 @@ BEGINNINGS = ("empty", "lived")
 COUNT = len(WORDS) * len(BEGINNINGS)
 
 
+def describe(number: int) -> str:
+    """Return workload `number` in words."""
+    return f"{BEGINNINGS[number // len(WORDS) % len(BEGINNINGS)]}: {', '.join(WORDS[number % len(WORDS)])}"
+
+
 def begin(scene: Scene, beginning: str) -> None:
     """Make the wheel that the workload starts from."""
     if beginning == "empty":
