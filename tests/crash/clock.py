@@ -223,6 +223,6 @@ CAMPAIGN = Campaign(
     name="clock",
     title="clocks that step, stop, leap and sleep",
     play=play,
-    share=0.04,
+    share=0.01,
     targets={"clock steps": 100_000},
 )

@@ -159,7 +159,7 @@ CAMPAIGN = Campaign(
     name="flip",
     title="flipped bits, truncations, blocks and files moved about",
     play=play,
-    share=0.12,
+    share=0.22,
     targets={"flips": 1_000_000},
     rig=listening,
 )

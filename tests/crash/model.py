@@ -13,9 +13,6 @@ from tests.crash.campaign import Campaign, Tally
 from tests.model import directed, exhaustive, races
 from tests.model.history import Result, run_history
 
-PASSES = 4
-"""How often the small workloads are gone through; from the second time on with more states of each moment."""
-
 
 def counted(tally: Tally, what: str, run: Callable[[], Result | None]) -> None:
     """Run something on the model, and count its states."""
@@ -46,8 +43,12 @@ def play_race(number: int, tally: Tally, rig: Any) -> None:
 
 def play_word(number: int, tally: Tally, rig: Any) -> None:
     """Play one small workload."""
-    turn, word = divmod(number, exhaustive.COUNT)
-    counted(tally, "workloads", lambda: exhaustive.play(word, limit=24 if turn == 0 else 100))
+    counted(tally, "workloads", lambda: exhaustive.play(number))
+
+
+def play_longer(number: int, tally: Tally, rig: Any) -> None:
+    """Play one longer workload."""
+    counted(tally, "workloads", lambda: exhaustive.play_longer(number))
 
 
 def play_script(number: int, tally: Tally, rig: Any) -> None:
@@ -62,9 +63,9 @@ CAMPAIGNS = [
         name="word",
         title="modelled power cuts: every workload of up to three operations",
         play=play_word,
-        share=0.12,
-        targets={},
-        rounds=exhaustive.COUNT * PASSES,
+        share=0.08,
+        targets={"workloads": exhaustive.COUNT},
+        rounds=exhaustive.COUNT,
         short=20,
     ),
     Campaign(
@@ -77,17 +78,24 @@ CAMPAIGNS = [
         short=len(directed.SCRIPTS),
     ),
     Campaign(
+        name="longer",
+        title="modelled power cuts: longer workloads, at random",
+        play=play_longer,
+        share=0.08,
+        targets={},
+    ),
+    Campaign(
         name="race",
         title="modelled power cuts: races",
         play=play_race,
-        share=0.12,
+        share=0.17,
         targets={},
     ),
     Campaign(
         name="model",
         title="modelled power cuts: random histories, I/O errors, full disks, kills",
         play=play_history,
-        share=0.35,
+        share=0.17,
         targets={"crash states": 4_000_000},
     ),
 ]

@@ -8,7 +8,9 @@ operation of the last operation only: the others are the last of a shorter word.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -131,6 +133,22 @@ def begin(scene: Scene, beginning: str) -> None:
     stage.claim(1)
     stage.ack(durable=True)
     stage.close_keeper()
+
+
+def play_longer(number: int, *, limit: int = 40, deep: float = 0.15) -> Result:
+    """Play a random workload of four to nine operations, watched from the first; what has no object is left out."""
+    rng = random.Random(f"longer {number}")
+    beginning = rng.choice(BEGINNINGS)
+    word = [rng.choice(NAMES) for _ in range(rng.randrange(4, 10))]
+
+    def script(stage: Stage) -> None:
+        scene = Scene(stage)
+        begin(scene, beginning)
+        for name in word:
+            with contextlib.suppress(NothingToDo):
+                OPERATIONS[name](scene)
+
+    return Sweep(number, limit=limit, deep=deep).play(script, name=f"{beginning}: {', '.join(word)}")
 
 
 def play(number: int, *, limit: int = 24, deep: float = 0.15) -> Result | None:
