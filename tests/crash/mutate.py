@@ -2,7 +2,7 @@
 
 A mutant is a change of source text (mutants.py). `install` puts it into the module as it is imported, in this process
 only; nothing on disk changes. As a pytest plugin (`-p tests.crash.mutate`) it takes the mutant's name from
-FILEWHEEL_MUTANT, before anything of the library is imported.
+FILEWHEEL_MUTANT, before anything of the library is imported; so does any campaign.
 Invariant: a text that does not stand in its module exactly once is an error: a mutant is never silently no mutant.
 """
 

@@ -1,4 +1,4 @@
-"""What a run of campaigns came to: a table for people, Markdown for the docs, JSON for programs."""
+"""What a run of campaigns came to: JSON for programs, and from it a table for people and Markdown for the docs."""
 
 from __future__ import annotations
 
@@ -6,42 +6,18 @@ import os
 import platform
 import subprocess
 import time
+from collections import Counter
 from typing import Any
 
-from tests.crash.campaign import Tally
+from tests.crash.campaign import Campaign, Tally
 from tests.crash.runner import REPO, Outcome
 
-
-def tried(tally: Tally) -> str:
-    """Return what was tried, in words: "10,482 kills, 301,220 acknowledged"."""
-    counts = {k: n for k, n in tally.counts.items() if k != "rounds"}
-    return ", ".join(f"{n:,} {what}" for what, n in counts.items()) or "nothing"
+Data = dict[str, Any]
+TOTALS = ("crash states", "kills", "power cuts", "times full", "points", "flips", "fuzzed inputs", "mutants killed")
+"""What is added up over all campaigns."""
 
 
-def found(outcome: Outcome) -> str:
-    """Return what a campaign found, in a few words."""
-    if outcome.missing is not None:
-        return f"skipped: {outcome.missing}"
-    return str(len(outcome.tally.violations))
-
-
-def table(outcomes: list[Outcome]) -> str:
-    """Return the table that a terminal shows."""
-    rows = [("campaign", "seconds", "violations", "tried")]
-    rows += [(o.campaign.title, f"{o.seconds:.0f}", found(o), tried(o.tally)) for o in outcomes]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows)
-
-
-def markdown(outcomes: list[Outcome]) -> str:
-    """Return the table as docs/guarantees.md carries it."""
-    rows = ["| what was done to it | tried | violations | minutes |", "| --- | --- | --- | --- |"]
-    for o in outcomes:
-        rows.append(f"| {o.campaign.title} | {tried(o.tally)} | {found(o)} | {o.seconds / 60:.1f} |")
-    return "\n".join(rows)
-
-
-def as_json(outcomes: list[Outcome], *, budget_s: float, seed: int, jobs: int) -> dict[str, Any]:
+def as_data(outcomes: list[Outcome], *, budget_s: float, seed: int, jobs: int) -> Data:
     """Return everything as plain data."""
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -56,7 +32,7 @@ def as_json(outcomes: list[Outcome], *, budget_s: float, seed: int, jobs: int) -
                 "title": o.campaign.title,
                 "seconds": round(o.seconds, 1),
                 "missing": o.missing,
-                "counts": dict(o.tally.counts),
+                "counts": in_order(o.campaign, o.tally),
                 "targets_60_min": o.campaign.targets,
                 "skipped": dict(o.tally.skipped),
                 "violations": [{"round": v.round, "text": v.text, "again": v.again} for v in o.tally.violations],
@@ -64,6 +40,51 @@ def as_json(outcomes: list[Outcome], *, budget_s: float, seed: int, jobs: int) -
             for o in outcomes
         ],
     }
+
+
+def in_order(campaign: Campaign, tally: Tally) -> dict[str, int]:
+    """Return the counts, what the campaign is about first."""
+    names = sorted(tally.counts, key=lambda name: (name not in campaign.targets, name not in TOTALS, name))
+    return {name: tally.counts[name] for name in names}
+
+
+def words(counts: dict[str, int]) -> str:
+    """Return counts in words: "10,482 kills, 301,220 acknowledged"."""
+    return ", ".join(f"{n:,} {what}" for what, n in counts.items() if what != "rounds") or "nothing"
+
+
+def found(campaign: Data) -> str:
+    """Return what a campaign found, in a few words."""
+    if campaign["missing"] is not None:
+        return f"skipped: {campaign['missing']}"
+    return str(len(campaign["violations"]))
+
+
+def total(data: Data) -> str:
+    """Return what was tried in all."""
+    counts: Counter[str] = Counter()
+    for campaign in data["campaigns"]:
+        counts.update({k: n for k, n in campaign["counts"].items() if k in TOTALS})
+    violations = sum(len(c["violations"]) for c in data["campaigns"])
+    return f"{words({k: counts[k] for k in TOTALS if counts[k]})}; {violations} violations"
+
+
+def table(data: Data) -> str:
+    """Return the table that a terminal shows."""
+    rows = [("campaign", "seconds", "violations", "tried")]
+    rows += [(c["title"], f"{c['seconds']:.0f}", found(c), words(c["counts"])) for c in data["campaigns"]]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in rows]
+    return "\n".join([*lines, f"in all: {total(data)}"])
+
+
+def markdown(data: Data) -> str:
+    """Return the table as docs/guarantees.md carries it."""
+    rows = ["| what was done to it | tried | violations | minutes |", "| --- | --- | --- | --- |"]
+    rows += [
+        f"| {c['title']} | {words(c['counts'])} | {found(c)} | {c['seconds'] / 60:.1f} |" for c in data["campaigns"]
+    ]
+    return "\n".join(rows)
 
 
 def shape() -> str:

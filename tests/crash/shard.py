@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+import tests.crash.mutate  # noqa: F401  a mutant goes in before the library is imported
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.campaigns import by_name
 
