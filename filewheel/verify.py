@@ -21,7 +21,7 @@ from filewheel.manifest import Manifest, Position, adopt, find_files, read_check
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
 from filewheel.owner import holder
 from filewheel.quarantine import items
-from filewheel.record import ID, sort_out, split, unpack_put
+from filewheel.record import ID, records_of, unpack_put
 from filewheel.tail import UNKNOWN
 from filewheel.window import Span
 
@@ -195,7 +195,7 @@ class _Verifier:
         if self._disk.pread(fd, padding, frame.end - padding).strip(b"\0"):
             self._add("note", name, frame.end - padding, frame.end, "padding that is not zero; it costs nothing")
         try:
-            puts, drops = sort_out(split(frame.body))
+            puts, drops = records_of(frame)
             for put in puts:
                 unpack_put(put)
         except Damaged as exc:
