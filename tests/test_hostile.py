@@ -173,3 +173,15 @@ def test_counting_topics_goes_on_behind_a_message_with_a_field_that_is_none(whee
         put = a_put(an_id(NOW_S + 9))
         wheel._writer().append([put[:-4] + b"\xa1\xff" + put[-3:]], 1)  # a topic that is not UTF-8
         assert wheel.topics() == {"": 1}
+
+
+def test_a_foreign_segment_with_the_largest_number_keeps_nobody_busy_with_counting(wheel: Wheel) -> None:
+    with wheel:
+        id_ = wheel.enqueue(b"good", at=LATER)
+        journal = Path(wheel.path) / "journal"
+        for writer in ("AAAAAAAA", id_.writer):
+            (journal / f"{writer}-999999999999.log").write_bytes(b"nonsense")
+    with within(1):
+        keep(wheel)
+    with Wheel(wheel.path, clock=StillClock()) as again:
+        assert [m.payload for m in again.list()] == [b"good"]
