@@ -64,7 +64,7 @@ class Snapshot:
     def _take(self) -> None:
         for _ in range(_TRIES):
             before = self._dir.disk.identity(layout.CHECKPOINT)
-            self.manifest = read_manifest(self._dir.disk, self._dir.seed, self._dir.path)
+            self.manifest = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
             try:
                 self.journals = list(self._journal_spans())
             except FileNotFoundError:
@@ -152,7 +152,7 @@ class Snapshot:
 
     def _reread(self, missing: list[Span]) -> bool:
         """Learn what became of files that have gone: expired, or a lap that was opened into its seconds."""
-        newer = read_manifest(self._dir.disk, self._dir.seed, self._dir.path)
+        newer = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
         if newer.deal == self.manifest.deal:
             # Expired since the last deal: everything in it is finished.
             for span in missing:
