@@ -89,7 +89,7 @@ class Dissector:
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
         self._disk = directory.disk
-        self._manifest: Manifest = read_manifest(self._disk, directory.seed, directory.path)
+        self._manifest: Manifest = read_manifest(self._disk, directory.seed, directory.settings.lap_of, directory.path)
 
     # -- what there is -------------------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from filewheel.errors import Damaged
 from filewheel.frame import Frame, Scanner
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position
-from filewheel.message import US_PER_S, due_of, id_after
-from filewheel.record import ID, PUT_PREFIX, sort_out, split
+from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
+from filewheel.record import ID, PUT_PREFIX, records_of
 from filewheel.tail import Damage, Tail
 
 Files = tuple[set[int], set[int]]
@@ -45,10 +45,10 @@ class Cut:
         """Add a frame's records. Raises Damaged when they make no sense."""
         self.size_bytes += frame.end - frame.offset
         self.records += frame.puts + frame.drops
-        if not frame.puts and frame.drops:
+        if not frame.puts and frame.drops and frame.last < ID_LIMIT:
             self.drop_frames.append(frame)
             return
-        puts, drops = sort_out(split(frame.body))
+        puts, drops = records_of(frame)
         self.puts += puts
         for drop in drops:
             self.drops[drop[ID]] = drop[20]
@@ -153,7 +153,7 @@ def frames_of(ledger: Ledger, tail: Tail, start: Position, limit: Position) -> I
 def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
     """Part a frame into puts and drops; one that makes no sense holds none (`take_cut` puts it aside)."""
     try:
-        return sort_out(split(frame.body))
+        return records_of(frame)
     except Damaged:
         return [], []
 

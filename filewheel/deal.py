@@ -360,7 +360,7 @@ class Deal:
         self._done.left_bytes = ledger.undealt_bytes
 
     def _unlink_segments(self, tail: Tail, position: Position, *, ended: bool) -> None:
-        for n in range(tail.covered.segment, position.segment):
+        for n in [n for n in tail.ends if tail.covered.segment <= n < position.segment]:
             self._ledger.unlink_file(layout.segment(tail.writer, n))
             tail.ends.pop(n, None)
         tail.covered = position

@@ -14,7 +14,7 @@ from filewheel.frame import Frame
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S, id_floor
 from filewheel.ready import Ready
-from filewheel.record import CANCELLED, ID, pack_drop, sort_out, split
+from filewheel.record import CANCELLED, ID, pack_drop, records_of
 from filewheel.window import Budget
 
 AHEAD_US = 1 * US_PER_S
@@ -43,7 +43,7 @@ class Head:
         near = frame.first < frontier
         if not near and not (frame.drops and self.ready.roots):
             return
-        puts, drops = sort_out(split(frame.body))
+        puts, drops = records_of(frame)
         if drops:
             self._drop(drops, frontier)
         if near:

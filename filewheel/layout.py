@@ -22,6 +22,8 @@ from __future__ import annotations
 import re
 import zlib
 
+from filewheel.message import DUE_LIMIT_US, US_PER_S
+
 SETTINGS = "wheel.json"
 SETTINGS_COPY = "wheel.json.copy"
 LOCK = "keeper.lock"
@@ -33,6 +35,13 @@ BALLAST = "ballast"
 JOURNAL = "journal"
 LAPS = "laps"
 QUARANTINE = "quarantine"
+
+SECOND_END = DUE_LIMIT_US // US_PER_S
+"""No message is due in this second, or later: a name with a larger number is not ours."""
+SLOTS_MIN = 60
+"""Seconds in the shortest lap."""
+LAP_END = SECOND_END // SLOTS_MIN
+SEGMENT_END = 10**12
 
 _WRITER = "[0-9A-HJKMNP-TV-Z]{8}"
 _SEGMENT = re.compile(f"({_WRITER})-([0-9]{{6,12}})\\.log")
@@ -60,6 +69,11 @@ def parse_segment(last: str) -> tuple[str, int] | None:
     return None
 
 
+def is_writer(text: str) -> bool:
+    """Tell whether a writer can have this name."""
+    return re.fullmatch(_WRITER, text) is not None
+
+
 def is_segment_tmp(last: str) -> bool:
     """Tell whether this is the name of a segment that was being made."""
     return _SEGMENT_TMP.fullmatch(last) is not None
@@ -83,18 +97,23 @@ def slot(lap: int, second: int) -> str:
 def parse_lap_file(last: str) -> int | None:
     """Read the lap from the last part of a lap file's name."""
     match = _LAP_FILE.fullmatch(last)
-    return int(match[1]) if match else None
+    return _below(match[1], LAP_END) if match else None
 
 
 def parse_lap_dir(last: str) -> int | None:
     """Read the lap from the last part of a lap directory's name."""
-    return int(last) if _LAP_DIR.fullmatch(last) else None
+    return _below(last, LAP_END) if _LAP_DIR.fullmatch(last) else None
 
 
 def parse_slot(last: str) -> int | None:
     """Read the second from the last part of a slot's name."""
     match = _SLOT.fullmatch(last)
-    return int(match[1]) if match else None
+    return _below(match[1], SECOND_END) if match else None
+
+
+def _below(digits: str, end: int) -> int | None:
+    number = int(digits)
+    return number if number < end else None
 
 
 def seed(salt: bytes, name: str) -> int:

@@ -76,7 +76,7 @@ class Ledger:
         with self.lock:
             # R1: what a dead keeper left in the page cache only must not be relied on.
             self.disk.sync_all()
-            self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.path)
+            self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.settings.lap_of, self.dir.path)
             self._remove(layout.CHECKPOINT_TMP)
             self._sweep_journal()
             found = find_files(self.disk, self.dir.settings.lap_of)

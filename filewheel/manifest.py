@@ -24,9 +24,14 @@ from filewheel import layout
 from filewheel.disk import SCARCE, Disk
 from filewheel.errors import Damaged
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, Scanner, seal
+from filewheel.message import ID_BYTES, ID_LIMIT
 
+_COUNT_END = 1 << 62
+_LENGTH_END = 1 << 44
+"""Longer than any file system's longest file that a wheel could fill."""
 _CHECKPOINT_BYTES_MAX = HEADER_BYTES + BODY_BYTES_MAX
 Seeds = Callable[[str], int]
+LapOf = Callable[[int], int]
 
 
 class Position(NamedTuple):
@@ -76,16 +81,23 @@ class Found:
     dirs: set[int] = field(default_factory=set)
 
 
-def find_files(disk: Disk, lap_of: Callable[[int], int]) -> Found:
+def lap_end(lap_of: LapOf) -> int:
+    """Return the first lap that is later than any due."""
+    return lap_of(layout.SECOND_END - 1) + 1
+
+
+def find_files(disk: Disk, lap_of: LapOf) -> Found:
     """List the lap and slot files of a wheel, whatever the manifest says. Foreign names are passed over."""
     found = Found()
+    end = lap_end(lap_of)
     for last in disk.listdir(layout.LAPS):
         lap = layout.parse_lap_file(last)
         if lap is not None:
-            found.laps.add(lap)
+            if lap < end:
+                found.laps.add(lap)
             continue
         lap = layout.parse_lap_dir(last)
-        if lap is None:
+        if lap is None or lap >= end:
             continue
         with contextlib.suppress(OSError):
             inside = disk.listdir(layout.lap_dir(lap))
@@ -95,7 +107,7 @@ def find_files(disk: Disk, lap_of: Callable[[int], int]) -> Found:
     return found
 
 
-def adopt(manifest: Manifest, disk: Disk, found: Found, lap_of: Callable[[int], int]) -> None:
+def adopt(manifest: Manifest, disk: Disk, found: Found, lap_of: LapOf) -> None:
     """Without a manifest to trust, take every file at its full size. Loses nothing."""
     manifest.laps = {lap: _size(disk, layout.lap_file(lap)) for lap in found.laps}
     manifest.slots = {s: _size(disk, layout.slot(lap_of(s), s)) for s in found.slots}
@@ -129,21 +141,53 @@ def _flat(lengths: dict[int, int]) -> list[int]:
     return [number for pair in sorted(lengths.items()) for number in pair]
 
 
-def decode(frame: Frame, path: str) -> Manifest:
-    """Read a manifest from the checkpoint's frame."""
+def decode(frame: Frame, path: str, laps_end: int = layout.LAP_END) -> Manifest:
+    """Read a manifest from the checkpoint's frame. Raises Damaged when it is none that could have been written."""
     try:
         fields = msgpack.unpackb(frame.body)
-        laps, slots, ids = fields["laps"], fields["slots"], fields["unmatched"]
+        keeper, ids = fields["keeper"], fields["unmatched"]
+        if type(keeper) is not str or (keeper and not layout.is_writer(keeper)):
+            raise ValueError(f"{keeper!r} is not a writer")
+        if type(ids) is not bytes or len(ids) % ID_BYTES:
+            raise ValueError("the dropped ids are not ids")
+        unmatched = [ids[i : i + ID_BYTES] for i in range(0, len(ids), ID_BYTES)]
+        if unmatched and max(unmatched) >= ID_LIMIT:
+            raise ValueError("a dropped id has a due that no message can have")
         return Manifest(
-            deal=int(fields["deal"]),
-            keeper=str(fields["keeper"]),
-            positions={str(w): Position(*map(int, p)) for w, p in fields["positions"].items()},
-            laps=dict(zip(laps[::2], laps[1::2], strict=True)),
-            slots=dict(zip(slots[::2], slots[1::2], strict=True)),
-            unmatched=[ids[i : i + 16] for i in range(0, len(ids), 16)],
+            deal=_number(fields["deal"], 0, _COUNT_END),
+            keeper=keeper,
+            positions={_writer(w): _position(*p) for w, p in fields["positions"].items()},
+            laps=_lengths(fields["laps"], laps_end),
+            slots=_lengths(fields["slots"], layout.SECOND_END),
+            unmatched=unmatched,
         )
     except Exception as exc:
         raise Damaged(f"not a checkpoint: {exc!r}", path=path) from exc
+
+
+def _number(value: object, start: int, end: int) -> int:
+    if type(value) is int and start <= value < end:
+        return value
+    raise ValueError(f"{value!r} is not a number from {start} to below {end}")
+
+
+def _writer(value: object) -> str:
+    if type(value) is str and layout.is_writer(value):
+        return value
+    raise ValueError(f"{value!r} is not a writer")
+
+
+def _position(segment: object, offset: object, number: object) -> Position:
+    # A frame's number is as its header says, and -1 where a journal's beginning was gone (tail.UNKNOWN).
+    return Position(
+        _number(segment, 0, layout.SEGMENT_END), _number(offset, 0, _LENGTH_END), _number(number, -1, 1 << 64)
+    )
+
+
+def _lengths(flat: list[object], end: int) -> dict[int, int]:
+    keys = [_number(n, 0, end) for n in flat[::2]]
+    lengths = [_number(n, 0, _LENGTH_END) for n in flat[1::2]]
+    return dict(zip(keys, lengths, strict=True))
 
 
 def prepare_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
@@ -177,12 +221,12 @@ def write_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
     place_manifest(disk)
 
 
-def read_manifest(disk: Disk, seeds: Seeds, path: str) -> Manifest:
+def read_manifest(disk: Disk, seeds: Seeds, lap_of: LapOf, path: str) -> Manifest:
     """Read the newest manifest that verifies; `.doubt` says why when it is not the newest one written."""
     doubt = ""
     for name in (layout.CHECKPOINT, layout.CHECKPOINT_OLD):
         try:
-            manifest = read_checkpoint(disk, name, seeds, f"{path}/{name}")
+            manifest = read_checkpoint(disk, name, seeds, lap_of, f"{path}/{name}")
         except FileNotFoundError:
             doubt = doubt or f"{path}/{name}: missing"
             continue
@@ -194,7 +238,7 @@ def read_manifest(disk: Disk, seeds: Seeds, path: str) -> Manifest:
     return Manifest(doubt=doubt)
 
 
-def read_checkpoint(disk: Disk, name: str, seeds: Seeds, path: str) -> Manifest:
+def read_checkpoint(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, path: str) -> Manifest:
     """Read one checkpoint file. Raises FileNotFoundError, or Damaged when it does not verify."""
     try:
         fd = disk.open(name, "r")
@@ -208,7 +252,7 @@ def read_checkpoint(disk: Disk, name: str, seeds: Seeds, path: str) -> Manifest:
         end = min(disk.size(fd), _CHECKPOINT_BYTES_MAX)
         for item in Scanner(lambda size, offset: disk.pread(fd, size, offset), 0, end, seeds(layout.CHECKPOINT)):
             if isinstance(item, Frame):
-                return decode(item, path)
+                return decode(item, path, lap_end(lap_of))
             break
     except OSError as exc:
         raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc

@@ -32,6 +32,8 @@ DUE_LIMIT_US = 288_000_000_000_000_000
 """No id has a due from here on; some way below 2**58, so that the end of a second or a lap still fits in an id."""
 
 ID_MIN = bytes(ID_BYTES)
+ID_LIMIT = (DUE_LIMIT_US << 6).to_bytes(8, "big") + bytes(8)
+"""No message has an id from here on."""
 ID_END = b"\xff" * ID_BYTES
 """Above every id: no due is that late."""
 

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 import msgpack
 
 from filewheel.errors import Damaged
-from filewheel.message import Message, MessageId
+from filewheel.frame import Frame
+from filewheel.message import DEAD_US, ID_LIMIT, Message, MessageId, id_floor
 
 PUT = 1
 DROP = 2
@@ -25,6 +26,9 @@ PUT_PREFIX = b"\x98\x01\xc4\x10"
 DROP_PREFIX = b"\x93\x02\xc4\x10"
 ID = slice(4, 20)
 _NIL = 0xC0
+_COUNT_END = (1 << 64) - 1
+"""One more can still be packed."""
+_DEAD_FLOOR = id_floor(DEAD_US)
 
 ACKED = 1
 CANCELLED = 2
@@ -118,6 +122,21 @@ def sort_out(records: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     return puts, drops
 
 
+def records_of(frame: Frame) -> tuple[list[bytes], list[bytes]]:
+    """Return a frame's puts and its drops.
+
+    Raises Damaged when they make no sense, do not lie where the header says, or are due later than anything can be:
+    readers skip frames by their headers and count with dues, and would lose their way.
+    """
+    puts, drops = sort_out(split(frame.body))
+    for records in (puts, drops):
+        if records and (min(records)[ID] < frame.first or max(records)[ID] > frame.last):
+            raise Damaged("the header does not fit the records")
+    if frame.last >= ID_LIMIT and (puts or drops):
+        raise Damaged("an id has a due that no message can have")
+    return puts, drops
+
+
 def has_root(put: bytes) -> bool:
     """Tell whether a put has moved before (one byte to look at)."""
     return put[20] != _NIL
@@ -133,6 +152,7 @@ def unpack_put(record: bytes) -> Message:
 
     Raises Damaged when the fields are not those of a put.
     """
+    wrong = "a field has the wrong type"
     try:
         kind, id_, root, enqueued_us, attempt, topic, headers, payload = msgpack.unpackb(record)
         if (
@@ -144,18 +164,22 @@ def unpack_put(record: bytes) -> Message:
             and (root is None or (type(root) is bytes and len(root) == 16))
             and (not headers or all(type(v) is str for kv in headers.items() for v in kv))
         ):
-            return Message(
-                MessageId(id_),
-                payload,
-                topic,
-                headers,
-                attempt,
-                enqueued_us,
-                None if root is None else MessageId(root),
-            )
+            wrong = "a value that no message has"
+            # A dead letter is one that was due once, as its root says.
+            was_due = (id_ if root is None else root) < _DEAD_FLOOR
+            if was_due and id_ < ID_LIMIT and enqueued_us >= 0 and 0 <= attempt < _COUNT_END:
+                return Message(
+                    MessageId(id_),
+                    payload,
+                    topic,
+                    headers,
+                    attempt,
+                    enqueued_us,
+                    None if root is None else MessageId(root),
+                )
     except Exception as exc:
         raise Damaged(f"a record that is not a message: {exc!r}") from exc
-    raise Damaged("a record that is not a message: a field has the wrong type")
+    raise Damaged(f"a record that is not a message: {wrong}")
 
 
 def unpack_drop(record: bytes) -> tuple[MessageId, str]:

@@ -23,7 +23,7 @@ from filewheel.ledger import Ledger, spans_of
 from filewheel.manifest import write_manifest
 from filewheel.message import ID_END, ID_MIN
 from filewheel.owner import Owner
-from filewheel.record import sort_out, split
+from filewheel.record import records_of
 from filewheel.slot import frames
 from filewheel.tail import Damage
 from filewheel.verify import Finding, verify
@@ -144,7 +144,7 @@ def _read_all(ledger: Ledger, span: Span) -> tuple[set[bytes], set[bytes], list[
         ):
             if isinstance(item, Frame):
                 try:
-                    found, dropped = sort_out(split(item.body))
+                    found, dropped = records_of(item)
                 except Damaged as exc:
                     bad.append(Damage(span.name, item.offset, item.end, exc.what, proven=True))
                     continue

@@ -21,8 +21,8 @@ from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Gap, Scanner
 from filewheel.ledger import spans_of
 from filewheel.manifest import Position, adopt, find_files, read_manifest
-from filewheel.message import DEAD_US, ID_MIN, US_PER_S, Message, due_of, id_floor
-from filewheel.record import ID, sort_out, split, unpack_put
+from filewheel.message import DEAD_US, ID_LIMIT, ID_MIN, US_PER_S, Message, due_of, id_floor
+from filewheel.record import ID, records_of, unpack_put
 from filewheel.slot import slot_name
 from filewheel.tail import Damage, Handles
 from filewheel.window import MISSING, Budget, Span, read_window
@@ -64,7 +64,7 @@ class Snapshot:
     def _take(self) -> None:
         for _ in range(_TRIES):
             before = self._dir.disk.identity(layout.CHECKPOINT)
-            self.manifest = read_manifest(self._dir.disk, self._dir.seed, self._dir.path)
+            self.manifest = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
             try:
                 self.journals = list(self._journal_spans())
             except FileNotFoundError:
@@ -152,7 +152,7 @@ class Snapshot:
 
     def _reread(self, missing: list[Span]) -> bool:
         """Learn what became of files that have gone: expired, or a lap that was opened into its seconds."""
-        newer = read_manifest(self._dir.disk, self._dir.seed, self._dir.path)
+        newer = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
         if newer.deal == self.manifest.deal:
             # Expired since the last deal: everything in it is finished.
             for span in missing:
@@ -217,7 +217,7 @@ class Snapshot:
 
         Cost: one reading of the undealt journals, and of the frames that may hold one of the ids.
         """
-        wanted = sorted(set(ids))
+        wanted = sorted(i for i in set(ids) if i < ID_LIMIT)
         puts: dict[bytes, bytes] = {}
         drops = set(self.manifest.unmatched)
         for span in self._spans_for(wanted):
@@ -226,7 +226,7 @@ class Snapshot:
                 if at == len(wanted) or wanted[at] > frame.last:
                     continue
                 try:
-                    found, dropped = sort_out(split(frame.body))
+                    found, dropped = records_of(frame)
                 except Damaged as exc:
                     self._note(span, Gap(frame.offset, frame.end, exc.what))
                     continue

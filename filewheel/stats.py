@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import msgpack
-
 from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.errors import Damaged
@@ -22,7 +20,7 @@ from filewheel.ledger import spans_of
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor, to_datetime
 from filewheel.owner import holder
 from filewheel.quarantine import items
-from filewheel.record import ID, sort_out, split
+from filewheel.record import ID, records_of
 from filewheel.snapshot import DEAD_FLOOR, Snapshot
 from filewheel.window import Span
 
@@ -115,7 +113,7 @@ class _Counter:
 def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
     """Part a frame into puts and drops; one that makes no sense holds none."""
     try:
-        return sort_out(split(frame.body))
+        return records_of(frame)
     except Damaged:
         return [], []
 
@@ -179,11 +177,10 @@ def histogram_of(directory: Directory, snapshot: Snapshot, edges_us: Sequence[in
 
 
 def topics_of(snapshot: Snapshot, progress: Progress | None = None) -> dict[str, int]:
-    """Count a snapshot by topic: this one reads every message."""
+    """Count a snapshot by topic: this one reads every message, and the snapshot notes what is none."""
     counts: dict[str, int] = {}
-    for n, put in enumerate(snapshot.puts()):
-        topic = msgpack.unpackb(put)[5]
-        counts[topic] = counts.get(topic, 0) + 1
+    for n, message in enumerate(snapshot.messages()):
+        counts[message.topic] = counts.get(message.topic, 0) + 1
         if progress is not None and n % 4096 == 0:
             progress(n)
     return counts

@@ -101,7 +101,8 @@ class Tail:
 
     def spans(self, start: Position, end: Position) -> Iterator[tuple[int, str, int, int]]:
         """Yield (segment, its name, from, to) for what lies between two positions."""
-        for n in range(start.segment, end.segment + 1):
+        # By what was read, not by counting: a foreign segment may bear any number.
+        for n in sorted(n for n in {*self.ends, end.segment} if start.segment <= n <= end.segment):
             low = start.offset if n == start.segment else 0
             high = end.offset if n == end.segment else self.ends.get(n, 0)
             if high > low:

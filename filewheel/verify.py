@@ -21,7 +21,7 @@ from filewheel.manifest import Manifest, Position, adopt, find_files, read_check
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
 from filewheel.owner import holder
 from filewheel.quarantine import items
-from filewheel.record import ID, sort_out, split, unpack_put
+from filewheel.record import ID, records_of, unpack_put
 from filewheel.tail import UNKNOWN
 from filewheel.window import Span
 
@@ -69,10 +69,13 @@ def verify(directory: Directory, clock: Clock = SYSTEM_CLOCK, progress: Progress
     """
     try:
         for _ in range(_TRIES):
-            deal = read_manifest(directory.disk, directory.seed, directory.path).deal
+            deal = read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path).deal
             report = _Verifier(directory, clock, progress).run()
             # Beside a running keeper files come and go while they are being read: what is damaged stays so.
-            if not report.damage or deal == read_manifest(directory.disk, directory.seed, directory.path).deal:
+            if (
+                not report.damage
+                or deal == read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path).deal
+            ):
                 break
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
@@ -93,7 +96,7 @@ class _Verifier:
         for note in self._dir.notes:
             self._add("damage", layout.SETTINGS, 0, 0, note, "filewheel repair")
         self._check_spares()
-        manifest = read_manifest(self._disk, self._dir.seed, self._dir.path)
+        manifest = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
         if manifest.doubt:
             self._add(
                 "damage", layout.CHECKPOINT, 0, 0, manifest.doubt,
@@ -142,7 +145,13 @@ class _Verifier:
             self._add("damage", layout.SETTINGS_COPY, 0, 0, what, "filewheel repair")
         # A crash, or a file system without hard links, may leave none.
         try:
-            read_checkpoint(self._disk, layout.CHECKPOINT_OLD, self._dir.seed, self._dir.place(layout.CHECKPOINT_OLD))
+            read_checkpoint(
+                self._disk,
+                layout.CHECKPOINT_OLD,
+                self._dir.seed,
+                self._dir.settings.lap_of,
+                self._dir.place(layout.CHECKPOINT_OLD),
+            )
         except FileNotFoundError:
             pass
         except Damaged as exc:
@@ -181,7 +190,7 @@ class _Verifier:
 
     def _has_gone(self, span: Span) -> bool:
         """Tell whether a file that the manifest names has been expired, or dealt on, since."""
-        newer = read_manifest(self._disk, self._dir.seed, self._dir.path)
+        newer = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
         low, _ = _range_of(self._dir, span)
         if span.name not in {s.name for s in spans_of(self._dir, newer, ID_MIN, ID_END)}:
             return True
@@ -195,7 +204,7 @@ class _Verifier:
         if self._disk.pread(fd, padding, frame.end - padding).strip(b"\0"):
             self._add("note", name, frame.end - padding, frame.end, "padding that is not zero; it costs nothing")
         try:
-            puts, drops = sort_out(split(frame.body))
+            puts, drops = records_of(frame)
             for put in puts:
                 unpack_put(put)
         except Damaged as exc:

@@ -33,7 +33,7 @@ from filewheel.ids import Ids
 from filewheel.journal import Entropy, Journal
 from filewheel.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.manifest import Position
-from filewheel.message import US_PER_S, Message, MessageId
+from filewheel.message import ID_LIMIT, US_PER_S, Message, MessageId
 from filewheel.reader import Reader
 from filewheel.record import (
     CANCELLED,
@@ -327,7 +327,7 @@ class Wheel(Reader):
         with self.snapshot() as snapshot:
             found = snapshot.find(wanted)
         # The drop of one that was not found is written too: the keeper may know it by its first id.
-        drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted)]
+        drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
         journal.append(drops, 0, sync=self._sync if sync is None else check_sync(sync))
         self._ring(self._clock.now_us())
         return {i for i in wanted if i in found}

@@ -19,7 +19,7 @@ from filewheel.disk import SCARCE, ForeignFile
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap, Scanner
 from filewheel.message import id_after
-from filewheel.record import ID, sort_out, split
+from filewheel.record import ID, records_of
 from filewheel.tail import Handles
 
 MISSING = "the file is missing"
@@ -140,7 +140,7 @@ class _Reader:
 
     def take(self, frame: Frame) -> None:
         """Add a frame's records, those that lie in the window."""
-        puts, drops = sort_out(split(frame.body))
+        puts, drops = records_of(frame)
         lo, hi = self.lo, self.hi
         if frame.first < lo or frame.last >= hi:
             puts = [r for r in puts if lo <= r[ID] < hi]

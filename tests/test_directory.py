@@ -68,7 +68,7 @@ def test_a_wheel_that_was_created_can_be_opened_and_holds_nothing(made: Path) ->
     assert directory.settings.format == FORMAT
     assert directory.settings.created == "2027-01-15T08:00:00+00:00"
     assert (directory.settings.slots, directory.settings.sync) == (900, "always")
-    assert read_manifest(directory.disk, directory.seed, directory.path) == Manifest()
+    assert read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path) == Manifest()
     assert sorted(os.listdir(made)) == ["checkpoint", "journal", "laps", "quarantine", "wheel.json", "wheel.json.copy"]
     assert (made / "wheel.json").read_bytes() == (made / "wheel.json.copy").read_bytes()
 

@@ -127,7 +127,7 @@ def test_verify_finds_the_torn_frame_and_no_damage() -> None:
 def test_the_golden_wheel_holds_an_example_of_everything_on_the_page() -> None:
     """Guards the golden files against becoming poorer when somebody makes them anew."""
     directory = open_directory(golden.V1, write=False)
-    manifest = read_manifest(directory.disk, directory.seed, directory.path)
+    manifest = read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path)
     assert not manifest.doubt
     assert manifest.unmatched
     assert manifest.laps

@@ -10,18 +10,36 @@ import json
 import os
 import signal
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, Keeper, Message, MessageId, NewerFormat, Wheel
+from filewheel import BadArgument, Keeper, Message, MessageId, NewerFormat, NotFound, Wheel
 from filewheel.directory import parse_settings
 from filewheel.frame import HEADER_BYTES, seal
 from filewheel.message import to_datetime
+from filewheel.record import pack_drop
 from filewheel.transfer import from_json
 from tests.support_wheel import NOW_S, NOW_US, StillClock, a_put, an_id
 
 LATER = to_datetime(NOW_US + 50_000_000)
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise when something takes longer."""
+
+    def give_up(number: int, frame: object) -> None:
+        raise AssertionError("it goes round and round")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
@@ -122,13 +140,48 @@ def test_a_deal_ends_though_a_frame_counts_nonsense_among_its_puts(wheel: Wheel)
     wheel._writer().append([a_put(an_id(NOW_S + 50)), b"\xc4\x28" + b"\x01" * 40], 2)
     wheel.close()
 
-    def give_up(number: int, frame: object) -> None:
-        raise AssertionError("it goes round and round")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, 1)
-    try:
+    with within(1):
         keep(wheel)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+
+
+LAST = MessageId(b"\xff" * 16)
+
+
+def test_an_id_that_no_message_can_have_names_none(wheel: Wheel) -> None:
+    with wheel:
+        wheel.enqueue(b"good", at=LATER)
+        assert wheel.get(LAST) is None
+        assert not wheel.cancel(LAST)
+        with pytest.raises(NotFound):
+            wheel.reschedule(LAST, at=LATER)
+        assert [m.payload for m in wheel.list()] == [b"good"]
+
+
+@pytest.mark.parametrize("record", [a_put(LAST), pack_drop(LAST, 1)], ids=["put", "drop"])
+def test_a_record_that_is_due_after_all_time_is_kept_aside_and_the_rest_goes_on(wheel: Wheel, record: bytes) -> None:
+    wheel._writer().append([record], record[1] == 1)
+    wheel.enqueue(b"good", at=LATER)
+    with wheel:
+        assert wheel.stats().pending == 1
+        assert wheel.topics() == {"": 1}
+    assert len(keep(wheel)) == 1
+
+
+def test_counting_topics_goes_on_behind_a_message_with_a_field_that_is_none(wheel: Wheel) -> None:
+    with wheel:
+        wheel.enqueue(b"good", at=LATER)
+        put = a_put(an_id(NOW_S + 9))
+        wheel._writer().append([put[:-4] + b"\xa1\xff" + put[-3:]], 1)  # a topic that is not UTF-8
+        assert wheel.topics() == {"": 1}
+
+
+def test_a_foreign_segment_with_the_largest_number_keeps_nobody_busy_with_counting(wheel: Wheel) -> None:
+    with wheel:
+        id_ = wheel.enqueue(b"good", at=LATER)
+        journal = Path(wheel.path) / "journal"
+        for writer in ("AAAAAAAA", id_.writer):
+            (journal / f"{writer}-999999999999.log").write_bytes(b"nonsense")
+    with within(1):
+        keep(wheel)
+    with Wheel(wheel.path, clock=StillClock()) as again:
+        assert [m.payload for m in again.list()] == [b"good"]

@@ -12,7 +12,8 @@ from filewheel import layout
 from filewheel.message import base32
 
 WRITERS = st.integers(0, (1 << 40) - 1).map(lambda n: base32(n, 8))
-NUMBERS = st.integers(0, 10**12 - 1)
+LAPS = st.integers(0, layout.LAP_END - 1)
+SECONDS = st.integers(0, layout.SECOND_END - 1)
 
 
 def last(name: str) -> str:
@@ -30,7 +31,7 @@ def test_a_segments_name_gives_back_its_writer_and_number(writer: str, n: int) -
     assert layout.parse_segment(last(layout.segment_tmp(writer, n))) is None
 
 
-@given(NUMBERS, NUMBERS)
+@given(LAPS, SECONDS)
 def test_laps_and_slots_give_back_their_numbers(lap: int, second: int) -> None:
     assert layout.parse_lap_file(last(layout.lap_file(lap))) == lap
     assert layout.parse_lap_dir(last(layout.lap_dir(lap))) == lap
@@ -103,3 +104,11 @@ def test_the_files_of_one_wheel_have_seeds_of_their_own() -> None:
     names += [layout.lap_file(n) for n in range(5_000)] + [layout.segment("AAAAAAAA", n) for n in range(1, 5_000)]
     names += [layout.CHECKPOINT]
     assert len({layout.seed(salt, name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("number", [layout.SECOND_END, 10**12 - 1])
+def test_a_number_later_than_any_due_is_foreign(number: int) -> None:
+    assert layout.parse_slot(f"{number}.slot") is None
+    assert layout.parse_lap_file(f"{number}.lap") is None
+    assert layout.parse_lap_dir(str(number)) is None
+    assert layout.parse_slot(f"{layout.SECOND_END - 1}.slot") == layout.SECOND_END - 1

@@ -10,23 +10,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, seal
-from filewheel.manifest import START, Manifest, Position, decode, encode, read_manifest, write_manifest
-from filewheel.message import ID_END, ID_MIN, base32
+from filewheel.manifest import START, Manifest, Position, decode, encode, find_files, read_manifest, write_manifest
+from filewheel.message import ID_END, ID_LIMIT, ID_MIN, base32
 from tests.support_wheel import flip, frames_of, make_directory, scan
 
-COUNTS = st.integers(0, (1 << 63) - 1)
+COUNTS = st.integers(0, (1 << 62) - 1)
+LENGTHS = st.integers(0, (1 << 44) - 1)
+IDS = st.builds(lambda n: n.to_bytes(16, "big"), st.integers(0, int.from_bytes(ID_LIMIT, "big") - 1))
 WRITERS = st.integers(0, (1 << 40) - 1).map(lambda n: base32(n, 8))
 MANIFESTS = st.builds(
     Manifest,
     deal=COUNTS,
     keeper=st.just("") | WRITERS,
-    positions=st.dictionaries(WRITERS, st.builds(Position, COUNTS, COUNTS, COUNTS), max_size=8),
-    laps=st.dictionaries(COUNTS, COUNTS, max_size=8),
-    slots=st.dictionaries(COUNTS, COUNTS, max_size=8),
-    unmatched=st.lists(st.binary(min_size=16, max_size=16), max_size=8),
+    positions=st.dictionaries(
+        WRITERS, st.builds(Position, st.integers(0, 10**12 - 1), LENGTHS, st.integers(-1, (1 << 64) - 1)), max_size=8
+    ),
+    laps=st.dictionaries(st.integers(0, layout.LAP_END - 1), LENGTHS, max_size=8),
+    slots=st.dictionaries(st.integers(0, layout.SECOND_END - 1), LENGTHS, max_size=8),
+    unmatched=st.lists(IDS, max_size=8),
 )
 FULL = Manifest(
     deal=7,
@@ -34,7 +39,7 @@ FULL = Manifest(
     positions={"BBBBBBBB": Position(2, 4096, 17), "AAAAAAAA": START},
     laps={2_000_020: 288, 3: 8},
     slots={1_800_000_010: 216},
-    unmatched=[b"i" * 16, b"j" * 16],
+    unmatched=[b"\1" * 16, b"\2" * 16],
 )
 
 
@@ -44,7 +49,7 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def read(directory: Directory) -> Manifest:
-    return read_manifest(directory.disk, directory.seed, directory.path)
+    return read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path)
 
 
 def write(directory: Directory, manifest: Manifest) -> None:
@@ -203,6 +208,25 @@ def body_of(**changes: object) -> bytes:
         body_of(positions={"AAAAAAAA": [1, 2]}),
         body_of(positions={"AAAAAAAA": [1, 2, 3, 4]}),
         body_of(positions=[1]),
+        body_of(deal=1.5),
+        body_of(deal=-1),
+        body_of(deal=(1 << 64) - 1),
+        body_of(keeper=5),
+        body_of(keeper="../../xx"),
+        body_of(positions={"../../xx": [1, 2, 3]}),
+        body_of(positions={"AAAAAAAA": [1, 2, 1.5]}),
+        body_of(positions={"AAAAAAAA": [1 << 62, 2, 3]}),
+        body_of(positions={"AAAAAAAA": [1, -8, 3]}),
+        body_of(laps=["5", 8]),
+        body_of(laps=[5, 8.0]),
+        body_of(laps=[5, 1 << 62]),
+        body_of(laps=[layout.LAP_END, 8]),
+        body_of(slots=[layout.SECOND_END, 8]),
+        body_of(slots=[-1, 8]),
+        body_of(slots=[True, 8]),
+        body_of(unmatched=b"short"),
+        body_of(unmatched="x" * 16),
+        body_of(unmatched=b"\xff" * 16),
     ],
 )
 def test_a_frame_that_verifies_and_is_no_checkpoint_is_damaged(body: bytes) -> None:
@@ -214,3 +238,16 @@ def test_a_frame_that_verifies_and_is_no_checkpoint_is_damaged(body: bytes) -> N
 def test_a_well_formed_body_is_decoded() -> None:
     frame = Frame(0, 0, 1, 0, 0, 0, ID_END, ID_MIN, body_of(positions={"AAAAAAAA": [1, 2, 3]}, laps=[5, 8]))
     assert decode(frame, "p") == Manifest(1, "", {"AAAAAAAA": Position(1, 2, 3)}, {5: 8})
+
+
+def test_a_lap_that_is_late_for_laps_of_this_length_is_damage_in_a_checkpoint_and_foreign_as_a_file(
+    tmp_path: Path,
+) -> None:
+    """The number of slots decides which laps there can be."""
+    directory = make_directory(tmp_path / "long", slots=86_400)
+    lap = layout.SECOND_END // 86_400 + 1
+    write(directory, Manifest(1, laps={lap: 8}))
+    assert "not a number" in read(directory).doubt
+    place(directory, f"laps/{lap}.lap").write_bytes(b"")
+    place(directory, f"laps/{lap - 2}.lap").write_bytes(b"")
+    assert find_files(directory.disk, directory.settings.lap_of).laps == {lap - 2}

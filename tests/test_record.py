@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel.errors import Damaged
-from filewheel.message import Message, MessageId
+from filewheel.frame import Frame
+from filewheel.message import DEAD_US, LOW_BITS, Message, MessageId
 from filewheel.record import (
     ACKED,
     BURIED,
@@ -29,6 +30,7 @@ from filewheel.record import (
     pack_message,
     pack_middle,
     pack_payload,
+    records_of,
     root_of,
     sort_out,
     split,
@@ -37,7 +39,9 @@ from filewheel.record import (
 )
 from tests.support_wheel import a_put, an_id
 
-IDS = st.binary(min_size=16, max_size=16).map(MessageId)
+DUES = st.integers(0, DEAD_US - 1)
+LOWS = st.integers(0, (1 << LOW_BITS) - 1)
+IDS = st.builds(lambda due_us, low: MessageId((due_us << LOW_BITS | low).to_bytes(16, "big")), DUES, LOWS)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 MESSAGES = st.builds(
     Message,
@@ -45,7 +49,7 @@ MESSAGES = st.builds(
     payload=st.binary(max_size=600),
     topic=TEXT,
     headers=st.dictionaries(TEXT, TEXT, max_size=20),
-    attempt=st.integers(0, (1 << 64) - 1),
+    attempt=st.integers(0, (1 << 64) - 2),
     enqueued_us=st.integers(0, (1 << 64) - 1),
     root=st.none() | IDS,
 )
@@ -201,3 +205,49 @@ def test_headers_keep_the_order_in_which_they_were_given() -> None:
     headers = {"z": "1", "a": "2", "m": "3"}
     message = Message(an_id(1), b"", headers=headers)
     assert list(unpack_put(pack_message(message)).headers) == ["z", "a", "m"]
+
+
+def a_frame(*records: bytes, first: bytes, last: bytes) -> Frame:
+    """Return a frame whose header says anything."""
+    return Frame(0, 0, 1, 0, len(records), 0, first, last, b"".join(records))
+
+
+EARLY, LATE = an_id(5), MessageId(b"\xff" * 16)
+
+
+def test_a_frame_whose_ids_lie_where_its_header_says_is_read() -> None:
+    puts, drops = [a_put(an_id(6)), a_put(an_id(5))], [pack_drop(an_id(9), ACKED)]
+    assert records_of(a_frame(*puts, *drops, first=an_id(5), last=an_id(9))) == (puts, drops)
+
+
+@pytest.mark.parametrize(
+    ("record", "first", "last"),
+    [
+        (a_put(LATE), EARLY, LATE),
+        (pack_drop(LATE, ACKED), EARLY, LATE),
+        (a_put(EARLY), EARLY, LATE),
+        (a_put(EARLY), an_id(6), an_id(7)),
+        (a_put(an_id(8)), an_id(6), an_id(7)),
+        (pack_drop(EARLY, ACKED), an_id(6), an_id(7)),
+    ],
+)
+def test_a_frame_with_ids_that_nothing_can_have_or_that_its_header_does_not_name_is_damaged(
+    record: bytes, first: bytes, last: bytes
+) -> None:
+    with pytest.raises(Damaged):
+        records_of(a_frame(record, first=first, last=last))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(LATE, b""),
+        Message(MessageId.make(DEAD_US, 1, 1), b""),
+        Message(EARLY, b"", root=LATE),
+        Message(EARLY, b"", attempt=(1 << 64) - 1),
+    ],
+    ids=["late", "dead without a root", "late root", "no attempt can follow"],
+)
+def test_a_message_that_says_no_time_or_has_no_next_attempt_is_damaged(message: Message) -> None:
+    with pytest.raises(Damaged):
+        unpack_put(pack_message(message))

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping
 
 from tests.model.machine import Dir, Machine
 
+SIZE_MAX = 8 << 20
+"""A larger file does not fit: there are no holes here."""
+
 
 class Image:
     """The files and directories of a wheel: names relative to it."""
@@ -169,12 +172,16 @@ class MemoryDisk:
         return bytes(self._fds[fd].data[offset : offset + size])
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        if offset + len(data) > SIZE_MAX:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         target = self._fds[fd].writable()
         if offset > len(target):
             target.extend(bytes(offset - len(target)))
         target[offset : offset + len(data)] = data
 
     def truncate(self, fd: int, size: int) -> None:
+        if size > SIZE_MAX:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         target = self._fds[fd].writable()
         del target[size:]
         target.extend(bytes(size - len(target)))
