@@ -38,9 +38,8 @@ QUARANTINE = "quarantine"
 
 SECOND_END = DUE_LIMIT_US // US_PER_S
 """No message is due in this second, or later: a name with a larger number is not ours."""
-SLOTS_MIN = 60
-"""Seconds in the shortest lap."""
-LAP_END = SECOND_END // SLOTS_MIN
+LAP_END = SECOND_END
+"""No lap has this number, however short laps are; `manifest.lap_end` is what holds for one wheel."""
 SEGMENT_END = 10**12
 
 _WRITER = "[0-9A-HJKMNP-TV-Z]{8}"

@@ -29,7 +29,7 @@ MANIFESTS = st.builds(
     positions=st.dictionaries(
         WRITERS, st.builds(Position, st.integers(0, 10**12 - 1), LENGTHS, st.integers(-1, (1 << 64) - 1)), max_size=8
     ),
-    laps=st.dictionaries(st.integers(0, layout.LAP_END - 1), LENGTHS, max_size=8),
+    laps=st.dictionaries(st.integers(0, layout.LAP_END // 900 - 1), LENGTHS, max_size=8),
     slots=st.dictionaries(st.integers(0, layout.SECOND_END - 1), LENGTHS, max_size=8),
     unmatched=st.lists(IDS, max_size=8),
 )

@@ -325,7 +325,7 @@ CAMPAIGN = Campaign(
     name="fuzz",
     title="havoc, forged frames and hostile values into every reader",
     play=play,
-    share=0.05,
+    share=0.02,
     targets={"fuzzed inputs": 10_000},
     rig=warmed_up,
 )
