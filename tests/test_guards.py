@@ -193,6 +193,20 @@ def test_a_deal_for_which_there_is_no_room_leaves_no_files_behind(wheel_dir: Pat
         assert len(list(wheel.list())) == 5
 
 
+def test_a_lock_is_free_when_its_file_is_closed_though_a_child_that_was_just_forked_has_it_open(
+    wheel_dir: Path,
+) -> None:
+    disk = open_directory(wheel_dir, write=True).disk
+    fd = disk.open("keeper.lock", "rw")
+    assert disk.lock(fd, wait=False)
+    copy = os.dup(fd)  # what a fork leaves in the child until it runs
+    disk.close(fd)
+    again = disk.open("keeper.lock", "rw")
+    assert disk.lock(again, wait=False)
+    disk.close(again)
+    os.close(copy)
+
+
 def test_a_child_that_outlives_a_killed_keeper_does_not_keep_the_next_one_out(wheel_dir: Path) -> None:
     read, write = os.pipe()
     parent = os.fork()
