@@ -302,8 +302,7 @@ class Ledger:
         """Remove a file that nothing needs any more."""
         with self.lock:
             self.handles.drop(name)
-            with contextlib.suppress(FileNotFoundError):
-                self.disk.unlink(name)
+            self._remove(name)
             self.unlinked_in.add(name.rpartition("/")[0])
 
     # -- end -----------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def items(directory: Directory) -> list[dict[str, object]]:
             continue
         name = f"{layout.QUARANTINE}/{last}"
         item: dict[str, object] = {}
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             fd = directory.disk.open(name, "r")
             try:
                 fields = json.loads(directory.disk.pread(fd, 65536, 0))

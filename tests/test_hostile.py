@@ -185,3 +185,20 @@ def test_a_foreign_segment_with_the_largest_number_keeps_nobody_busy_with_counti
         keep(wheel)
     with Wheel(wheel.path, clock=StillClock()) as again:
         assert [m.payload for m in again.list()] == [b"good"]
+
+
+def test_what_is_no_regular_file_under_a_segments_name_is_never_removed(wheel: Wheel) -> None:
+    """Number 2: the journal is stepped through to it, and the writer counts as ended there."""
+    with wheel:
+        wheel.enqueue(b"good", at=LATER)
+    journal = Path(wheel.path) / "journal"
+    (journal / "AAAAAAAA-000002.log").mkdir()
+    (journal / "BBBBBBBB-000002.log").symlink_to("/dev/zero")
+    keep(wheel)
+    assert sorted(p.name for p in journal.iterdir()) == ["AAAAAAAA-000002.log", "BBBBBBBB-000002.log"]
+
+
+def test_a_note_in_quarantine_that_is_nested_without_end_is_listed_by_its_name(wheel: Wheel) -> None:
+    (Path(wheel.path) / "quarantine" / "deep.json").write_bytes(b"[" * 60_000)
+    with wheel:
+        assert wheel.stats().quarantined == 1
