@@ -302,16 +302,9 @@ class Journal:
         self, segment: Segment, body: bytes, number: int, puts: int, drops: int, first: bytes, last: bytes
     ) -> bytes:
         return seal(
-            body,
-            seed=segment.seed,
-            offset=segment.offset,
-            number=number,
-            synced=self.synced,
-            puts=puts,
-            drops=drops,
-            first=first,
-            last=last,
-        )
+            body, seed=segment.seed, offset=segment.offset, number=number, synced=self.synced,
+            puts=puts, drops=drops, first=first, last=last,
+        )  # fmt: skip
 
     def _fill(self) -> None:
         assert self._segment is not None

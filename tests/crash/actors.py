@@ -7,6 +7,7 @@ Invariant: whatever may end a message is marked before it is tried, and again wh
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import queue
 import random
@@ -72,7 +73,7 @@ def quick() -> Iterator[None]:
 
 
 @dataclass
-class Actor:
+class Actor(abc.ABC):
     """One process: what it is given."""
 
     path: Path
@@ -91,9 +92,9 @@ class Actor:
     def lasts(self) -> bool:
         return time.monotonic() < self.until
 
+    @abc.abstractmethod
     def run(self) -> None:
         """Do what this role does, until the time is up."""
-        raise NotImplementedError
 
 
 # -- producers -----------------------------------------------------------------------------------------------------

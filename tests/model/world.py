@@ -19,25 +19,16 @@ from tests.model.oracle import Oracle
 from tests.model.process import ProcessDisk
 from tests.model.sched import Scheduler
 from tests.model.tiny import SLOTS
+from tests.support_wheel import NOW_US, StillClock
 
-START_US = 1_800_000_000 * US_PER_S
+START_US = NOW_US
 
 
-class ModelClock:
+class ModelClock(StillClock):
     """A clock that only moves when told to."""
 
-    def __init__(self, now_us: int = START_US) -> None:
-        self.wall_us = now_us
-        self.run_us = 0
-
-    def now_us(self) -> int:
-        return self.wall_us
-
-    def steady_us(self) -> int:
-        self.run_us += 1
-        return self.run_us
-
     def advance(self, us: int) -> None:
+        """Let time pass."""
         self.wall_us += us
         self.run_us += us
 
