@@ -14,7 +14,7 @@ from typing import Any
 
 from filewheel import Damaged, MessageId, layout
 from filewheel.directory import Directory
-from filewheel.frame import HEADER_BYTES, Frame, Gap, Scanner
+from filewheel.frame import HEADER_BYTES, Frame, Gap, scan
 from filewheel.manifest import Manifest, Position, read_manifest
 from filewheel.message import ID_END, ID_MIN
 from filewheel.record import DROP_PREFIX, ID, PUT_PREFIX, split, unpack_drop, unpack_put
@@ -191,13 +191,7 @@ class Dissector:
         except OSError:
             return
         try:
-            yield from Scanner(
-                lambda size, offset: self._disk.pread(fd, size, offset),
-                0,
-                self._disk.size(fd),
-                self._dir.seed(name),
-                headers=headers,
-            )
+            yield from scan(self._disk, fd, 0, self._disk.size(fd), self._dir.seed(name), headers=headers)
         finally:
             self._disk.close(fd)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from filewheel import layout
 from filewheel.errors import Damaged
-from filewheel.frame import Frame, Scanner
+from filewheel.frame import Frame, scan
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
@@ -137,13 +137,7 @@ def frames_of(ledger: Ledger, tail: Tail, start: Position, limit: Position) -> I
         except FileNotFoundError:
             continue  # taken away by hand: what it held is gone, and the rest must go on
         try:
-            scanner = Scanner(
-                lambda size, offset, fd=fd: disk.pread(fd, size, offset),  # type: ignore[misc]
-                low,
-                min(high, disk.size(fd)),
-                ledger.dir.seed(name),
-            )
-            for item in scanner:
+            for item in scan(disk, fd, low, min(high, disk.size(fd)), ledger.dir.seed(name)):
                 if isinstance(item, Frame):
                     yield Position(segment, item.end, item.number), item
         finally:

@@ -65,6 +65,9 @@ class Disk(Protocol):
         """Reserve real blocks for the first `size` bytes."""
 
     def size(self, fd: int) -> int: ...
+    def data_from(self, fd: int, offset: int) -> int:
+        """Return where data begins at or after an offset: past a hole, however large; the size if there is none."""
+
     def fdatasync(self, fd: int) -> None: ...
     def sync_dir(self, name: str) -> None:
         """Make a directory's entries durable."""
@@ -247,6 +250,14 @@ class OsDisk:
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
+
+    def data_from(self, fd: int, offset: int) -> int:
+        try:
+            return os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError as exc:
+            if exc.errno == errno.ENXIO:
+                return max(offset, self.size(fd))
+            return offset  # a file system that does not know
 
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)

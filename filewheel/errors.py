@@ -189,3 +189,12 @@ def disk_error(exc: OSError, path: str) -> DiskError:
     if code in (errno.EMFILE, errno.ENFILE):
         return DiskError(f"too many open files ({says})", errno=code, path=path, hint="raise `ulimit -n`")
     return DiskError(f"{says}", errno=code, path=path, hint="look at the kernel log, then `filewheel verify`")
+
+
+def partly_done(exc: DiskError, done: int) -> DiskError:
+    """Return the error of a call of which the first `done` messages were written before it failed."""
+    what = exc.what.replace("; nothing of this call was enqueued", "")
+    return type(exc)(
+        f"{what}; the first {done} messages of this call were written, without a confirmation",
+        errno=exc.errno, path=exc.path, hint="free some space, look at what is there, and call again with the rest",
+    )  # fmt: skip

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from filewheel.directory import Directory, Sync
-from filewheel.errors import Closed, FilewheelError, Poisoned, TooLarge
+from filewheel.errors import Closed, DiskError, FilewheelError, Poisoned, TooLarge, partly_done
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, portions, seal
 from filewheel.manifest import Position
 from filewheel.message import ID_END, ID_MIN, LOW_BITS, SEQ_BITS, WRITER_BITS, MessageId, base32
@@ -121,19 +121,25 @@ class Journal:
         ids: list[bytes] = []
         ticket = 0
         for start, end in portions(rests, BATCH_BYTES, _PUT_BYTES):
-            with self.lock:
-                portion = rests[start:end]
-                segment = self._ready(sum(map(len, portion)) + _PUT_BYTES * len(portion), ids=len(portion))
-                base = self._writer_low | self._seq
-                self._seq += len(portion)
-                made = [(due << LOW_BITS | low).to_bytes(16, "big") for low, due in enumerate(dues_us[start:end], base)]
-                body = b"".join([PUT_PREFIX + i + r for i, r in zip(made, portion, strict=True)])
-                self._write(segment, body, len(made), 0, min(made), max(made))
-                ticket = self._written
+            try:
+                made, ticket = self._put_portion(dues_us[start:end], rests[start:end])
+            except DiskError as exc:
+                raise (partly_done(exc, start) if start else exc) from exc.__cause__
             ids += made
         if ids:
             self._settle(ticket, sync)
         return ids
+
+    def _put_portion(self, dues_us: Sequence[int], rests: Sequence[bytes]) -> tuple[list[bytes], int]:
+        """Write puts as one frame; return their ids' bytes and the ticket to wait with."""
+        with self.lock:
+            segment = self._ready(sum(map(len, rests)) + _PUT_BYTES * len(rests), ids=len(rests))
+            base = self._writer_low | self._seq
+            self._seq += len(rests)
+            made = [(due << LOW_BITS | low).to_bytes(16, "big") for low, due in enumerate(dues_us, base)]
+            body = b"".join([PUT_PREFIX + i + r for i, r in zip(made, rests, strict=True)])
+            self._write(segment, body, len(made), 0, min(made), max(made))
+            return made, self._written
 
     def append(self, records: Sequence[bytes], puts: int, *, sync: Sync = "always") -> None:
         """Write records that have their ids already (drops, imports) as one frame; `puts` of them are puts."""

@@ -23,7 +23,7 @@ import msgpack
 from filewheel import layout
 from filewheel.disk import SCARCE, Disk
 from filewheel.errors import Damaged
-from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, Scanner, seal
+from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, scan, seal
 from filewheel.message import ID_BYTES, ID_LIMIT
 
 _COUNT_END = 1 << 62
@@ -250,7 +250,7 @@ def read_checkpoint(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, path: st
         raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
     try:
         end = min(disk.size(fd), _CHECKPOINT_BYTES_MAX)
-        for item in Scanner(lambda size, offset: disk.pread(fd, size, offset), 0, end, seeds(layout.CHECKPOINT)):
+        for item in scan(disk, fd, 0, end, seeds(layout.CHECKPOINT)):
             if isinstance(item, Frame):
                 return decode(item, path, lap_end(lap_of))
             break

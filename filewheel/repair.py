@@ -18,7 +18,7 @@ from filewheel.deal import Deal
 from filewheel.directory import Directory, parse_settings, write_settings
 from filewheel.disk import SCARCE
 from filewheel.errors import Damaged, disk_error
-from filewheel.frame import Frame, Scanner
+from filewheel.frame import Frame, scan
 from filewheel.ledger import Ledger, spans_of
 from filewheel.manifest import write_manifest
 from filewheel.message import ID_END, ID_MIN
@@ -136,12 +136,7 @@ def _read_all(ledger: Ledger, span: Span) -> tuple[set[bytes], set[bytes], list[
         size = ledger.disk.size(fd)
         if size + 7 < span.end:
             bad.append(Damage(span.name, size, span.end, "the file is too short", proven=True))
-        for item in Scanner(
-            lambda count, offset: ledger.disk.pread(fd, count, offset),
-            0,
-            min(size, span.end),
-            ledger.dir.seed(span.name),
-        ):
+        for item in scan(ledger.disk, fd, 0, min(size, span.end), ledger.dir.seed(span.name)):
             if isinstance(item, Frame):
                 try:
                     found, dropped = records_of(item)

@@ -18,7 +18,7 @@ from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.disk import ForeignFile
 from filewheel.errors import Damaged, disk_error
-from filewheel.frame import Frame, Gap, Scanner
+from filewheel.frame import Frame, Gap, scan
 from filewheel.ledger import spans_of
 from filewheel.manifest import Position, adopt, find_files, read_manifest
 from filewheel.message import DEAD_US, ID_LIMIT, ID_MIN, US_PER_S, Message, due_of, id_floor
@@ -99,13 +99,7 @@ class Snapshot:
     def _used(self, fd: int, name: str, start: int) -> int:
         """Return where the last frame that verifies ends."""
         disk = self._dir.disk
-        scanner = Scanner(
-            lambda size, offset: disk.pread(fd, size, offset),
-            start,
-            disk.size(fd),
-            self._dir.seed(name),
-            headers=True,
-        )
+        scanner = scan(disk, fd, start, disk.size(fd), self._dir.seed(name), headers=True)
         for item in scanner:
             if isinstance(item, Gap) and item.at_end:
                 return item.offset
@@ -191,14 +185,8 @@ class Snapshot:
         disk = self._dir.disk
         try:
             fd = self.handles.get(span.name)
-            scanner = Scanner(
-                lambda size, offset: disk.pread(fd, size, offset),
-                span.start,
-                min(span.end, disk.size(fd)),
-                self._dir.seed(span.name),
-                headers=headers,
-            )
-            for item in scanner:
+            end = min(span.end, disk.size(fd))
+            for item in scan(disk, fd, span.start, end, self._dir.seed(span.name), headers=headers):
                 if isinstance(item, Frame):
                     yield item
                 else:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.disk import ForeignFile
-from filewheel.frame import Frame, Gap, Scanner
+from filewheel.frame import Frame, Gap, scan
 from filewheel.manifest import START, Position
 
 UNKNOWN = -1
@@ -178,9 +178,6 @@ class Tail:
         size = self._disk.size(fd)
         seed = self._dir.seed(name)
 
-        def pread(count: int, offset: int) -> bytes:
-            return self._disk.pread(fd, count, offset)
-
         def proves(gap: Gap) -> bool:
             """Tell whether the frame after the gap proves that what is missing had been durable."""
             after = read_one(gap.end)
@@ -188,10 +185,10 @@ class Tail:
 
         def read_one(offset: int) -> Frame | None:
             """Read anew: the frame after a gap may be younger than the look that found nothing in its place."""
-            frame = next(iter(Scanner(pread, offset, size, seed, resync=False)), None)
+            frame = next(iter(scan(self._disk, fd, offset, size, seed, resync=False)), None)
             return frame if isinstance(frame, Frame) else None
 
-        scanner = Scanner(pread, start, size, seed, resync=dead or look_ahead)
+        scanner = scan(self._disk, fd, start, size, seed, resync=dead or look_ahead)
         gap: Gap | None = None
         for item in scanner:
             if isinstance(item, Gap):

@@ -15,7 +15,7 @@ from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, read_settings
 from filewheel.errors import Damaged, disk_error
-from filewheel.frame import Frame, Gap, Scanner, pad
+from filewheel.frame import Frame, Gap, pad, scan
 from filewheel.ledger import spans_of
 from filewheel.manifest import Manifest, Position, adopt, find_files, read_checkpoint, read_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
@@ -177,9 +177,7 @@ class _Verifier:
                 what = f"{span.end - size} bytes are missing at the end"
                 self._add("damage", span.name, size, span.end, what, "filewheel repair")
             end = min(size, span.end)
-            for item in Scanner(
-                lambda count, offset: self._disk.pread(fd, count, offset), 0, end, self._dir.seed(span.name)
-            ):
+            for item in scan(self._disk, fd, 0, end, self._dir.seed(span.name)):
                 if isinstance(item, Gap):
                     self._add("damage", span.name, item.offset, item.end, item.reason, "filewheel repair")
                 else:
@@ -277,14 +275,7 @@ class _Verifier:
         return number
 
     def _scan(self, fd: int, name: str, start: int) -> Iterator[Frame | Gap]:
-        return iter(
-            Scanner(
-                lambda count, offset: self._disk.pread(fd, count, offset),
-                start,
-                self._disk.size(fd),
-                self._dir.seed(name),
-            )
-        )
+        return iter(scan(self._disk, fd, start, self._disk.size(fd), self._dir.seed(name)))
 
     # -- names -----------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from filewheel.directory import (
     open_directory,
 )
 from filewheel.disk import OsDisk
-from filewheel.errors import NotFound
+from filewheel.errors import DiskError, NotFound, partly_done
 from filewheel.ids import Ids
 from filewheel.journal import Entropy, Journal
 from filewheel.limits import bytes_of, check_headers, check_message, check_topic
@@ -51,6 +51,7 @@ REASON_HEADER = "filewheel.reason"
 """The header in which a dead letter says why it died."""
 
 _HINT_AHEAD_US = 5 * US_PER_S
+_ADD_BYTES = 1 << 20
 _BELL_RETRY_US = 50_000
 
 
@@ -295,16 +296,24 @@ class Wheel(Reader):
         journal = self._writer()
         puts: list[bytes] = []
         size = count = 0
+
+        def commit() -> None:
+            nonlocal size, count
+            try:
+                journal.append(puts, len(puts), sync="never")
+            except DiskError as exc:
+                raise (partly_done(exc, count) if count else exc) from exc.__cause__
+            count += len(puts)
+            size = 0
+            puts.clear()
+
         for message in messages:
             check_message(message, self._payload_bytes_max)
             puts.append(pack_message(message))
             size += len(puts[-1])
-            count += 1
-            if size > 1 << 20:
-                journal.append(puts, len(puts), sync="never")
-                puts, size = [], 0
-        if puts:
-            journal.append(puts, len(puts), sync="never")
+            if size > _ADD_BYTES:
+                commit()
+        commit()
         if count and (self._sync if sync is None else check_sync(sync)) == "always":
             journal.flush()
         self._ring(self._clock.now_us())

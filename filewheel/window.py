@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from filewheel.directory import Directory
 from filewheel.disk import SCARCE, ForeignFile
 from filewheel.errors import Damaged
-from filewheel.frame import Frame, Gap, Scanner
+from filewheel.frame import Frame, Gap, scan
 from filewheel.message import id_after
 from filewheel.record import ID, records_of
 from filewheel.tail import Handles
@@ -97,14 +97,8 @@ def _read_span(directory: Directory, fd: int, span: Span, reader: _Reader, on_ga
     size = disk.size(fd)
     if size + 7 < span.end:
         on_gap(span, Gap(max(size, span.start), span.end, "the file is too short", at_end=True))
-    scanner = Scanner(
-        lambda count, offset: disk.pread(fd, count, offset),
-        span.start,
-        min(span.end, size),
-        directory.seed(span.name),
-        lo=reader.lo,
-        hi=reader.hi,
-    )
+    seed = directory.seed(span.name)
+    scanner = scan(disk, fd, span.start, min(span.end, size), seed, lo=reader.lo, hi=reader.hi)
     for item in scanner:
         if isinstance(item, Gap):
             on_gap(span, item)

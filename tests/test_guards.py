@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import DiskError, Keeper, Locked, Wheel, WheelFull
+from filewheel import DiskError, Keeper, Locked, Message, MessageId, Wheel, WheelFull
 from filewheel.deal import Deal
 from filewheel.directory import open_directory
 from filewheel.housekeeper import DEAL_AGE_US
@@ -152,6 +152,34 @@ def test_a_write_that_fails_after_it_got_there_leaves_nothing_of_what_was_refuse
         wheel.enqueue(b"1", delay=60)
     with Wheel(wheel_dir) as again:
         assert [m.payload for m in again.list()] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("how", ["enqueue_many", "add"])
+def test_a_call_of_several_commits_that_meets_a_full_disk_says_how_much_of_it_was_written(
+    wheel_dir: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("filewheel.journal.BATCH_BYTES", 2500)
+    monkeypatch.setattr("filewheel.wheel._ADD_BYTES", 2500)
+    left = [2]
+
+    def fail(what: str, name: str) -> None:
+        if what == "pwrite" and "journal" in name:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+
+    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+        with pytest.raises(WheelFull) as caught:
+            if how == "add":
+                due = 1_900_000_000 * US_PER_S
+                wheel.add([Message(MessageId.make(due, 1, n), bytes(1000)) for n in range(12)])
+            else:
+                wheel.enqueue_many([bytes(1000)] * 12, delay=60)
+        written = len(list(wheel.list()))
+        assert 0 < written < 12
+        assert f"the first {written} messages of this call were written" in str(caught.value)
+        assert "nothing of this call" not in str(caught.value)
+        left[0] = 1000
 
 
 def test_what_was_enqueued_before_a_failed_write_is_durable_when_a_later_call_says_so(wheel_dir: Path) -> None:

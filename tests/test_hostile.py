@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, Keeper, Message, MessageId, NewerFormat, NotFound, Wheel
-from filewheel.directory import parse_settings
+from filewheel.directory import open_directory, parse_settings
 from filewheel.frame import HEADER_BYTES, seal
 from filewheel.message import to_datetime
 from filewheel.record import pack_drop
 from filewheel.transfer import from_json
+from filewheel.verify import verify
 from tests.support_wheel import NOW_S, NOW_US, StillClock, a_put, an_id
 
 LATER = to_datetime(NOW_US + 50_000_000)
@@ -202,3 +203,38 @@ def test_a_note_in_quarantine_that_is_nested_without_end_is_listed_by_its_name(w
     (Path(wheel.path) / "quarantine" / "deep.json").write_bytes(b"[" * 60_000)
     with wheel:
         assert wheel.stats().quarantined == 1
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("doubt", [False, True], ids=["", "without a checkpoint"])
+def test_a_hole_of_a_terabyte_under_a_valid_name_keeps_nobody_busy(wheel: Wheel, doubt: bool) -> None:
+    with wheel:
+        wheel.enqueue(b"good", at=LATER)
+    path = Path(wheel.path)
+    lap = NOW_S // 900
+    (path / "laps" / f"{lap}").mkdir(exist_ok=True)
+    for name in ("journal/AAAAAAAA-000001.log", f"laps/{lap + 5}.lap", f"laps/{lap}/{lap * 900 + 10}.slot"):
+        with open(path / name, "wb") as file:
+            try:
+                file.truncate(1 << 40)
+            except OSError as exc:
+                pytest.skip(f"no file of a terabyte here: {exc}")
+    if doubt:
+        (path / "checkpoint").write_bytes(b"garbage")
+        (path / "checkpoint.old").unlink(missing_ok=True)
+    with within(10):
+        with Wheel(path, clock=StillClock()) as again:
+            assert [m.payload for m in again.list()] == [b"good"]
+            again.stats()
+        verify(open_directory(path, write=False), StillClock())
+        with Keeper(path, background=False, clock=AtLater()) as keeper:
+            batch = keeper.claim()
+            assert [m.payload for m in batch] == [b"good"]
+            keeper.ack(batch)
+
+
+class AtLater(StillClock):
+    """A clock that stands still a minute on."""
+
+    def __init__(self) -> None:
+        super().__init__(NOW_US + 60_000_000)

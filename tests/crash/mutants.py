@@ -108,6 +108,8 @@ MUTANTS: list[Mutant] = [
        "frame", "    head = zlib.crc32(summed, seed ^ (offset >> 3 & 0xFFFFFFFF))\n", "    head = zlib.crc32(summed, seed)\n"),
     _m("no-body-limit", "E3", "a length is bounded before anything is read", "tests/test_frame.py::test_a_length_over_the_limit_allocates_nothing_even_if_its_checksum_holds",
        "frame", "        if size > BODY_BYTES_MAX:\n            return \"body length over the limit\"\n", ""),
+    _m("holes-read", "D", "a hole is stepped over, however large it is", "tests/test_hostile.py::test_a_hole_of_a_terabyte_under_a_valid_name_keeps_nobody_busy",
+       "frame", "            if is_blank and self._data_from is not None:\n", "            if False:\n"),
     _m("drops-by-place", "R6", "a bad region is searched for the next frame that verifies", "tests/test_damage.py::test_damage_in_the_middle_of_a_journal_is_proven_by_what_follows",
        "frame", "                    if isinstance(probe._read(), Frame):\n", "                    if False:\n"),
     # -- ingest ----------------------------------------------------------------------------------------------

@@ -163,6 +163,9 @@ class ProcessDisk:
     def allocate(self, fd: int, size: int) -> None:
         self.pwrite(fd, bytes(size), 0)
 
+    def data_from(self, fd: int, offset: int) -> int:
+        return offset
+
     def size(self, fd: int) -> int:
         self._enter("size", self._fds[fd][1] if self.alive else "")
         return len(self._fds[fd][0].data)
