@@ -1,7 +1,7 @@
 """The campaigns, a few rounds of each: what `make test` can afford. `make crash` runs them as long as it is told.
 
-Always the same rounds, so that a change is judged by what it changes; FILEWHEEL_CRASH_SEED and FILEWHEEL_CRASH_S (seconds
-for each) go elsewhere and further.
+Always the same rounds, so that a change is judged by what it changes. FILEWHEEL_CRASH_SEED and FILEWHEEL_CRASH_S (the
+seconds for each) go elsewhere and further.
 """
 
 from __future__ import annotations

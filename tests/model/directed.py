@@ -167,6 +167,22 @@ def no_sync_first(s: Stage) -> None:
     s.put("A", 91)
 
 
+@script
+def old_listing(s: Stage) -> None:
+    """A writer goes on in its next segment between the keeper's listing and its look at the lock."""
+    s.put("A", 50)
+    s.claim()
+    journal = s.wheel("A")._journal
+    assert journal is not None
+    s.when("lock", "", journal.rotate)
+    s.keep()._ledger._locks_tested_us = -1_000_000
+    s.claim()
+    id_ = s.put("A", 0)
+    s.claim()
+    if id_ not in s.claimed:
+        s.oracle.violations.append("what a writer put into its next segment is not seen")
+
+
 def journal_of(s: Stage, who: str) -> str:
     """Return a pattern for the names of a producer's segments."""
     journal = s.wheel(who)._journal
