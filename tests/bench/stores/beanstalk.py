@@ -1,0 +1,118 @@
+"""beanstalkd with a log: `-f0` syncs each write, `-f50` every 50 ms, `-F` never. Delays are whole seconds.
+
+Best honest configuration: a unix socket, log files of 64 MiB, batches and backlogs pipelined over one connection (the
+Python clients send one command at a time and wait, which is several times slower).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.store import US, Missing, Session, Store
+from tests.bench.stores.server import Server
+
+
+class _Connection(Session):
+    def __init__(self, socket_path: str) -> None:
+        super().__init__()
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(socket_path)
+        self._replies = self._socket.makefile("rb")
+
+    def _put(self, payload: bytes, due_us: int, now_us: int) -> bytes:
+        delay_s = max(0, -(-(due_us - now_us) // US))  # rounded up: never early
+        return b"put 0 %d 600 %d\r\n%b\r\n" % (delay_s, len(payload), payload)
+
+    def _reply(self, word: bytes) -> bytes:
+        line = self._replies.readline()
+        if not line.startswith(word):
+            raise RuntimeError(f"beanstalkd answers {line!r}")
+        return line
+
+    def enqueue(self, payload: bytes, due_us: int) -> Any:
+        self._socket.sendall(self._put(payload, due_us, self.now_us()))
+        return int(self._reply(b"INSERTED ")[9:])
+
+    def enqueue_many(self, payloads: Sequence[bytes], dues_us: Sequence[int]) -> Sequence[Any]:
+        now_us = self.now_us()
+        ids = []
+        for start in range(0, len(payloads), 100):  # more, and both sides wait for the other to read
+            some = [self._put(p, d, now_us) for p, d in zip(payloads[start : start + 100], dues_us[start : start + 100])]
+            self._socket.sendall(b"".join(some))
+            ids += [int(self._reply(b"INSERTED ")[9:]) for _ in some]
+        return ids
+
+    def cancel(self, handle: Any) -> None:
+        self._socket.sendall(b"delete %d\r\n" % handle)
+        self._reply(b"DELETED")
+
+    def cancel_many(self, handles: Sequence[Any]) -> None:
+        for start in range(0, len(handles), 100):
+            some = handles[start : start + 100]
+            self._socket.sendall(b"".join([b"delete %d\r\n" % h for h in some]))
+            for _ in some:
+                self._reply(b"DELETED")
+
+    def claim(self, limit: int) -> Any:
+        batch = []
+        while len(batch) < limit:
+            ask = min(limit - len(batch), 100)
+            self._socket.sendall(b"reserve-with-timeout 0\r\n" * ask)
+            empty = False
+            for _ in range(ask):
+                line = self._replies.readline()
+                if not line.startswith(b"RESERVED "):
+                    empty = True
+                    continue
+                _, id_, size = line.split()
+                batch.append((int(id_), self._replies.read(int(size) + 2)[:-2]))
+            if empty:
+                break
+        return batch
+
+    def ack(self, batch: Any) -> None:
+        self.cancel_many([id_ for id_, _ in batch])
+
+    def dues_us(self, batch: Any) -> list[int]:
+        raise Missing("delays are whole seconds")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Beanstalkd(Store):
+    """A server of its own."""
+
+    shifts = False
+
+    def __init__(self, directory: Path, setting: str) -> None:
+        super().__init__(directory, setting)
+        self._address = directory / "beanstalkd.address"
+        self._server: Server | None = None
+
+    def start(self, *, consume: bool = False) -> None:
+        server = Server("beanstalkd")
+        (self.directory / "log").mkdir(exist_ok=True)
+        server.start(
+            "-l", f"unix:{server.socket_path}", "-b", str(self.directory / "log"), self.setting,
+            "-s", str(64 << 20), "-z", str(1 << 20),
+        )  # fmt: skip
+        self._server = server
+        self._address.write_text(server.socket_path)
+
+    def session(self, ahead_us: int = 0) -> Session:
+        return _Connection(self._address.read_text())
+
+    def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+
+    def pids(self) -> list[int]:
+        return [] if self._server is None else [self._server.pid]
+
+
+STORE = Beanstalkd

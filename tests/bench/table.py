@@ -1,0 +1,63 @@
+"""Tables of a run, as Markdown: medians, spreads, and how many times better filewheel is."""
+
+from __future__ import annotations
+
+from tests.bench.result import Cells, Run
+from tests.bench.stores import BOUNDED, BY_KEY
+from tests.bench.workloads import WORKLOADS, Entry
+
+OURS = {"durable": "filewheel", "relaxed": "filewheel-never"}
+_BOUNDED_OURS = {"beanstalkd-50ms": "filewheel-50ms", "redis-1s": "filewheel-1s"}
+
+
+def rival(peer: str) -> str:
+    """Return which filewheel a peer is compared with: the one that promises the same."""
+    promise = BY_KEY[peer].promise
+    return _BOUNDED_OURS.get(peer, peer) if promise == BOUNDED else OURS[promise]
+
+
+def number(value: float) -> str:
+    """Write a number with three or so figures."""
+    if value != value:
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def tables(run: Run) -> str:
+    """Return all tables of a run."""
+    parts = []
+    for place in run.places():
+        for entry in WORKLOADS:
+            if any(w == entry.name and p == place for p, w, _ in run.cells):
+                parts.append(f"### {entry.title} ({place})\n\n{table(run, place, entry)}\n")
+    return "\n".join(parts)
+
+
+def table(run: Run, place: str, entry: Entry) -> str:
+    """Return the table of a workload: a line for each peer, a column for each metric."""
+    peers = list(run.peers(place, entry.name))
+    names = list(dict.fromkeys(name for _, cells in peers for name in cells.metrics))
+    if not names:
+        return "\n".join(f"{BY_KEY[peer].title}: {cells.missing}" for peer, cells in peers)
+    units = {name: next(c.units[name] for _, c in peers if name in c.units) for name in names}
+    head = "| store | promise | " + " | ".join(f"{n}, {units[n][0]}" for n in names) + " |"
+    lines = [head, "| --- | --- |" + " ---: |" * len(names)]
+    lines += [_line(run, place, entry.name, peer, cells, names) for peer, cells in peers]
+    return "\n".join(lines)
+
+
+def _line(run: Run, place: str, workload: str, peer: str, cells: Cells, names: list[str]) -> str:
+    entry = BY_KEY[peer]
+    columns = [entry.title, entry.promise]
+    for name in names:
+        value = cells.median(name)
+        if value is None:
+            columns.append(cells.missing or "-")
+            continue
+        low, high = cells.spread(name)
+        ratio = None if rival(peer) == peer else run.ratio(place, workload, name, rival(peer), peer)
+        spread = f" ({number(low)}–{number(high)})" if len(cells.metrics[name]) > 1 else ""
+        columns.append(number(value) + spread + (f" **×{number(ratio)}**" if ratio is not None else ""))
+    return "| " + " | ".join(columns) + " |"

@@ -1,0 +1,2 @@
+def replay(cell):
+    raise NotImplementedError
