@@ -2,8 +2,8 @@
 
 General layout (a module imports only from groups to its left; tests/test_layers.py guards it):
 
-    errors clock message limits timespec
-    | disk mounts layout frame record columns manifest directory segment journal
+    errors clock message limits timespec loops speed
+    | disk mounts layout frame record columns manifest directory segment writer journal
     | tail quarantine window slot owner ledger cut deal tidy
     | snapshot stats reader ready head batch housekeeper
     | ids wheel keeper

@@ -10,34 +10,52 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 from filewheel.errors import Damaged
-from filewheel.message import Message, MessageId
+from filewheel.message import DEAD_US, Message, MessageId
 from filewheel.record import ID, unpack_put
+from filewheel.speed import ids_of, plain_messages
+
+_AT_ONCE = 32
+"""How many are made ahead of the one that is looked at."""
+_PLAIN_END = DEAD_US << 6
+"""The first eight bytes of an id that was due once are below."""
 
 SetAside = Callable[[bytes, Damaged], None]
 
 
 class Batch(Sequence[Message]):
-    """Claimed messages, in firing order. Iterating makes each message anew; cost: about 0.6 µs each."""
+    """Claimed messages, in firing order. Iterating makes each message anew; cost: 0.2 µs each, 0.6 in pure Python."""
 
     def __init__(self, puts: list[bytes], set_aside: SetAside) -> None:
         self._puts = puts
         self._set_aside = set_aside
+        self._ids: list[bytes] | None = None
 
     @property
     def ids(self) -> list[bytes]:
         """The ids' bytes; `MessageId(id)` gives one its text."""
-        return [r[ID] for r in self._puts]
+        if self._ids is None:
+            self._ids = ids_of(self._puts)
+        return self._ids
 
     def __len__(self) -> int:
         return len(self._puts)
 
     def __iter__(self) -> Iterator[Message]:
-        for put in self._puts:
-            try:
-                yield unpack_put(put)
-            except Damaged as exc:
-                # Its checksum held, so it was written like this: kept aside, and the others go on.
-                self._set_aside(put, exc)
+        puts = self._puts
+        for start in range(0, len(puts), _AT_ONCE):
+            made = plain_messages(puts, start, start + _AT_ONCE, _PLAIN_END)
+            if all(made):
+                yield from made
+                continue
+            for at, message in enumerate(made, start):
+                if message is not None:
+                    yield message
+                    continue
+                try:
+                    yield unpack_put(puts[at])
+                except Damaged as exc:
+                    # Its checksum held, so it was written like this: kept aside, and the others go on.
+                    self._set_aside(puts[at], exc)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...

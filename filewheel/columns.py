@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from filewheel.limits import check_count, check_headers, check_topic
+from filewheel.message import DUE_END_US
 from filewheel.record import pack_middle
+from filewheel.speed import due_column
 from filewheel.timespec import at_us, check_due, due_from
 
 Delay = float | timedelta
@@ -26,10 +28,12 @@ def dues_of(
         due_from(now_us, delay=0, at=0)  # raises: both were given
     if isinstance(delay, Sequence):
         check_count("delay", delay, count)
-        return [due_from(now_us, delay=d, at=None) for d in delay]
+        dues = due_column(now_us, delay, DUE_END_US)
+        return dues if dues is not None else [due_from(now_us, delay=d, at=None) for d in delay]
     if isinstance(at, Sequence):
         check_count("at", at, count)
-        return [check_due(at_us(a)) for a in at]
+        dues = due_column(0, at, DUE_END_US)
+        return dues if dues is not None else [check_due(at_us(a)) for a in at]
     return [due_from(now_us, delay=delay, at=at)] * count
 
 

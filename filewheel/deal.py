@@ -27,6 +27,7 @@ from filewheel.manifest import Manifest, Position, place_manifest, prepare_manif
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.record import DROP_PREFIX, ID, PUT_PREFIX, pack_drop
 from filewheel.slot import append
+from filewheel.speed import sort
 from filewheel.tail import Tail
 from filewheel.window import Budget, Span, read_window
 
@@ -165,8 +166,11 @@ class Deal:
     # -- writing: D4 to D6 -----------------------------------------------------------------------------------
 
     def _write(self, cut: Cut, base: Manifest, new: Manifest, finished: Files) -> None:
-        puts, cut.puts = sorted(cut.puts), []
-        coming = puts_above(self._ledger, cut, self._chunk_bytes)
+        puts, cut.puts = cut.puts, []
+        sort(puts)
+        # Only a drop can meet a put that is yet to come.
+        has_drops = bool(cut.drops or cut.drop_frames or base.unmatched)
+        coming = puts_above(self._ledger, cut, self._chunk_bytes) if has_drops else set()
         cut.take_apart(base, puts, coming, finished, self._dir.settings.slots)
         matched: set[bytes] = set()
         # D3: a put is left out only for a drop below the same cut.

@@ -25,6 +25,8 @@ from typing import Protocol
 
 import portalocker
 
+from filewheel.speed import write_all
+
 _BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MODES = {
     "r": os.O_RDONLY | _BASE,
@@ -103,6 +105,15 @@ class Disk(Protocol):
     def free_bytes(self) -> int: ...
     def release(self) -> None:
         """Close the directories. Files and locks are their owners' to close."""
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    done = os.pwrite(fd, data, offset)
+    while done < len(data):
+        more = os.pwrite(fd, data[done:], offset + done)
+        if more == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done += more
 
 
 class OsDisk:
@@ -229,13 +240,7 @@ class OsDisk:
             got += len(data)
         return b"".join(parts)
 
-    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
-        done = os.pwrite(fd, data, offset)
-        while done < len(data):
-            more = os.pwrite(fd, data[done:], offset + done)
-            if more == 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            done += more
+    pwrite = staticmethod(write_all or _write_all)
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)

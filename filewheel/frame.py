@@ -1,9 +1,9 @@
 """A frame: one commit. A header of 72 bytes and a run of msgpack records, padded to 8 bytes.
 
-`docs/format.md` is normative; this file is the only one that knows the layout. Header and body have checksums of
-their own, so a damaged body can be stepped over safely. Both start from the file's seed (layout.seed), and the
-header's also from its offset, so neither zeros, nor stale blocks, nor a frame of another file, nor one hidden in
-a payload ever pass for a frame. Lengths are bounded before anything is allocated.
+`docs/format.md` is normative; this file reads the layout, and loops.py (and its form in C) writes it. Header and
+body have checksums of their own, so a damaged body can be stepped over safely. Both start from the file's seed
+(layout.seed), and the header's also from its offset, so neither zeros, nor stale blocks, nor a frame of another
+file, nor one hidden in a payload ever pass for a frame. Lengths are bounded before anything is allocated.
 
 Two facts in the header tell a torn tail from damage. `number` counts a writer's frames without a gap. `synced`
 is the number of the last frame that was durable when this one was written: a missing frame that a later one calls
@@ -18,16 +18,18 @@ from __future__ import annotations
 
 import struct
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from filewheel.disk import Disk
+from filewheel.loops import MAGIC
 from filewheel.message import ID_END, ID_MIN
+from filewheel.speed import seal_frame
 
 FORMAT = 1
-MAGIC = b"\xf5FW1"
 _HEADER = struct.Struct("<4sIIIQQII16s16s")
-_SUMMED = struct.Struct("<IIQQII16s16s")  # the header without magic and its own checksum
 HEADER_BYTES = _HEADER.size
 BODY_BYTES_MAX = 1 << 28
 _BLOCK = 1 << 18
@@ -38,18 +40,17 @@ def pad(size: int) -> int:
     return -size & 7
 
 
-def portions(records: Sequence[bytes], limit: int, extra: int = 0) -> list[tuple[int, int]]:
-    """Cut records into runs (from, to) that fit a body of `limit`, each with `extra` bytes; nearly always one."""
-    if sum(map(len, records)) + extra * len(records) <= limit:
-        return [(0, len(records))] if records else []
+def portions(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:
+    """Cut records of these sizes into runs (from, to) that fit a body of `limit`; nearly always one."""
+    if sum(sizes) <= limit:
+        return [(0, len(sizes))] if sizes else []
+    ends = list(accumulate(sizes))
     runs = []
-    start = size = 0
-    for i, record in enumerate(records):
-        size += len(record) + extra
-        if size > limit and i > start:
-            runs.append((start, i))
-            start, size = i, len(record) + extra
-    runs.append((start, len(records)))
+    start = before = 0
+    while start < len(ends):
+        upto = max(bisect_right(ends, before + limit, start), start + 1)
+        runs.append((start, upto))
+        start, before = upto, ends[upto - 1]
     return runs
 
 
@@ -66,12 +67,7 @@ def seal(
     last: bytes = ID_MIN,
 ) -> bytes:
     """Return the bytes of the frame that belongs at `offset` of the file with this seed."""
-    size = len(body)
-    summed = _SUMMED.pack(
-        size, zlib.crc32(body, seed), number, synced, puts, drops, first, last
-    )  # fmt: skip
-    head = zlib.crc32(summed, seed ^ (offset >> 3 & 0xFFFFFFFF))
-    return b"".join((MAGIC, head.to_bytes(4, "little"), summed, body, b"\0" * (-size & 7)))
+    return seal_frame(body, seed, offset, number, synced, puts, drops, first, last)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S, id_floor
 from filewheel.ready import Ready
 from filewheel.record import CANCELLED, ID, pack_drop, records_of
+from filewheel.speed import ids_of
 from filewheel.window import Budget
 
 AHEAD_US = 1 * US_PER_S
@@ -113,12 +114,12 @@ class Head:
     def claim(self, now_us: int, limit: int) -> list[bytes]:
         """Hand out up to `limit` messages that are due."""
         puts = self.ready.take(id_floor(now_us + 1), limit)
-        self.claims.update((r[ID], r) for r in puts)
+        self.claims.update(zip(ids_of(puts), puts, strict=True))
         return puts
 
     def settle(self, ids: list[bytes]) -> None:
         """Forget claimed messages: what became of them is written."""
-        gone = [self.claims.pop(i) for i in ids]
+        gone = list(map(self.claims.pop, ids))
         self.ready.done(ids)
         self.ready.forget_roots(gone)
         if self.cancelled:

@@ -112,13 +112,20 @@ class Housekeeper:
 
     def write(self, records: Sequence[bytes], puts: int) -> None:
         """Write to the keeper's own journal, giving up the ballast when the disk is full."""
+        self._write(lambda: self._ledger.write(records, puts))
+
+    def drop(self, ids: list[bytes], reason: int) -> None:
+        """Write a drop for each of these ids to the keeper's own journal, likewise."""
+        self._write(lambda: self._ledger.drop(ids, reason))
+
+    def _write(self, act: Callable[[], None]) -> None:
         try:
-            self._ledger.write(records, puts)
+            act()
         except WheelFull:
             if not self._give_ballast():
                 raise
             log.critical("%s: the disk is full; the ballast is given up for acknowledgements", self._ledger.dir.path)
-            self._ledger.write(records, puts)
+            act()
         if not self._dirty:
             self._dirty = True
             self._wake.set()

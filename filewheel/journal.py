@@ -21,18 +21,18 @@ from filewheel.directory import Directory, Sync
 from filewheel.errors import Closed, DiskError, FilewheelError, Poisoned, TooLarge, partly_done
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, portions, seal
 from filewheel.manifest import Position
-from filewheel.message import ID_END, ID_MIN, LOW_BITS, SEQ_BITS, WRITER_BITS, MessageId, base32
+from filewheel.message import ID_END, ID_MIN, MessageId
 from filewheel.record import ID, PUT_PREFIX
 from filewheel.segment import Segment
+from filewheel.speed import pack_drops, pack_puts, put_frame
+from filewheel.writer import SEQ_END, Entropy, Writer
 
 SEGMENT_BYTES = 32 << 20
 BATCH_BYTES = 8 << 20
 FILL_BYTES = 1 << 20
-_SEQ_END = 1 << SEQ_BITS
-_PUT_BYTES = 20  # what a put has before `rest`
+_ONE_BYTES = 256  # what a frame with one put has at most beside its payload and tail
+_PUT_BYTES = 25  # what a put has before its middle, and before its payload's bytes
 _FILL_AFTER_COMMITS = 2
-
-Entropy = Callable[[int], bytes]
 
 
 class Journal:
@@ -59,6 +59,8 @@ class Journal:
         self._flusher: threading.Thread | None = None
         self._interval_s = 0.0
         self._closed = False
+        self._free_to = 0
+        """Up to here the segment takes frames of single puts without another look (`_ready`)."""
         # Frames over the life of this handle, whatever writer they belong to: what waiters wait for.
         self._written = 0
         self._durable = 0
@@ -68,14 +70,16 @@ class Journal:
 
     def _renew(self) -> None:
         """Become a new writer: a fresh name, a fresh sequence, no segment yet."""
-        number = int.from_bytes(self._entropy(WRITER_BITS // 8), "big")
-        self.writer = base32(number, 8)
-        self._writer_low = number << SEQ_BITS
-        # A random start, in the lower half: two writers of one name still do not share ids.
-        self._seq = int.from_bytes(self._entropy(4), "big") % (_SEQ_END // 2)
+        self._ids = Writer(self._entropy)
         self._segment: Segment | None = None
         self._first = self._written
         self._commits = 0
+        self._free_to = 0
+
+    @property
+    def writer(self) -> str:
+        """The name that this writer has now."""
+        return self._ids.name
 
     @property
     def position(self) -> Position:
@@ -95,34 +99,76 @@ class Journal:
 
     # -- what callers do -----------------------------------------------------------------------------------
 
-    def put(self, due_us: int, rest: bytes, *, extra: bytes = b"", sync: Sync = "always") -> MessageId:
-        """Write one put (its id made here, `rest` what follows the id), and return the id.
+    def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
+        """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""
+        with self.lock:
+            segment = self._segment
+            if (
+                segment is None
+                or segment.failed
+                or segment.offset + len(payload) + len(tail) + _ONE_BYTES > self._free_to
+                or self._ids.seq >= SEQ_END
+            ):
+                segment = self._ready(len(payload) + len(tail) + _ONE_BYTES)
+            first = self._first
+            frame, id_ = put_frame(
+                self._ids.low, self._ids.seq, due_us, enqueued_us, tail, payload,
+                segment.seed, segment.offset, self._written - first + 1, max(0, self._durable - first),
+            )  # fmt: skip
+            self._ids.seq += 1
+            segment.append(frame)
+            self._written += 1
+            ticket = self._written
+        if sync == "always":
+            self._flush_to(ticket)
+        elif sync != "never":
+            self._flush_later(float(sync))
+        return id_
 
-        `extra` holds one packed drop that travels in the same frame: a move is both or neither (E3).
+    def move(self, due_us: int, rest: bytes, drop: bytes, *, sync: Sync = "always") -> MessageId:
+        """Write a packed drop and the put that takes its place (its id made here, `rest` what follows the id).
+
+        They are one frame: both or neither (E3).
         """
         with self.lock:
             segment = self._ready(len(rest) + 64)
-            seq = self._seq
-            self._seq = seq + 1
-            low = due_us << LOW_BITS | self._writer_low | seq
-            id_ = low.to_bytes(16, "big")
-            if extra:
-                dropped = extra[ID]
-                first, last = (id_, dropped) if id_ < dropped else (dropped, id_)
-                self._write(segment, extra + PUT_PREFIX + id_ + rest, 1, 1, first, last)
-            else:
-                self._write(segment, PUT_PREFIX + id_ + rest, 1, 0, id_, id_)
+            id_ = self._ids.id_at(due_us, self._ids.take(1))
+            dropped = drop[ID]
+            first, last = (id_, dropped) if id_ < dropped else (dropped, id_)
+            self._write(segment, drop + PUT_PREFIX + id_ + rest, 1, 1, first, last)
             ticket = self._written
         self._settle(ticket, sync)
-        return MessageId(id_)
+        return id_
 
-    def put_many(self, dues_us: Sequence[int], rests: Sequence[bytes], *, sync: Sync = "always") -> list[bytes]:
-        """Write many puts and return the ids' bytes: one frame up to BATCH_BYTES, and one flush."""
+    def put_many(
+        self,
+        dues_us: Sequence[int],
+        middle: bytes | Sequence[bytes],
+        payloads: Sequence[bytes],
+        *,
+        sync: Sync = "always",
+    ) -> list[bytes]:
+        """Write many puts and return the ids' bytes: one frame up to BATCH_BYTES, and one flush.
+
+        `middle` is what stands between id and payload: one for all, or one for each.
+        """
         ids: list[bytes] = []
         ticket = 0
-        for start, end in portions(rests, BATCH_BYTES, _PUT_BYTES):
+        if isinstance(middle, bytes):
+            extra = _PUT_BYTES + len(middle)
+            sizes = [extra + len(p) for p in payloads]
+        else:
+            sizes = [_PUT_BYTES + len(m) + len(p) for m, p in zip(middle, payloads, strict=True)]
+        runs = portions(sizes, BATCH_BYTES)
+        for start, end in runs:
             try:
-                made, ticket = self._put_portion(dues_us[start:end], rests[start:end])
+                if len(runs) == 1:
+                    made, ticket = self._put_portion(dues_us, middle, payloads, sum(sizes))
+                else:
+                    some = middle if isinstance(middle, bytes) else middle[start:end]
+                    made, ticket = self._put_portion(
+                        dues_us[start:end], some, payloads[start:end], sum(sizes[start:end])
+                    )
             except DiskError as exc:
                 raise (partly_done(exc, start) if start else exc) from exc.__cause__
             ids += made
@@ -130,14 +176,13 @@ class Journal:
             self._settle(ticket, sync)
         return ids
 
-    def _put_portion(self, dues_us: Sequence[int], rests: Sequence[bytes]) -> tuple[list[bytes], int]:
+    def _put_portion(
+        self, dues_us: Sequence[int], middle: bytes | Sequence[bytes], payloads: Sequence[bytes], size: int
+    ) -> tuple[list[bytes], int]:
         """Write puts as one frame; return their ids' bytes and the ticket to wait with."""
         with self.lock:
-            segment = self._ready(sum(map(len, rests)) + _PUT_BYTES * len(rests), ids=len(rests))
-            base = self._writer_low | self._seq
-            self._seq += len(rests)
-            made = [(due << LOW_BITS | low).to_bytes(16, "big") for low, due in enumerate(dues_us, base)]
-            body = b"".join([PUT_PREFIX + i + r for i, r in zip(made, rests, strict=True)])
+            segment = self._ready(size, ids=len(payloads))
+            body, made = pack_puts(self._ids.low, self._ids.take(len(payloads)), dues_us, middle, payloads)
             self._write(segment, body, len(made), 0, min(made), max(made))
             return made, self._written
 
@@ -155,14 +200,20 @@ class Journal:
             self._write(segment, body, puts, len(records) - puts, min(ids), max(ids))
             return self._written
 
+    def drop(self, ids: list[bytes], reason: int) -> int:
+        """Write a drop for each of these ids as one frame, as `write` does."""
+        with self.lock:
+            body = pack_drops(ids, reason)
+            segment = self._ready(len(body))
+            self._write(segment, body, 0, len(ids), min(ids), max(ids))
+            return self._written
+
     def new_id(self, due_us: int) -> MessageId:
         """Return an id for a message that the caller writes with `write` or `append`."""
         with self.lock:
-            if self._seq + 1 > _SEQ_END:
+            if not self._ids.has(1):
                 self._ready(0)
-            seq = self._seq
-            self._seq = seq + 1
-            return MessageId((due_us << LOW_BITS | self._writer_low | seq).to_bytes(16, "big"))
+            return self._ids.id_at(due_us, self._ids.take(1))
 
     def flush(self) -> None:
         """Make everything written so far durable."""
@@ -187,6 +238,7 @@ class Journal:
             finally:
                 self._let_go(seal_it=self._broken is None)
                 self._closed = True
+                self._free_to = 0
                 self._settled.notify_all()
         if self._flusher is not None and self._flusher is not threading.current_thread():
             self._flusher.join(timeout=5)
@@ -222,15 +274,16 @@ class Journal:
         while True:
             self._check()
             segment = self._segment
-            if segment is None and self._seq + ids <= _SEQ_END:
+            if segment is None and self._ids.has(ids):
                 try:
                     self._segment = segment = Segment(self._dir, self.writer, 1)
                 except BaseException:
                     # A keeper that saw the name come and go takes this writer for ended.
                     self._renew()
                     raise
+                self._free_to = 0
                 return segment
-            if segment is None or segment.failed or self._seq + ids > _SEQ_END:
+            if segment is None or segment.failed or not self._ids.has(ids):
                 act = self._retire
             elif segment.offset and segment.offset + size > self._segment_bytes:
                 act = self._next_segment
@@ -241,6 +294,8 @@ class Journal:
             ):
                 act = self._fill
             else:
+                fills = self._commits >= _FILL_AFTER_COMMITS and self._fill_bytes
+                self._free_to = segment.filled if fills else self._segment_bytes
                 return segment
             if self._flushing:
                 # Its descriptor must not be closed, and its error not be taken, under a flush.
@@ -249,6 +304,7 @@ class Journal:
                 act()
 
     def _next_segment(self) -> None:
+        self._free_to = 0
         self._flush_held()  # O1: before anyone can be released by a flush of the next segment
         old = self._segment
         assert old is not None
@@ -279,6 +335,7 @@ class Journal:
         self._renew()
 
     def _let_go(self, *, seal_it: bool) -> None:
+        self._free_to = 0
         segment, self._segment = self._segment, None
         if segment is None:
             return
@@ -359,6 +416,8 @@ class Journal:
                 if done:
                     self._durable = target
                     self._commits += 1
+                    if self._commits == _FILL_AFTER_COMMITS:
+                        self._free_to = 0
 
     def _flush_held(self, *, force: bool = False) -> None:
         """Flush with the lock held and no other flush in progress."""
@@ -373,6 +432,7 @@ class Journal:
             self._settled.notify_all()
 
     def _poison(self, exc: OSError) -> None:
+        self._free_to = 0
         place = self._segment.place if self._segment is not None else self._dir.path
         # Never flushed again: after an error the kernel may drop the pages and report success.
         self._broken = Poisoned(
@@ -385,6 +445,8 @@ class Journal:
 
     def _flush_later(self, interval_s: float) -> None:
         """Start the thread that flushes every `interval_s`, or change its pace."""
+        if self._flusher is not None and self._interval_s == interval_s:
+            return
         with self.lock:
             self._interval_s = interval_s
             if self._flusher is None:

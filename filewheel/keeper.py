@@ -29,7 +29,6 @@ from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, NotClaimed, disk_error
 from filewheel.head import Head
 from filewheel.housekeeper import Housekeeper
-from filewheel.journal import Entropy
 from filewheel.ledger import Ledger
 from filewheel.message import DEAD_US, DUE_LIMIT_US, US_PER_S, Message, MessageId
 from filewheel.owner import Owner
@@ -46,6 +45,7 @@ from filewheel.record import (
 from filewheel.tail import Damage
 from filewheel.timespec import due_from
 from filewheel.window import Budget
+from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
 
@@ -245,8 +245,9 @@ class Keeper:
         with self._lock:
             self._check()
             ids = self._ids_of(what)
-            drops = [pack_drop(i, ACKED) for i in ids]
-            self._finish(ids, drops, 0)
+            if ids:
+                self._housekeeper.drop(ids, ACKED)
+                self._head.settle(ids)
         if sync == "always":
             self._ledger.own.flush()
         return len(ids)
@@ -299,7 +300,7 @@ class Keeper:
     def _ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
         claims = self._head.claims
         if isinstance(what, Batch):
-            return [i for i in what.ids if i in claims]
+            return list(filter(claims.__contains__, what.ids))
         items = [what] if isinstance(what, (Message, bytes)) else list(what)
         ids = [bytes(i.id) if isinstance(i, Message) else bytes(i) for i in items]
         for id_ in ids:

@@ -22,13 +22,15 @@ from filewheel.clock import Clock
 from filewheel.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap
-from filewheel.journal import Entropy, Journal
+from filewheel.journal import Journal
+from filewheel.loops import DROP_BYTES
 from filewheel.manifest import Found, Manifest, Position, adopt, find_files, read_manifest
 from filewheel.message import ID_MIN, US_PER_S, due_of
 from filewheel.quarantine import Quarantine
 from filewheel.slot import lap_floor, slot_floor, slot_name
 from filewheel.tail import Damage, Handles, Tail
 from filewheel.window import MISSING, Budget, Span, Window, read_window
+from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
 
@@ -225,6 +227,14 @@ class Ledger:
             self._note_own()
             self.undealt_bytes += sum(map(len, records)) + 80
             self.undealt_records += len(records)
+
+    def drop(self, ids: list[bytes], reason: int) -> None:
+        """Write a drop for each of these ids, as `write` does."""
+        with self.lock:
+            self.own.drop(ids, reason)
+            self._note_own()
+            self.undealt_bytes += len(ids) * DROP_BYTES + 80
+            self.undealt_records += len(ids)
 
     def _note_own(self) -> None:
         own = self.own

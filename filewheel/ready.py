@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from filewheel.message import ID_MIN, US_PER_S, due_of, id_after, id_floor
-from filewheel.record import ID, PUT_PREFIX, has_root, root_of
+from filewheel.record import ID, PUT_PREFIX, moved, root_of
 from filewheel.window import Budget
 
 _INSERT_MAX = 16
@@ -85,9 +85,8 @@ class Ready:
             upto = bisect_left(puts, PUT_PREFIX + id_floor((second + 1) * US_PER_S), at)
             self.waiting[second] = self.waiting.get(second, 0) + upto - at
             at = upto
-        for put in puts:
-            if has_root(put):
-                self.roots[root_of(put)] = put[ID]
+        for put in moved(puts):
+            self.roots[root_of(put)] = put[ID]
 
     def _let_go(self) -> None:
         """Forget the latest messages, down to three quarters of the budget. They stay on disk."""
@@ -141,9 +140,13 @@ class Ready:
     def done(self, ids: Iterable[bytes]) -> None:
         """Count messages as waiting no longer."""
         waiting = self.waiting
-        for id_ in ids:
-            second = (int.from_bytes(id_[:8], "big") >> 6) // US_PER_S
-            left = waiting.get(second, 0) - 1
+        ordered = sorted(ids)  # a batch is in order already
+        at = 0
+        while at < len(ordered):
+            second = due_of(ordered[at]) // US_PER_S
+            upto = bisect_left(ordered, id_floor((second + 1) * US_PER_S), at)
+            left = waiting.get(second, 0) - (upto - at)
+            at = upto
             if left > 0:
                 waiting[second] = left
             else:
@@ -152,6 +155,5 @@ class Ready:
     def forget_roots(self, puts: Iterable[bytes]) -> None:
         """Forget the chains of messages that are finished or let go."""
         if self.roots:
-            for put in puts:
-                if has_root(put):
-                    self.roots.pop(root_of(put), None)
+            for put in moved(puts):
+                self.roots.pop(root_of(put), None)

@@ -12,19 +12,22 @@ Invariant: bytes 4..20 of a record are its id, byte 1 its kind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgpack
 
+from filewheel import loops
 from filewheel.errors import Damaged
 from filewheel.frame import Frame
+from filewheel.loops import DROP_PREFIX as DROP_PREFIX
+from filewheel.loops import ID as ID
+from filewheel.loops import PUT_PREFIX as PUT_PREFIX
+from filewheel.loops import pack_payload as pack_payload
 from filewheel.message import DEAD_US, ID_LIMIT, Message, MessageId, id_floor
+from filewheel.speed import part
 
 PUT = 1
 DROP = 2
-PUT_PREFIX = b"\x98\x01\xc4\x10"
-DROP_PREFIX = b"\x93\x02\xc4\x10"
-ID = slice(4, 20)
 _NIL = 0xC0
 _COUNT_END = (1 << 64) - 1
 """One more can still be packed."""
@@ -44,14 +47,9 @@ _pack = msgpack.Packer(autoreset=True, use_bin_type=True).pack if _IS_C else msg
 _NOTHING = _pack({})
 
 
-def pack_payload(payload: bytes) -> bytes:
-    """Pack the last field of a put."""
-    size = len(payload)
-    if size < 256:
-        return b"\xc4%c%b" % (size, payload)
-    if size < 65536:
-        return b"\xc5%b%b" % (size.to_bytes(2, "big"), payload)
-    return b"\xc6%b%b" % (size.to_bytes(4, "big"), payload)
+def pack_tail(topic: str, headers: Mapping[str, str] | None, attempt: int = 0) -> bytes:
+    """Pack what stands between the time of enqueueing and the payload."""
+    return b"%b%b%b" % (_pack(attempt), _pack(topic), _pack(dict(headers)) if headers else _NOTHING)
 
 
 def pack_middle(
@@ -63,12 +61,10 @@ def pack_middle(
     attempt: int = 0,
 ) -> bytes:
     """Pack what stands between a put's id and its payload: equal for every message of a batch."""
-    return b"%b\xcf%b%b%b%b" % (
+    return b"%b\xcf%b%b" % (
         b"\xc0" if root is None else b"\xc4\x10" + root,
         enqueued_us.to_bytes(8, "big"),
-        _pack(attempt),
-        _pack(topic),
-        _pack(dict(headers)) if headers else _NOTHING,
+        pack_tail(topic, headers, attempt),
     )
 
 
@@ -90,36 +86,11 @@ def pack_drop(id_: bytes, reason: int) -> bytes:
 
 
 def split(body: bytes) -> list[bytes]:
-    """Cut a frame's body into its records' bytes. Cost: about 0.2 µs a record.
-
-    Raises Damaged when the body is not a run of msgpack values.
-    """
-    unpacker = msgpack.Unpacker(None, max_buffer_size=len(body) or 1)
-    unpacker.feed(body)
-    skip, tell = unpacker.skip, unpacker.tell
-    size = len(body)
-    ends = []
-    at = 0
+    """Cut a frame's body into its records' bytes. Raises Damaged when it is not a run of msgpack values."""
     try:
-        while at < size:
-            skip()
-            at = tell()
-            ends.append(at)
-    except Exception as exc:  # msgpack raises more than its own tree
-        raise Damaged(f"not a run of records after byte {at} of a frame: {exc!r}") from exc
-    starts = [0, *ends]
-    return [body[a:b] for a, b in zip(starts, ends, strict=False)]
-
-
-def sort_out(records: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Part a frame's records into its puts and its drops."""
-    puts = [r for r in records if r[:4] == PUT_PREFIX]
-    if len(puts) == len(records):
-        return puts, []
-    drops = [r for r in records if r[:4] == DROP_PREFIX and len(r) == 21]
-    if len(puts) + len(drops) != len(records):
-        raise Damaged("a frame holds a record of an unknown kind")
-    return puts, drops
+        return loops.split(body)
+    except ValueError as exc:
+        raise Damaged(str(exc)) from exc
 
 
 def records_of(frame: Frame) -> tuple[list[bytes], list[bytes]]:
@@ -128,18 +99,18 @@ def records_of(frame: Frame) -> tuple[list[bytes], list[bytes]]:
     Raises Damaged when they make no sense, do not lie where the header says, or are due later than anything can be:
     readers skip frames by their headers and count with dues, and would lose their way.
     """
-    puts, drops = sort_out(split(frame.body))
-    for records in (puts, drops):
-        if records and (min(records)[ID] < frame.first or max(records)[ID] > frame.last):
-            raise Damaged("the header does not fit the records")
+    try:
+        puts, drops = part(frame.body, frame.first, frame.last)
+    except ValueError as exc:
+        raise Damaged(str(exc)) from exc
     if frame.last >= ID_LIMIT and (puts or drops):
         raise Damaged("an id has a due that no message can have")
     return puts, drops
 
 
-def has_root(put: bytes) -> bool:
-    """Tell whether a put has moved before (one byte to look at)."""
-    return put[20] != _NIL
+def moved(puts: Iterable[bytes]) -> list[bytes]:
+    """Return the puts that have moved before (one byte to look at)."""
+    return [p for p in puts if p[20] != _NIL]
 
 
 def root_of(put: bytes) -> bytes:

@@ -23,7 +23,7 @@ def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: 
     """Return the frames, from `offset` of the file on, for sorted puts and sorted drops."""
     out: list[bytes] = []
     for records, are_puts in ((puts, True), (drops, False)):
-        for start, end in portions(records, FRAME_BYTES):
+        for start, end in portions([*map(len, records)], FRAME_BYTES):
             portion = records[start:end]
             frame = seal(
                 b"".join(portion),

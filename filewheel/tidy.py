@@ -17,9 +17,9 @@ from filewheel.clock import Clock
 from filewheel.deal import Deal
 from filewheel.directory import Directory
 from filewheel.errors import FilewheelError, Locked
-from filewheel.journal import Entropy
 from filewheel.ledger import Ledger
 from filewheel.owner import Owner
+from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
 

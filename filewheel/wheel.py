@@ -30,10 +30,10 @@ from filewheel.directory import (
 from filewheel.disk import OsDisk
 from filewheel.errors import DiskError, NotFound, partly_done
 from filewheel.ids import Ids
-from filewheel.journal import Entropy, Journal
+from filewheel.journal import Journal
 from filewheel.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.manifest import Position
-from filewheel.message import ID_LIMIT, US_PER_S, Message, MessageId
+from filewheel.message import DUE_END_US, ID_LIMIT, US_PER_S, Message, MessageId
 from filewheel.reader import Reader
 from filewheel.record import (
     CANCELLED,
@@ -42,10 +42,13 @@ from filewheel.record import (
     pack_message,
     pack_middle,
     pack_payload,
+    pack_tail,
     unpack_put,
 )
+from filewheel.speed import due_at
 from filewheel.tidy import is_untidy, tidy
 from filewheel.timespec import due_from
+from filewheel.writer import Entropy
 
 REASON_HEADER = "filewheel.reason"
 """The header in which a dead letter says why it died."""
@@ -88,7 +91,8 @@ class Wheel(Reader):
         self._tidier: threading.Thread | None = None
         self._tidying = threading.Lock()
         self._untidy = False
-        self._topics: dict[str, str] = {}
+        self._tails: dict[str, bytes] = {}
+        """topic → what is packed between time and payload of a message with nothing but that topic"""
         self._bell: int | None = None
         self._bell_tried_us = 0
 
@@ -234,13 +238,16 @@ class Wheel(Reader):
         if type(payload) is not bytes or len(payload) > self._payload_bytes_max:
             payload = bytes_of(payload, self._payload_bytes_max)
         now_us = self._clock.now_us()
-        due_us = now_us if delay is None and at is None else due_from(now_us, delay=delay, at=at)
-        if topic and topic not in self._topics:
-            self._know_topic(topic)
+        if at is None:
+            due_us = now_us if delay is None else due_at(now_us, delay, DUE_END_US)
+        else:
+            due_us = due_at(0, at, DUE_END_US) if delay is None else -1
+        if due_us < 0:
+            due_us = due_from(now_us, delay=delay, at=at)
+        tail = (self._tails.get(topic) if type(topic) is str else None) or self._know_topic(topic)
         if headers:
-            headers = check_headers(headers)
-        rest = pack_middle(now_us, topic, headers) + pack_payload(payload)
-        id_ = journal.put(due_us, rest, sync=self._sync if sync is None else check_sync(sync))
+            tail = pack_tail(topic, check_headers(headers))
+        id_ = journal.put(due_us, now_us, tail, payload, sync=self._sync if sync is None else check_sync(sync))
         if due_us < now_us + _HINT_AHEAD_US:
             self._ring(now_us)
         return id_
@@ -271,22 +278,19 @@ class Wheel(Reader):
                 break
         count = len(bodies)
         dues = dues_of(now_us, delay, at, count)
-        middles = middles_of(now_us, topic, headers, count)
-        if isinstance(middles, bytes):
-            rests = [middles + pack_payload(b) for b in bodies]
-        else:
-            rests = [m + pack_payload(b) for m, b in zip(middles, bodies, strict=True)]
-        made = journal.put_many(dues, rests, sync=self._sync if sync is None else check_sync(sync))
+        middle = middles_of(now_us, topic, headers, count)
+        made = journal.put_many(dues, middle, bodies, sync=self._sync if sync is None else check_sync(sync))
         if made and min(dues) < now_us + _HINT_AHEAD_US:
             self._ring(now_us)
         return Ids(made)
 
-    def _know_topic(self, topic: str) -> None:
-        """Check a topic once and remember it."""
+    def _know_topic(self, topic: str) -> bytes:
+        """Check a topic once, and remember it packed."""
         check_topic(topic)
-        if len(self._topics) > 4096:
-            self._topics.clear()
-        self._topics[topic] = topic
+        if len(self._tails) > 4096:
+            self._tails.clear()
+        self._tails[topic] = tail = pack_tail(topic, None)
+        return tail
 
     def add(self, messages: Iterable[Message], *, sync: Sync | None = None) -> int:
         """Add messages with the ids they have, as `load` does; return how many. Adding one twice changes nothing.
@@ -377,11 +381,7 @@ class Wheel(Reader):
             root=message.root or message.id,
             attempt=message.attempt,
         ) + pack_payload(message.payload)
-        new = journal.put(
-            due_us,
-            rest,
-            extra=pack_drop(old, RESCHEDULED),
-            sync=self._sync if sync is None else check_sync(sync),
-        )
+        drop = pack_drop(old, RESCHEDULED)
+        new = journal.move(due_us, rest, drop, sync=self._sync if sync is None else check_sync(sync))
         self._ring(now_us)
         return new

@@ -6,20 +6,23 @@ of the window are stepped over by their header. When more lies in the window tha
 cut at the id that fills it, and whoever reads goes on from there: a second with a million messages streams.
 
 Pending is all puts minus all drops, as sets (set difference over the window; an id dealt twice counts once).
-Cost: about 0.5 µs for each record in the window, and a header for each frame outside it.
+Cost: about 0.2 µs (0.6 in pure Python) for each record in the window, and a header for each frame outside it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from filewheel.directory import Directory
 from filewheel.disk import SCARCE, ForeignFile
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap, scan
 from filewheel.message import id_after
-from filewheel.record import ID, records_of
+from filewheel.record import ID, PUT_PREFIX, records_of
+from filewheel.speed import ids_of, sort
 from filewheel.tail import Handles
 
 MISSING = "the file is missing"
@@ -143,7 +146,7 @@ class _Reader:
         self._puts += puts
         self._bytes += sum(map(len, puts))
         if drops:
-            self._drops.update([r[ID] for r in drops])
+            self._drops.update(ids_of(drops))
         if self._is_over(2):
             self.shrink()
 
@@ -153,18 +156,16 @@ class _Reader:
         if not self.is_full():
             return
         bounds = []
-        size = 0
-        for kept, record in enumerate(self._puts):
-            size += len(record)
-            if size >= self._budget.bytes or kept + 1 == self._budget.records:
-                bounds.append(record[ID])
-                break
+        ends = list(accumulate(map(len, self._puts)))
+        kept = min(bisect_left(ends, self._budget.bytes), self._budget.records - 1)
+        if kept < len(ends):
+            bounds.append(self._puts[kept][ID])
         if self._drops:
-            ids = sorted([*[r[ID] for r in self._puts], *self._drops])
+            ids = sorted([*ids_of(self._puts), *self._drops])
             bounds.append(ids[min(len(ids), self._budget.records) - 1])
         self.hi = hi = id_after(min(bounds))
         self._cut = True
-        self._puts = [r for r in self._puts if r[ID] < hi]
+        del self._puts[bisect_left(self._puts, PUT_PREFIX + hi) :]
         self._drops = {i for i in self._drops if i < hi}
         self._spent = {i for i in self._spent if i < hi}
         self._bytes = sum(map(len, self._puts))
@@ -172,12 +173,15 @@ class _Reader:
     def _net(self) -> None:
         """Sort the puts, count each once, and take out those that are dropped."""
         self.grown = False
-        self._puts.sort()
-        by_id = {r[ID]: r for r in self._puts}
-        for id_ in self._drops:
-            if by_id.pop(id_, None) is not None:
-                self._spent.add(id_)
-        self._puts = list(by_id.values())
+        sort(self._puts)
+        by_id = dict(zip(ids_of(self._puts), self._puts, strict=True))
+        if self._drops:
+            spent = self._drops & by_id.keys()
+            self._spent |= spent
+            for id_ in spent:
+                del by_id[id_]
+        if len(by_id) < len(self._puts):
+            self._puts = list(by_id.values())
         self._bytes = sum(map(len, self._puts))
 
     def finish(self) -> Window:

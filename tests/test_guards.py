@@ -28,10 +28,10 @@ def same_entropy(name: int, start: int) -> object:
 def test_a_writer_that_draws_the_name_of_another_does_not_write_into_its_segment(wheel_dir: Path) -> None:
     directory = open_directory(wheel_dir, write=True)
     first = Journal(directory, entropy=same_entropy(7, 1))  # type: ignore[arg-type]
-    first.put(10 * US_PER_S, b"\xc0\x00\x00\xa0\x80\xc4\x01x")
+    first.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"x")
     second = Journal(directory, entropy=same_entropy(7, 2))  # type: ignore[arg-type]
     with pytest.raises(DiskError, match="another writer drew the same name"):
-        second.put(10 * US_PER_S, b"\xc0\x00\x00\xa0\x80\xc4\x01y")
+        second.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"y")
     first.close()
     with Wheel(wheel_dir) as wheel:
         assert [m.payload for m in wheel.list()] == [b"x"]
@@ -43,7 +43,7 @@ def test_two_writers_of_one_name_give_different_ids(wheel_dir: Path) -> None:
     ids = []
     for start in (1, 2):
         journal = Journal(directory, entropy=same_entropy(7, start))  # type: ignore[arg-type]
-        ids.append(journal.put(10 * US_PER_S, b"\xc0\x00\x00\xa0\x80\xc4\x01x"))
+        ids.append(journal.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"x"))
         journal.close()
         for name in os.listdir(wheel_dir / "journal"):
             os.unlink(wheel_dir / "journal" / name)

@@ -43,6 +43,8 @@ def test_a_module_imports_only_from_modules_before_it(path: Path) -> None:
     for name in imports(path):
         if name.startswith("filewheel."):
             other = name.split(".")[1]
+            if (other, path.stem) == ("_loops", "speed"):
+                continue  # what was compiled, if it was
             assert NAMES.index(other) < NAMES.index(path.stem), f"{path.stem} imports {other}"
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from filewheel.errors import Damaged
 from filewheel.frame import Frame
-from filewheel.message import DEAD_US, LOW_BITS, Message, MessageId
+from filewheel.message import DEAD_US, ID_END, ID_MIN, LOW_BITS, Message, MessageId
 from filewheel.record import (
     ACKED,
     BURIED,
@@ -25,18 +25,18 @@ from filewheel.record import (
     RESCHEDULED,
     RETRIED,
     SET_ASIDE,
-    has_root,
+    moved,
     pack_drop,
     pack_message,
     pack_middle,
     pack_payload,
     records_of,
     root_of,
-    sort_out,
     split,
     unpack_drop,
     unpack_put,
 )
+from filewheel.speed import part
 from tests.support_wheel import a_put, an_id
 
 DUES = st.integers(0, DEAD_US - 1)
@@ -61,7 +61,7 @@ def test_a_message_that_was_packed_is_unpacked_as_it_was(message: Message) -> No
     assert unpack_put(put) == message
     assert put[ID] == message.id
     assert put[1] == PUT
-    assert has_root(put) == (message.root is not None)
+    assert moved([put]) == ([] if message.root is None else [put])
     assert root_of(put) == (message.root or message.id)
 
 
@@ -111,14 +111,13 @@ def test_a_run_of_records_is_split_and_sorted_out(messages: list[Message], ids: 
     rng.shuffle(records)
     found = split(b"".join(records))
     assert found == records
-    found_puts, found_drops = sort_out(found)
-    assert sorted(found_puts) == sorted(puts)
-    assert sorted(found_drops) == sorted(drops)
+    in_order = [r for r in records if r in puts], [r for r in records if r in drops]
+    assert part(b"".join(records), ID_MIN, ID_END) == in_order
 
 
 def test_nothing_is_split_into_nothing() -> None:
     assert split(b"") == []
-    assert sort_out([]) == ([], [])
+    assert part(b"", ID_MIN, ID_END) == ([], [])
 
 
 @given(MESSAGES, st.data())
@@ -153,7 +152,7 @@ def test_bytes_that_are_not_msgpack_are_damaged_and_cost_no_memory(body: bytes) 
 )
 def test_a_record_of_an_unknown_kind_makes_its_frame_damaged(record: bytes) -> None:
     with pytest.raises(Damaged, match="unknown kind"):
-        sort_out([a_put(an_id(1)), record])
+        records_of(a_frame(a_put(an_id(1)), record, first=ID_MIN, last=ID_END))
 
 
 def put_of(*fields: object) -> bytes:

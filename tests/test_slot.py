@@ -13,7 +13,7 @@ from filewheel.directory import Directory
 from filewheel.disk import ForeignFile
 from filewheel.frame import Frame
 from filewheel.message import ID_MIN, due_of
-from filewheel.record import CANCELLED, ID, pack_drop, sort_out, split
+from filewheel.record import CANCELLED, ID, pack_drop, records_of, split
 from filewheel.slot import FRAME_BYTES, append, frames, lap_floor, slot_floor, slot_name
 from tests.support_wheel import NOW_S, a_put, an_id, frames_of, make_directory, put_file, scan
 
@@ -119,7 +119,7 @@ def test_a_portion_is_cut_into_frames_of_at_most_the_limit_in_order(sizes: list[
     for frame in found:
         inside = split(frame.body)
         assert len(frame.body) <= FRAME_BYTES or len(inside) == 1
-        assert sort_out(inside) == ((inside, []) if frame.puts else ([], inside))
+        assert records_of(frame) == ((inside, []) if frame.puts else ([], inside))
         assert (frame.puts, frame.drops) in {(len(inside), 0), (0, len(inside))}
         assert (frame.first, frame.last) == (inside[0][ID], inside[-1][ID])
 

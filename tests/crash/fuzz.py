@@ -27,8 +27,8 @@ from filewheel.directory import open_directory, parse_settings
 from filewheel.errors import FilewheelError
 from filewheel.frame import Frame, Scanner
 from filewheel.keeper import Keeper
-from filewheel.message import US_PER_S, MessageId
-from filewheel.record import sort_out, split, unpack_put
+from filewheel.message import DUE_LIMIT_US, ID_MIN, US_PER_S, MessageId, id_floor
+from filewheel.record import records_of, split, unpack_put
 from filewheel.repair import repair
 from filewheel.timespec import parse_duration, parse_time
 from filewheel.transfer import load
@@ -248,7 +248,8 @@ class Fuzzer:
         )
         if self.rng.random() < 0.3:
             body = self.forger.havoc(body, [body])
-        return lambda: [unpack_put(put) for put in sort_out(split(body))[0]]
+        frame = Frame(0, 0, 1, 0, 1, 0, ID_MIN, id_floor(DUE_LIMIT_US - 1), body)
+        return lambda: [unpack_put(put) for put in records_of(frame)[0]]
 
     def lines(self) -> Callable[[], object]:
         fields: dict[str, Any] = {

@@ -3,6 +3,7 @@
 A mutant is a change of source text (mutants.py). `install` puts it into the module as it is imported, in this process
 only; nothing on disk changes. As a pytest plugin (`-p tests.crash.mutate`) it takes the mutant's name from
 FILEWHEEL_MUTANT, before anything of the library is imported; so does any campaign.
+A mutant runs the loops in Python: those in C are held to them by tests of their own (tests/test_loops.py).
 Invariant: a text that does not stand in its module exactly once is an error: a mutant is never silently no mutant.
 """
 
@@ -70,6 +71,7 @@ def install(name: str) -> Mutant:
     loaded = [m for m in sys.modules if m == "filewheel" or m.startswith("filewheel.")]
     if loaded:
         raise AssertionError(f"too late: {loaded[0]} is imported already")
+    os.environ["FILEWHEEL_PURE"] = "1"
     mutant = by_name(name)
     for change in mutant.changes:
         mutated(mutant, change.module)

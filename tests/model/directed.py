@@ -71,6 +71,7 @@ def later_drops(s: Stage) -> None:
     s.keep()
     id_ = s.put("A", 30)
     s.put("B", 31)
+    s.cancel("B", s.put("B", 32))  # only for a drop does a deal look at what is above the cut
     s.when("open", "^checkpoint", lambda: None)  # the deal is past its look at what is above the cut
 
     def move() -> None:

@@ -1,0 +1,826 @@
+/* The inner loops of loops.py in C: optional, and the same to the byte.
+ *
+ * Built when a compiler is there, absent without harm; tests/test_loops.py compares each function with its Python
+ * form. Nothing here knows of files, locks or the protocol: bytes in, bytes out. Formats are those of docs/format.md.
+ * Invariant: no input, however hostile, reads outside of its buffer; what a function cannot do it leaves to the caller
+ * (None, or ValueError with what is wrong).
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#ifdef Py_GIL_DISABLED
+#error "not for free-threaded builds: the lists read here are guarded by the interpreter's lock"
+#endif
+
+#include <errno.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define INTERFACE 1 /* as in loops.py: one that was built for another is not used */
+#define ID_BYTES 16
+#define ID_AT 4
+#define PUT_HEAD 20 /* four fixed bytes and the id */
+#define DROP_BYTES 21
+#define HEADER_BYTES 72
+#define OWN_CRC_MAX 1024 /* from here on zlib's, which is quicker for much */
+#define HELD_BYTES_MAX 65536
+
+static const unsigned char PUT_PREFIX[4] = {0x98, 0x01, 0xc4, 0x10};
+static const unsigned char DROP_PREFIX[4] = {0x93, 0x02, 0xc4, 0x10};
+
+static PyObject *zlib_crc32, *message_type, *id_type;
+static uint32_t crc_table[8][256];
+
+/* -- numbers ------------------------------------------------------------------------------------------------ */
+
+static inline uint64_t load_be64(const unsigned char *p)
+{
+    uint64_t v;
+    memcpy(&v, p, 8);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
+    return v;
+}
+
+static inline void store_be64(unsigned char *p, uint64_t v)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
+    memcpy(p, &v, 8);
+}
+
+static inline void store_le(unsigned char *p, uint64_t v, int bytes)
+{
+    for (int i = 0; i < bytes; i++)
+        p[i] = (unsigned char)(v >> 8 * i);
+}
+
+static void crc_init(void)
+{
+    for (uint32_t n = 0; n < 256; n++) {
+        uint32_t c = n;
+        for (int k = 0; k < 8; k++)
+            c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
+        crc_table[0][n] = c;
+    }
+    for (uint32_t n = 0; n < 256; n++)
+        for (int t = 1; t < 8; t++)
+            crc_table[t][n] = crc_table[0][crc_table[t - 1][n] & 255] ^ (crc_table[t - 1][n] >> 8);
+}
+
+static uint32_t crc_own(const unsigned char *p, Py_ssize_t n, uint32_t crc)
+{
+    crc = ~crc;
+    for (; n >= 8; p += 8, n -= 8) {
+        uint32_t a = crc ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+        crc = crc_table[7][a & 255] ^ crc_table[6][a >> 8 & 255] ^ crc_table[5][a >> 16 & 255] ^
+              crc_table[4][a >> 24] ^ crc_table[3][p[4]] ^ crc_table[2][p[5]] ^ crc_table[1][p[6]] ^
+              crc_table[0][p[7]];
+    }
+    while (n-- > 0)
+        crc = crc_table[0][(crc ^ *p++) & 255] ^ (crc >> 8);
+    return ~crc;
+}
+
+/* Return 0 and the checksum of a bytes object, -1 with an exception set. */
+static int crc_of(PyObject *body, uint32_t seed, uint32_t *out)
+{
+    Py_ssize_t size = PyBytes_GET_SIZE(body);
+    if (size <= OWN_CRC_MAX) {
+        *out = crc_own((unsigned char *)PyBytes_AS_STRING(body), size, seed);
+        return 0;
+    }
+    PyObject *sum = PyObject_CallFunction(zlib_crc32, "Ok", body, (unsigned long)seed);
+    if (sum == NULL)
+        return -1;
+    *out = (uint32_t)PyLong_AsUnsignedLong(sum);
+    Py_DECREF(sum);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* -- ids --------------------------------------------------------------------------------------------------- */
+
+static PyObject *new_id(const unsigned char *p)
+{
+    PyTypeObject *type = (PyTypeObject *)id_type; /* a subclass of bytes without anything added */
+    PyObject *id = type->tp_alloc(type, ID_BYTES);
+    if (id != NULL) {
+        memcpy(PyBytes_AS_STRING(id), p, ID_BYTES);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+        ((PyBytesObject *)id)->ob_shash = -1; /* as bytes.__new__ leaves it: not hashed yet */
+#pragma GCC diagnostic pop
+    }
+    return id;
+}
+
+/* -- dues --------------------------------------------------------------------------------------------------- */
+
+/* Microseconds, rounded up, but not for what only the float's own coarseness adds (timespec._exact_us). */
+static int exact_us(double seconds, int64_t *out)
+{
+    double us = seconds * 1e6;
+    if (!(fabs(us) < 9e18))
+        return 0;
+    double nearest = rint(us);
+    *out = (int64_t)(fabs(us - nearest) <= fabs(us) * 0x1p-52 ? nearest : ceil(us));
+    return 1;
+}
+
+/* Return 1 and a legal due, 0 for what the caller has to look at. */
+static int plain_due(int64_t base, PyObject *seconds, int64_t end, int64_t *out)
+{
+    int64_t us;
+    if (PyFloat_CheckExact(seconds)) {
+        if (!exact_us(PyFloat_AS_DOUBLE(seconds), &us))
+            return 0;
+    } else if (PyLong_CheckExact(seconds)) {
+        int overflow;
+        int64_t s = PyLong_AsLongLongAndOverflow(seconds, &overflow);
+        if (overflow || s > end / 1000000 || s < -end / 1000000)
+            return 0;
+        us = s * 1000000;
+    } else
+        return 0;
+    if (us > end || us < -end || (us += base) < 0 || us >= end)
+        return 0;
+    *out = us;
+    return 1;
+}
+
+static PyObject *due_at(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3)
+        return PyErr_Format(PyExc_TypeError, "due_at(base_us, seconds, end_us)");
+    int64_t base = PyLong_AsLongLong(args[0]), end = PyLong_AsLongLong(args[2]), us = -1;
+    if (PyErr_Occurred())
+        return NULL;
+    return PyLong_FromLongLong(plain_due(base, args[1], end, &us) ? us : -1);
+}
+
+static PyObject *due_column(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3)
+        return PyErr_Format(PyExc_TypeError, "due_column(base_us, seconds, end_us)");
+    int64_t base = PyLong_AsLongLong(args[0]), end = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *seq = args[1];
+    if (!PyList_CheckExact(seq) && !PyTuple_CheckExact(seq))
+        Py_RETURN_NONE;
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(seq);
+    PyObject *out = PyList_New(count);
+    if (out == NULL)
+        return NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int64_t us;
+        if (!plain_due(base, PySequence_Fast_GET_ITEM(seq, i), end, &us))
+            goto leave;
+        PyObject *due = PyLong_FromLongLong(us);
+        if (due == NULL) {
+            Py_DECREF(out);
+            return NULL;
+        }
+        PyList_SET_ITEM(out, i, due);
+    }
+    return out;
+leave: /* the caller takes them one by one, and finds the one to name */
+    Py_DECREF(out);
+    Py_RETURN_NONE;
+}
+
+/* -- packing ------------------------------------------------------------------------------------------------ */
+
+static Py_ssize_t bin_head(unsigned char *p, Py_ssize_t size)
+{
+    if (size < 256) {
+        p[0] = 0xc4;
+        p[1] = (unsigned char)size;
+        return 2;
+    }
+    if (size < 65536) {
+        p[0] = 0xc5;
+        p[1] = (unsigned char)(size >> 8);
+        p[2] = (unsigned char)size;
+        return 3;
+    }
+    p[0] = 0xc6;
+    for (int i = 0; i < 4; i++)
+        p[1 + i] = (unsigned char)((uint64_t)size >> (24 - 8 * i));
+    return 5;
+}
+
+static inline Py_ssize_t bin_size(Py_ssize_t size)
+{
+    return size + (size < 256 ? 2 : size < 65536 ? 3 : 5);
+}
+
+/* pack_puts(low, seq, dues_us, middle, payloads) -> (body, ids). The caller has checked types and lengths of the lists. */
+static PyObject *pack_puts(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 5 || !PyBytes_Check(args[0]) || PyBytes_GET_SIZE(args[0]) != ID_BYTES)
+        return PyErr_Format(PyExc_TypeError, "pack_puts(low, seq, dues_us, middle, payloads)");
+    const unsigned char *low = (unsigned char *)PyBytes_AS_STRING(args[0]);
+    uint64_t low_hi = load_be64(low), low_lo = load_be64(low + 8) | PyLong_AsUnsignedLong(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *dues = NULL, *middles = NULL, *payloads = NULL, *body = NULL, *ids = NULL, *result = NULL;
+    int same = PyBytes_CheckExact(args[3]);
+    dues = PySequence_Fast(args[2], "dues");
+    payloads = PySequence_Fast(args[4], "payloads");
+    if (dues == NULL || payloads == NULL)
+        goto done;
+    if (!same && (middles = PySequence_Fast(args[3], "middles")) == NULL)
+        goto done;
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(payloads), size = 0;
+    if (PySequence_Fast_GET_SIZE(dues) != count || (!same && PySequence_Fast_GET_SIZE(middles) != count)) {
+        PyErr_SetString(PyExc_ValueError, "columns of different lengths");
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *payload = PySequence_Fast_GET_ITEM(payloads, i);
+        PyObject *middle = same ? args[3] : PySequence_Fast_GET_ITEM(middles, i);
+        if (!PyBytes_Check(payload) || !PyBytes_Check(middle) || PyBytes_GET_SIZE(payload) > UINT32_MAX) {
+            PyErr_SetString(PyExc_TypeError, "a payload or a middle is not bytes");
+            goto done;
+        }
+        size += PUT_HEAD + PyBytes_GET_SIZE(middle) + bin_size(PyBytes_GET_SIZE(payload));
+    }
+    body = PyBytes_FromStringAndSize(NULL, size);
+    ids = PyList_New(count);
+    if (body == NULL || ids == NULL)
+        goto done;
+    unsigned char *p = (unsigned char *)PyBytes_AS_STRING(body);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *payload = PySequence_Fast_GET_ITEM(payloads, i);
+        PyObject *middle = same ? args[3] : PySequence_Fast_GET_ITEM(middles, i);
+        int64_t due = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(dues, i));
+        if (due == -1 && PyErr_Occurred())
+            goto done;
+        memcpy(p, PUT_PREFIX, 4);
+        store_be64(p + 4, (uint64_t)due << 6 | low_hi);
+        store_be64(p + 12, low_lo + (uint64_t)i);
+        PyObject *id = PyBytes_FromStringAndSize((char *)p + ID_AT, ID_BYTES);
+        if (id == NULL)
+            goto done;
+        PyList_SET_ITEM(ids, i, id);
+        p += PUT_HEAD;
+        memcpy(p, PyBytes_AS_STRING(middle), PyBytes_GET_SIZE(middle));
+        p += PyBytes_GET_SIZE(middle);
+        p += bin_head(p, PyBytes_GET_SIZE(payload));
+        memcpy(p, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload));
+        p += PyBytes_GET_SIZE(payload);
+    }
+    result = PyTuple_Pack(2, body, ids);
+done:
+    Py_XDECREF(dues);
+    Py_XDECREF(middles);
+    Py_XDECREF(payloads);
+    Py_XDECREF(body);
+    Py_XDECREF(ids);
+    return result;
+}
+
+/* pack_drops(ids, reason) -> body */
+static PyObject *pack_drops(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyList_CheckExact(args[0]))
+        return PyErr_Format(PyExc_TypeError, "pack_drops(ids, reason)");
+    long reason = PyLong_AsLong(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(args[0]);
+    PyObject *body = PyBytes_FromStringAndSize(NULL, count * DROP_BYTES);
+    if (body == NULL)
+        return NULL;
+    unsigned char *p = (unsigned char *)PyBytes_AS_STRING(body);
+    for (Py_ssize_t i = 0; i < count; i++, p += DROP_BYTES) {
+        PyObject *id = PyList_GET_ITEM(args[0], i);
+        if (!PyBytes_Check(id) || PyBytes_GET_SIZE(id) != ID_BYTES) {
+            Py_DECREF(body);
+            return PyErr_Format(PyExc_ValueError, "an id is 16 bytes");
+        }
+        memcpy(p, DROP_PREFIX, 4);
+        memcpy(p + ID_AT, PyBytes_AS_STRING(id), ID_BYTES);
+        p[20] = (unsigned char)reason;
+    }
+    return body;
+}
+
+/* n: -, seed, offset, number, synced, puts, drops */
+static void write_header(
+    unsigned char *p, Py_ssize_t size, uint32_t sum, const uint64_t n[7], const unsigned char *first,
+    const unsigned char *last)
+{
+    memcpy(p, "\xf5" "FW1", 4);
+    store_le(p + 8, (uint64_t)size, 4);
+    store_le(p + 12, sum, 4);
+    store_le(p + 16, n[3], 8);
+    store_le(p + 24, n[4], 8);
+    store_le(p + 32, n[5], 4);
+    store_le(p + 36, n[6], 4);
+    memcpy(p + 40, first, ID_BYTES);
+    memcpy(p + 56, last, ID_BYTES);
+    store_le(p + 4, crc_own(p + 8, HEADER_BYTES - 8, (uint32_t)n[1] ^ (uint32_t)(n[2] >> 3)), 4);
+}
+
+/* seal_frame(body, seed, offset, number, synced, puts, drops, first, last) -> frame */
+static PyObject *seal_frame(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 9 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[7]) || !PyBytes_Check(args[8]) ||
+        PyBytes_GET_SIZE(args[7]) != ID_BYTES || PyBytes_GET_SIZE(args[8]) != ID_BYTES)
+        return PyErr_Format(PyExc_TypeError, "seal_frame(body, seed, offset, number, synced, puts, drops, first, last)");
+    uint64_t n[7];
+    for (int i = 1; i < 7; i++)
+        n[i] = PyLong_AsUnsignedLongLong(args[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_ssize_t size = PyBytes_GET_SIZE(args[0]), pad = -size & 7;
+    uint32_t sum;
+    if (crc_of(args[0], (uint32_t)n[1], &sum) < 0)
+        return NULL;
+    PyObject *frame = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + size + pad);
+    if (frame == NULL)
+        return NULL;
+    unsigned char *p = (unsigned char *)PyBytes_AS_STRING(frame);
+    write_header(p, size, sum, n, (unsigned char *)PyBytes_AS_STRING(args[7]), (unsigned char *)PyBytes_AS_STRING(args[8]));
+    memcpy(p + HEADER_BYTES, PyBytes_AS_STRING(args[0]), size);
+    memset(p + HEADER_BYTES + size, 0, pad);
+    return frame;
+}
+
+/* put_frame(low, seq, due_us, enqueued_us, tail, payload, seed, offset, number, synced) -> (frame, id) */
+static PyObject *put_frame(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 10 || !PyBytes_Check(args[0]) || PyBytes_GET_SIZE(args[0]) != ID_BYTES || !PyBytes_Check(args[4]) ||
+        !PyBytes_Check(args[5]) || id_type == NULL)
+        return PyErr_Format(
+            PyExc_TypeError,
+            "put_frame(low, seq, due_us, enqueued_us, tail, payload, seed, offset, number, synced)");
+    uint64_t seq = PyLong_AsUnsignedLongLong(args[1]), due = PyLong_AsUnsignedLongLong(args[2]);
+    uint64_t enqueued = PyLong_AsUnsignedLongLong(args[3]);
+    uint64_t n[7] = {0, 0, 0, 0, 0, 1, 0};
+    for (int i = 1; i < 5; i++)
+        n[i] = PyLong_AsUnsignedLongLong(args[5 + i]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_ssize_t tail = PyBytes_GET_SIZE(args[4]), payload = PyBytes_GET_SIZE(args[5]);
+    Py_ssize_t size = PUT_HEAD + 10 + tail + bin_size(payload), pad = -size & 7;
+    PyObject *frame = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + size + pad);
+    if (frame == NULL)
+        return NULL;
+    unsigned char *head = (unsigned char *)PyBytes_AS_STRING(frame), *body = head + HEADER_BYTES, *p = body;
+    const unsigned char *low = (unsigned char *)PyBytes_AS_STRING(args[0]), *id = p + ID_AT;
+    memcpy(p, PUT_PREFIX, 4);
+    store_be64(p + 4, due << 6 | load_be64(low));
+    store_be64(p + 12, load_be64(low + 8) | seq);
+    p[20] = 0xc0;
+    p[21] = 0xcf;
+    store_be64(p + 22, enqueued);
+    p += PUT_HEAD + 10;
+    memcpy(p, PyBytes_AS_STRING(args[4]), tail);
+    p += tail;
+    p += bin_head(p, payload);
+    memcpy(p, PyBytes_AS_STRING(args[5]), payload);
+    memset(p + payload, 0, pad);
+    uint32_t sum;
+    if (size <= OWN_CRC_MAX)
+        sum = crc_own(body, size, (uint32_t)n[1]);
+    else {
+        PyObject *view = PyMemoryView_FromMemory((char *)body, size, PyBUF_READ);
+        PyObject *found = view == NULL ? NULL : PyObject_CallFunction(zlib_crc32, "Ok", view, (unsigned long)n[1]);
+        Py_XDECREF(view);
+        if (found == NULL) {
+            Py_DECREF(frame);
+            return NULL;
+        }
+        sum = (uint32_t)PyLong_AsUnsignedLong(found);
+        Py_DECREF(found);
+    }
+    write_header(head, size, sum, n, id, id);
+    PyObject *made = new_id(id);
+    PyObject *result = made == NULL ? NULL : PyTuple_Pack(2, frame, made);
+    Py_XDECREF(made);
+    Py_DECREF(frame);
+    return result;
+}
+
+/* -- taking apart ------------------------------------------------------------------------------------------- */
+
+/* Return where the msgpack value at `p` ends, NULL when it is none or does not end before `end`. */
+static const unsigned char *skip_value(const unsigned char *p, const unsigned char *end)
+{
+    uint64_t left = 1;
+    while (left) {
+        if (p >= end)
+            return NULL;
+        unsigned char c = *p++;
+        uint64_t bytes = 0;
+        int lead = 0; /* bytes of a length that follows */
+        left--;
+        if (c <= 0x7f || c >= 0xe0 || c == 0xc0 || c == 0xc2 || c == 0xc3)
+            continue;
+        if (c <= 0x8f)
+            left += 2 * (uint64_t)(c & 15);
+        else if (c <= 0x9f)
+            left += c & 15;
+        else if (c <= 0xbf)
+            bytes = c & 31;
+        else if (c >= 0xca && c <= 0xd3)
+            bytes = c == 0xca ? 4 : c == 0xcb ? 8 : (uint64_t)1 << (c & 3);
+        else if (c >= 0xd4 && c <= 0xd8)
+            bytes = 1 + ((uint64_t)1 << (c - 0xd4));
+        else if (c >= 0xc4 && c <= 0xc9)
+            lead = 1 << ((c - 0xc4) % 3);
+        else if (c >= 0xd9 && c <= 0xdb)
+            lead = 1 << (c - 0xd9);
+        else if (c >= 0xdc) /* array 16, 32, map 16, 32 */
+            lead = c & 1 ? 4 : 2;
+        else
+            return NULL; /* 0xc1 */
+        if (lead) {
+            uint64_t length = 0;
+            if (end - p < lead)
+                return NULL;
+            for (int i = 0; i < lead; i++)
+                length = length << 8 | *p++;
+            if (c == 0xdc || c == 0xdd)
+                left += length;
+            else if (c == 0xde || c == 0xdf)
+                left += 2 * length;
+            else
+                bytes = length + (c >= 0xc7 && c <= 0xc9);
+        }
+        if ((uint64_t)(end - p) < bytes || left > (uint64_t)(end - p) - bytes)
+            return NULL; /* every value has at least one byte */
+        p += bytes;
+    }
+    return p;
+}
+
+/* part(body, first, last) -> (puts, drops). ValueError says what is wrong. */
+static PyObject *part(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1]) || !PyBytes_Check(args[2]) ||
+        PyBytes_GET_SIZE(args[1]) != ID_BYTES || PyBytes_GET_SIZE(args[2]) != ID_BYTES)
+        return PyErr_Format(PyExc_TypeError, "part(body, first, last)");
+    const unsigned char *start = (unsigned char *)PyBytes_AS_STRING(args[0]), *p = start;
+    const unsigned char *end = p + PyBytes_GET_SIZE(args[0]);
+    const char *first = PyBytes_AS_STRING(args[1]), *last = PyBytes_AS_STRING(args[2]);
+    int strange = 0, outside = 0;
+    PyObject *puts = PyList_New(0), *drops = PyList_New(0), *result = NULL;
+    if (puts == NULL || drops == NULL)
+        goto done;
+    while (p < end) {
+        const unsigned char *next = skip_value(p, end);
+        if (next == NULL) {
+            PyErr_Format(PyExc_ValueError, "not a run of records after byte %zd of a frame", (Py_ssize_t)(p - start));
+            goto done;
+        }
+        PyObject *kind = NULL;
+        if (next - p >= DROP_BYTES) {
+            if (memcmp(p, PUT_PREFIX, 4) == 0)
+                kind = puts;
+            else if (next - p == DROP_BYTES && memcmp(p, DROP_PREFIX, 4) == 0)
+                kind = drops;
+        }
+        if (kind == NULL)
+            strange = 1; /* told at the end: that the rest is a run of values comes first */
+        else {
+            if (memcmp(p + ID_AT, first, ID_BYTES) < 0 || memcmp(p + ID_AT, last, ID_BYTES) > 0)
+                outside = 1;
+            PyObject *record = PyBytes_FromStringAndSize((const char *)p, next - p);
+            if (record == NULL)
+                goto done;
+            int failed = PyList_Append(kind, record);
+            Py_DECREF(record);
+            if (failed)
+                goto done;
+        }
+        p = next;
+    }
+    if (strange)
+        PyErr_SetString(PyExc_ValueError, "a frame holds a record of an unknown kind");
+    else if (outside)
+        PyErr_SetString(PyExc_ValueError, "the header does not fit the records");
+    else
+        result = PyTuple_Pack(2, puts, drops);
+done:
+    Py_XDECREF(puts);
+    Py_XDECREF(drops);
+    return result;
+}
+
+/* ids_of(records) -> list */
+static PyObject *ids_of(PyObject *self, PyObject *records)
+{
+    if (!PyList_CheckExact(records))
+        return PyErr_Format(PyExc_TypeError, "ids_of(list)");
+    Py_ssize_t count = PyList_GET_SIZE(records);
+    PyObject *ids = PyList_New(count);
+    for (Py_ssize_t i = 0; ids != NULL && i < count; i++) {
+        PyObject *record = PyList_GET_ITEM(records, i);
+        PyObject *id = NULL;
+        if (PyBytes_Check(record) && PyBytes_GET_SIZE(record) >= PUT_HEAD)
+            id = PyBytes_FromStringAndSize(PyBytes_AS_STRING(record) + ID_AT, ID_BYTES);
+        else
+            PyErr_SetString(PyExc_ValueError, "a record is too short for an id");
+        if (id == NULL)
+            Py_CLEAR(ids);
+        else
+            PyList_SET_ITEM(ids, i, id);
+    }
+    return ids;
+}
+
+/* -- sorting ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    uint64_t high, low;
+    PyObject *record;
+} Keyed;
+
+static int by_key(const void *a, const void *b)
+{
+    const Keyed *x = a, *y = b;
+    if (x->high != y->high)
+        return x->high < y->high ? -1 : 1;
+    if (x->low != y->low)
+        return x->low < y->low ? -1 : 1;
+    Py_ssize_t m = PyBytes_GET_SIZE(x->record), n = PyBytes_GET_SIZE(y->record);
+    int c = memcmp(PyBytes_AS_STRING(x->record), PyBytes_AS_STRING(y->record), m < n ? m : n);
+    return c ? c : (m > n) - (m < n);
+}
+
+/* Sort by the high halves, a byte at a time where they differ: dues share most of their bytes. */
+static void radix(Keyed *from, Keyed *to, Py_ssize_t count)
+{
+    Keyed *a = from, *b = to;
+    uint64_t differ = 0;
+    for (Py_ssize_t i = 1; i < count; i++)
+        differ |= a[i].high ^ a[0].high;
+    for (int shift = 0; shift < 64; shift += 8) {
+        if (!(differ >> shift & 255))
+            continue;
+        Py_ssize_t at[257] = {0};
+        for (Py_ssize_t i = 0; i < count; i++)
+            at[(a[i].high >> shift & 255) + 1]++;
+        for (int i = 0; i < 256; i++)
+            at[i + 1] += at[i];
+        for (Py_ssize_t i = 0; i < count; i++)
+            b[at[a[i].high >> shift & 255]++] = a[i];
+        Keyed *t = a;
+        a = b;
+        b = t;
+    }
+    if (a != from)
+        memcpy(from, a, count * sizeof(Keyed));
+    for (Py_ssize_t i = 0, j; i < count; i = j) { /* equal high halves: a few, nearly always one */
+        for (j = i + 1; j < count && from[j].high == from[i].high; j++)
+            ;
+        if (j - i > 1)
+            qsort(from + i, j - i, sizeof(Keyed), by_key);
+    }
+}
+
+/* sort(records): in place, as list.sort() would. All begin alike and have an id, or list.sort() does it. */
+static PyObject *sort_records(PyObject *self, PyObject *records)
+{
+    if (!PyList_CheckExact(records))
+        return PyErr_Format(PyExc_TypeError, "sort(list)");
+    Py_ssize_t count = PyList_GET_SIZE(records);
+    Keyed *keyed = NULL;
+    if (count < 2)
+        Py_RETURN_NONE;
+    int sorted = 1;
+    const char *head = NULL;
+    keyed = PyMem_Malloc(2 * count * sizeof(Keyed));
+    if (keyed == NULL)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *record = PyList_GET_ITEM(records, i);
+        if (!PyBytes_CheckExact(record) || PyBytes_GET_SIZE(record) < PUT_HEAD)
+            goto leave;
+        const char *p = PyBytes_AS_STRING(record);
+        if (head == NULL)
+            head = p;
+        else if (memcmp(head, p, ID_AT) != 0)
+            goto leave;
+        keyed[i] = (Keyed){load_be64((unsigned char *)p + 4), load_be64((unsigned char *)p + 12), record};
+        if (sorted && i && by_key(&keyed[i - 1], &keyed[i]) > 0)
+            sorted = 0;
+    }
+    if (!sorted) {
+        radix(keyed, keyed + count, count);
+        for (Py_ssize_t i = 0; i < count; i++) /* the same references in another order */
+            PyList_SET_ITEM(records, i, keyed[i].record);
+    }
+    PyMem_Free(keyed);
+    Py_RETURN_NONE;
+leave:
+    PyMem_Free(keyed);
+    if (PyList_Sort(records) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* -- messages ----------------------------------------------------------------------------------------------- */
+
+static Py_ssize_t slot_at[7]; /* id, payload, topic, headers, attempt, enqueued_us, root */
+
+/* learn(Message, MessageId): where the slots of a Message lie. */
+static PyObject *learn(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    static const char *names[7] = {"id", "payload", "topic", "headers", "attempt", "enqueued_us", "root"};
+    if (nargs != 2 || !PyType_Check(args[0]) || !PyType_Check(args[1]))
+        return PyErr_Format(PyExc_TypeError, "learn(Message, MessageId)");
+    for (int i = 0; i < 7; i++) {
+        PyObject *slot = PyObject_GetAttrString(args[0], names[i]);
+        if (slot == NULL)
+            return NULL;
+        PyMemberDef *member = Py_IS_TYPE(slot, &PyMemberDescr_Type) ? ((PyMemberDescrObject *)slot)->d_member : NULL;
+        Py_DECREF(slot);
+        if (member == NULL || member->type != T_OBJECT_EX)
+            return PyErr_Format(PyExc_TypeError, "Message.%s is not a slot", names[i]);
+        slot_at[i] = member->offset;
+    }
+    Py_XSETREF(message_type, Py_NewRef(args[0]));
+    Py_XSETREF(id_type, Py_NewRef(args[1]));
+    Py_RETURN_NONE;
+}
+
+/* Make the Message of a put that is as filewheel writes it. NULL without an exception: take the long way. */
+static PyObject *plain_message(PyObject *record, uint64_t limit)
+{
+    const unsigned char *p = (unsigned char *)PyBytes_AS_STRING(record), *end = p + PyBytes_GET_SIZE(record);
+    const unsigned char *id = p + ID_AT;
+    /* prefix, id, nil, a uint 64, a small attempt, a short topic, no headers, the payload to the end */
+    if (end - p < 34 || memcmp(p, PUT_PREFIX, 4) != 0 || load_be64(id) >= limit)
+        return NULL;
+    p += PUT_HEAD;
+    if (p[0] != 0xc0 || p[1] != 0xcf || p[10] > 0x7f)
+        return NULL;
+    uint64_t enqueued_us = load_be64(p + 2);
+    long attempt = p[10];
+    p += 11;
+    Py_ssize_t topic_size;
+    if ((p[0] & 0xe0) == 0xa0) {
+        topic_size = p[0] & 31;
+        p += 1;
+    } else if (p[0] == 0xd9) {
+        topic_size = p[1];
+        p += 2;
+    } else
+        return NULL;
+    const unsigned char *topic_at = p;
+    if (end - p < topic_size + 3)
+        return NULL;
+    p += topic_size;
+    if (*p++ != 0x80)
+        return NULL;
+    int lead = p[0] == 0xc4 ? 1 : p[0] == 0xc5 ? 2 : p[0] == 0xc6 ? 4 : 0;
+    if (!lead || end - p < 1 + lead)
+        return NULL;
+    uint64_t size = 0;
+    for (int i = 0; i < lead; i++)
+        size = size << 8 | p[1 + i];
+    p += 1 + lead;
+    if ((uint64_t)(end - p) != size)
+        return NULL;
+
+    PyTypeObject *type = (PyTypeObject *)message_type;
+    PyObject *message = type->tp_alloc(type, 0);
+    PyObject *parts[7] = {
+        new_id(id), PyBytes_FromStringAndSize((const char *)p, (Py_ssize_t)size),
+        PyUnicode_DecodeUTF8((const char *)topic_at, topic_size, NULL), PyDict_New(), PyLong_FromLong(attempt),
+        PyLong_FromUnsignedLongLong(enqueued_us), Py_NewRef(Py_None),
+    };
+    int whole = message != NULL;
+    for (int i = 0; i < 7; i++)
+        whole = whole && parts[i] != NULL;
+    for (int i = 0; i < 7; i++) {
+        if (whole)
+            *(PyObject **)((char *)message + slot_at[i]) = parts[i];
+        else
+            Py_XDECREF(parts[i]);
+    }
+    if (!whole) {
+        Py_XDECREF(message);
+        if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
+            PyErr_Clear();
+        return NULL;
+    }
+    return message;
+}
+
+/* plain_messages(puts, start, end, limit) -> list of Message, None where the long way has to be taken. */
+static PyObject *plain_messages(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 4 || !PyList_CheckExact(args[0]) || message_type == NULL)
+        return PyErr_Format(PyExc_TypeError, "plain_messages(list, start, end, limit)");
+    Py_ssize_t start = PyLong_AsSsize_t(args[1]), end = PyLong_AsSsize_t(args[2]);
+    uint64_t limit = PyLong_AsUnsignedLongLong(args[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (end > PyList_GET_SIZE(args[0]))
+        end = PyList_GET_SIZE(args[0]);
+    if (start < 0 || start > end)
+        start = end;
+    PyObject *out = PyList_New(end - start);
+    for (Py_ssize_t i = start; out != NULL && i < end; i++) {
+        PyObject *record = PyList_GET_ITEM(args[0], i);
+        PyObject *message = PyBytes_CheckExact(record) ? plain_message(record, limit) : NULL;
+        if (message == NULL) {
+            if (PyErr_Occurred()) {
+                Py_DECREF(out);
+                return NULL;
+            }
+            message = Py_NewRef(Py_None);
+        }
+        PyList_SET_ITEM(out, i - start, message);
+    }
+    return out;
+}
+
+/* -- writing ------------------------------------------------------------------------------------------------ */
+
+/* write_all(fd, data, offset). Little is written with the interpreter's lock held: it goes into the
+ * page cache in a microsecond, and a lock that is let go for that is fought for by every other thread. */
+static PyObject *write_all(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3 || !PyBytes_Check(args[1]))
+        return PyErr_Format(PyExc_TypeError, "write_all(fd, bytes, offset)");
+    int fd = (int)PyLong_AsLong(args[0]);
+    long long offset = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    const char *data = PyBytes_AS_STRING(args[1]);
+    Py_ssize_t size = PyBytes_GET_SIZE(args[1]);
+    int held = size <= HELD_BYTES_MAX;
+    while (size > 0) {
+        ssize_t wrote;
+        int error;
+        if (held) {
+            wrote = pwrite(fd, data, (size_t)size, (off_t)offset);
+            error = errno;
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            wrote = pwrite(fd, data, (size_t)size, (off_t)offset);
+            error = errno;
+            Py_END_ALLOW_THREADS
+        }
+        if (wrote < 0 && error == EINTR) {
+            if (PyErr_CheckSignals() < 0)
+                return NULL;
+            continue;
+        }
+        if (wrote <= 0) {
+            errno = wrote < 0 ? error : ENOSPC;
+            return PyErr_SetFromErrno(PyExc_OSError);
+        }
+        data += wrote;
+        offset += wrote;
+        size -= wrote;
+    }
+    Py_RETURN_NONE;
+}
+
+/* -- module ------------------------------------------------------------------------------------------------- */
+
+static PyMethodDef methods[] = {
+    {"due_column", (PyCFunction)(void (*)(void))due_column, METH_FASTCALL, NULL},
+    {"due_at", (PyCFunction)(void (*)(void))due_at, METH_FASTCALL, NULL},
+    {"put_frame", (PyCFunction)(void (*)(void))put_frame, METH_FASTCALL, NULL},
+    {"pack_puts", (PyCFunction)(void (*)(void))pack_puts, METH_FASTCALL, NULL},
+    {"pack_drops", (PyCFunction)(void (*)(void))pack_drops, METH_FASTCALL, NULL},
+    {"seal_frame", (PyCFunction)(void (*)(void))seal_frame, METH_FASTCALL, NULL},
+    {"part", (PyCFunction)(void (*)(void))part, METH_FASTCALL, NULL},
+    {"ids_of", ids_of, METH_O, NULL},
+    {"sort", sort_records, METH_O, NULL},
+    {"learn", (PyCFunction)(void (*)(void))learn, METH_FASTCALL, NULL},
+    {"plain_messages", (PyCFunction)(void (*)(void))plain_messages, METH_FASTCALL, NULL},
+    {"write_all", (PyCFunction)(void (*)(void))write_all, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_loops", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__loops(void)
+{
+    crc_init();
+    PyObject *zlib = PyImport_ImportModule("zlib");
+    if (zlib == NULL)
+        return NULL;
+    zlib_crc32 = PyObject_GetAttrString(zlib, "crc32");
+    Py_DECREF(zlib);
+    PyObject *made = zlib_crc32 == NULL ? NULL : PyModule_Create(&module);
+    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0)
+        Py_CLEAR(made);
+    return made;
+}

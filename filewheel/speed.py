@@ -1,0 +1,50 @@
+"""The inner loops that are used: those in C when they were built, else those in Python. Both do the same.
+
+FILEWHEEL_PURE=1 in the environment takes those in Python. Owns that choice, and nothing else.
+Invariant: whoever imports from here cannot tell which they got, but by the time it takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from filewheel import loops
+from filewheel.message import Message, MessageId
+
+COMPILED = False
+"""Whether the loops in C are used."""
+
+due_column = loops.due_column
+due_at = loops.due_at
+pack_puts = loops.pack_puts
+put_frame = loops.put_frame
+pack_drops = loops.pack_drops
+seal_frame = loops.seal_frame
+part = loops.part
+ids_of = loops.ids_of
+sort = loops.sort
+plain_messages = loops.plain_messages
+write_all: Callable[[int, bytes, int], None] | None = None
+"""Writes all of some bytes at an offset; None where only Python can."""
+
+if not os.environ.get("FILEWHEEL_PURE"):
+    try:
+        from filewheel import _loops
+    except ImportError:
+        pass
+    else:
+        if _loops.INTERFACE == loops.INTERFACE:  # else it is left over from another version
+            _loops.learn(Message, MessageId)
+            due_column = _loops.due_column
+            due_at = _loops.due_at
+            pack_puts = _loops.pack_puts
+            put_frame = _loops.put_frame
+            pack_drops = _loops.pack_drops
+            seal_frame = _loops.seal_frame
+            part = _loops.part
+            ids_of = _loops.ids_of
+            sort = _loops.sort
+            plain_messages = _loops.plain_messages
+            write_all = _loops.write_all
+            COMPILED = True
