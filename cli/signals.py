@@ -1,4 +1,7 @@
-"""How `run` is asked to end: the first signal lets it finish what is in hand, the second aborts it.
+"""How a command is asked to end.
+
+`run`: the first signal lets it finish what is in hand, the second aborts it. `demo` and `bench`, which clean up behind
+them: any of the signals is a Ctrl-C.
 
 A handler cannot break into a wait that Python resumes by itself (PEP 475), so it calls back whoever waits. While the
 command is still waiting to become the keeper nothing is in hand, and the first signal ends it there and then.
@@ -7,8 +10,9 @@ Invariant: the handlers that were there before are back when this is left.
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -59,3 +63,31 @@ class Stop:
         if self._wake is None:
             raise Quit
         self._wake()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM and a hang-up clean up as a Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    taken = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in taken:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let something short, such as cleaning up, end although someone presses Ctrl-C again."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

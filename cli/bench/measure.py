@@ -18,7 +18,7 @@ from .figures import Figures, percentile
 from .firing import backlog, lateness
 from .rounds import KINDS, Rounds
 
-ROOM_BYTES = 512 << 20
+ROOM_BYTES = 500_000_000
 """More than one round takes on the fastest disk."""
 
 _ROUND_S = 4.0
