@@ -20,6 +20,8 @@ from statistics import median
 
 from filewheel import Wheel
 
+from ..signals import uninterrupted
+
 PAYLOAD = bytes(100)
 SPREAD_S = 7200
 THREADS = 8
@@ -153,8 +155,9 @@ def _in_threads(act: Callable[[], object], slice_s: float) -> float:
     workers = [threading.Thread(target=work) for _ in range(THREADS)]
     start = time.perf_counter()
     try:
-        for worker in workers:
-            worker.start()
+        with uninterrupted():  # or a thread could be on its way, and look as if it had not been started
+            for worker in workers:
+                worker.start()
         while any(w.is_alive() for w in workers) and (left := start + slice_s - time.perf_counter()) > 0:
             stopped.wait(min(left, 0.05))
     finally:

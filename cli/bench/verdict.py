@@ -96,18 +96,18 @@ def _on(file_system: str) -> str:
 
 
 def _closeness(f: Figures) -> str:
-    against = f"{rate(f.one_per_s)} against {rate(f.bare_per_s)}"
-    own = duration(max(0.0, 1e6 / f.one_per_s - 1e6 / f.bare_per_s))
+    # Of the share alone: the rates are medians of their own, and may stand to each other otherwise.
+    own = duration(max(0.0, 1 - f.share) * 1e6 / f.one_per_s)
     if f.share >= 1:
-        return f"filewheel is as fast as the bare system calls (one thread, {against}): the disk is the limit."
-    share = f"filewheel reaches {f.share:.0%} of what the bare system calls do (one thread, {against})"
+        return "One thread enqueues as fast as it makes the bare system calls: the disk is the limit, not filewheel."
+    share = f"One thread enqueues {f.share:.0%} as fast as it makes the bare system calls"
     if f.share >= CLOSE:
-        return f"{share}: the disk is the limit."
+        return f"{share}: the disk is the limit, not filewheel."
     if f.flush_us < PROTECTED_US:
         return f"{share}: the flush is so cheap that filewheel's own work counts, {own} a message."
     if f.share >= NEAR:
         return f"{share}: most of the time goes to the disk, {own} a message to filewheel."
-    return f"{share}: less than it should be with such a flush. Is the machine busy? Measure again."
+    return f"{share}: less than it should be with such a flush. Is the machine busy? Measure again, and longer."
 
 
 def _choices(f: Figures, disk: str) -> dict[str, str]:
@@ -116,9 +116,12 @@ def _choices(f: Figures, disk: str) -> dict[str, str]:
         "network": "What returned survives a power cut if the server tells the truth.",
         "unlikely": "What returned survives a power cut only if the disk tells the truth.",
     }.get(disk, "What returned survives a power cut.")
+    threads = f"{rate(f.threads_per_s)} from {THREADS} threads"
+    if f.threads_per_s < f.one_per_s:
+        threads += " (they would share flushes, but those cost too little)"
     return {
         "always": (
-            f"{rate(f.one_per_s)} from one thread, {rate(f.threads_per_s)} from {THREADS} threads, "
+            f"{rate(f.one_per_s)} from one thread, {threads}, "
             f"{rate(f.batch_100_per_s)} in batches of 100, {rate(f.batch_1000_per_s)} in batches of 1,000. {survives}"
         ),
         "0.05": (
@@ -135,8 +138,8 @@ def _choices(f: Figures, disk: str) -> dict[str, str]:
 def _recommend(f: Figures, disk: str) -> tuple[str, str]:
     if disk == "memory":
         return "never", (
-            "sync=never, if these messages may go with the machine: nothing here outlives it, so a flush buys nothing. "
-            "If they may not, put the wheel on a disk, and measure there."
+            "Take sync=never if these messages may go with the machine: nothing here outlives it, and a flush buys "
+            "nothing. If they may not, put the wheel on a disk, and measure there."
         )
     if disk == "network":
         return "always", "Put the wheel on a local disk. If it must be here, keep sync=always, and one machine only."

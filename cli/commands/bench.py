@@ -38,6 +38,7 @@ from ..text import safe, size, span
 from ..verb import verb
 
 _BUDGET_MOST_US = 600 * US_PER_S
+_SHORT_US = 5 * US_PER_S
 _LABEL = 13
 _COLUMNS_MOST = 110
 
@@ -98,6 +99,8 @@ def _measured(out: Output, place: Path, budget_us: int) -> Figures:
     try:
         with interruptible(), _throw_away(place) as directory:
             out.note(f"measuring in {place} for about {span(budget_us)}")
+            if budget_us < _SHORT_US:
+                out.note("a run this short says little: its figures are for looking at, not for deciding")
             start = time.monotonic()
             with out.progress("measuring", budget_us) as progress:
                 return measure(
@@ -143,9 +146,9 @@ def _full(place: Path) -> Failure:
 
 def _print_figures(out: Output, f: Figures) -> None:
     rows = [
-        ("flush: pwrite + fdatasync, space written before", duration(f.flush_us), f"p99 {duration(f.flush_p99_us)}"),
+        ("flush: pwrite + fdatasync", duration(f.flush_us), f"p99 {duration(f.flush_p99_us)}"),
         ("bare commits of that kind, one thread", rate(f.bare_per_s), ""),
-        ("enqueue one, sync=always, one thread", rate(f.one_per_s), f"{f.share:.0%} of the bare commits"),
+        ("enqueue one, sync=always, one thread", rate(f.one_per_s), f"{f.share:.0%} of bare commits"),
         (f"enqueue one, sync=always, {THREADS} threads", rate(f.threads_per_s), ""),
         ("enqueue batches of 100, sync=always", rate(f.batch_100_per_s), ""),
         ("enqueue batches of 1,000, sync=always", rate(f.batch_1000_per_s), ""),
