@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -65,17 +66,36 @@ class Stop:
         self._wake()
 
 
+@dataclass
+class _Interrupts:
+    held: bool = False
+    asked: bool = False
+    raised: bool = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        if not self.held:
+            self.raise_once()
+
+    def raise_once(self) -> None:
+        # Once: what cleans up because of the first must not be cut short by an impatient second.
+        if self.asked and not self.raised:
+            self.raised = True
+            raise KeyboardInterrupt
+
+
+_interrupts = _Interrupts()
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM and a hang-up clean up as a Ctrl-C does."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """Let SIGTERM and a hang-up clean up as a Ctrl-C does. For the main thread."""
+    global _interrupts
+    _interrupts = _Interrupts()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     taken = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in taken:
-        signal.signal(number, interrupt)
+        signal.signal(number, _interrupts.handle)
     try:
         yield
     finally:
@@ -85,9 +105,10 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let something short, such as cleaning up, end although someone presses Ctrl-C again."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    """Put an interrupt off until something short is done. Works within `interruptible`."""
+    _interrupts.held = True
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _interrupts.held = False
+        _interrupts.raise_once()

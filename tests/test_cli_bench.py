@@ -18,6 +18,7 @@ import pytest
 import cli.commands.bench
 import filewheel.directory
 from cli.bench import figures, firing, rounds
+from cli.signals import interruptible, uninterrupted
 from filewheel import Wheel, WheelFull
 from tests.cli_support import Terminal, finish, invoke, start, stopped
 from tests.conftest import assert_whole
@@ -194,6 +195,32 @@ def test_interrupted_it_leaves_nothing_behind(tmp_path: Path, number: int) -> No
         "note: interrupted",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_comes_once_and_can_be_put_off() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    steps = []
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        try:
+            with uninterrupted():
+                os.kill(os.getpid(), signal.SIGTERM)
+                steps.append("short")
+            steps.append("never")
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            steps.append("cleaned up")
+    assert steps == ["short", "cleaned up"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_that_was_ignored_before_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_interrupted_while_another_process_enqueues_it_ends_that_too(

@@ -18,6 +18,7 @@ import filewheel
 from filewheel import Keeper, Wheel
 
 from ..failure import Failure
+from ..signals import uninterrupted
 from .rounds import PAYLOAD
 
 RATE_PER_S = 200
@@ -94,18 +95,22 @@ def lateness(path: Path, seconds: float, tick: Callable[[], None], *, force: boo
 @contextlib.contextmanager
 def _producer(*args: object) -> Iterator[subprocess.Popen[str]]:
     home = str(Path(filewheel.__file__).parent.parent)
-    # In a session of its own: a Ctrl-C is for this process, which then ends the other.
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _PRODUCER, *map(str, args)],
-        env={**os.environ, "PYTHONPATH": home}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+    process: subprocess.Popen[str] | None = None
     try:
+        with uninterrupted():  # or it could run without being known here
+            # In a session of its own: a Ctrl-C is for this process, which then ends the other.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _PRODUCER, *map(str, args)],
+                env={**os.environ, "PYTHONPATH": home}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, text=True, start_new_session=True,
+            )  # fmt: skip
         yield process
     finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+        if process is not None:
+            with uninterrupted():
+                if process.poll() is None:
+                    process.kill()
+                process.communicate()
 
 
 def _reason(process: subprocess.Popen[str]) -> str:

@@ -124,13 +124,17 @@ def _throw_away(place: Path) -> Iterator[Path]:
     if free.f_bavail * free.f_frsize < ROOM_BYTES:
         raise _full(place)
     directory = place / f"filewheel-bench-{secrets.token_hex(6)}"
-    # The name comes first, and is nobody else's: whatever interrupts the making, the end removes what was made.
+    # The name comes first, and is nobody else's: whatever interrupts the making, the end removes what was made. Twice,
+    # because an interrupt can also come when all is done and the removal is about to start.
     try:
-        os.mkdir(directory, 0o700)
-        yield directory
+        try:
+            os.mkdir(directory, 0o700)
+            yield directory
+        finally:
+            with uninterrupted():
+                shutil.rmtree(directory, ignore_errors=True)
     finally:
-        with uninterrupted():
-            shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _full(place: Path) -> Failure:
