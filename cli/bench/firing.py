@@ -94,14 +94,16 @@ def lateness(path: Path, seconds: float, tick: Callable[[], None], *, force: boo
 
 @contextlib.contextmanager
 def _producer(*args: object) -> Iterator[subprocess.Popen[str]]:
-    home = str(Path(filewheel.__file__).parent.parent)
+    # This very library, then whatever this process was told to look in.
+    where = [str(Path(filewheel.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, where))}
     process: subprocess.Popen[str] | None = None
     try:
         with uninterrupted():  # or it could run without being known here
             # In a session of its own: a Ctrl-C is for this process, which then ends the other.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PRODUCER, *map(str, args)],
-                env={**os.environ, "PYTHONPATH": home}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, text=True, start_new_session=True,
             )  # fmt: skip
         yield process

@@ -111,25 +111,33 @@ def _closeness(f: Figures) -> str:
 
 
 def _choices(f: Figures, disk: str) -> dict[str, str]:
-    survives = {
-        "memory": "No power cut is survived, here.",
-        "network": "What returned survives a power cut if the server tells the truth.",
-        "unlikely": "What returned survives a power cut only if the disk tells the truth.",
-    }.get(disk, "What returned survives a power cut.")
     threads = f"{rate(f.threads_per_s)} from {THREADS} threads"
     if f.threads_per_s < f.one_per_s:
         threads += " (they would share flushes, but those cost too little)"
+    always = (
+        f"{rate(f.one_per_s)} from one thread, {threads}, {rate(f.batch_100_per_s)} in batches of 100, "
+        f"{rate(f.batch_1000_per_s)} in batches of 1,000."
+    )
+    interval = f"{rate(f.interval_per_s)} from one thread, {gain(f.interval_per_s, f.one_per_s)}."
+    never = f"{rate(f.never_per_s)} from one thread, {gain(f.never_per_s, f.one_per_s)}."
+    losses = _losses(disk)
+    return {name: f"{text} {losses[name]}" for name, text in (("always", always), ("0.05", interval), ("never", never))}
+
+
+def _losses(disk: str) -> dict[str, str]:
+    """Return what each `sync` loses when, on this kind of disk."""
+    if disk == "memory":
+        return dict.fromkeys(
+            ("always", "0.05", "never"), "A power cut takes everything; the crash of a process nothing."
+        )
+    truth = {
+        "network": " if the server tells the truth",
+        "unlikely": " only if the disk tells the truth",
+    }.get(disk, "")
     return {
-        "always": (
-            f"{rate(f.one_per_s)} from one thread, {threads}, "
-            f"{rate(f.batch_100_per_s)} in batches of 100, {rate(f.batch_1000_per_s)} in batches of 1,000. {survives}"
-        ),
-        "0.05": (
-            f"{rate(f.interval_per_s)} from one thread, {gain(f.interval_per_s, f.one_per_s)}. "
-            "A power cut takes up to 50 ms of messages; the crash of a process takes none."
-        ),
+        "always": f"What returned survives a power cut{truth}.",
+        "0.05": "A power cut takes up to 50 ms of messages; the crash of a process none.",
         "never": (
-            f"{rate(f.never_per_s)} from one thread, {gain(f.never_per_s, f.one_per_s)}. "
             "A power cut takes what the system had not written yet, often half a minute; the crash of a process none."
         ),
     }
