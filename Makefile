@@ -28,8 +28,8 @@ lint: $(VENV)/.ready-dev ## ruff
 types: $(VENV)/.ready-dev ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(VENV)/.ready ## the figures of README and docs/benchmarks.md
-	$(BIN)/filewheel bench all
+bench: $(VENV)/.ready ## what this disk's flush costs, and how close filewheel comes
+	$(BIN)/filewheel bench
 
 crash: $(VENV)/.ready-test ## try to break a wheel for BUDGET (20m): kills, power cuts, faults, flipped bits
 	$(BIN)/python -m tests.crash --budget $(BUDGET) --json crash.json

@@ -1,4 +1,7 @@
-"""How `run` is asked to end: the first signal lets it finish what is in hand, the second aborts it.
+"""How a command is asked to end.
+
+`run`: the first signal lets it finish what is in hand, the second aborts it. `demo` and `bench`, which clean up behind
+them: any of the signals is a Ctrl-C.
 
 A handler cannot break into a wait that Python resumes by itself (PEP 475), so it calls back whoever waits. While the
 command is still waiting to become the keeper nothing is in hand, and the first signal ends it there and then.
@@ -7,8 +10,10 @@ Invariant: the handlers that were there before are back when this is left.
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -59,3 +64,51 @@ class Stop:
         if self._wake is None:
             raise Quit
         self._wake()
+
+
+@dataclass
+class _Interrupts:
+    held: bool = False
+    asked: bool = False
+    raised: bool = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        if not self.held:
+            self.raise_once()
+
+    def raise_once(self) -> None:
+        # Once: what cleans up because of the first must not be cut short by an impatient second.
+        if self.asked and not self.raised:
+            self.raised = True
+            raise KeyboardInterrupt
+
+
+_interrupts = _Interrupts()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM and a hang-up clean up as a Ctrl-C does. For the main thread."""
+    global _interrupts
+    _interrupts = _Interrupts()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    taken = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in taken:
+        signal.signal(number, _interrupts.handle)
+    try:
+        yield
+    finally:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put an interrupt off until something short is done. Works within `interruptible`."""
+    _interrupts.held = True
+    try:
+        yield
+    finally:
+        _interrupts.held = False
+        _interrupts.raise_once()

@@ -1,5 +1,5 @@
-"""Benchmarks of `filewheel bench`: each produces figures that anyone can have again with the same command.
+"""What `filewheel bench` measures, and what it makes of it.
 
-They use the public library only, measure in processes of their own, and never assert: a figure is a measurement on one
-machine, and is told with its shape, its limit or its yardstick.
+It uses the public library only, as a user's program would, in rounds that take turns: each figure is the median of
+its rounds. What the figures mean is decided in `verdict`, which measures nothing.
 """

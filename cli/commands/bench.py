@@ -1,88 +1,185 @@
-"""`bench`: the figures of the documentation, on this machine, with the shape of it.
+"""`bench`: what this disk's flush costs, how close filewheel comes to it, and which `sync` to choose.
 
-Each target works on a temporary wheel in the directory that is given, because the file system decides what a flush
-costs: a home directory, a tmpfs and a journaled disk tell three different stories.
+On a throw-away wheel in the directory that is asked about, because the file system decides what a flush costs: a home
+directory, a tmpfs and a journaled disk tell three different stories.
+Invariant: however it ends, nothing is left behind; and it does not fill a disk that others live on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import secrets
 import shutil
-import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from ..bench import enqueue, fire
-from ..bench.figure import Figure, Report, machine, median
-from ..output import Output
+from filewheel import WheelFull
+from filewheel.errors import disk_error
+from filewheel.layout import SETTINGS
+from filewheel.message import US_PER_S
+
+from ..bench.figures import Figures, machine
+from ..bench.firing import RATE_PER_S
+from ..bench.measure import ROOM_BYTES, measure
+from ..bench.rounds import THREADS
+from ..bench.verdict import Verdict, duration, judge, rate
+from ..failure import Failure
+from ..output import Column, Output
+from ..params import DURATION
+from ..signals import interruptible, uninterrupted
+from ..text import safe, size, span
 from ..verb import verb
 
-Run = Callable[[Path, int, Report], None]
-
-TARGETS: dict[str, tuple[str, int, Run]] = {
-    "enqueue": ("single enqueues, against the bare system calls", 5_000, enqueue.run),
-    "batches": ("batches of 1,000, durable, with the keeper dealing", 1_000_000, enqueue.batches),
-    "fire": ("firing and acknowledging a backlog", 500_000, fire.backlog),
-    "lateness": ("messages on time, COUNT a second for ten seconds", 1_000, lambda d, n, r: fire.lateness(d, n, 10, r)),
-    "second": ("one second that holds COUNT messages", 500_000, fire.second),
-    "pending": ("memory, files and start with COUNT messages pending", 1_000_000, fire.pending),
-}
+_BUDGET_MOST_US = 600 * US_PER_S
+_SHORT_US = 5 * US_PER_S
+_LABEL = 13
+_COLUMNS_MOST = 110
 
 
 @verb(
     "bench",
     """
-    $ filewheel bench enqueue --count 300
-    $ filewheel bench lateness --count 100 --dir /tmp --json
+    $ filewheel bench
+    $ filewheel bench --dir /tmp/ --json
     """,
 )
-@click.argument("target", type=click.Choice([*TARGETS, "all"]))
-@click.option("--count", type=click.IntRange(min=100), help="How many messages.  [default: each target's own]")
 @click.option(
-    "--dir", "where", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(),
-    help="Where to put the temporary wheel.  [default: here]",
+    "--dir", "where", type=click.Path(path_type=Path), metavar="DIR",
+    help="Measure in this directory.  [default: beside the wheel]",
 )  # fmt: skip
-@click.option("--runs", type=click.IntRange(min=1), default=1, help="Measure so often; print the medians.")
-def command(out: Output, target: str, count: int | None, where: Path, runs: int) -> None:
-    """Measure this machine. Needs nothing but room; leaves nothing behind.
+@click.option(
+    "--budget", "budget_us", type=DURATION, default="20s", show_default=True, metavar="DUR",
+    help="How long to measure, about. Longer is steadier.",
+)  # fmt: skip
+def command(out: Output, where: Path | None, budget_us: int) -> None:
+    """Measure your own disk, and read which `sync` to choose.
 
-    Targets: enqueue, batches, fire, lateness, second, pending, or all of them. Where a figure has a yardstick that is
-    measured, both come from the same run.
+    On a throw-away wheel beside the one that -C names (it need not exist), measure what a flush costs, how many
+    messages can be enqueued with each `sync`, in threads and in batches, how fast a backlog fires and how punctual
+    messages are; then say in words what that means. Leaves nothing behind. For figures that mean something, let the
+    machine do nothing else.
     """
-    shape = machine(where)
+    if not 0 < budget_us <= _BUDGET_MOST_US:
+        raise click.UsageError(f"--budget is at most {span(_BUDGET_MOST_US)}, and more than nothing")
+    place = _beside(Path(out.dir)) if where is None else where
+    shape = machine(place)
+    figures = _measured(out, place, budget_us)
+    verdict = judge(figures, str(shape["file_system"]))
     if out.wants_json:
-        out.record({"machine": shape})
-    else:
-        out.write("   ".join(f"{key}: {value}" for key, value in shape.items()))
-    directory = Path(tempfile.mkdtemp(prefix="filewheel-bench-", dir=where))
+        rounded = {name: round(value, 4) for name, value in asdict(figures).items()}
+        out.record({"dir": os.path.abspath(place), "machine": shape, "figures": rounded, "verdict": asdict(verdict)})
+        return
+    out.write(safe(os.path.abspath(place)) + ":  " + "   ".join(f"{key} {value}" for key, value in shape.items()))
+    out.write("")
+    _print_figures(out, figures)
+    out.write("")
+    _print_verdict(out, verdict)
+
+
+def _beside(wheel: Path) -> Path:
+    """Return the directory on the disk of a wheel where something foreign does no harm."""
+    parent = Path(os.path.abspath(wheel)).parent
+    if not wheel.is_dir():
+        return parent
+    is_wheel = (wheel / SETTINGS).exists()
+    # A wheel that is a mount point lies on another disk than what is beside it: only inside is its disk.
+    is_mount = wheel.stat().st_dev != parent.stat().st_dev
+    return parent if is_wheel and not is_mount else wheel
+
+
+def _measured(out: Output, place: Path, budget_us: int) -> Figures:
+    """Measure with everything in a directory that goes away."""
     try:
-        for name in TARGETS if target == "all" else [target]:
-            what, default, run = TARGETS[name]
-            found: dict[str, list[Figure]] = {}
-            for number in range(runs):
-                out.note(f"{name}: {what} ..." + (f" {number + 1} of {runs}" if runs > 1 else ""))
-                run(directory, count or default, lambda f, found=found: found.setdefault(f.name, []).append(f))  # type: ignore[misc]
-            for figures in found.values():
-                _print(out, name, replace(figures[0], value=median([f.value for f in figures])))
+        with interruptible(), _throw_away(place) as directory:
+            out.note(f"measuring in {place} for about {span(budget_us)}")
+            if budget_us < _SHORT_US:
+                out.note("a run this short says little: its figures are for looking at, not for deciding")
+            start = time.monotonic()
+            with out.progress("measuring", budget_us) as progress:
+                return measure(
+                    directory,
+                    budget_us / US_PER_S,
+                    lambda: progress.at(min(budget_us, int((time.monotonic() - start) * US_PER_S))),
+                    force=out.force,
+                )
+    except (WheelFull, OSError) as exc:
+        if isinstance(exc, WheelFull) or exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _full(place) from exc
+        raise disk_error(exc, str(place)) from exc
+
+
+@contextlib.contextmanager
+def _throw_away(place: Path) -> Iterator[Path]:
+    """Make a directory of one's own, and remove it with all that is in it."""
+    if not place.is_dir():
+        raise Failure("failed", f"{place}: " + ("not a directory" if place.exists() else "no such directory"))
+    free = os.statvfs(place)
+    if free.f_bavail * free.f_frsize < ROOM_BYTES:
+        raise _full(place)
+    directory = place / f"filewheel-bench-{secrets.token_hex(6)}"
+    # The name comes first, and is nobody else's: whatever interrupts the making, the end removes what was made. Twice,
+    # because an interrupt can also come when all is done and the removal is about to start.
+    try:
+        try:
+            os.mkdir(directory, 0o700)
+            yield directory
+        finally:
+            with uninterrupted():
+                shutil.rmtree(directory, ignore_errors=True)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _print(out: Output, target: str, figure: Figure) -> None:
-    if out.wants_json:
-        out.record(
-            {
-                "target": target,
-                "name": figure.name,
-                "value": round(figure.value, 4),
-                "unit": figure.unit,
-                "yardstick": figure.yardstick,
-            }
-        )
-    else:
-        number = f"{figure.value:,.0f}" if abs(figure.value) >= 1000 else f"{figure.value:.3g}"
-        unit = figure.unit if figure.unit.startswith("/") or not figure.unit else f" {figure.unit}"
-        out.write(f"  {figure.name:<66} {number + unit:>16}  {figure.yardstick}".rstrip())
-    out.flush()
+def _full(place: Path) -> Failure:
+    return Failure(
+        "full",
+        f"{place}: not enough room to measure: {size(ROOM_BYTES)} have to be free, although less is used",
+        hint="free some space, or name another directory with --dir",
+    )
+
+
+# -- print ------------------------------------------------------------------------------------------------------------
+
+
+def _print_figures(out: Output, f: Figures) -> None:
+    rows = [
+        ("flush: pwrite + fdatasync", duration(f.flush_us), f"p99 {duration(f.flush_p99_us)}"),
+        ("bare commits of that kind, one thread", rate(f.bare_per_s), ""),
+        ("enqueue one, sync=always, one thread", rate(f.one_per_s), f"{f.share:.0%} of bare commits"),
+        (f"enqueue one, sync=always, {THREADS} threads", rate(f.threads_per_s), ""),
+        ("enqueue batches of 100, sync=always", rate(f.batch_100_per_s), ""),
+        ("enqueue batches of 1,000, sync=always", rate(f.batch_1000_per_s), ""),
+        ("enqueue one, sync=0.05, one thread", rate(f.interval_per_s), "loses at most 50 ms"),
+        ("enqueue one, sync=never, one thread", rate(f.never_per_s), ""),
+        ("fire and acknowledge a backlog", rate(f.fire_per_s), "in batches of 1,000"),
+        (
+            f"lateness, {RATE_PER_S}/s from another process",
+            duration(max(0.0, f.late_p50_ms) * 1000),
+            f"p99 {duration(max(0.0, f.late_p99_ms) * 1000)}",
+        ),
+    ]
+    out.table([Column("MEASURED", most=60), Column("MEDIAN", right=True), Column("")], rows)
+
+
+def _print_verdict(out: Output, verdict: Verdict) -> None:
+    paragraphs = [
+        ("disk", verdict.flush),
+        ("filewheel", verdict.filewheel),
+        *((f"sync={name}", text) for name, text in verdict.choices.items()),
+        ("firing", verdict.firing),
+        *(("careful", text) for text in verdict.warnings),
+        ("choose", verdict.recommendation),
+    ]
+    indent = " " * _LABEL
+    for label, text in paragraphs:
+        lines = textwrap.wrap(text, min(out.columns, _COLUMNS_MOST) - 1 - _LABEL, break_on_hyphens=False)
+        colour = "yellow" if label == "careful" else "green" if label == "choose" else None
+        head = out.style(label, colour, bold=True) + " " * (_LABEL - len(label))
+        out.write(head + f"\n{indent}".join(lines))

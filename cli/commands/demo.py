@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from filewheel.verify import verify
 from ..failure import Failure
 from ..output import Output
 from ..ring import HEIGHT, SLOTS, draw
+from ..signals import interruptible
 from ..stage import Keeper, Proof, Stage, kill, prove, samples
 from ..text import safe
 from ..verb import verb
@@ -53,7 +53,7 @@ def command(out: Output, speed: float, keep: str | None) -> None:
     the middle, and its standby takes over. Each keeper records what it fired outside the wheel; from those records the
     demo proves that every message fired, none early, and says how many fired twice and how late they were.
     """
-    with _directory(keep) as where, _interruptible():
+    with _directory(keep) as where, interruptible():
         wheel_path = where / "demo.wheel"
         with Wheel.create(wheel_path) as wheel, Stage(where, wheel_path) as stage:
             show = _Show(out, wheel, stage)
@@ -79,21 +79,6 @@ def _directory(keep: str | None) -> Iterator[Path]:
         yield where
     finally:
         shutil.rmtree(where, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM and a hang-up clean up, too."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # -- the play -------------------------------------------------------------------------------------------------
