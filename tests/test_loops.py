@@ -24,6 +24,7 @@ from filewheel.record import pack_drop, pack_message, pack_tail, unpack_put
 from tests.support import REPO
 
 compiled = pytest.importorskip("filewheel._loops", reason="the loops in C were not built (no compiler, or no headers)")
+compiled.learn(Message, MessageId)
 
 IDS = st.binary(min_size=16, max_size=16)
 LOWS = st.builds(lambda writer: (writer << 30).to_bytes(16, "big"), st.integers(0, (1 << 40) - 1))
