@@ -101,24 +101,20 @@ class Journal:
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""
+        size = len(payload) + len(tail) + _ONE_BYTES
         with self.lock:
             segment = self._segment
-            if (
-                segment is None
-                or segment.failed
-                or segment.offset + len(payload) + len(tail) + _ONE_BYTES > self._free_to
-                or self._ids.seq >= SEQ_END
-            ):
-                segment = self._ready(len(payload) + len(tail) + _ONE_BYTES)
-            first = self._first
+            if segment is None or segment.failed or segment.offset + size > self._free_to or self._ids.seq >= SEQ_END:
+                segment = self._ready(size)
+            ids = self._ids
+            first, durable, ticket = self._first, self._durable, self._written + 1
             frame, id_ = put_frame(
-                self._ids.low, self._ids.seq, due_us, enqueued_us, tail, payload,
-                segment.seed, segment.offset, self._written - first + 1, max(0, self._durable - first),
+                ids.low, ids.seq, due_us, enqueued_us, tail, payload,
+                segment.seed, segment.offset, ticket - first, durable - first if durable > first else 0,
             )  # fmt: skip
-            self._ids.seq += 1
+            ids.seq += 1
             segment.append(frame)
-            self._written += 1
-            ticket = self._written
+            self._written = ticket
         if sync == "always":
             self._flush_to(ticket)
         elif sync != "never":
