@@ -12,6 +12,7 @@ from datetime import datetime
 
 from filewheel.directory import Directory
 from filewheel.errors import Closed, Forked
+from filewheel.finder import Finder
 from filewheel.limits import matches
 from filewheel.message import ID_END, ID_MIN, Message, MessageId, id_floor
 from filewheel.record import unpack_put
@@ -27,6 +28,7 @@ class Reader:
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
+        self._finder = Finder(directory)
         self._pid = os.getpid()
         self._closed = False
 
@@ -58,8 +60,8 @@ class Reader:
     def get(self, id_: MessageId | str | bytes) -> Message | None:
         """Return the pending message (or dead letter) with this id, or None."""
         wanted = MessageId.parse(id_)
-        with self.snapshot() as snapshot:
-            put = snapshot.find([wanted]).get(wanted)
+        self._check()
+        put = self._finder.find([wanted]).get(wanted)
         return None if put is None else unpack_put(put)
 
     def peek(self, count: int = 1) -> list[Message]:

@@ -150,6 +150,7 @@ class Wheel(Reader):
                 if is_untidy(self._dir):
                     tidy(self._dir, self._clock, entropy=self._entropy)
         finally:
+            self._finder.forget()
             if self._bell is not None:
                 self._dir.disk.close(self._bell)
                 self._bell = None
@@ -333,8 +334,7 @@ class Wheel(Reader):
         """Cancel messages in one commit; return those that were pending. Cost: one look for all of them."""
         wanted = [MessageId.parse(i) for i in ids]
         journal = self._writer()
-        with self.snapshot() as snapshot:
-            found = snapshot.find(wanted)
+        found = self._finder.pending(wanted)
         # The drop of one that was not found is written too: the keeper may know it by its first id.
         drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
         journal.append(drops, 0, sync=self._sync if sync is None else check_sync(sync))
@@ -359,8 +359,7 @@ class Wheel(Reader):
         now_us = self._clock.now_us()
         due_us = due_from(now_us, delay=delay, at=at)
         journal = self._writer()
-        with self.snapshot() as snapshot:
-            put = snapshot.find([old]).get(old)
+        put = self._finder.find([old]).get(old)
         if put is None:
             raise NotFound(
                 f"no message {old} is pending",
