@@ -26,6 +26,7 @@ from filewheel.index import FileIndex, Hits, Run, ids_of, within
 from filewheel.manifest import Manifest, Position, read_manifest
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
 from filewheel.record import ID, records_of
+from filewheel.slot import FRAME_BYTES
 from filewheel.snapshot import Snapshot
 from filewheel.tail import Handles
 
@@ -51,10 +52,14 @@ class Finder:
         self._dir = directory
         self._disk = directory.disk
         self._lock = threading.Lock()
-        self.forget()
+        self._forget()
 
     def forget(self) -> None:
         """Let go of everything that was learned."""
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
         self._checkpoint: tuple[int, int, int] | None = None
         """The identity of the checkpoint that `_manifest` was read from."""
         self._manifest = Manifest()
@@ -101,9 +106,9 @@ class Finder:
                     except FileNotFoundError:
                         pass  # what was covered, or finished, was removed: there is a newer checkpoint
                     except BaseException:
-                        self.forget()  # an interrupt (Ctrl-C) too may have left it half learned
+                        self._forget()  # an interrupt (Ctrl-C) too may have left it half learned
                         raise
-                self.forget()
+                self._forget()
         except OSError as exc:
             raise disk_error(exc, self._dir.path) from exc
         finally:
@@ -242,11 +247,12 @@ class Finder:
 
     def _search(self, hits: Hits, places: Places, dropped: set[bytes], handles: Handles) -> None:
         """Look for ids in the runs that may hold them."""
-        # More than fits: indexing one would only push out another that this same look needs.
-        keeps = sum(run.records for run, _ in hits) <= IDS_MAX
+        needs = 0
         for run, ids in hits:
             if run.puts is None:
-                if not keeps or (len(ids) <= _FEW and not run.asked):
+                needs = needs or sum(run.records for run, _ in hits)
+                # More than fits: to index one would only push out another that this same look needs.
+                if needs > IDS_MAX or (len(ids) <= _FEW and not run.asked):
                     run.asked = True
                     self._search_frames(run, ids, places, dropped, handles)
                     continue
@@ -254,12 +260,9 @@ class Finder:
             elif self._ids > IDS_MAX // 2:
                 self._loaded[run] = self._loaded.pop(run)
             puts, drops = run.puts, run.drops
-            assert puts is not None
-            for id_ in ids:
-                at = puts.get(id_)
-                if at is not None:
-                    places[id_] = (run.name, at)
-            if drops:
+            if puts:
+                places.update([(i, (run.name, puts[i])) for i in ids if i in puts])
+            if drops and not drops.isdisjoint(ids):
                 dropped.update(drops.intersection(ids))
 
     def _search_frames(self, run: Run, ids: list[bytes], places: Places, dropped: set[bytes], handles: Handles) -> None:
@@ -304,7 +307,7 @@ class Finder:
             second = due_of(id_) // US_PER_S
             if second in slots:
                 by_slot.setdefault(second, []).append(id_)
-            elif lap_of(second) in laps:
+            if lap_of(second) in laps:
                 by_lap.setdefault(lap_of(second), []).append(id_)
         for second, ids in by_slot.items():
             yield self._file(layout.slot(lap_of(second), second), slots[second], handles), ids
@@ -318,7 +321,7 @@ class Finder:
             self._drop(self._files, file)  # `repair` has replaced it
             file = None
         if file is None:
-            file = FileIndex(name)
+            file = FileIndex(name, run_bytes=FRAME_BYTES)
         if file.pos < length:
             file = self._list_frames(file, length, handles)
         self._files.pop(name, None)
@@ -328,7 +331,7 @@ class Finder:
     def _list_frames(self, file: FileIndex, length: int, handles: Handles) -> FileIndex:
         fd = self._open(file.name, handles)
         if fd is None:
-            return FileIndex(file.name)
+            return FileIndex(file.name, run_bytes=FRAME_BYTES)
         begun, end = file.pos, min(length, self._disk.size(fd))
         for item in scan(self._disk, fd, begun, end, self._dir.seed(file.name), headers=True):
             if isinstance(item, Frame):
@@ -336,7 +339,7 @@ class Finder:
             elif begun:
                 # Damage, or not the file that it was: from the beginning.
                 self._drop(self._files, file)
-                return self._list_frames(FileIndex(file.name), length, handles)
+                return self._list_frames(FileIndex(file.name, run_bytes=FRAME_BYTES), length, handles)
         file.pos = length
         while sum(len(f.runs) for f in self._files.values()) > RUNS_MAX:
             self._drop(self._files, next(iter(self._files.values())))
@@ -373,6 +376,10 @@ class Finder:
         for place, ids in by_frame.items():
             puts = self._puts_at(place, handles)
             found.update((i, puts[i]) for i in ids if i in puts)
+        if len(found) < len(places):
+            # Damaged since, or removed by hand. There may be another copy.
+            with Snapshot(self._dir) as snapshot:
+                found |= snapshot.find(i for i in places if i not in found)
         return found
 
     def _puts_at(self, place: tuple[str, int], handles: Handles) -> dict[bytes, bytes]:

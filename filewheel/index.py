@@ -1,8 +1,8 @@
 """An index of one file's frames: where each lies and which ids it may hold, and for some of them which it does hold.
 
-Frames are taken together into runs of about a hundred kilobytes, so that a journal of single messages costs no more
-than one of batches. A run always knows its range of ids. Its ids themselves are read when they are first wanted, and
-can be let go again: they stand in the file.
+Frames are taken together into runs, so that a journal of single messages costs no more than one of batches. A run
+always knows its range of ids. Its ids themselves are read when they are first wanted, and can be let go again: they
+stand in the file.
 Invariant: what an index says of a run was read from frames that verified; a run's range covers every id in it.
 """
 
@@ -17,8 +17,8 @@ from filewheel.frame import Frame
 from filewheel.message import ID_LIMIT
 from filewheel.record import DROP_PREFIX, ID, records_of
 
-RUN_RECORDS = 1024
-RUN_BYTES = 1 << 17
+RUN_RECORDS = 8192
+RUN_BYTES = 1 << 20
 _DROP_BYTES = 21
 _REASON = 20
 
@@ -62,8 +62,10 @@ Hits = list[tuple[Run, list[bytes]]]
 class FileIndex:
     """What is known of one file, from `start` up to `pos`."""
 
-    def __init__(self, name: str, start: int = 0) -> None:
+    def __init__(self, name: str, start: int = 0, *, run_bytes: int = RUN_BYTES) -> None:
+        """Know nothing yet. `run_bytes` is how much is read at once to learn the ids in it."""
         self.name = name
+        self._run_bytes = run_bytes
         self.start = start
         self.pos = start
         """Everything below has been read, or stepped over for good."""
@@ -78,7 +80,7 @@ class FileIndex:
         self.pos = frame.end
         records = frame.puts + frame.drops
         run = self.runs[-1] if self.runs else None
-        if run is None or run.records + records > RUN_RECORDS or frame.end - run.offset > RUN_BYTES:
+        if run is None or run.records + records > RUN_RECORDS or frame.end - run.offset > self._run_bytes:
             run = Run(self.name, frame.offset, frame.end, frame.first, frame.last, records)
             self.runs.append(run)
             return run

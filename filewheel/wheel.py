@@ -33,7 +33,7 @@ from filewheel.ids import Ids
 from filewheel.journal import Entropy, Journal
 from filewheel.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.manifest import Position
-from filewheel.message import ID_LIMIT, US_PER_S, Message, MessageId
+from filewheel.message import ID_LIMIT, US_PER_S, Message, MessageId, due_of
 from filewheel.reader import Reader
 from filewheel.record import (
     CANCELLED,
@@ -338,7 +338,9 @@ class Wheel(Reader):
         # The drop of one that was not found is written too: the keeper may know it by its first id.
         drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
         journal.append(drops, 0, sync=self._sync if sync is None else check_sync(sync))
-        self._ring(self._clock.now_us())
+        now_us = self._clock.now_us()
+        if wanted and due_of(min(wanted)) < now_us + _HINT_AHEAD_US:
+            self._ring(now_us)
         return {i for i in wanted if i in found}
 
     def reschedule(
