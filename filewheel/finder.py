@@ -22,10 +22,9 @@ from filewheel.directory import Directory
 from filewheel.disk import ForeignFile
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import HEADER_BYTES, SMALL_BLOCK, Frame, scan
-from filewheel.index import FileIndex, Hits, Run, ids_of, within
+from filewheel.index import FileIndex, Hits, Run, ids_of, puts_in, within
 from filewheel.manifest import Manifest, Position, read_manifest
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
-from filewheel.record import ID, records_of
 from filewheel.slot import FRAME_BYTES
 from filewheel.snapshot import Snapshot
 from filewheel.tail import Handles
@@ -34,9 +33,10 @@ IDS_MAX = 1 << 18
 """How many ids are held in memory: at about 120 bytes each, 30 MiB."""
 RUNS_MAX = 1 << 15
 """How many runs of lap and slot files are known by their range."""
-RECENT_BYTES = 4 << 20
+RECENT_BYTES = 8 << 20
 """How much of the frames is kept of which puts were read last."""
 _FEW = 8
+_LOAD_EACH = 8
 _TRIES = 20
 _NOWHERE = Position(0, 0, 0)
 
@@ -72,7 +72,9 @@ class Finder:
         self._loaded: dict[Run, None] = {}
         """The runs of which the ids are known, those used last at the end."""
         self._ids = 0
-        self._recent: dict[tuple[str, int], tuple[int, dict[bytes, bytes]]] = {}
+        self._recent: dict[tuple[str, int], Frame] = {}
+        """The frames that puts were read from last."""
+        self._turns = 0
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -252,8 +254,7 @@ class Finder:
             if run.puts is None:
                 needs = needs or sum(run.records for run, _ in hits)
                 # More than fits: to index one would only push out another that this same look needs.
-                if needs > IDS_MAX or (len(ids) <= _FEW and not run.asked):
-                    run.asked = True
+                if needs > IDS_MAX or (len(ids) <= _FEW and not self._is_worth_loading(run)):
                     self._search_frames(run, ids, places, dropped, handles)
                     continue
                 self._load(run, handles)
@@ -264,6 +265,18 @@ class Finder:
                 places.update([(i, (run.name, puts[i])) for i in ids if i in puts])
             if drops and not drops.isdisjoint(ids):
                 dropped.update(drops.intersection(ids))
+
+    def _is_worth_loading(self, run: Run) -> bool:
+        """Tell whether a run that is asked for an id should be indexed: at the second time, while there is room."""
+        if not run.asked:
+            run.asked = True
+            return False
+        if self._ids + run.records <= IDS_MAX:
+            return True
+        # It costs four times a search, and pushes out what may be wanted as much: now and then is enough to follow
+        # what is wanted now.
+        self._turns = (self._turns + 1) % _LOAD_EACH
+        return not self._turns
 
     def _search_frames(self, run: Run, ids: list[bytes], places: Places, dropped: set[bytes], handles: Handles) -> None:
         """Look for ids in a run's frames, and keep nothing."""
@@ -374,38 +387,32 @@ class Finder:
             by_frame.setdefault(place, []).append(id_)
         found: dict[bytes, bytes] = {}
         for place, ids in by_frame.items():
-            puts = self._puts_at(place, handles)
-            found.update((i, puts[i]) for i in ids if i in puts)
+            frame = self._frame_at(place, handles)
+            if frame is not None:
+                found |= puts_in(frame, ids)
         if len(found) < len(places):
             # Damaged since, or removed by hand. There may be another copy.
             with Snapshot(self._dir) as snapshot:
                 found |= snapshot.find(i for i in places if i not in found)
         return found
 
-    def _puts_at(self, place: tuple[str, int], handles: Handles) -> dict[bytes, bytes]:
-        """Return a frame's puts by their ids; those read last are kept."""
-        known = self._recent.pop(place, None)
-        if known is None:
-            size, puts = self._read_frame(*place, handles)
-            if size > RECENT_BYTES // 2:
-                return puts
-            known = size, puts
-        self._recent[place] = known
-        while sum(size for size, _ in self._recent.values()) > RECENT_BYTES:
+    def _frame_at(self, place: tuple[str, int], handles: Handles) -> Frame | None:
+        """Return a frame, verified; those read last are kept. None when it cannot be read any more."""
+        frame = self._recent.pop(place, None)
+        if frame is None:
+            frame = self._read_frame(*place, handles)
+            if frame is None or len(frame.body) > RECENT_BYTES:
+                return frame
+        self._recent[place] = frame
+        while sum(len(f.body) for f in self._recent.values()) > RECENT_BYTES:
             del self._recent[next(iter(self._recent))]
-        return known[1]
+        return frame
 
-    def _read_frame(self, name: str, offset: int, handles: Handles) -> tuple[int, dict[bytes, bytes]]:
+    def _read_frame(self, name: str, offset: int, handles: Handles) -> Frame | None:
         fd = self._open(name, handles)
         if fd is None:
-            return 0, {}
-        seed, size = self._dir.seed(name), self._disk.size(fd)
-        for item in scan(self._disk, fd, offset, size, seed, resync=False, block_bytes=SMALL_BLOCK):
-            if isinstance(item, Frame):
-                try:
-                    puts, _ = records_of(item)
-                except Damaged:
-                    break
-                return len(item.body), {r[ID]: r for r in puts}
-            break
-        return 0, {}
+            return None
+        size = self._disk.size(fd)
+        items = scan(self._disk, fd, offset, size, self._dir.seed(name), resync=False, block_bytes=SMALL_BLOCK)
+        item = next(iter(items), None)
+        return item if isinstance(item, Frame) else None

@@ -12,15 +12,19 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgpack
+
 from filewheel.errors import Damaged
 from filewheel.frame import Frame
 from filewheel.message import ID_LIMIT
-from filewheel.record import DROP_PREFIX, ID, records_of
+from filewheel.record import DROP_PREFIX, ID, PUT_PREFIX, records_of
 
 RUN_RECORDS = 8192
 RUN_BYTES = 1 << 20
 _DROP_BYTES = 21
 _REASON = 20
+_FEW = 8
+_GUESS_BYTES = 1 << 10
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +124,42 @@ def ids_of(frame: Frame) -> tuple[Iterable[bytes], Iterable[bytes]]:
             return (), ids
     puts, drops = records_of(frame)
     return [r[ID] for r in puts], [r[ID] for r in drops]
+
+
+def puts_in(frame: Frame, ids: list[bytes]) -> dict[bytes, bytes]:
+    """Return the packed puts of these ids out of a frame of which the index says that it holds them."""
+    found = {}
+    for id_ in ids if len(ids) <= _FEW else ():
+        start = PUT_PREFIX + id_
+        at = frame.body.find(start)
+        # A payload may look like it, and then the frame has to be cut apart.
+        put = _record_at(frame.body, at) if at >= 0 and frame.body.find(start, at + 1) < 0 else None
+        if put is not None:
+            found[id_] = put
+    if len(found) < len(ids):
+        among = set(ids)
+        try:
+            puts, _ = records_of(frame)
+        except Damaged:
+            return {}
+        found = {r[ID]: r for r in puts if r[ID] in among}
+    return found
+
+
+def _record_at(body: bytes, at: int) -> bytes | None:
+    """Return the record that starts here; None when there is none after all."""
+    size = _GUESS_BYTES
+    while True:
+        unpacker = msgpack.Unpacker(None, max_buffer_size=size)
+        unpacker.feed(memoryview(body)[at : at + size])
+        try:
+            unpacker.skip()
+        except Exception:  # msgpack raises more than its own tree
+            if at + size >= len(body):
+                return None
+            size *= 16
+            continue
+        return body[at : at + unpacker.tell()]
 
 
 def _is_plain_drops(frame: Frame) -> bool:
