@@ -72,6 +72,8 @@ class Finder:
         self._loaded: dict[Run, None] = {}
         """The runs of which the ids are known, those used last at the end."""
         self._ids = 0
+        self._runs = 0
+        """How many runs of lap and slot files are known."""
         self._recent: dict[tuple[str, int], Frame] = {}
         """The frames that puts were read from last."""
         self._turns = 0
@@ -145,6 +147,8 @@ class Finder:
         """Forget a file."""
         for run in file.runs:
             self._unload(run)
+        self._runs -= file.counted
+        file.counted = 0
         files.pop(file.name, None)
 
     # -- journals --------------------------------------------------------------------------------------------
@@ -337,8 +341,12 @@ class Finder:
             file = FileIndex(name, run_bytes=FRAME_BYTES)
         if file.pos < length:
             file = self._list_frames(file, length, handles)
+        self._runs += len(file.runs) - file.counted
+        file.counted = len(file.runs)
         self._files.pop(name, None)
         self._files[name] = file
+        while self._runs > RUNS_MAX and len(self._files) > 1:
+            self._drop(self._files, next(iter(self._files.values())))
         return file
 
     def _list_frames(self, file: FileIndex, length: int, handles: Handles) -> FileIndex:
@@ -354,8 +362,6 @@ class Finder:
                 self._drop(self._files, file)
                 return self._list_frames(FileIndex(file.name, run_bytes=FRAME_BYTES), length, handles)
         file.pos = length
-        while sum(len(f.runs) for f in self._files.values()) > RUNS_MAX:
-            self._drop(self._files, next(iter(self._files.values())))
         return file
 
     def _open(self, name: str, handles: Handles) -> int | None:

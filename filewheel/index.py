@@ -74,6 +74,8 @@ class FileIndex:
         self.pos = start
         """Everything below has been read, or stepped over for good."""
         self.runs: list[Run] = []
+        self.counted = 0
+        """How many of the runs its owner has counted."""
         self.is_blank = False
         """Of a journal: what lies above `pos` was blank to the end when it was last looked through."""
         self.is_sealed = False

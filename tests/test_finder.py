@@ -348,6 +348,8 @@ def test_over_its_limit_an_index_still_answers_and_does_not_grow(
         assert finder._ids <= 20
         assert [len(look(finder, [i])) for i in ids[::7]] == [1] * len(ids[::7])
         assert finder._ids == sum(r.records for r in finder._loaded) <= 20
+        assert finder._runs == sum(len(f.runs) for f in finder._files.values())
+        assert len(finder._files) <= 3
         gone = ids[round_::9]
         assert wheel.cancel_many(gone) == set(gone)
         ids = [i for i in ids if i not in gone]
