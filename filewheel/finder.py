@@ -226,12 +226,11 @@ class Finder:
         records = frame.puts + frame.drops
         run = file.add(frame)
         if run.puts is not None:
-            self._ids += records
+            self._hold(run)
             run.take(frame)
         elif run.offset == frame.offset and (records <= _FEW or within(wanted, frame.first, frame.last)):
             run.puts = {}
-            self._loaded[run] = None
-            self._ids += records
+            self._hold(run)
             run.take(frame)
         if self._ids > IDS_MAX and run.puts is not None:
             self._unload(run)
@@ -299,18 +298,23 @@ class Finder:
         """Learn a run's ids; let go of others when there are too many."""
         frames = list(self._frames(run, handles))
         run.puts = {}
-        self._loaded[run] = None
-        self._ids += run.records
+        self._hold(run)
         for frame in frames:
             run.take(frame)
         while self._ids > IDS_MAX:
             self._unload(next(iter(self._loaded)))
 
+    def _hold(self, run: Run) -> None:
+        """Count the ids of a run that is loaded, or has grown since."""
+        self._loaded[run] = None
+        self._ids += run.records - run.held
+        run.held = run.records
+
     def _unload(self, run: Run) -> None:
         if run.puts is not None:
-            run.let_go()
             del self._loaded[run]
-            self._ids -= run.records
+            self._ids -= run.held
+            run.let_go()
 
     # -- files -----------------------------------------------------------------------------------------------
 

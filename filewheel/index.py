@@ -38,6 +38,8 @@ class Run:
     last: bytes
     records: int
     """How many records they hold, as their headers say."""
+    held: int = 0
+    """How many of them its owner has counted as held in memory."""
     asked: bool = False
     """Whether it was searched before: what is wanted again is worth keeping."""
     puts: dict[bytes, int] | None = None
@@ -56,6 +58,7 @@ class Run:
 
     def let_go(self) -> None:
         """Forget the ids."""
+        self.held = 0
         self.puts = None
         self.drops = set()
 

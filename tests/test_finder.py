@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import filewheel.finder
 import filewheel.index
@@ -148,6 +148,7 @@ def test_a_file_that_grows_while_it_is_known(wheel_dir: Path, wheel: Wheel, find
         for _ in range(3):  # what is wanted a second time is indexed
             assert len(look(finder, ids)) == 3 * (i + 1)
             assert look(finder, ids[-1:]) == [b"%d" % i]
+        assert finder._ids == sum(run.records for run in finder._loaded) > 0
 
 
 def test_a_lap_that_is_opened_into_seconds_between_two_looks(
@@ -759,6 +760,12 @@ class Anything(RuleBasedStateMachine):
     @rule()
     def find_all(self) -> None:
         look(self.finder, self.ids)
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        finder = self.finder
+        assert finder._ids == sum(run.held for run in finder._loaded) <= filewheel.finder.IDS_MAX
+        assert finder._runs == sum(len(file.runs) for file in finder._files.values())
 
     def teardown(self) -> None:
         look(self.finder, self.ids)
