@@ -5,7 +5,7 @@ General layout (a module imports only from groups to its left; tests/test_layers
     errors clock message limits timespec loops speed
     | disk mounts layout frame record columns manifest directory segment writer journal
     | tail quarantine window slot owner ledger cut deal tidy
-    | snapshot stats reader ready head batch housekeeper
+    | snapshot stats index finder reader ready head batch housekeeper
     | ids wheel keeper
     | verify repair transfer
 """

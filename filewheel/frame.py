@@ -33,6 +33,8 @@ _HEADER = struct.Struct("<4sIIIQQII16s16s")
 HEADER_BYTES = _HEADER.size
 BODY_BYTES_MAX = 1 << 28
 _BLOCK = 1 << 18
+SMALL_BLOCK = 1 << 12
+"""Enough for a look at what may be there: a header, some small frames."""
 
 
 def pad(size: int) -> int:
@@ -124,11 +126,12 @@ def scan(
     lo: bytes | None = None,
     hi: bytes | None = None,
     headers: bool = False,
+    block_bytes: int = _BLOCK,
 ) -> Scanner:
     """Return a scanner over an open file, which steps over holes."""
     return Scanner(
-        lambda size, offset: disk.pread(fd, size, offset), start, end, seed,
-        resync=resync, lo=lo, hi=hi, headers=headers, data_from=lambda offset: disk.data_from(fd, offset),
+        lambda size, offset: disk.pread(fd, size, offset), start, end, seed, resync=resync, lo=lo, hi=hi,
+        headers=headers, data_from=lambda offset: disk.data_from(fd, offset), block_bytes=block_bytes,
     )  # fmt: skip
 
 
@@ -153,6 +156,7 @@ class Scanner:
         hi: bytes | None = None,
         headers: bool = False,
         data_from: Callable[[int], int] | None = None,
+        block_bytes: int = _BLOCK,
     ) -> None:
         self._pread = pread
         self._data_from = data_from
@@ -163,6 +167,8 @@ class Scanner:
         self._hi = hi
         self._filter = lo is not None or hi is not None
         self._headers_only = headers
+        # Whoever wants only headers does not pay for reading the bodies between them.
+        self._block_bytes = SMALL_BLOCK if headers else block_bytes
         self._block = b""
         self._base = start
         self.pos = start
@@ -177,7 +183,7 @@ class Scanner:
         """Return up to `size` bytes at pos."""
         at = self.pos - self._base
         if at < 0 or at + size > len(self._block):
-            want = min(max(size, _BLOCK), self._end - self.pos)
+            want = min(max(size, self._block_bytes), self._end - self.pos)
             self._block = self._pread(want, self.pos)
             self._base = self.pos
             at = 0

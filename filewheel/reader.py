@@ -1,6 +1,7 @@
 """Looking at a wheel: everything that takes no lock and writes nothing.
 
-Each call takes a snapshot of its own, so it works beside a running keeper, with none, and on a damaged wheel.
+Each call takes a snapshot of its own, so it works beside a running keeper, with none, and on a damaged wheel. What is
+looked up by its id goes through a finder, which remembers what it read from one call to the next.
 Invariant: no method here changes a byte of the wheel.
 """
 
@@ -12,6 +13,7 @@ from datetime import datetime
 
 from filewheel.directory import Directory
 from filewheel.errors import Closed, Forked
+from filewheel.finder import Finder
 from filewheel.limits import matches
 from filewheel.message import ID_END, ID_MIN, Message, MessageId, id_floor
 from filewheel.record import unpack_put
@@ -27,6 +29,7 @@ class Reader:
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
+        self._finder = Finder(directory)
         self._pid = os.getpid()
         self._closed = False
 
@@ -58,8 +61,8 @@ class Reader:
     def get(self, id_: MessageId | str | bytes) -> Message | None:
         """Return the pending message (or dead letter) with this id, or None."""
         wanted = MessageId.parse(id_)
-        with self.snapshot() as snapshot:
-            put = snapshot.find([wanted]).get(wanted)
+        self._check()
+        put = self._finder.find([wanted]).get(wanted)
         return None if put is None else unpack_put(put)
 
     def peek(self, count: int = 1) -> list[Message]:

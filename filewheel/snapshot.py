@@ -180,8 +180,8 @@ class Snapshot:
                 name = slot_name(self._dir, due_of(put[ID]) // US_PER_S)
                 self.damage.append(Damage(name, 0, len(put), exc.what, proven=True))
 
-    def frames(self, span: Span, *, headers: bool = False) -> Iterator[Frame]:
-        """Yield the frames of one file; what cannot be read is noted. A file that has gone yields none."""
+    def frames(self, span: Span, *, headers: bool = False, missing: list[Span] | None = None) -> Iterator[Frame]:
+        """Yield the frames of one file; what cannot be read is noted. One that has gone is added to `missing`."""
         disk = self._dir.disk
         try:
             fd = self.handles.get(span.name)
@@ -192,7 +192,8 @@ class Snapshot:
                 else:
                     self._note(span, item)
         except FileNotFoundError:
-            return
+            if missing is not None:
+                missing.append(span)
         except OSError as exc:
             raise disk_error(exc, self._dir.place(span.name)) from exc
 
@@ -207,21 +208,33 @@ class Snapshot:
         """
         wanted = sorted(i for i in set(ids) if i < ID_LIMIT)
         puts: dict[bytes, bytes] = {}
-        drops = set(self.manifest.unmatched)
-        for span in self._spans_for(wanted):
-            for frame in self.frames(span):
-                at = bisect_left(wanted, frame.first)
-                if at == len(wanted) or wanted[at] > frame.last:
-                    continue
-                try:
-                    found, dropped = records_of(frame)
-                except Damaged as exc:
-                    self._note(span, Gap(frame.offset, frame.end, exc.what))
-                    continue
-                among = set(wanted[at : bisect_right(wanted, frame.last)])
-                puts.update((r[ID], r) for r in found if r[ID] in among)
-                drops.update(r[ID] for r in dropped if r[ID] in among)
-        return {i: r for i, r in puts.items() if i not in drops}
+        for _ in range(_TRIES):
+            puts, drops = {}, set(self.manifest.unmatched)
+            missing: list[Span] = []
+            for span in self._spans_for(wanted):
+                self._find_in(span, wanted, puts, drops, missing)
+            puts = {i: r for i, r in puts.items() if i not in drops}
+            # A lap that was opened meanwhile is found in its seconds.
+            if not missing or not self._reread(missing):
+                break
+        return puts
+
+    def _find_in(
+        self, span: Span, wanted: list[bytes], puts: dict[bytes, bytes], drops: set[bytes], missing: list[Span]
+    ) -> None:
+        """Add what one file holds of the wanted ids."""
+        for frame in self.frames(span, missing=missing):
+            at = bisect_left(wanted, frame.first)
+            if at == len(wanted) or wanted[at] > frame.last:
+                continue
+            try:
+                found, dropped = records_of(frame)
+            except Damaged as exc:
+                self._note(span, Gap(frame.offset, frame.end, exc.what))
+                continue
+            among = set(wanted[at : bisect_right(wanted, frame.last)])
+            puts.update((r[ID], r) for r in found if r[ID] in among)
+            drops.update(r[ID] for r in dropped if r[ID] in among)
 
     def _spans_for(self, wanted: list[bytes]) -> list[Span]:
         """List the journals, and the files that may hold one of these ids, each once."""

@@ -33,7 +33,7 @@ from filewheel.ids import Ids
 from filewheel.journal import Journal
 from filewheel.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.manifest import Position
-from filewheel.message import DUE_END_US, ID_LIMIT, US_PER_S, Message, MessageId
+from filewheel.message import DUE_END_US, ID_LIMIT, US_PER_S, Message, MessageId, due_of
 from filewheel.reader import Reader
 from filewheel.record import (
     CANCELLED,
@@ -154,6 +154,7 @@ class Wheel(Reader):
                 if is_untidy(self._dir):
                     tidy(self._dir, self._clock, entropy=self._entropy)
         finally:
+            self._finder.forget()
             if self._bell is not None:
                 self._dir.disk.close(self._bell)
                 self._bell = None
@@ -334,15 +335,19 @@ class Wheel(Reader):
         return bool(self.cancel_many([id_], sync=sync))
 
     def cancel_many(self, ids: Iterable[MessageId | str | bytes], *, sync: Sync | None = None) -> set[MessageId]:
-        """Cancel messages in one commit; return those that were pending. Cost: one look for all of them."""
+        """Cancel messages in one commit; return those that were pending.
+
+        Cost: about 50 µs and 2 µs a message, the reading of what is new since the last call, and one flush.
+        """
         wanted = [MessageId.parse(i) for i in ids]
         journal = self._writer()
-        with self.snapshot() as snapshot:
-            found = snapshot.find(wanted)
+        found = self._finder.pending(wanted)
         # The drop of one that was not found is written too: the keeper may know it by its first id.
         drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
         journal.append(drops, 0, sync=self._sync if sync is None else check_sync(sync))
-        self._ring(self._clock.now_us())
+        now_us = self._clock.now_us()
+        if wanted and due_of(min(wanted)) < now_us + _HINT_AHEAD_US:
+            self._ring(now_us)
         return {i for i in wanted if i in found}
 
     def reschedule(
@@ -363,8 +368,7 @@ class Wheel(Reader):
         now_us = self._clock.now_us()
         due_us = due_from(now_us, delay=delay, at=at)
         journal = self._writer()
-        with self.snapshot() as snapshot:
-            put = snapshot.find([old]).get(old)
+        put = self._finder.find([old]).get(old)
         if put is None:
             raise NotFound(
                 f"no message {old} is pending",

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import filewheel.deal
+import filewheel.finder
 import filewheel.housekeeper
+import filewheel.index
 import filewheel.journal
 import filewheel.ledger
 import filewheel.slot
@@ -42,7 +44,10 @@ def tiny(
     patch(filewheel.ledger, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
     patch(filewheel.slot, "FRAME_BYTES", 400)
     patch(filewheel.tidy, "TIDY_SEGMENTS", 6)
-    for module in (filewheel.journal, filewheel.ledger, filewheel.wheel):
+    patch(filewheel.index, "RUN_RECORDS", 3)
+    patch(filewheel.finder, "IDS_MAX", 12)
+    patch(filewheel.finder, "_FEW", 1)
+    for module in (filewheel.finder, filewheel.journal, filewheel.ledger, filewheel.wheel):
         patch(module, "threading", ModelThreading)
     try:
         yield
