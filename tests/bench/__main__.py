@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="workloads by the start of their names, with commas between")
     parser.add_argument("--skip", default="", help="workloads to leave out, likewise")
     parser.add_argument("--peers", default="", help="peers by key, with commas between")
-    parser.add_argument("--places", default="ext4", help="ext4, xfs (images on loop devices), plain; with commas between")
+    parser.add_argument("--places", default="ext4", help="ext4, xfs (on loop devices), plain; with commas between")
     parser.add_argument("--dir", type=Path, default=Path(), help="where images and plain directories are made")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a rate is measured")

@@ -1,4 +1,4 @@
-"""The results of a run: every sample, and what is made of them. A JSON file is the run; tables and plots are views of it.
+"""The results of a run: every sample, and what is made of them. A JSON file is the run; tables and plots are its views.
 
 Invariant: a ratio is the median of the ratios of rounds, each of two figures that were measured one after the other.
 """
@@ -73,7 +73,9 @@ class Run:
         if not rounds:
             return None
         up = mine.units[metric][1]
-        return statistics.median((a[r] / b[r] if up else b[r] / a[r]) if a[r] and b[r] else float("nan") for r in rounds)
+        pairs = [(a[r], b[r]) if up else (b[r], a[r]) for r in sorted(rounds)]
+        ratios = [more / less for more, less in pairs if more and less]
+        return statistics.median(ratios) if ratios else None
 
     def save(self, path: Path) -> None:
         """Write the run."""

@@ -7,6 +7,8 @@ from tests.bench.stores import BOUNDED, BY_KEY
 from tests.bench.workloads import WORKLOADS, Entry
 
 OURS = {"durable": "filewheel", "relaxed": "filewheel-never"}
+COUNTS = ("messages", "files")
+"""What is no figure of speed, and has no ratio."""
 _BOUNDED_OURS = {"beanstalkd-50ms": "filewheel-50ms", "redis-1s": "filewheel-1s"}
 
 
@@ -57,7 +59,8 @@ def _line(run: Run, place: str, workload: str, peer: str, cells: Cells, names: l
             columns.append(cells.missing or "-")
             continue
         low, high = cells.spread(name)
-        ratio = None if rival(peer) == peer else run.ratio(place, workload, name, rival(peer), peer)
+        countless = rival(peer) == peer or cells.units[name][0] in COUNTS
+        ratio = None if countless else run.ratio(place, workload, name, rival(peer), peer)
         spread = f" ({number(low)}–{number(high)})" if len(cells.metrics[name]) > 1 else ""
         columns.append(number(value) + spread + (f" **×{number(ratio)}**" if ratio is not None else ""))
     return "| " + " | ".join(columns) + " |"

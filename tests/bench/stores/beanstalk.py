@@ -40,7 +40,8 @@ class _Connection(Session):
         now_us = self.now_us()
         ids = []
         for start in range(0, len(payloads), 100):  # more, and both sides wait for the other to read
-            some = [self._put(p, d, now_us) for p, d in zip(payloads[start : start + 100], dues_us[start : start + 100])]
+            pairs = zip(payloads[start : start + 100], dues_us[start : start + 100], strict=True)
+            some = [self._put(payload, due_us, now_us) for payload, due_us in pairs]
             self._socket.sendall(b"".join(some))
             ids += [int(self._reply(b"INSERTED ")[9:]) for _ in some]
         return ids

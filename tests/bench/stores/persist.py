@@ -1,4 +1,4 @@
-"""persist-queue: a SQLite queue with acknowledgements (WAL, SQLite's own FULL). It knows no due times: first in, first out.
+"""persist-queue: a SQLite queue with acknowledgements (WAL, FULL). It knows no due times: first in, first out.
 
 It stands here for those who would write the due time into the payload and wait for it themselves.
 """

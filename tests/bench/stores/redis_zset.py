@@ -19,6 +19,7 @@ from tests.bench.store import Session, Store
 from tests.bench.stores.server import Server
 
 _KEY = "messages"
+_HEAD_BYTES = 11  # what makes members differ whose payloads do not
 _RANGE_AND_REMOVE = """
 local due = redis.call('ZRANGE', KEYS[1], '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2], 'WITHSCORES')
 if #due > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #due / 2 - 1) end
@@ -35,7 +36,7 @@ class _Zset(Session):
         self._serial = itertools.count()
 
     def _member(self, payload: bytes) -> bytes:
-        return self._name + next(self._serial).to_bytes(5, "big") + payload
+        return self._name + next(self._serial).to_bytes(_HEAD_BYTES - 6, "big") + payload
 
     def enqueue(self, payload: bytes, due_us: int) -> Any:
         member = self._member(payload)
@@ -64,6 +65,9 @@ class _Zset(Session):
 
     def dues_us(self, batch: Any) -> list[int]:
         return [int(float(score)) for _, score in batch]
+
+    def payloads(self, batch: Any) -> list[bytes]:
+        return [member[_HEAD_BYTES:] for member, _ in batch]
 
     def next_due_us(self) -> int | None:
         first = self._db.zrange(_KEY, 0, 0, withscores=True)

@@ -1,7 +1,7 @@
 """RocksDB as a bare engine: key = due and a serial number, big-endian; one WriteBatch a batch; no queue around it.
 
-Best honest configuration: raw keys and values, `sync` as the promise asks, write buffers of 64 MiB, two background jobs,
-a backlog read by one iterator that starts where the last ended, and deleted as one range.
+Best honest configuration: raw keys and values, `sync` as the promise asks, write buffers of 64 MiB, two background
+jobs, a backlog read by one iterator that starts where the last ended, and deleted as one range.
 """
 
 from __future__ import annotations

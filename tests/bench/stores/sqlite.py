@@ -83,6 +83,9 @@ class _Table(Session):
     def dues_us(self, batch: Any) -> list[int]:
         return [run_at for run_at, _ in batch]
 
+    def payloads(self, batch: Any) -> list[bytes]:
+        return [payload for _, payload in batch]
+
     def next_due_us(self) -> int | None:
         due: int | None = self._db.execute("select min(run_at) from message").fetchone()[0]
         return due

@@ -85,6 +85,9 @@ class _Wheel(Session):
     def dues_us(self, batch: Any) -> list[int]:
         return [message.due_us for message in batch]
 
+    def payloads(self, batch: Any) -> list[bytes]:
+        return [message.payload for message in batch]
+
     def wait(self, timeout_s: float) -> None:
         self.keeper.wait(timeout_s)
 
