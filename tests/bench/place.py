@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,4 +58,13 @@ def _mounted(name: str, home: Path) -> Iterator[Path]:
     try:
         yield mount
     finally:
-        subprocess.run(["umount", str(mount)], check=True)
+        _unmount(mount)
+
+
+def _unmount(mount: Path) -> None:
+    """Unmount, waiting a little for processes that are about to end; detach what will not go."""
+    for _ in range(50):
+        if subprocess.run(["umount", str(mount)], capture_output=True).returncode == 0:
+            return
+        time.sleep(0.1)
+    subprocess.run(["umount", "--lazy", str(mount)], check=True)

@@ -2,6 +2,7 @@
 
 Best honest configuration: a unix socket, log files of 64 MiB, batches and backlogs pipelined over one connection (the
 Python clients send one command at a time and wait, which is several times slower).
+`-f0` syncs each message by itself, also when they come pipelined: there is no commit of many.
 """
 
 from __future__ import annotations

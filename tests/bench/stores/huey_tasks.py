@@ -83,9 +83,10 @@ class HueyTasks(Store):
         super().__init__(directory, setting)
         self.threads = setting != "file"
         self._huey: Huey | None = None
+        self._tasks: _Tasks | None = None
 
     def session(self, ahead_us: int = 0) -> Session:
-        if self._huey is None:
+        if self._huey is None or self._tasks is None:
             if self.setting == "file":
                 self._huey = FileHuey("bench", path=str(self.directory / "huey"), results=False, utc=True)
             else:
@@ -93,7 +94,8 @@ class HueyTasks(Store):
                     "bench", filename=str(self.directory / "huey.db"), results=False, utc=True,
                     fsync=self.setting == "fsync",
                 )  # fmt: skip
-        return _Tasks(self._huey, ahead_us)
+            self._tasks = _Tasks(self._huey, ahead_us)
+        return self._tasks
 
     def settle(self, session: Session) -> None:
         """Do what its consumer does while others enqueue: put into the schedule what is not due yet."""

@@ -3,6 +3,8 @@
 Best honest configuration: a unix socket, redis-py with hiredis, one ZADD for a batch, ZPOPMIN for a backlog (which
 gives what it pops away at once: a consumer that dies loses it; the cheapest, not the safest way), no snapshots beside
 the log, and the log's rewriting left as it comes. Each thread has a connection.
+Always: one fdatasync for what the connections sent in one turn of the server's loop. Due times are scores: doubles,
+exact for microseconds until the year 2255.
 """
 
 from __future__ import annotations
