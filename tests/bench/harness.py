@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -74,10 +75,11 @@ def run_child(plan: Plan, workload: str, peer: str, directory: Path, number: int
         "peer": peer, "workload": workload, "directory": str(directory), "seconds": plan.seconds,
         "scale": plan.scale, "seed": plan.seed + number,
     }  # fmt: skip
+    home = tempfile.mkdtemp(prefix="fwb-")  # short: servers put their sockets there
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.child", json.dumps(order)],
-        cwd=TOP, env={**os.environ, "PYTHONPATH": str(TOP)}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,
+        cwd=TOP, env={**os.environ, "PYTHONPATH": str(TOP), "TMPDIR": home}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
         out, err = child.communicate(timeout=CELL_S_MAX)
@@ -85,7 +87,8 @@ def run_child(plan: Plan, workload: str, peer: str, directory: Path, number: int
         return f"failed: not done after {CELL_S_MAX} s"
     finally:
         end_group(child)
-        shutil.rmtree(directory, ignore_errors=True)
+        for path in (directory, home):
+            shutil.rmtree(path, ignore_errors=True)
     if child.returncode:
         return "failed: " + (err.strip().splitlines() or [f"exit {child.returncode}"])[-1]
     try:

@@ -65,9 +65,23 @@ class Run:
             if (p, w) == (place, workload):
                 yield peer, cells
 
+    def median(self, place: str, workload: str, peer: str, metric: str) -> float | None:
+        """Return the median of a metric of one peer."""
+        cells = self.cells.get((place, workload, peer))
+        return cells.median(metric) if cells else None
+
+    def metrics(self, place: str, workload: str) -> list[str]:
+        """Return the names of what was measured in a workload."""
+        return list(dict.fromkeys(name for _, cells in self.peers(place, workload) for name in cells.metrics))
+
+    def unit(self, place: str, workload: str, peer: str, metric: str) -> str:
+        """Return the unit of a metric."""
+        return self.cells[place, workload, peer].units[metric][0]
+
     def ratio(self, place: str, workload: str, metric: str, ours: str, theirs: str) -> float | None:
         """Return how many times better `ours` is: the median over rounds; None when one of them has no figure."""
-        mine, other = self.at(place, workload, ours), self.at(place, workload, theirs)
+        none = Cells()
+        mine, other = (self.cells.get((place, workload, peer), none) for peer in (ours, theirs))
         a, b = mine.metrics.get(metric, {}), other.metrics.get(metric, {})
         rounds = a.keys() & b.keys()
         if not rounds:

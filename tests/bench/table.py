@@ -7,6 +7,7 @@ from tests.bench.stores import BOUNDED, BY_KEY
 from tests.bench.workloads import WORKLOADS, Entry
 
 OURS = {"durable": "filewheel", "relaxed": "filewheel-never"}
+GROUPS = list(dict.fromkeys(entry.group for entry in WORKLOADS))
 COUNTS = ("messages", "files")
 """What is no figure of speed, and has no ratio."""
 _BOUNDED_OURS = {"beanstalkd-50ms": "filewheel-50ms", "redis-1s": "filewheel-1s"}
@@ -27,12 +28,13 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def tables(run: Run) -> str:
-    """Return all tables of a run."""
+def tables(run: Run, group: str | None = None) -> str:
+    """Return the tables of a run, or those of a group of workloads."""
     parts = []
     for place in run.places():
         for entry in WORKLOADS:
-            if any(w == entry.name and p == place for p, w, _ in run.cells):
+            measured = any(w == entry.name and p == place for p, w, _ in run.cells)
+            if measured and group in (None, entry.group):
                 parts.append(f"### {entry.title} ({place})\n\n{table(run, place, entry)}\n")
     return "\n".join(parts)
 
@@ -40,7 +42,7 @@ def tables(run: Run) -> str:
 def table(run: Run, place: str, entry: Entry) -> str:
     """Return the table of a workload: a line for each peer, a column for each metric."""
     peers = list(run.peers(place, entry.name))
-    names = list(dict.fromkeys(name for _, cells in peers for name in cells.metrics))
+    names = run.metrics(place, entry.name)
     if not names:
         return "\n".join(f"{BY_KEY[peer].title}: {cells.missing}" for peer, cells in peers)
     units = {name: next(c.units[name] for _, c in peers if name in c.units) for name in names}
