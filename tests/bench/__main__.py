@@ -60,6 +60,9 @@ def _measure(args: argparse.Namespace, plans: Sequence[Plan], run: Run) -> None:
                 run_plan(plans[min(number, 1)], name, directory, run, tell)
         except Missing as exc:
             tell(f"{name}: left out, {exc}")
+        if args.json and run.cells:  # whatever happens to the next place
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            run.save(args.json)
     tell(f"{time.monotonic() - begun:.0f} s")
 
 

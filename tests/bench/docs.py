@@ -71,7 +71,7 @@ def machine_text(run: Run) -> str:
 
 
 def wins(run: Run, place: str) -> str:
-    """Say in words where a peer is ahead of filewheel with the same promise; the bare writes are a limit, not a peer."""
+    """Say in words where a peer is ahead of the filewheel that promises the same; bare writes are a limit, no peer."""
     lines = []
     for entry in WORKLOADS:
         for metric in run.metrics(place, entry.name):
