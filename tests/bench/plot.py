@@ -8,6 +8,7 @@ Invariant: the same run makes the same bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ def pyplot() -> Any:
         {
             "svg.fonttype": "none", "svg.hashsalt": "filewheel", "font.family": "sans-serif", "font.size": 8,
             "text.color": GREY, "axes.labelcolor": GREY, "axes.edgecolor": GREY, "xtick.color": GREY,
-            "ytick.color": GREY, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False,
+            "ytick.color": GREY, "axes.titlesize": 9, "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False,
+            "axes.facecolor": "none",
+            "xtick.minor.bottom": False, "ytick.minor.left": False,
             "grid.color": GREY, "grid.alpha": 0.25, "grid.linewidth": 0.5, "legend.frameon": False,
             "figure.constrained_layout.use": True,
         }
@@ -100,6 +103,7 @@ def _bars(run: Run, place: str, promises: Sequence[str], workloads: Sequence[str
         return None
     lines = -(-len(panels) // columns)
     tallest = max(len(known) for _, known in panels)
+    least, most = (pick(rate for _, known in panels for rate, _ in known) for pick in (min, max))
     figure, axes = pyplot().subplots(
         lines, columns, figsize=(4.6 * columns, lines * (0.7 + 0.2 * tallest)), squeeze=False, sharex=True
     )
@@ -107,11 +111,12 @@ def _bars(run: Run, place: str, promises: Sequence[str], workloads: Sequence[str
         colours = [_LIMIT if p.startswith("bare") else OURS if p.startswith("filewheel") else _OTHERS for _, p in known]
         bars = axis.barh([BY_KEY[p].title for _, p in known], [rate for rate, _ in known], color=colours, height=0.7)
         axis.bar_label(bars, [f"{rate:,.0f}" for rate, _ in known], padding=3, color=GREY, fontsize=7)
-        axis.set(xscale="log", title=f"{title}, messages a second")
+        axis.set(xscale="log", title=title, xlabel="messages a second")
+        axis.set_xlim(10 ** math.floor(math.log10(least)), most * 8)  # room for the longest bar's figure
+        _plain(axis.xaxis)
         axis.grid(axis="x")
         axis.tick_params(axis="y", length=0)
-        axis.margins(x=0.2)
-        axis.tick_params(labelbottom=True)
+        axis.tick_params(axis="x", labelbottom=True)
     for axis in axes.flat[len(panels) :]:
         axis.remove()
     return figure
@@ -129,7 +134,25 @@ def _line(axis: Any, peer: str, points: Sequence[tuple[float, float | None]]) ->
 
 def _frame(axis: Any, title: str, x: str, y: str) -> None:
     axis.set(xscale="log", yscale="log", title=title, xlabel=x, ylabel=y)
+    low, high = axis.get_ylim()
+    axis.set_ylim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
+    _plain(axis.xaxis)
+    _plain(axis.yaxis)
     axis.grid()
+
+
+def _plain(axis: Any) -> None:
+    """Label powers of ten as numbers, and nothing between them."""
+    axis.set_major_formatter(lambda value, _: _short(value))
+    axis.set_minor_formatter(lambda value, _: "")
+
+
+def _short(value: float) -> str:
+    """Write a power of ten: 0.01, 100, 10 k, 1 M."""
+    for size, letter in ((1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:,.0f}{letter}"
+    return f"{value:g}"
 
 
 def _legend(figure: Any, axes: Any, columns: int) -> None:

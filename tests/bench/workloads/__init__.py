@@ -41,7 +41,7 @@ WORKLOADS = [
         Entry(f"batch-{n}", f"enqueue in batches of {n:,}", partial(enqueue.batches, size=n), _QUICK, "batch")
         for n in (10, 100, 1000, 10_000)
     ],
-    Entry("sustained", "batches of 1,000, millions of them, until dealt", enqueue.sustained, _QUICK, "batch"),
+    Entry("sustained", "batches of 1,000, millions, until settled", enqueue.sustained, _QUICK, "batch"),
     *[
         Entry(
             f"due-{s.replace(' ', '-')}",

@@ -55,7 +55,7 @@ def steady(cell: Cell, rate: int) -> list[Metric]:
 def hot_second(cell: Cell) -> list[Metric]:
     """Fire a second that holds half a million."""
     count = cell.count(500_000)
-    ready_s = 10 + count / 20_000
+    ready_s = 4 + count / 16_000
     moment_us = (time.time_ns() // 1000 // US + int(ready_s)) * US
     session = cell.populate(count, Load(cell.seed, shape="one second", start_us=moment_us))
     session.close()
