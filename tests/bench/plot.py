@@ -61,11 +61,10 @@ def pyplot() -> Any:
         {
             "svg.fonttype": "none", "svg.hashsalt": "filewheel", "font.family": "sans-serif", "font.size": 8,
             "text.color": GREY, "axes.labelcolor": GREY, "axes.edgecolor": GREY, "xtick.color": GREY,
-            "ytick.color": GREY, "axes.titlesize": 9, "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False,
-            "axes.facecolor": "none",
-            "xtick.minor.bottom": False, "ytick.minor.left": False,
-            "grid.color": GREY, "grid.alpha": 0.25, "grid.linewidth": 0.5, "legend.frameon": False,
-            "figure.constrained_layout.use": True,
+            "ytick.color": GREY, "axes.titlesize": 9, "axes.titlelocation": "left", "axes.facecolor": "none",
+            "axes.spines.top": False, "axes.spines.right": False, "xtick.minor.bottom": False,
+            "ytick.minor.left": False, "grid.color": GREY, "grid.alpha": 0.25, "grid.linewidth": 0.5,
+            "legend.frameon": False, "figure.constrained_layout.use": True,
         }
     )  # fmt: skip
     return plt
