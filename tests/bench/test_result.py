@@ -65,7 +65,20 @@ def test_a_table_has_medians_spreads_ratios_and_reasons() -> None:
     assert "| filewheel | durable | 300 (100–400) |" in text
     assert "| SQLite, WAL, FULL | durable | 100 (50–100) **×3** |" in text
     assert "| Redis, AOF always | durable | redis is not installed |" in text
-    assert "| 1 (1–1) |" in text  # a count has no ratio
+    assert "| 1 |" in text  # a count has no ratio, and what does not differ no spread
+
+
+def test_growth_has_a_line_for_each_metric_and_a_column_for_each_level() -> None:
+    run = Run({})
+    for peer, times in (("filewheel", 1), ("sqlite", 2)):
+        found = [
+            Metric(f"memory at {level}", times * 10.0 + n, "MiB", up=False) for n, level in enumerate(("1", "1,000"))
+        ]
+        run.at("ext4", "growth", peer).add(0, found)
+    lines = tables(run).splitlines()
+    assert "| | store | at 1 | at 1,000 |" in lines
+    assert "| memory, MiB | filewheel | 10 | 11 |" in lines
+    assert "| memory, MiB | SQLite, WAL, FULL | 20 **×2** | 21 **×1.91** |" in lines
 
 
 def test_each_promise_has_its_filewheel() -> None:
@@ -82,7 +95,14 @@ def test_it_says_where_a_peer_is_ahead_and_only_there() -> None:
 
 
 def test_numbers_are_short() -> None:
-    assert [number(v) for v in (12345.6, 999.4, 0.012345, 3, float("nan"))] == ["12,346", "999", "0.0123", "3", "-"]
+    assert [number(v) for v in (12345.6, 999.6, 999.4, 0.012345, 3, float("nan"))] == [
+        "12,346",
+        "1,000",
+        "999",
+        "0.0123",
+        "3",
+        "-",
+    ]
 
 
 def test_workloads_name_peers_that_exist_and_have_names_of_their_own() -> None:

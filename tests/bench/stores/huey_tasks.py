@@ -77,7 +77,6 @@ class HueyTasks(Store):
     """One huey on SQLite or files."""
 
     slow = True
-    processes = False
 
     def __init__(self, directory: Path, setting: str) -> None:
         super().__init__(directory, setting)
