@@ -198,6 +198,7 @@ def _lateness(run: Run, place: str) -> Any:
     for axis, (metric, title) in zip(axes, titles.items(), strict=True):
         for peer in ("filewheel", "sqlite", "redis"):
             _line(axis, peer, [(n, run.median(place, f"late-{n}", peer, metric)) for n in RATES])
+    for axis, (metric, title) in zip(axes, titles.items(), strict=True):  # they share an axis: after all lines
         _frame(axis, title, "messages a second", "ms late" if metric == "p50" else "")
     _legend(figure, axes, 3)
     return figure
