@@ -195,7 +195,7 @@ def _lateness(run: Run, place: str) -> Any:
         return None
     figure, axes = pyplot().subplots(1, 3, figsize=(9, 3.2), sharey=True)
     titles = {"p50": "median", "p99": "99th percentile", "max": "the latest"}
-    for axis, (metric, title) in zip(axes, titles.items(), strict=True):
+    for axis, metric in zip(axes, titles, strict=True):
         for peer in ("filewheel", "sqlite", "redis"):
             _line(axis, peer, [(n, run.median(place, f"late-{n}", peer, metric)) for n in RATES])
     for axis, (metric, title) in zip(axes, titles.items(), strict=True):  # they share an axis: after all lines

@@ -97,6 +97,7 @@ class Beanstalkd(Store):
 
     def __init__(self, directory: Path, setting: str) -> None:
         super().__init__(directory, setting)
+        self.slow = setting == "-f0"
         self._address = directory / "beanstalkd.address"
         self._server: Server | None = None
 
