@@ -35,13 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(exc, file=sys.stderr)
             return 2
         run, whole = Run({**machine(), "plan": vars_of(args)}), False
-        for number in (signal.SIGINT, signal.SIGTERM):  # also when started where SIGINT is ignored
-            signal.signal(number, signal.default_int_handler)
-        try:
+        was = {n: signal.signal(n, signal.default_int_handler) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:  # SIGINT is set because it is ignored in what a shell starts in the background
             _measure(args, plans, run)
             whole = True
         except KeyboardInterrupt:
             tell("interrupted; this is what was measured")
+        finally:
+            for number, handler in was.items():
+                signal.signal(number, handler)
     if not run.cells:
         return 1
     _keep(args, run)

@@ -66,7 +66,7 @@ Fired = tuple[int, int, int]
 
 
 def _used_s(store: Store) -> float:
-    return time.process_time() + cpu_s(store.pids())
+    return cpu_s([os.getpid(), *store.pids()])
 
 
 def _fire_until(session: Session, end_us: int, seek: set[int] | None = None) -> list[Fired]:
