@@ -1,6 +1,6 @@
 """LMDB as a bare engine: key = due and a serial number, big-endian; one transaction a batch; no queue around it.
 
-Best honest configuration: a map of 16 GiB; batches are sorted and put with `putmulti`; without sync, also no
+Best honest configuration: a map of 16 GiB; batches with `putmulti` (sorted first: no faster in eight turns); without sync, also no
 meta sync and a writable map. A commit is one fdatasync and a write of the meta page with O_DSYNC.
 """
 
@@ -35,9 +35,8 @@ class _Tree(Session):
 
     def enqueue_many(self, payloads: Sequence[bytes], dues_us: Sequence[int]) -> Sequence[Any]:
         keys = [_KEY.pack(due, serial) for due, serial in zip(dues_us, self._serial)]  # noqa: B905
-        pairs = sorted(zip(keys, payloads, strict=True))
         with self._env.begin(write=True) as txn, txn.cursor() as cursor:
-            cursor.putmulti(pairs)
+            cursor.putmulti(zip(keys, payloads, strict=True))
         return keys
 
     def cancel(self, handle: Any) -> None:

@@ -2,7 +2,8 @@
 
 Best honest configuration: raw keys and values, `sync` as the promise asks, four write buffers of 64 MiB, two
 background jobs, no compression (payloads are random bytes), a backlog read by one iterator that starts where the last
-ended, and deleted as one range. One fdatasync a commit. Recycled logs were tried and changed nothing.
+ended, and deleted as one range. One fdatasync a commit. Of eight turns, the medians
+with these settings, as it comes, and with recycled logs differ by less than turns do.
 """
 
 from __future__ import annotations
