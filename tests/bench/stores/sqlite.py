@@ -4,7 +4,8 @@ Best honest configuration: prepared statements (the driver keeps them), `execute
 cache of 256 MiB and a checkpoint every 64 MiB of log (batches of 1,000: 139,000/s; with 64 MiB and the usual 4 MiB,
 97,000/s), `begin immediate`, DELETE ... RETURNING inside of the transaction that the acknowledgement commits.
 Threads share one connection under a lock (2,030/s): with one each (1,290/s) they wait in the busy handler. These are
-medians of eight turns on one shared machine, in changing order; the turns of the threads overlap. One fdatasync a commit, none with NORMAL until a checkpoint.
+medians of eight turns on one shared machine, in changing order; the turns of the threads overlap.
+One fdatasync a commit, none with NORMAL until a checkpoint.
 "clustered" is the expert's table: primary key (run_at, id) WITHOUT ROWID, so that no second tree is written.
 """
 
