@@ -2,6 +2,7 @@
 
 VENV   ?= .venv
 BUDGET ?= 20m
+BENCH_SIZE = $(if $(FULL),--rounds 3 --seconds 2 --scale 1 --whole-day,--rounds 3 --seconds 0.4 --scale 0.1)
 PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN    := $(VENV)/bin
@@ -28,8 +29,11 @@ lint: $(VENV)/.ready-dev ## ruff
 types: $(VENV)/.ready-dev ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(VENV)/.ready ## what this disk's flush costs, and how close filewheel comes
-	$(BIN)/filewheel bench
+bench: $(VENV)/.ready-bench ## filewheel beside other stores, 20 to 30 minutes; FULL=1: hours; DOCS=1: writes docs/benchmarks.md
+	@tests/bench/servers.sh
+	@mkdir -p bench
+	$(BIN)/python -m tests.bench --places ext4,xfs,plain --dir bench --json bench/bench.json --plots bench \
+		--elsewhere one,batch-1000,sustained,fire $(BENCH_SIZE) $(if $(DOCS),--docs) $(BENCH)
 
 crash: $(VENV)/.ready-test ## try to break a wheel for BUDGET (20m): kills, power cuts, faults, flipped bits
 	$(BIN)/python -m tests.crash --budget $(BUDGET) --json crash.json
@@ -46,6 +50,12 @@ $(VENV)/.ready: pyproject.toml filewheel/_loops.c | $(VENV)/bin/python
 
 $(VENV)/.ready-test: $(VENV)/.ready
 	@$(GROUP) test | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
+$(VENV)/.ready-bench: $(VENV)/.ready
+	@$(GROUP) bench | while read -r library; do \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$library" || \
+			echo "(not installed, left out: $$library)" >&2; done
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready

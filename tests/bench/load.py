@@ -14,7 +14,9 @@ SHAPES = ("two hours", "one second", "soon", "a year")
 class Load:
     """Payloads and due times from one seed."""
 
-    def __init__(self, seed: int, payload_bytes: int = 100, shape: str = "two hours", start_us: int | None = None) -> None:
+    def __init__(
+        self, seed: int, payload_bytes: int = 100, shape: str = "two hours", start_us: int | None = None
+    ) -> None:
         self._random = random.Random(seed)
         self._shape = shape
         # Not from now: what is due while others are still enqueued is fired, and that is another workload ("soon").

@@ -1,4 +1,4 @@
-"""The results of a run: every sample, and what is made of them. A JSON file is the run; tables and plots are views of it.
+"""The results of a run: every sample, and what is made of them. A JSON file is the run; tables and plots are its views.
 
 Invariant: a ratio is the median of the ratios of rounds, each of two figures that were measured one after the other.
 """
@@ -65,15 +65,31 @@ class Run:
             if (p, w) == (place, workload):
                 yield peer, cells
 
+    def median(self, place: str, workload: str, peer: str, metric: str) -> float | None:
+        """Return the median of a metric of one peer."""
+        cells = self.cells.get((place, workload, peer))
+        return cells.median(metric) if cells else None
+
+    def metrics(self, place: str, workload: str) -> list[str]:
+        """Return the names of what was measured in a workload."""
+        return list(dict.fromkeys(name for _, cells in self.peers(place, workload) for name in cells.metrics))
+
+    def unit(self, place: str, workload: str, peer: str, metric: str) -> str:
+        """Return the unit of a metric."""
+        return self.cells[place, workload, peer].units[metric][0]
+
     def ratio(self, place: str, workload: str, metric: str, ours: str, theirs: str) -> float | None:
         """Return how many times better `ours` is: the median over rounds; None when one of them has no figure."""
-        mine, other = self.at(place, workload, ours), self.at(place, workload, theirs)
+        none = Cells()
+        mine, other = (self.cells.get((place, workload, peer), none) for peer in (ours, theirs))
         a, b = mine.metrics.get(metric, {}), other.metrics.get(metric, {})
         rounds = a.keys() & b.keys()
         if not rounds:
             return None
         up = mine.units[metric][1]
-        return statistics.median((a[r] / b[r] if up else b[r] / a[r]) if a[r] and b[r] else float("nan") for r in rounds)
+        pairs = [(a[r], b[r]) if up else (b[r], a[r]) for r in sorted(rounds)]
+        ratios = [more / less for more, less in pairs if more and less]
+        return statistics.median(ratios) if ratios else None
 
     def save(self, path: Path) -> None:
         """Write the run."""

@@ -62,6 +62,10 @@ class Session:
         """Return when the messages of a batch were due."""
         raise Missing("the batch does not say when it was due")
 
+    def payloads(self, batch: Any) -> list[bytes]:
+        """Return the payloads of a batch."""
+        raise Missing("the batch does not give payloads")
+
     def next_due_us(self) -> Due | None:
         """Return when the next message is due, if that can be asked cheaply."""
         return None

@@ -42,10 +42,10 @@ PEERS = [
     Peer("beanstalkd", "beanstalkd -f0", "beanstalk", "-f0", DURABLE),
     Peer("rocksdb", "RocksDB, sync", "rocks", "sync", DURABLE),
     Peer("lmdb", "LMDB", "lmdb_tree", "sync", DURABLE),
-    Peer("huey", "huey, SQLite, fsync", "huey_tasks", "fsync", DURABLE),
+    Peer("huey", "huey, SQLite", "huey_tasks", "fsync", DURABLE),
     Peer("apscheduler", "APScheduler 3, SQLite", "apscheduler_jobs", "FULL", DURABLE),
     Peer("persist-queue", "persist-queue, SQLite (no due times)", "persist", "sqlite", DURABLE),
-    Peer("filewheel-50ms", 'filewheel, sync=0.05', "wheel", "0.05", BOUNDED),
+    Peer("filewheel-50ms", "filewheel, sync=0.05", "wheel", "0.05", BOUNDED),
     Peer("beanstalkd-50ms", "beanstalkd -f50", "beanstalk", "-f50", BOUNDED),
     Peer("filewheel-1s", "filewheel, sync=1", "wheel", "1", BOUNDED),
     Peer("redis-1s", "Redis, AOF everysec", "redis_zset", "everysec", BOUNDED),
@@ -55,7 +55,7 @@ PEERS = [
     Peer("beanstalkd-never", "beanstalkd -F", "beanstalk", "-F", RELAXED),
     Peer("rocksdb-never", "RocksDB, no sync", "rocks", "never", RELAXED),
     Peer("lmdb-never", "LMDB, no sync", "lmdb_tree", "never", RELAXED),
-    Peer("huey-default", "huey, SQLite, as it comes", "huey_tasks", "default", RELAXED),
+    Peer("huey-never", "huey, SQLite, no fsync", "huey_tasks", "off", RELAXED),
     Peer("huey-file", "huey, files", "huey_tasks", "file", RELAXED),
 ]
 BY_KEY = {peer.key: peer for peer in PEERS}

@@ -2,7 +2,7 @@
 
 Best honest configuration: the scheduler runs (paused while only enqueueing is measured, so that it does not also look
 for due jobs), WAL, synchronous FULL, no misfire limit, one worker thread. There are no batches: a batch is a loop.
-A backlog is fired by the scheduler itself; what is claimed is what its jobs have handed over.
+One fdatasync an added job. A backlog is fired by the scheduler itself; what is claimed is what its jobs handed over.
 """
 
 from __future__ import annotations

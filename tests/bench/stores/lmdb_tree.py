@@ -1,6 +1,8 @@
 """LMDB as a bare engine: key = due and a serial number, big-endian; one transaction a batch; no queue around it.
 
-Best honest configuration: a map of 16 GiB, `putmulti` for batches; without sync, also no meta sync and a writable map.
+Best honest configuration: a map of 16 GiB; batches with `putmulti` (sorted first: no faster in eight
+turns); without sync, also no meta sync and a writable map.
+A commit is one fdatasync and a write of the meta page with O_DSYNC.
 """
 
 from __future__ import annotations

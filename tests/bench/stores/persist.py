@@ -1,12 +1,12 @@
-"""persist-queue: a SQLite queue with acknowledgements (WAL, SQLite's own FULL). It knows no due times: first in, first out.
+"""persist-queue: a SQLite queue with acknowledgements (WAL, FULL). It knows no due times: first in, first out.
 
-It stands here for those who would write the due time into the payload and wait for it themselves.
+Its threads share one queue; one fdatasync a put. It stands here for those who would write the due time into the payload
+and wait for it themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import persistqueue
@@ -15,9 +15,9 @@ from tests.bench.store import Session, Store
 
 
 class _Queue(Session):
-    def __init__(self, path: Path, ahead_us: int) -> None:
+    def __init__(self, queue: persistqueue.SQLiteAckQueue, ahead_us: int) -> None:
         super().__init__(ahead_us)
-        self._queue = persistqueue.SQLiteAckQueue(str(path), multithreading=True)
+        self._queue = queue
 
     def enqueue(self, payload: bytes, due_us: int) -> Any:
         return self._queue.put((due_us, payload))
@@ -46,12 +46,19 @@ class PersistQueue(Store):
     """One queue."""
 
     slow = True
-    threads = False
     processes = False
     shifts = False
+    _queue: persistqueue.SQLiteAckQueue | None = None
 
     def session(self, ahead_us: int = 0) -> Session:
-        return _Queue(self.directory / "queue", ahead_us)
+        if self._queue is None:
+            self._queue = persistqueue.SQLiteAckQueue(str(self.directory / "queue"), multithreading=True)
+        return _Queue(self._queue, ahead_us)
+
+    def stop(self) -> None:
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
 
 
 STORE = PersistQueue

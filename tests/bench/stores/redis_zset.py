@@ -3,6 +3,8 @@
 Best honest configuration: a unix socket, redis-py with hiredis, one ZADD for a batch, ZPOPMIN for a backlog (which
 gives what it pops away at once: a consumer that dies loses it; the cheapest, not the safest way), no snapshots beside
 the log, and the log's rewriting left as it comes. Each thread has a connection.
+Always: one fdatasync for what the connections sent in one turn of the server's loop. Due times are scores: doubles,
+exact for microseconds until the year 2255.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tests.bench.store import Session, Store
 from tests.bench.stores.server import Server
 
 _KEY = "messages"
+_HEAD_BYTES = 11  # what makes members differ whose payloads do not
 _RANGE_AND_REMOVE = """
 local due = redis.call('ZRANGE', KEYS[1], '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2], 'WITHSCORES')
 if #due > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #due / 2 - 1) end
@@ -35,7 +38,7 @@ class _Zset(Session):
         self._serial = itertools.count()
 
     def _member(self, payload: bytes) -> bytes:
-        return self._name + next(self._serial).to_bytes(5, "big") + payload
+        return self._name + next(self._serial).to_bytes(_HEAD_BYTES - 6, "big") + payload
 
     def enqueue(self, payload: bytes, due_us: int) -> Any:
         member = self._member(payload)
@@ -64,6 +67,9 @@ class _Zset(Session):
 
     def dues_us(self, batch: Any) -> list[int]:
         return [int(float(score)) for _, score in batch]
+
+    def payloads(self, batch: Any) -> list[bytes]:
+        return [member[_HEAD_BYTES:] for member, _ in batch]
 
     def next_due_us(self) -> int | None:
         first = self._db.zrange(_KEY, 0, 0, withscores=True)

@@ -1,7 +1,9 @@
 """RocksDB as a bare engine: key = due and a serial number, big-endian; one WriteBatch a batch; no queue around it.
 
-Best honest configuration: raw keys and values, `sync` as the promise asks, write buffers of 64 MiB, two background jobs,
-a backlog read by one iterator that starts where the last ended, and deleted as one range.
+Best honest configuration: raw keys and values, `sync` as the promise asks, four write buffers of 64 MiB, two
+background jobs, no compression (payloads are random bytes), a backlog read by one iterator that starts where the last
+ended, and deleted as one range. One fdatasync a commit. Of eight turns, the medians
+with these settings, as it comes, and with recycled logs differ by less than turns do.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from tests.bench.store import Session, Store
 
@@ -90,6 +92,8 @@ class Rocks(Store):
                 options.create_if_missing(True)
                 options.set_write_buffer_size(64 << 20)
                 options.set_max_background_jobs(2)
+                options.set_max_write_buffer_number(4)
+                options.set_compression_type(DBCompressionType.none())
                 self._db = Rdict(str(self.directory / "rocks"), options)
         return _Keys(self._db, self._write, self._serial, ahead_us)
 

@@ -1,8 +1,11 @@
 """SQLite, the table that everybody writes: id, run_at with an index, payload. WAL; synchronous FULL or NORMAL.
 
 Best honest configuration: prepared statements (the driver keeps them), `executemany` in one transaction for batches, a
-cache of 64 MiB, `begin immediate`, DELETE ... RETURNING inside of the transaction that the acknowledgement commits.
-Threads share one connection under a lock: with one each, they wait in the busy handler and are several times slower.
+cache of 256 MiB and a checkpoint every 64 MiB of log (batches of 1,000: 139,000/s; with 64 MiB and the usual 4 MiB,
+97,000/s), `begin immediate`, DELETE ... RETURNING inside of the transaction that the acknowledgement commits.
+Threads share one connection under a lock (2,030/s): with one each (1,290/s) they wait in the busy handler. These are
+medians of eight turns on one shared machine, in changing order; the turns of the threads overlap.
+One fdatasync a commit, none with NORMAL until a checkpoint.
 "clustered" is the expert's table: primary key (run_at, id) WITHOUT ROWID, so that no second tree is written.
 """
 
@@ -31,7 +34,8 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=60)
     db.execute("pragma journal_mode=wal")
     db.execute(f"pragma synchronous={synchronous}")
-    db.execute("pragma cache_size=-65536")
+    db.execute("pragma cache_size=-262144")
+    db.execute("pragma wal_autocheckpoint=16384")
     return db
 
 
@@ -66,6 +70,9 @@ class _Table(Session):
             self._db.execute("commit")
 
     def claim(self, limit: int) -> Any:
+        due_us = self.next_due_us()  # a look takes no lock; `begin immediate` would hold up those who enqueue
+        if due_us is None or due_us > self.now_us():
+            return []
         self._db.execute("begin immediate")
         rows = self._db.execute(
             "delete from message where id in (select id from message where run_at <= ? order by run_at limit ?)"
@@ -82,6 +89,9 @@ class _Table(Session):
 
     def dues_us(self, batch: Any) -> list[int]:
         return [run_at for run_at, _ in batch]
+
+    def payloads(self, batch: Any) -> list[bytes]:
+        return [payload for _, payload in batch]
 
     def next_due_us(self) -> int | None:
         due: int | None = self._db.execute("select min(run_at) from message").fetchone()[0]
@@ -121,6 +131,9 @@ class _Clustered(_Table):
             self._db.execute("commit")
 
     def claim(self, limit: int) -> Any:
+        due_us = self.next_due_us()  # a look takes no lock; `begin immediate` would hold up those who enqueue
+        if due_us is None or due_us > self.now_us():
+            return []
         self._db.execute("begin immediate")
         rows = self._db.execute(
             "select run_at, payload, id from message where run_at <= ? order by run_at, id limit ?",

@@ -1,6 +1,7 @@
 """filewheel, as it comes: default lap and segments; threads share a Wheel, processes each have their own.
 
 While others enqueue, a keeper in a process of its own deals, as it would in use. Settled means: dealt into the laps.
+An acknowledgement is flushed as the promise asks, like those of the peers; by default filewheel flushes it 20 ms later.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class Ahead:
 
 
 class _Wheel(Session):
-    def __init__(self, path: Path, wheel: Wheel, ahead_us: int) -> None:
+    def __init__(self, path: Path, wheel: Wheel, sync: Sync, ahead_us: int) -> None:
         super().__init__(ahead_us)
+        self._sync = sync
         self._path = path
         self._wheel = wheel
         self._keeper: Keeper | None = None
@@ -80,10 +82,14 @@ class _Wheel(Session):
         return batch
 
     def ack(self, batch: Any) -> None:
-        self.keeper.ack(batch)
+        if len(batch):
+            self.keeper.ack(batch, sync=self._sync)
 
     def dues_us(self, batch: Any) -> list[int]:
         return [message.due_us for message in batch]
+
+    def payloads(self, batch: Any) -> list[bytes]:
+        return [message.payload for message in batch]
 
     def wait(self, timeout_s: float) -> None:
         self.keeper.wait(timeout_s)
@@ -119,7 +125,7 @@ class FileWheel(Store):
         with self._lock:
             if self._shared is None:
                 self._shared = Wheel(self._path, sync=self._sync)
-            return _Wheel(self._path, self._shared, ahead_us)
+            return _Wheel(self._path, self._shared, self._sync, ahead_us)
 
     def settle(self, session: Session) -> None:
         """End the dealer: a keeper that closes deals what is left."""

@@ -30,6 +30,8 @@ _DURABLE = _of(DURABLE)
 _STORES = [k for k in _DURABLE if k != "bare"]
 _TIMED = ["filewheel", "sqlite", "sqlite-clustered", "redis"]
 _QUICK = ["bare", "filewheel", "sqlite", "sqlite-clustered", "redis", "beanstalkd", "rocksdb", "lmdb"]
+_THREE = ["filewheel", "sqlite", "redis"]
+_TREES = _QUICK[1:]
 
 WORKLOADS = [
     Entry("one", "enqueue one, one thread", enqueue.one, _ALL, "enqueue"),
@@ -39,9 +41,15 @@ WORKLOADS = [
         Entry(f"batch-{n}", f"enqueue in batches of {n:,}", partial(enqueue.batches, size=n), _QUICK, "batch")
         for n in (10, 100, 1000, 10_000)
     ],
-    Entry("sustained", "batches of 1,000, millions of them, until dealt", enqueue.sustained, _QUICK, "batch"),
+    Entry("sustained", "batches of 1,000, millions, until settled", enqueue.sustained, _QUICK, "batch"),
     *[
-        Entry(f"due-{s.replace(' ', '-')}", f"batches of 1,000, due {t}", partial(enqueue.shape, shape=s), _QUICK[1:], "due")
+        Entry(
+            f"due-{s.replace(' ', '-')}",
+            f"batches of 1,000, due {t}",
+            partial(enqueue.shape, shape=s),
+            _TREES,
+            "due",
+        )
         for s, t in (
             ("two hours", "within two hours"),
             ("one second", "all in one second"),
@@ -57,12 +65,18 @@ WORKLOADS = [
     Entry("catch-up", "fire what came due in a day off", consume.catch_up, _STORES, "consume"),
     Entry("cancel", "cancel", consume.cancel, [k for k in _STORES if k != "persist-queue"], "consume"),
     *[
-        Entry(f"late-{n}", f"lateness at {n:,} a second", partial(late.steady, rate=n), ["filewheel", "sqlite", "redis"], "late")
+        Entry(
+            f"late-{n}",
+            f"lateness at {n:,} a second",
+            partial(late.steady, rate=n),
+            _THREE,
+            "late",
+        )
         for n in (100, 1000, 10_000)
     ],
     Entry("hot-second", "one second that holds 500,000", late.hot_second, _TIMED, "late"),
     Entry("idle", "idle with a million pending", late.idle, _TIMED, "late"),
-    Entry("growth", "from a thousand pending to ten million", growth.growth, ["filewheel", "sqlite", "redis"], "growth"),
-    Entry("replay", "a day's work at 100 times speed", replay.replay, ["filewheel", "sqlite", "redis"], "replay"),
+    Entry("growth", "from a thousand pending to ten million", growth.growth, _THREE, "growth"),
+    Entry("replay", "a day's work at 100 times speed", replay.replay, _THREE, "replay"),
 ]
 BY_NAME = {entry.name: entry for entry in WORKLOADS}

@@ -40,7 +40,7 @@ def _drain(session: Session, count: int, seconds: float) -> float:
 
 
 def cancel(cell: Cell) -> list[Metric]:
-    """Cancel what was enqueued: the youngest one by one, those that have lain for a while one by one, and by the thousand."""
+    """Cancel: what was just enqueued one by one, what has lain for a while one by one, and by the thousand."""
     store = cell.store
     store.start()
     session = store.session()

@@ -93,7 +93,7 @@ def _batches(session: Session, load: Load, size: int, seconds: float) -> float:
 
 
 def sustained(cell: Cell, shape: str = "two hours", most: int = 3_000_000, seconds: float = 6) -> list[Metric]:
-    """Enqueue batches of 1,000 until millions are in or the time is up; then until nothing is left to be done for them."""
+    """Enqueue batches of 1,000 until millions are in or the time is up; then until all of it is settled."""
     cell.store.start()
     session = cell.store.session()
     load = Load(cell.seed, shape=shape)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from tests.bench.cell import Cell, Metric
 from tests.bench.load import Load, timed
+from tests.bench.store import Session
 
 LEVELS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
@@ -27,13 +29,9 @@ def growth(cell: Cell) -> list[Metric]:
         payloads, dues = load.payloads(50_000), load.dues_us(50_000)
         for i in range(20):
             session.enqueue(payloads[i], dues[i])
-        singles, elapsed = timed(lambda i, s=session: s.enqueue(payloads[i], dues[i]), cell.seconds, 49_000)  # type: ignore[misc]
+        singles, elapsed = timed(partial(_one, session, payloads, dues), cell.seconds, 49_000)
         metrics.append(Metric(f"one at {level:,}", elapsed / singles * 1e6, "us", up=False))
-        rounds = [dues[i : i + 1000] for i in range(0, 50_000, 1000)]
-        batches, elapsed = timed(
-            lambda i, s=session: s.enqueue_many(payloads[:1000], rounds[i % 50]),  # type: ignore[misc]
-            cell.seconds, max(1, level // 5000),
-        )  # fmt: skip
+        batches, elapsed = timed(partial(_thousand, session, payloads, dues), cell.seconds, max(1, level // 5000))
         metrics.append(Metric(f"batches of 1,000 at {level:,}", elapsed / batches * 1e3, "us", up=False))
         store.settle(session)
         session.close()
@@ -46,3 +44,12 @@ def growth(cell: Cell) -> list[Metric]:
             Metric(f"open files at {level:,}", opened["files"], "files", up=False),
         ]
     return metrics
+
+
+def _one(session: Session, payloads: list[bytes], dues: list[int], i: int) -> None:
+    session.enqueue(payloads[i], dues[i])
+
+
+def _thousand(session: Session, payloads: list[bytes], dues: list[int], i: int) -> None:
+    start = i % 50 * 1000
+    session.enqueue_many(payloads[:1000], dues[start : start + 1000])
