@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define INTERFACE 1 /* as in loops.py: one that was built for another is not used */
+#define INTERFACE 2 /* as in loops.py: one that was built for another is not used */
 #define ID_BYTES 16
 #define ID_AT 4
 #define PUT_HEAD 20 /* four fixed bytes and the id */
@@ -630,6 +630,24 @@ leave:
     Py_RETURN_NONE;
 }
 
+/* repeats(records): whether two neighbours have one id. */
+static PyObject *repeats(PyObject *self, PyObject *records)
+{
+    if (!PyList_CheckExact(records))
+        return PyErr_Format(PyExc_TypeError, "repeats(list)");
+    const char *before = NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(records); i++) {
+        PyObject *record = PyList_GET_ITEM(records, i);
+        if (!PyBytes_Check(record) || PyBytes_GET_SIZE(record) < PUT_HEAD)
+            return PyErr_Format(PyExc_ValueError, "a record is too short for an id");
+        const char *id = PyBytes_AS_STRING(record) + ID_AT;
+        if (before != NULL && memcmp(before, id, ID_BYTES) == 0)
+            Py_RETURN_TRUE;
+        before = id;
+    }
+    Py_RETURN_FALSE;
+}
+
 /* -- messages ----------------------------------------------------------------------------------------------- */
 
 static Py_ssize_t slot_at[7]; /* id, payload, topic, headers, attempt, enqueued_us, root */
@@ -803,6 +821,7 @@ static PyMethodDef methods[] = {
     {"part", (PyCFunction)(void (*)(void))part, METH_FASTCALL, NULL},
     {"ids_of", ids_of, METH_O, NULL},
     {"sort", sort_records, METH_O, NULL},
+    {"repeats", repeats, METH_O, NULL},
     {"learn", (PyCFunction)(void (*)(void))learn, METH_FASTCALL, NULL},
     {"plain_messages", (PyCFunction)(void (*)(void))plain_messages, METH_FASTCALL, NULL},
     {"write_all", (PyCFunction)(void (*)(void))write_all, METH_FASTCALL, NULL},

@@ -19,7 +19,8 @@ from filewheel.frame import Frame, scan
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
-from filewheel.record import ID, PUT_PREFIX, records_of
+from filewheel.record import PUT_PREFIX, records_of
+from filewheel.speed import ids_of
 from filewheel.tail import Damage, Tail
 
 Files = tuple[set[int], set[int]]
@@ -32,26 +33,28 @@ class Cut:
 
     positions: dict[str, Position] = field(default_factory=dict)
     puts: list[bytes] = field(default_factory=list)
-    drops: dict[bytes, int] = field(default_factory=dict)
-    """id → reason."""
+    drops: dict[bytes, bytes] = field(default_factory=dict)
+    """id → packed drop."""
     drop_frames: list[Frame] = field(default_factory=list)
     """Frames of nothing but drops, whole: only those that meet something are taken apart."""
     ended: set[str] = field(default_factory=set)
     """Writers that have gone, and whose journal lies below the cut to its end."""
     size_bytes: int = 0
     records: int = 0
+    put_records: int = 0
 
     def add(self, frame: Frame) -> None:
         """Add a frame's records. Raises Damaged when they make no sense."""
         self.size_bytes += frame.end - frame.offset
         self.records += frame.puts + frame.drops
+        self.put_records += frame.puts
         if not frame.puts and frame.drops and frame.last < ID_LIMIT:
             self.drop_frames.append(frame)
             return
         puts, drops = records_of(frame)
         self.puts += puts
-        for drop in drops:
-            self.drops[drop[ID]] = drop[20]
+        if drops:
+            self.drops.update(zip(ids_of(drops), drops, strict=True))
 
     def take_apart(
         self, base: Manifest, puts: list[bytes], coming: set[bytes] | None, finished: Files, slots: int
@@ -75,8 +78,8 @@ class Cut:
                 or _meets(seconds, low, high)
                 or _meets(laps, low // slots, high // slots)
             ):
-                for drop in _records(frame)[1]:
-                    self.drops[drop[ID]] = drop[20]
+                drops = _records(frame)[1]
+                self.drops.update(zip(ids_of(drops), drops, strict=True))
 
 
 def take_cut(ledger: Ledger, limits: dict[str, Position], chunk_bytes: int, chunk_records: int) -> Cut:
@@ -124,7 +127,7 @@ def puts_above(ledger: Ledger, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
             if size > chunk_bytes:
                 return None
             if frame.puts:
-                ids.update([r[ID] for r in _records(frame)[0]])
+                ids.update(ids_of(_records(frame)[0]))
     return ids
 
 

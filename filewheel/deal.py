@@ -25,9 +25,9 @@ from filewheel.errors import Poisoned
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position, place_manifest, prepare_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
-from filewheel.record import DROP_PREFIX, ID, PUT_PREFIX, pack_drop
+from filewheel.record import DROP_PREFIX, ID, PUT_PREFIX
 from filewheel.slot import append
-from filewheel.speed import sort
+from filewheel.speed import ids_of, sort
 from filewheel.tail import Tail
 from filewheel.window import Budget, Span, read_window
 
@@ -176,13 +176,15 @@ class Deal:
         # D3: a put is left out only for a drop below the same cut.
         if cut.drops or base.unmatched:
             gone = cut.drops.keys() | set(base.unmatched)
-            matched = {r[ID] for r in puts if r[ID] in gone}
-            puts = [r for r in puts if r[ID] not in matched]
+            matched = gone.intersection(ids_of(puts))
+            if matched:
+                puts = [r for r in puts if r[ID] not in matched]
             still = gone - matched
             # D1: a drop whose put is yet to be dealt goes on to the next deal, or the put would come back.
             new.unmatched = sorted(still if coming is None else still & coming)
         # D4: in doubt, a file may hold the put already, and needs its drop.
-        loose = sorted(pack_drop(i, r) for i, r in cut.drops.items() if i not in matched or base.doubt)
+        loose = [r for i, r in cut.drops.items() if i not in matched or base.doubt]
+        sort(loose)
         # D5: one reading of the clock for the whole deal.
         near = self._dir.settings.lap_of(self._ledger.clock.now_us() // US_PER_S)
         # X2: what belongs to a file that goes was read before it counted as finished, so it is finished too.
@@ -361,6 +363,7 @@ class Deal:
         ledger.remove_empty_dirs()
         ledger.undealt_bytes = max(0, ledger.undealt_bytes - cut.size_bytes)
         ledger.undealt_records = max(0, ledger.undealt_records - cut.records)
+        ledger.undealt_puts = max(0, ledger.undealt_puts - cut.put_records)
         self._done.left_bytes = ledger.undealt_bytes
 
     def _unlink_segments(self, tail: Tail, position: Position, *, ended: bool) -> None:

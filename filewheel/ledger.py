@@ -63,6 +63,7 @@ class Ledger:
         self.on_frame = on_frame
         self.undealt_bytes = 0
         self.undealt_records = 0
+        self.undealt_puts = 0
         self.unlinked_in: set[str] = set()
         """Directories in which something was unlinked since the last checkpoint (D6)."""
         self.passes = 0
@@ -205,6 +206,7 @@ class Ledger:
         for frame in tail.poll(present, test_lock=test_lock, on_damage=self._damaged, on_foreign=foreign):
             self.undealt_bytes += frame.end - frame.offset
             self.undealt_records += frame.puts + frame.drops
+            self.undealt_puts += frame.puts
             if self.on_frame is not None:
                 try:
                     self.on_frame(frame)
@@ -227,6 +229,7 @@ class Ledger:
             self._note_own()
             self.undealt_bytes += sum(map(len, records)) + 80
             self.undealt_records += len(records)
+            self.undealt_puts += puts
 
     def drop(self, ids: list[bytes], reason: int) -> None:
         """Write a drop for each of these ids, as `write` does."""

@@ -17,7 +17,7 @@ import msgpack
 
 from filewheel.message import MessageId
 
-INTERFACE = 1
+INTERFACE = 2
 """Counts the changes of what the functions here take and give."""
 
 PUT_PREFIX = b"\x98\x01\xc4\x10"
@@ -164,6 +164,11 @@ def ids_of(records: list[bytes], /) -> list[bytes]:
 def sort(records: list[bytes], /) -> None:
     """Sort records in place: by id, as they all begin alike."""
     records.sort()
+
+
+def repeats(records: list[bytes], /) -> bool:
+    """Tell whether two neighbours of sorted records have one id."""
+    return len({r[ID] for r in records}) < len(records)
 
 
 def plain_messages(puts: list[bytes], start: int, end: int, limit: int, /) -> list[Any]:

@@ -155,9 +155,8 @@ class Message:
     @property
     def due_us(self) -> int:
         """When it is due. Of a dead letter: when it was first due."""
-        if self.id.is_dead and self.root is not None:
-            return self.root.due_us
-        return self.id.due_us
+        due_us = int.from_bytes(self.id[:8], "big") >> 6
+        return due_us if due_us < DEAD_US or self.root is None else self.root.due_us
 
     @property
     def due(self) -> datetime:

@@ -24,6 +24,7 @@ seal_frame = loops.seal_frame
 part = loops.part
 ids_of = loops.ids_of
 sort = loops.sort
+repeats = loops.repeats
 plain_messages = loops.plain_messages
 write_all: Callable[[int, bytes, int], None] | None = None
 """Writes all of some bytes at an offset; None where only Python can."""
@@ -45,6 +46,7 @@ if not os.environ.get("FILEWHEEL_PURE"):
             part = _loops.part
             ids_of = _loops.ids_of
             sort = _loops.sort
+            repeats = _loops.repeats
             plain_messages = _loops.plain_messages
             write_all = _loops.write_all
             COMPILED = True

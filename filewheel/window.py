@@ -22,7 +22,7 @@ from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap, scan
 from filewheel.message import id_after
 from filewheel.record import ID, PUT_PREFIX, records_of
-from filewheel.speed import ids_of, sort
+from filewheel.speed import ids_of, repeats, sort
 from filewheel.tail import Handles
 
 MISSING = "the file is missing"
@@ -153,10 +153,11 @@ class _Reader:
     def shrink(self) -> None:
         """Keep the smallest ids that fit in the budget, and lower `hi` to just above the last of them."""
         self._net()
+        ends = list(accumulate(map(len, self._puts)))
+        self._bytes = ends[-1] if ends else 0
         if not self.is_full():
             return
         bounds = []
-        ends = list(accumulate(map(len, self._puts)))
         kept = min(bisect_left(ends, self._budget.bytes), self._budget.records - 1)
         if kept < len(ends):
             bounds.append(self._puts[kept][ID])
@@ -165,24 +166,24 @@ class _Reader:
             bounds.append(ids[min(len(ids), self._budget.records) - 1])
         self.hi = hi = id_after(min(bounds))
         self._cut = True
-        del self._puts[bisect_left(self._puts, PUT_PREFIX + hi) :]
+        upto = bisect_left(self._puts, PUT_PREFIX + hi)
+        del self._puts[upto:]
         self._drops = {i for i in self._drops if i < hi}
         self._spent = {i for i in self._spent if i < hi}
-        self._bytes = sum(map(len, self._puts))
+        self._bytes = ends[upto - 1] if upto else 0
 
     def _net(self) -> None:
         """Sort the puts, count each once, and take out those that are dropped."""
         self.grown = False
         sort(self._puts)
+        if not self._drops and not repeats(self._puts):
+            return
         by_id = dict(zip(ids_of(self._puts), self._puts, strict=True))
-        if self._drops:
-            spent = self._drops & by_id.keys()
-            self._spent |= spent
-            for id_ in spent:
-                del by_id[id_]
-        if len(by_id) < len(self._puts):
-            self._puts = list(by_id.values())
-        self._bytes = sum(map(len, self._puts))
+        spent = self._drops & by_id.keys()
+        self._spent |= spent
+        for id_ in spent:
+            del by_id[id_]
+        self._puts = list(by_id.values())
 
     def finish(self) -> Window:
         if self.is_full():

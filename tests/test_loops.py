@@ -190,6 +190,12 @@ def test_records_are_sorted_as_bytes_are(records: list[bytes]) -> None:
     assert sorted(map(id, ours)) == sorted(map(id, records))
 
 
+@given(st.lists(ALIKE | st.sampled_from([b"\x98\x01\xc4\x10" + bytes(16)]), max_size=6))
+def test_an_id_that_comes_twice_is_noticed_alike(records: list[bytes]) -> None:
+    in_c, in_python = both("repeats", sorted(records))
+    assert in_c == in_python
+
+
 @given(st.lists(MESSAGES, max_size=5), st.integers(0, 5), st.integers(0, 9))
 def test_messages_are_made_alike_or_left_to_python(messages: list[Message], start: int, end: int) -> None:
     puts = [pack_message(m) for m in messages]
@@ -260,7 +266,8 @@ def test_a_closed_descriptor_is_an_error() -> None:
         ("pack_puts", (bytes(16), 0, [1], b"", [1])), ("pack_drops", ((), 1)), ("pack_drops", ([b"short"], 1)),
         ("pack_puts", (bytes(16), 0, [1, 2], b"", [b""])), ("pack_puts", (bytes(16), 0, ["x"], b"", [b""])),
         ("seal_frame", (b"",)), ("seal_frame", (b"", -1, 0, 0, 0, 0, 0, ID_MIN, ID_END)), ("part", (b"", b"", b"")),
-        ("ids_of", ((),)), ("ids_of", ([b"short"],)), ("sort", ((),)), ("plain_messages", ((), 0, 1, 0)),
+        ("ids_of", ((),)), ("ids_of", ([b"short"],)), ("sort", ((),)), ("repeats", ((),)), ("repeats", ([b"short"],)),
+        ("plain_messages", ((), 0, 1, 0)),
         ("put_frame", (bytes(16), 0, 0, 0, b"", "text", 0, 0, 0, 0)),
         ("put_frame", (bytes(16), 0, -1, 0, b"", b"", 0, 0, 0, 0)),
         ("learn", (int, str)), ("learn", (Message,)), ("write_all", (0, "text", 0)),

@@ -61,7 +61,7 @@ def quick() -> Iterator[None]:
     patch(filewheel.directory, "check_limits", lambda slots, payload_bytes_max: None)
     patch(filewheel.tidy, "TIDY_SEGMENTS", 8)
     house = filewheel.housekeeper
-    for name, value in (("DEAL_BYTES", 20_000), ("DEAL_RECORDS", 150), ("DEAL_SEGMENTS", 6), ("DEAL_FINISHED", 3)):
+    for name, value in (("DEAL_BYTES", 20_000), ("DEAL_PUTS", 100), ("DEAL_SEGMENTS", 6), ("DEAL_FINISHED", 3)):
         patch(house, name, value)
     patch(house, "DEAL_AGE_US", 300_000)
     patch(house, "LOOK_US", 40_000)

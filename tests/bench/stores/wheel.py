@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from filewheel import Batch, Keeper, Wheel
+from filewheel import Batch, Keeper, Message, Wheel
 from filewheel.directory import Sync
 from tests.bench.store import Session, Store
 
@@ -55,6 +55,7 @@ class _Wheel(Session):
         self._path = path
         self._wheel = wheel
         self._keeper: Keeper | None = None
+        self._messages: list[Message] = []
 
     def enqueue(self, payload: bytes, due_us: int) -> Any:
         return self._wheel.enqueue(payload, at=due_us / 1e6)
@@ -77,8 +78,7 @@ class _Wheel(Session):
 
     def claim(self, limit: int) -> Batch:
         batch = self.keeper.claim(limit)
-        for message in batch:
-            len(message.payload)
+        self._messages = list(batch)
         return batch
 
     def ack(self, batch: Any) -> None:
@@ -86,7 +86,7 @@ class _Wheel(Session):
             self.keeper.ack(batch, sync=self._sync)
 
     def dues_us(self, batch: Any) -> list[int]:
-        return [message.due_us for message in batch]
+        return [message.due_us for message in self._messages]
 
     def payloads(self, batch: Any) -> list[bytes]:
         return [message.payload for message in batch]
