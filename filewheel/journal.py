@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from filewheel.directory import Directory, Sync
@@ -33,6 +34,7 @@ FILL_BYTES = 1 << 20
 _ONE_BYTES = 256  # what a frame with one put has at most beside its payload and tail
 _PUT_BYTES = 25  # what a put has before its middle, and before its payload's bytes
 _FILL_AFTER_COMMITS = 2
+_TURNS = 20
 
 
 class Journal:
@@ -59,6 +61,8 @@ class Journal:
         self._flusher: threading.Thread | None = None
         self._interval_s = 0.0
         self._closed = False
+        self._putting = False
+        """A thread is inside of `put`."""
         self._free_to = 0
         """Up to here the segment takes frames of single puts without another look (`_ready`)."""
         # Frames over the life of this handle, whatever writer they belong to: what waiters wait for.
@@ -102,7 +106,10 @@ class Journal:
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""
         size = len(payload) + len(tail) + _ONE_BYTES
+        if self._putting:
+            self._let_others_run()
         with self.lock:
+            self._putting = True
             segment = self._segment
             if segment is None or segment.failed or segment.offset + size > self._free_to or self._ids.seq >= SEQ_END:
                 segment = self._ready(size)
@@ -115,11 +122,24 @@ class Journal:
             ids.seq += 1
             segment.append(frame)
             self._written = ticket
+            self._putting = False
         if sync == "always":
             self._flush_to(ticket)
         elif sync != "never":
             self._flush_later(float(sync))
         return id_
+
+    def _let_others_run(self) -> None:
+        """Wait until no thread is inside of a put, but not long.
+
+        Who waits for a lock in the kernel is handed it on release, before it may run; then the thread that runs has
+        to stop at its own next put, and each put costs a switch from thread to thread. So it is not waited for there.
+        Only a hint: an interrupt may leave the mark set, which the next put takes away.
+        """
+        for _ in range(_TURNS):
+            time.sleep(0)
+            if not self._putting:
+                return
 
     def move(self, due_us: int, rest: bytes, drop: bytes, *, sync: Sync = "always") -> MessageId:
         """Write a packed drop and the put that takes its place (its id made here, `rest` what follows the id).
