@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.bench.store import US, Missing, Session, Store
-from tests.bench.stores.server import Server
+from tests.bench.store import US, Missing, Session
+from tests.bench.stores.server import Served, Server
 
 _PIPELINE = 50
 """Commands at a time. With 70 replies unread it stops reading (a unix socket's buffer counts each as 768 bytes), and
@@ -90,7 +90,7 @@ class _Connection(Session):
         self._socket.close()
 
 
-class Beanstalkd(Store):
+class Beanstalkd(Served):
     """A server of its own."""
 
     shifts = False
@@ -98,29 +98,18 @@ class Beanstalkd(Store):
     def __init__(self, directory: Path, setting: str) -> None:
         super().__init__(directory, setting)
         self.slow = setting == "-f0"
-        self._address = directory / "beanstalkd.address"
-        self._server: Server | None = None
 
     def start(self, *, consume: bool = False) -> None:
         server = Server("beanstalkd")
         (self.directory / "log").mkdir(exist_ok=True)
-        server.start(
+        self.serve(
+            server,
             "-l", f"unix:{server.socket_path}", "-b", str(self.directory / "log"), self.setting,
             "-s", str(64 << 20), "-z", str(1 << 20),
         )  # fmt: skip
-        self._server = server
-        self._address.write_text(server.socket_path)
 
     def session(self, ahead_us: int = 0) -> Session:
         return _Connection(self._address.read_text())
-
-    def stop(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.stop()
-
-    def pids(self) -> list[int]:
-        return [] if self._server is None else [self._server.pid]
 
 
 STORE = Beanstalkd

@@ -12,13 +12,12 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import redis
 
-from tests.bench.store import Session, Store
-from tests.bench.stores.server import Server
+from tests.bench.store import Session
+from tests.bench.stores.server import Served, Server
 
 _KEY = "messages"
 _HEAD_BYTES = 11  # what makes members differ whose payloads do not
@@ -79,22 +78,16 @@ class _Zset(Session):
         self._db.close()
 
 
-class RedisZset(Store):
+class RedisZset(Served):
     """A server of its own, and a sorted set."""
-
-    def __init__(self, directory: Path, setting: str) -> None:
-        super().__init__(directory, setting)
-        self._address = directory / "redis.address"
-        self._server: Server | None = None
 
     def start(self, *, consume: bool = False) -> None:
         server = Server("redis-server")
-        server.start(
+        self.serve(
+            server,
             "--port", "0", "--unixsocket", server.socket_path, "--dir", str(self.directory), "--save", "",
             "--appendonly", "yes", "--appendfsync", self.setting,
         )  # fmt: skip
-        self._server = server
-        self._address.write_text(server.socket_path)
         db = redis.Redis(unix_socket_path=server.socket_path)
         while True:  # it answers while it loads, but says so
             try:
@@ -106,14 +99,6 @@ class RedisZset(Store):
 
     def session(self, ahead_us: int = 0) -> Session:
         return _Zset(self._address.read_text(), ahead_us)
-
-    def stop(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.stop()
-
-    def pids(self) -> list[int]:
-        return [] if self._server is None else [self._server.pid]
 
 
 STORE = RedisZset

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.store import Missing
+from tests.bench.store import Missing, Store
 
 
 class Server:
@@ -54,3 +54,26 @@ class Server:
             process.terminate()
             process.wait(120)
         shutil.rmtree(self._home, ignore_errors=True)
+
+
+class Served(Store):
+    """A store that is a server: one process for this directory, found by its sessions through a file in it."""
+
+    def __init__(self, directory: Path, setting: str) -> None:
+        super().__init__(directory, setting)
+        self._address = directory / "server.address"
+        self._server: Server | None = None
+
+    def serve(self, server: Server, *args: str) -> None:
+        """Start the server, and leave its address for sessions."""
+        server.start(*args)
+        self._server = server
+        self._address.write_text(server.socket_path)
+
+    def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+
+    def pids(self) -> list[int]:
+        return [] if self._server is None else [self._server.pid]

@@ -8,7 +8,7 @@ import time
 
 from tests.bench.cell import Cell, Metric, cpu_s
 from tests.bench.load import Load, percentile
-from tests.bench.store import US
+from tests.bench.store import US, Session
 
 _LEAD_S = 1.5
 
@@ -30,13 +30,7 @@ def steady(cell: Cell, rate: int) -> list[Metric]:
     end = begun + seconds + _LEAD_S + 10
     expected: int | None = None
     while time.monotonic() < end and (expected is None or len(late_ms) < expected):
-        batch = session.claim(1000)
-        if len(batch):
-            now_us = time.time_ns() // 1000
-            late_ms += [(now_us - due) / 1000 for due in session.dues_us(batch)]
-        session.ack(batch)
-        if not len(batch):
-            session.wait(0.2)
+        late_ms += _fired(session, 0.2)
         if expected is None and producer.poll() is not None:
             expected = json.loads(producer.stdout.read())
     cpu = (_used_s(cell) - spent) / (time.monotonic() - begun)
@@ -51,6 +45,17 @@ def steady(cell: Cell, rate: int) -> list[Metric]:
         Metric("fired", float(len(late_ms)), "messages"),
         Metric("consumer's and server's processor", cpu * 100, "% of a core", up=False),
     ]
+
+
+def _fired(session: Session, wait_s: float) -> list[float]:
+    """Fire what is due; return how late each is, in milliseconds. Waits when nothing is."""
+    batch = session.claim(1000)
+    now_us = time.time_ns() // 1000
+    late_ms = [(now_us - due) / 1000 for due in session.dues_us(batch)] if len(batch) else []
+    session.ack(batch)
+    if not late_ms:
+        session.wait(wait_s)
+    return late_ms
 
 
 def _used_s(cell: Cell) -> float:
@@ -72,13 +77,7 @@ def hot_second(cell: Cell) -> list[Metric]:
         raise RuntimeError("populating took longer than it was given")
     late_ms: list[float] = []
     while len(late_ms) < count:
-        batch = session.claim(1000)
-        if len(batch):
-            now_us = time.time_ns() // 1000
-            late_ms += [(now_us - due) / 1000 for due in session.dues_us(batch)]
-        session.ack(batch)
-        if not len(batch):
-            session.wait(0.5)
+        late_ms += _fired(session, 0.5)
     session.close()
     return [
         Metric("last", late_ms[-1] / 1000, "s late", up=False),
