@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define INTERFACE 2 /* as in loops.py: one that was built for another is not used */
+#define INTERFACE 3 /* as in loops.py: one that was built for another is not used */
 #define ID_BYTES 16
 #define ID_AT 4
 #define PUT_HEAD 20 /* four fixed bytes and the id */
@@ -648,6 +648,39 @@ static PyObject *repeats(PyObject *self, PyObject *records)
     Py_RETURN_FALSE;
 }
 
+/* count_seconds(items, at) -> [(second, how many)], for sorted items with a due at this place. */
+static PyObject *count_seconds(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyList_CheckExact(args[0]))
+        return PyErr_Format(PyExc_TypeError, "count_seconds(list, at)");
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]), count = PyList_GET_SIZE(args[0]), run = 0;
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *runs = PyList_New(0);
+    uint64_t second = 0;
+    for (Py_ssize_t i = 0; runs != NULL && i <= count; i++) {
+        uint64_t now = 0;
+        if (i < count) {
+            PyObject *item = PyList_GET_ITEM(args[0], i);
+            if (!PyBytes_Check(item) || at < 0 || PyBytes_GET_SIZE(item) < at + 8) {
+                Py_DECREF(runs);
+                return PyErr_Format(PyExc_ValueError, "an item is too short for a due");
+            }
+            now = (load_be64((unsigned char *)PyBytes_AS_STRING(item) + at) >> 6) / 1000000;
+        }
+        if (run && (i == count || now != second)) {
+            PyObject *pair = Py_BuildValue("(Kn)", (unsigned long long)second, run);
+            if (pair == NULL || PyList_Append(runs, pair) < 0)
+                Py_CLEAR(runs);
+            Py_XDECREF(pair);
+            run = 0;
+        }
+        second = now;
+        run++;
+    }
+    return runs;
+}
+
 /* -- messages ----------------------------------------------------------------------------------------------- */
 
 static Py_ssize_t slot_at[7]; /* id, payload, topic, headers, attempt, enqueued_us, root */
@@ -822,6 +855,7 @@ static PyMethodDef methods[] = {
     {"ids_of", ids_of, METH_O, NULL},
     {"sort", sort_records, METH_O, NULL},
     {"repeats", repeats, METH_O, NULL},
+    {"count_seconds", (PyCFunction)(void (*)(void))count_seconds, METH_FASTCALL, NULL},
     {"learn", (PyCFunction)(void (*)(void))learn, METH_FASTCALL, NULL},
     {"plain_messages", (PyCFunction)(void (*)(void))plain_messages, METH_FASTCALL, NULL},
     {"write_all", (PyCFunction)(void (*)(void))write_all, METH_FASTCALL, NULL},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
@@ -17,7 +18,7 @@ import msgpack
 
 from filewheel.message import MessageId
 
-INTERFACE = 2
+INTERFACE = 3
 """Counts the changes of what the functions here take and give."""
 
 PUT_PREFIX = b"\x98\x01\xc4\x10"
@@ -169,6 +170,20 @@ def sort(records: list[bytes], /) -> None:
 def repeats(records: list[bytes], /) -> bool:
     """Tell whether two neighbours of sorted records have one id."""
     return len({r[ID] for r in records}) < len(records)
+
+
+def count_seconds(items: list[bytes], at: int, /) -> list[tuple[int, int]]:
+    """Return (second, how many are due in it) of sorted ids (`at` 0) or of sorted records of one kind (`at` 4)."""
+    runs = []
+    start = 0
+    while start < len(items):
+        first = items[start]
+        second = (int.from_bytes(first[at : at + 8], "big") >> 6) // _US_PER_S
+        end = first[:at] + ((second + 1) * _US_PER_S << 6).to_bytes(8, "big")
+        upto = bisect_left(items, end, start)
+        runs.append((second, upto - start))
+        start = upto
+    return runs
 
 
 def plain_messages(puts: list[bytes], start: int, end: int, limit: int, /) -> list[Any]:

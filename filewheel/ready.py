@@ -13,8 +13,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-from filewheel.message import ID_MIN, US_PER_S, due_of, id_after, id_floor
+from filewheel.message import ID_MIN, due_of, id_after
 from filewheel.record import ID, PUT_PREFIX, moved, root_of
+from filewheel.speed import count_seconds
 from filewheel.window import Budget
 
 _INSERT_MAX = 16
@@ -79,12 +80,9 @@ class Ready:
 
     def _count(self, puts: list[bytes]) -> None:
         self._bytes += sum(map(len, puts))
-        at = 0
-        while at < len(puts):
-            second = due_of(puts[at][ID]) // US_PER_S
-            upto = bisect_left(puts, PUT_PREFIX + id_floor((second + 1) * US_PER_S), at)
-            self.waiting[second] = self.waiting.get(second, 0) + upto - at
-            at = upto
+        waiting = self.waiting
+        for second, count in count_seconds(puts, ID.start):
+            waiting[second] = waiting.get(second, 0) + count
         for put in moved(puts):
             self.roots[root_of(put)] = put[ID]
 
@@ -140,13 +138,8 @@ class Ready:
     def done(self, ids: Iterable[bytes]) -> None:
         """Count messages as waiting no longer."""
         waiting = self.waiting
-        ordered = sorted(ids)  # a batch is in order already
-        at = 0
-        while at < len(ordered):
-            second = due_of(ordered[at]) // US_PER_S
-            upto = bisect_left(ordered, id_floor((second + 1) * US_PER_S), at)
-            left = waiting.get(second, 0) - (upto - at)
-            at = upto
+        for second, count in count_seconds(sorted(ids), 0):  # a batch is in order already
+            left = waiting.get(second, 0) - count
             if left > 0:
                 waiting[second] = left
             else:

@@ -25,6 +25,7 @@ part = loops.part
 ids_of = loops.ids_of
 sort = loops.sort
 repeats = loops.repeats
+count_seconds = loops.count_seconds
 plain_messages = loops.plain_messages
 write_all: Callable[[int, bytes, int], None] | None = None
 """Writes all of some bytes at an offset; None where only Python can."""
@@ -47,6 +48,7 @@ if not os.environ.get("FILEWHEEL_PURE"):
             ids_of = _loops.ids_of
             sort = _loops.sort
             repeats = _loops.repeats
+            count_seconds = _loops.count_seconds
             plain_messages = _loops.plain_messages
             write_all = _loops.write_all
             COMPILED = True

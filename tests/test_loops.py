@@ -196,6 +196,17 @@ def test_an_id_that_comes_twice_is_noticed_alike(records: list[bytes]) -> None:
     assert in_c == in_python
 
 
+@given(
+    st.lists(IDS | st.integers(0, 3 << 26).map(lambda low: low.to_bytes(8, "big") + bytes(8)), max_size=8),
+    st.booleans(),
+)
+def test_messages_are_counted_by_second_alike(ids: list[bytes], as_puts: bool) -> None:
+    items = sorted([b"\x98\x01\xc4\x10" + i if as_puts else i for i in ids])
+    in_c, in_python = both("count_seconds", items, 4 if as_puts else 0)
+    assert in_c == in_python
+    assert sum(count for _, count in in_c) == len(ids)
+
+
 @given(st.lists(MESSAGES, max_size=5), st.integers(0, 5), st.integers(0, 9))
 def test_messages_are_made_alike_or_left_to_python(messages: list[Message], start: int, end: int) -> None:
     puts = [pack_message(m) for m in messages]
@@ -267,7 +278,7 @@ def test_a_closed_descriptor_is_an_error() -> None:
         ("pack_puts", (bytes(16), 0, [1, 2], b"", [b""])), ("pack_puts", (bytes(16), 0, ["x"], b"", [b""])),
         ("seal_frame", (b"",)), ("seal_frame", (b"", -1, 0, 0, 0, 0, 0, ID_MIN, ID_END)), ("part", (b"", b"", b"")),
         ("ids_of", ((),)), ("ids_of", ([b"short"],)), ("sort", ((),)), ("repeats", ((),)), ("repeats", ([b"short"],)),
-        ("plain_messages", ((), 0, 1, 0)),
+        ("count_seconds", ([b"short"], 0)), ("count_seconds", ([ID_MIN], -1)), ("plain_messages", ((), 0, 1, 0)),
         ("put_frame", (bytes(16), 0, 0, 0, b"", "text", 0, 0, 0, 0)),
         ("put_frame", (bytes(16), 0, -1, 0, b"", b"", 0, 0, 0, 0)),
         ("learn", (int, str)), ("learn", (Message,)), ("write_all", (0, "text", 0)),
