@@ -20,6 +20,8 @@ from tests.bench.store import Session
 from tests.bench.stores.server import Served, Server
 
 _KEY = "messages"
+_PATIENCE_S = 600.0
+"""A server with ten million messages that rewrites its log may not answer for longer than a client waits by default."""
 _HEAD_BYTES = 11  # what makes members differ whose payloads do not
 _RANGE_AND_REMOVE = """
 local due = redis.call('ZRANGE', KEYS[1], '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2], 'WITHSCORES')
@@ -31,7 +33,7 @@ return due
 class _Zset(Session):
     def __init__(self, socket_path: str, ahead_us: int) -> None:
         super().__init__(ahead_us)
-        self._db = redis.Redis(unix_socket_path=socket_path, protocol=3)
+        self._db = redis.Redis(unix_socket_path=socket_path, protocol=3, socket_timeout=_PATIENCE_S)
         self._pop_due = self._db.register_script(_RANGE_AND_REMOVE)
         self._name = os.urandom(6)
         self._serial = itertools.count()
@@ -88,7 +90,7 @@ class RedisZset(Served):
             "--port", "0", "--unixsocket", server.socket_path, "--dir", str(self.directory), "--save", "",
             "--appendonly", "yes", "--appendfsync", self.setting,
         )  # fmt: skip
-        db = redis.Redis(unix_socket_path=server.socket_path)
+        db = redis.Redis(unix_socket_path=server.socket_path, socket_timeout=_PATIENCE_S)
         while True:  # it answers while it loads, but says so
             try:
                 db.ping()
