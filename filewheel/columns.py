@@ -7,13 +7,17 @@ Invariant: every value has been checked before anything of the batch is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from filewheel.frame import portions
 from filewheel.limits import check_count, check_headers, check_topic
 from filewheel.message import DUE_END_US
 from filewheel.record import pack_middle
 from filewheel.speed import due_column
 from filewheel.timespec import at_us, check_due, due_from
+
+_PUT_BYTES = 25  # what a put has at most before its middle, and before its payload's bytes
 
 Delay = float | timedelta
 At = datetime | float
@@ -51,3 +55,32 @@ def middles_of(
     for name in set(topics):
         check_topic(name)
     return [pack_middle(now_us, t, check_headers(h) if h else None) for t, h in zip(topics, each, strict=True)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A part of a batch that is one frame."""
+
+    dues_us: Sequence[int]
+    middle: bytes | Sequence[bytes]
+    payloads: Sequence[bytes]
+    size_bytes: int
+    """At least what its packed puts take."""
+
+
+def runs_of(
+    dues_us: Sequence[int], middle: bytes | Sequence[bytes], payloads: Sequence[bytes], limit_bytes: int
+) -> list[Run]:
+    """Cut a batch into runs of at most `limit_bytes` (a larger message is alone); nearly always one."""
+    if isinstance(middle, bytes):
+        extra = _PUT_BYTES + len(middle)
+        sizes = [extra + len(p) for p in payloads]
+    else:
+        sizes = [_PUT_BYTES + len(m) + len(p) for m, p in zip(middle, payloads, strict=True)]
+    cuts = portions(sizes, limit_bytes)
+    if len(cuts) == 1:
+        return [Run(dues_us, middle, payloads, sum(sizes))]
+    return [
+        Run(dues_us[a:b], middle if isinstance(middle, bytes) else middle[a:b], payloads[a:b], sum(sizes[a:b]))
+        for a, b in cuts
+    ]

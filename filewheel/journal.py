@@ -18,9 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from filewheel.columns import Run, runs_of
 from filewheel.directory import Directory, Sync
 from filewheel.errors import Closed, DiskError, FilewheelError, Poisoned, TooLarge, partly_done
-from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, portions, seal
+from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
 from filewheel.manifest import Position
 from filewheel.message import ID_END, ID_MIN, MessageId
 from filewheel.record import ID, PUT_PREFIX
@@ -32,7 +33,6 @@ SEGMENT_BYTES = 32 << 20
 BATCH_BYTES = 8 << 20
 FILL_BYTES = 1 << 20
 _ONE_BYTES = 256  # what a frame with one put has at most beside its payload and tail
-_PUT_BYTES = 25  # what a put has before its middle, and before its payload's bytes
 _FILL_AFTER_COMMITS = 2
 _TURNS = 20
 
@@ -170,36 +170,24 @@ class Journal:
         """
         ids: list[bytes] = []
         ticket = 0
-        if isinstance(middle, bytes):
-            extra = _PUT_BYTES + len(middle)
-            sizes = [extra + len(p) for p in payloads]
-        else:
-            sizes = [_PUT_BYTES + len(m) + len(p) for m, p in zip(middle, payloads, strict=True)]
-        runs = portions(sizes, BATCH_BYTES)
-        for start, end in runs:
+        for run in runs_of(dues_us, middle, payloads, BATCH_BYTES):
             try:
-                if len(runs) == 1:
-                    made, ticket = self._put_portion(dues_us, middle, payloads, sum(sizes))
-                else:
-                    some = middle if isinstance(middle, bytes) else middle[start:end]
-                    made, ticket = self._put_portion(
-                        dues_us[start:end], some, payloads[start:end], sum(sizes[start:end])
-                    )
+                made, ticket = self._put_run(run)
             except DiskError as exc:
-                raise (partly_done(exc, start) if start else exc) from exc.__cause__
+                raise (partly_done(exc, len(ids)) if ids else exc) from exc.__cause__
             ids += made
         if ids:
             self._settle(ticket, sync)
         return ids
 
-    def _put_portion(
-        self, dues_us: Sequence[int], middle: bytes | Sequence[bytes], payloads: Sequence[bytes], size: int
-    ) -> tuple[list[bytes], int]:
+    def _put_run(self, run: Run) -> tuple[list[bytes], int]:
         """Write puts as one frame; return their ids' bytes and the ticket to wait with."""
         with self.lock:
-            segment = self._ready(size, ids=len(payloads))
-            body, made = pack_puts(self._ids.low, self._ids.take(len(payloads)), dues_us, middle, payloads)
-            self._write(segment, body, len(made), 0, min(made), max(made))
+            count = len(run.payloads)
+            segment = self._ready(run.size_bytes, ids=count)
+            first = self._ids.take(count)
+            body, made = pack_puts(self._ids.low, first, run.dues_us, run.middle, run.payloads)
+            self._write(segment, body, count, 0, min(made), max(made))
             return made, self._written
 
     def append(self, records: Sequence[bytes], puts: int, *, sync: Sync = "always") -> None:
