@@ -126,7 +126,7 @@ static PyObject *new_id(const unsigned char *p)
 static int exact_us(double seconds, int64_t *out)
 {
     double us = seconds * 1e6;
-    if (!(fabs(us) < 9e18))
+    if (!(fabs(us) < 0x1p53))
         return 0;
     double nearest = rint(us);
     *out = (int64_t)(fabs(us - nearest) <= fabs(us) * 0x1p-52 ? nearest : ceil(us));

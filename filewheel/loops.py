@@ -31,6 +31,7 @@ SUMMED = struct.Struct("<IIQQII16s16s")
 
 _US_PER_S = 1_000_000
 _COARSENESS = 2.0**-52
+_EXACT_END_US = 2**53  # as in timespec
 
 
 def due_column(base_us: int, seconds: Sequence[Any], end_us: int, /) -> list[int] | None:
@@ -38,9 +39,12 @@ def due_column(base_us: int, seconds: Sequence[Any], end_us: int, /) -> list[int
     kinds = set(map(type, seconds))
     try:
         if kinds == {float}:
+            column = [s * _US_PER_S for s in seconds]
+            if max(map(abs, column)) >= _EXACT_END_US:
+                return None
             dues = [
                 base_us + (near if abs(us - (near := round(us))) <= abs(us) * _COARSENESS else math.ceil(us))
-                for us in [s * _US_PER_S for s in seconds]
+                for us in column
             ]
         elif kinds <= {float, int}:
             dues = [base_us + _rounded(s) for s in seconds]
@@ -55,6 +59,8 @@ def _rounded(seconds: float) -> int:
     if not isinstance(seconds, float):
         return seconds * _US_PER_S
     us = seconds * _US_PER_S
+    if abs(us) >= _EXACT_END_US:
+        raise OverflowError
     near = round(us)
     return near if abs(us - near) <= abs(us) * _COARSENESS else math.ceil(us)
 

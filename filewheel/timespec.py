@@ -20,6 +20,8 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _UNITS_US = {"ms": 1000, **{unit: seconds * US_PER_S for unit, seconds in _UNITS_S.items()}}
 _LENGTH_MAX = 64
 _COARSENESS = 2.0**-52
+EXACT_END_US = 2**53
+"""From here on (the year 2255) a float of microseconds skips some."""
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
@@ -54,6 +56,8 @@ def _exact_us(name: str, seconds: float) -> int:
     us = float(seconds) * US_PER_S
     if not math.isfinite(us):
         raise BadArgument(f"{name} is a number of seconds, not {seconds!r}")
+    if abs(us) >= EXACT_END_US:  # the product itself is rounded there, maybe down
+        return math.ceil(Fraction(seconds) * US_PER_S)
     nearest = round(us)
     return nearest if abs(us - nearest) <= abs(us) * _COARSENESS else math.ceil(us)
 

@@ -11,7 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from filewheel.errors import BadArgument
@@ -112,6 +112,7 @@ def test_every_datetime_is_exact(us: int) -> None:
 
 
 @given(st.integers(0, 10**16))
+@example(9_066_873_717_729_764)
 def test_epoch_seconds_as_a_float_are_never_early(us: int) -> None:
     at = us / US_PER_S
     assert at_us(at) >= Decimal(repr(at)) * US_PER_S
