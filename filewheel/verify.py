@@ -222,8 +222,15 @@ class _Verifier:
 
     def _segments(self) -> list[tuple[str, int, int]]:
         found = []
-        for last in self._disk.listdir(layout.JOURNAL):
+        first = set(self._disk.listdir(layout.JOURNAL))
+        ends: dict[str, int] = {}
+        for writer, n in filter(None, map(layout.parse_segment, first)):
+            ends[writer] = max(n, ends.get(writer, 0))
+        # A listing beside a writer may hold a new segment and miss the one before it; another one has both.
+        for last in first | set(self._disk.listdir(layout.JOURNAL)):
             parsed = layout.parse_segment(last)
+            if parsed and parsed[1] > ends.get(parsed[0], 0):
+                continue
             known = self._disk.identity(f"{layout.JOURNAL}/{last}") if parsed else None
             if parsed and known:
                 found.append((*parsed, known[1]))
