@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
-from filewheel import layout
+from filewheel import headers, layout
 from filewheel.batch import Batch
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync, open_directory
@@ -53,7 +53,6 @@ LOOK_S = 0.5
 """How long the keeper sleeps at most before it looks at the journals, in case a hint was lost."""
 READY_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 JUMP_LIMIT_US = 3600 * US_PER_S
-REASON_HEADER = "filewheel.reason"
 
 
 class Keeper:
@@ -287,7 +286,7 @@ class Keeper:
             message.root = message.root or message.id
             message.attempt += 1
             if reason is not None:
-                message.headers = {**message.headers, REASON_HEADER: reason[:1000]}
+                message.headers = {**message.headers, headers.REASON: reason[:1000]}
             message.id = self._ledger.own.new_id(due_us)
             put = pack_message(message)
             self._finish([id_], [pack_drop(id_, why), put], 1)

@@ -29,6 +29,7 @@ from filewheel.directory import (
 )
 from filewheel.disk import OsDisk
 from filewheel.errors import DiskError, NotFound, partly_done
+from filewheel.headers import REASON
 from filewheel.ids import Ids
 from filewheel.journal import Journal
 from filewheel.limits import bytes_of, check_headers, check_message, check_topic
@@ -49,9 +50,6 @@ from filewheel.speed import due_at
 from filewheel.tidy import is_untidy, tidy
 from filewheel.timespec import due_from
 from filewheel.writer import Entropy
-
-REASON_HEADER = "filewheel.reason"
-"""The header in which a dead letter says why it died."""
 
 _HINT_AHEAD_US = 5 * US_PER_S
 _ADD_BYTES = 1 << 20
@@ -377,7 +375,7 @@ class Wheel(Reader):
         message = unpack_put(put)
         if message.is_dead:
             message.attempt = 0
-            message.headers = {k: v for k, v in message.headers.items() if k != REASON_HEADER}
+            message.headers = {k: v for k, v in message.headers.items() if k != REASON}
         rest = pack_middle(
             message.enqueued_us,
             message.topic,

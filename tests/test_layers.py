@@ -14,20 +14,33 @@ import filewheel
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "filewheel"
 
-# As the docstring of filewheel/__init__.py draws it: each imports only from modules named before it.
-ORDER = re.findall(r"^ {4}(.*)$", filewheel.__doc__ or "", re.MULTILINE)
-NAMES = [name for line in ORDER for name in line.replace("|", " ").split()]
+
+def names_in(init: Path, prefix: str) -> list[str]:
+    """The modules of a package in the order that its docstring draws."""
+    lines = re.findall(r"^ {4}(.*)$", ast.get_docstring(ast.parse(init.read_text())) or "", re.MULTILINE)
+    return [prefix + name for line in lines for name in line.replace("|", " ").split()]
 
 
 def modules() -> Iterator[Path]:
-    yield from sorted(p for p in LIBRARY.glob("*.py") if not p.name.startswith("_"))
+    yield from sorted(p for p in LIBRARY.rglob("*.py") if not p.name.startswith("_"))
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(LIBRARY).with_suffix("").parts)
+
+
+# Each imports only from modules named before it. A package follows all modules beside it, except those that say so.
+PACKAGES = ["scheduling"]
+NAMES = names_in(LIBRARY / "__init__.py", "")
+for package in PACKAGES:
+    NAMES += names_in(LIBRARY / package / "__init__.py", f"{package}.")
 
 
 def imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
-            if node.module == "filewheel":
-                yield from (f"filewheel.{alias.name}" for alias in node.names)
+            if node.module == "filewheel" or node.module.removeprefix("filewheel.") in PACKAGES:
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
             else:
                 yield node.module
         elif isinstance(node, ast.Import):
@@ -35,17 +48,17 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def test_the_docstring_names_every_module_once() -> None:
-    assert sorted(NAMES) == sorted(p.stem for p in modules())
+    assert sorted(NAMES) == sorted(name_of(p) for p in modules())
 
 
-@pytest.mark.parametrize("path", list(modules()), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", list(modules()), ids=name_of)
 def test_a_module_imports_only_from_modules_before_it(path: Path) -> None:
     for name in imports(path):
         if name.startswith("filewheel."):
-            other = name.split(".")[1]
+            other = name.removeprefix("filewheel.")
             if (other, path.stem) == ("_loops", "speed"):
                 continue  # what was compiled, if it was
-            assert NAMES.index(other) < NAMES.index(path.stem), f"{path.stem} imports {other}"
+            assert NAMES.index(other) < NAMES.index(name_of(path)), f"{path.stem} imports {other}"
 
 
 def test_only_disk_makes_system_calls_on_files() -> None:
@@ -120,5 +133,5 @@ def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
     assert list(filewheel.__all__) == sorted(filewheel.__all__)
     for name in filewheel.__all__:
         assert hasattr(filewheel, name)
-    public = {n for n in vars(filewheel) if not n.startswith("_")} - {p.stem for p in modules()}
+    public = {n for n in vars(filewheel) if not n.startswith("_")} - {p.stem for p in modules()} - set(PACKAGES)
     assert public == set(filewheel.__all__) - {"__version__"}

@@ -12,10 +12,10 @@ import click
 
 from filewheel import BadArgument, MessageId
 from filewheel.clock import SYSTEM_CLOCK
+from filewheel.headers import REASON
 from filewheel.message import DEAD_US, to_datetime
 from filewheel.timespec import at_us
 from filewheel.transfer import to_json
-from filewheel.wheel import REASON_HEADER
 
 from ..failure import Failure
 from ..output import Output
@@ -197,11 +197,11 @@ def message(out: Output, body: bool, id_: str) -> None:
     if found.is_dead:
         died_us = found.id.due_us - DEAD_US
         rows.append(("died", f"{full_time(died_us)}, {away(died_us - now_us)}"))
-        rows.append(("reason", found.headers.get(REASON_HEADER, "")))
+        rows.append(("reason", found.headers.get(REASON, "")))
     rows.append(("topic", found.topic or "(none)"))
     rows.append(("attempt", str(found.attempt)))
     rows.append(("enqueued", f"{full_time(found.enqueued_us)}, {away(found.enqueued_us - now_us)}"))
-    rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key != REASON_HEADER]
+    rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key != REASON]
     rows.append(("payload", size(len(found.payload))))
     _print_pairs(out, rows)
     if found.payload:

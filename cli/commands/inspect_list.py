@@ -10,9 +10,9 @@ import click
 
 from filewheel import Message
 from filewheel.clock import SYSTEM_CLOCK
+from filewheel.headers import REASON
 from filewheel.message import DEAD_US, to_datetime
 from filewheel.transfer import iso, to_json
-from filewheel.wheel import REASON_HEADER
 
 from ..output import Column, Output
 from ..params import DURATION, TIME, When
@@ -115,7 +115,7 @@ def _row(message: Message, dead: bool, now_us: int) -> tuple[str, ...]:
     body = show_bytes(message.payload[:_SHOWN_BYTES])
     if dead:
         died_us = message.id.due_us - DEAD_US
-        reason = message.headers.get(REASON_HEADER, "")
+        reason = message.headers.get(REASON, "")
         return str(message.id), short_time(died_us, now_us), message.topic, reason, body
     due_us = message.due_us
     return str(message.id), short_time(due_us, now_us), away(due_us - now_us), message.topic, body

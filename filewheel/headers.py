@@ -1,0 +1,34 @@
+"""The headers that filewheel itself reads and writes: their names, and nothing else.
+
+Headers are a message's own small map of text to text. Whatever starts with `filewheel.` belongs to filewheel; the
+rest is the user's and is passed on untouched.
+Invariant: each name stands here once, so that two modules cannot mean different things by it.
+"""
+
+from __future__ import annotations
+
+PREFIX = "filewheel."
+
+REASON = "filewheel.reason"
+"""Of a dead letter: why it died."""
+
+HISTORY = "filewheel.history"
+"""What became of earlier attempts: a JSON list of [when in µs, attempt, error text], the oldest first, bounded."""
+
+ARGS = "filewheel.args"
+"""How the payload holds a handler's arguments: "msgpack" is a packed [args, kwargs], "json" the same as JSON."""
+
+KEY = "filewheel.key"
+"""The unique key that the message holds while it lives."""
+
+LATE = "filewheel.late"
+"""What to do with it when it is late: "skip SECONDS", or "coalesce NAME"."""
+
+DEADLINE = "filewheel.deadline"
+"""The time, in microseconds since the epoch, from which on it must not be started."""
+
+SCHEDULE = "filewheel.schedule"
+"""Of an occurrence of recurring work: the definition that the next one is computed from, as JSON."""
+
+TRACEPARENT = "traceparent"
+"""W3C trace context, passed from whoever enqueued to the handler, and on to what the handler enqueues."""
