@@ -6,7 +6,7 @@ General layout (a module imports only from groups to its left; tests/test_layers
     | disk mounts layout frame record columns manifest directory segment writer journal
     | tail quarantine window slot owner ledger cut deal tidy
     | snapshot stats index finder reader ready head batch housekeeper
-    | ids wheel keeper
+    | ids settlement wheel keeper
     | verify repair transfer
 """
 
@@ -36,6 +36,7 @@ from filewheel.errors import (
 from filewheel.ids import Ids
 from filewheel.keeper import Keeper
 from filewheel.message import Message, MessageId
+from filewheel.settlement import Settlement
 from filewheel.stats import Histogram, Stats
 from filewheel.wheel import Wheel
 
@@ -60,6 +61,7 @@ __all__ = [
     "NotFound",
     "Poisoned",
     "ReadOnly",
+    "Settlement",
     "Stats",
     "Sync",
     "TooLarge",

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -30,18 +30,10 @@ from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forke
 from filewheel.head import Head
 from filewheel.housekeeper import Housekeeper
 from filewheel.ledger import Ledger
-from filewheel.message import DEAD_US, DUE_LIMIT_US, US_PER_S, Message, MessageId
+from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.owner import Owner
-from filewheel.record import (
-    ACKED,
-    BURIED,
-    ID,
-    RETRIED,
-    SET_ASIDE,
-    pack_drop,
-    pack_message,
-    unpack_put,
-)
+from filewheel.record import ACKED, ID, SET_ASIDE, pack_drop
+from filewheel.settlement import Settlement, Written, written
 from filewheel.tail import Damage
 from filewheel.timespec import due_from
 from filewheel.window import Budget
@@ -53,6 +45,8 @@ LOOK_S = 0.5
 """How long the keeper sleeps at most before it looks at the journals, in case a hint was lost."""
 READY_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 JUMP_LIMIT_US = 3600 * US_PER_S
+SETTLE_BYTES = 4 << 20
+"""A frame of settlements ends when it has so many bytes."""
 
 
 class Keeper:
@@ -263,38 +257,63 @@ class Keeper:
         Returns its new id; None when it was cancelled meanwhile. Drop and put are one commit: both or neither.
         """
         due_us = due_from(self._clock.now_us(), delay=delay, at=None)
-        return self._move(message, due_us, RETRIED, None, sync)
+        return self.settle([Settlement(_id_of(message), "retried", due_us)], sync=sync)[0]
 
     def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
         """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
-        due_us = min(DEAD_US + self._clock.now_us(), DUE_LIMIT_US - 1)
-        return self._move(message, due_us, BURIED, reason, sync)
+        return self.settle([Settlement(_id_of(message), "buried", reason=reason)], sync=sync)[0]
 
-    def _move(self, what: Message | bytes, due_us: int, why: int, reason: str | None, sync: Sync) -> MessageId | None:
+    def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
+        """Write what became of claimed messages; return for each the id under which it goes on, or lies dead.
+
+        Each settlement is whole in one frame, with the messages that it enqueues. None stands for a message that
+        is done with, or was cancelled meanwhile. When writing fails, what was not written is still claimed (`holds`).
+
+        Raises NotClaimed before anything is written, WheelFull, Poisoned.
+        """
         with self._lock:
             self._check()
-            try:
-                self._ledger.ingest()
-            except OSError as exc:
-                raise disk_error(exc, self._dir.path) from exc
-            (id_,) = self._ids_of(what)
-            if id_ in self._head.cancelled:
-                # A2: cancelled while it ran. The drop is written already; nothing is put.
-                self._finish([id_], [], 0)
-                return None
-            message = unpack_put(self._head.claims[id_])
-            message.root = message.root or message.id
-            message.attempt += 1
-            if reason is not None:
-                message.headers = {**message.headers, headers.REASON: reason[:1000]}
-            message.id = self._ledger.own.new_id(due_us)
-            put = pack_message(message)
-            self._finish([id_], [pack_drop(id_, why), put], 1)
-            if message.id < self._head.ready.frontier:
-                self._head.ready.add([put])
+            self._ids_of([s.id for s in settlements])
+            if any(s.what != "acked" or s.successor is not None for s in settlements):
+                try:
+                    self._ledger.ingest()
+                except OSError as exc:
+                    raise disk_error(exc, self._dir.path) from exc
+            moved_to: list[MessageId | None] = []
+            made: list[Written] = []
+            size = 0
+            for settlement in settlements:
+                made.append(self._records_of(settlement))
+                moved_to.append(made[-1].moved_to)
+                size += sum(map(len, made[-1].puts))
+                if size > SETTLE_BYTES:
+                    self._write_settled(settlements[len(moved_to) - len(made) : len(moved_to)], made)
+                    made, size = [], 0
+            self._write_settled(settlements[len(moved_to) - len(made) :], made)
         if sync == "always":
             self._ledger.own.flush()
-        return message.id
+        return moved_to
+
+    def holds(self, id_: bytes) -> bool:
+        """Tell whether a message is claimed, and not settled yet."""
+        return id_ in self._head.claims
+
+    def _records_of(self, settlement: Settlement) -> Written:
+        id_ = settlement.id
+        # A2: cancelled while it ran. The drop is written already; nothing is put.
+        cancelled = id_ in self._head.cancelled
+        put = self._head.claims[id_]
+        return written(settlement, put, cancelled, self._clock.now_us(), self._ledger.own.new_id, headers.KEY)
+
+    def _write_settled(self, settlements: Sequence[Settlement], made: list[Written]) -> None:
+        """Write settlements as one frame; nothing is forgotten if writing fails."""
+        if not made:
+            return
+        puts = [put for m in made for put in m.puts]
+        self._finish([s.id for s in settlements], [d for m in made for d in m.drops] + puts, len(puts))
+        near = [p for p in puts if p[ID] < self._head.ready.frontier]
+        if near:
+            self._head.ready.add(near)
 
     def _ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
         claims = self._head.claims
@@ -349,3 +368,7 @@ class Keeper:
                 self._held_us = max(0, self._held_us + step)
         self._looked = (now, steady)
         return now - self._held_us
+
+
+def _id_of(what: Message | bytes) -> bytes:
+    return what.id if isinstance(what, Message) else what

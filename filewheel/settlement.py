@@ -1,0 +1,88 @@
+"""A settlement: what became of one claimed message, and what is written together with that.
+
+A value that a consumer gives to `Keeper.settle`. All of one settlement is one frame, so a crash keeps all of it or
+none: the acknowledgement of one step of a chain and the put of the next, the end of one occurrence and the next.
+Owns the making of the records; the keeper writes them.
+Invariant: a message that was cancelled meanwhile is dropped and never put back, and nothing succeeds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from filewheel.headers import REASON
+from filewheel.message import DEAD_US, DUE_LIMIT_US, Message, MessageId
+from filewheel.record import ACKED, BURIED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
+
+What = Literal["acked", "retried", "deferred", "buried"]
+
+_REASONS: dict[str, int] = {"acked": ACKED, "retried": RETRIED, "deferred": RESCHEDULED, "buried": BURIED}
+_REASON_LENGTH_MAX = 1000
+
+
+@dataclass(slots=True, frozen=True)
+class Settlement:
+    """What became of a claimed message: done with, to be fired again, or dead."""
+
+    id: bytes
+    what: What = "acked"
+    due_us: int = 0
+    """Retried or deferred: when it is due next. Of a retry the attempt is raised by one."""
+    reason: str = ""
+    """Buried: why."""
+    headers: Mapping[str, str] | None = None
+    """The headers that it goes on with; as they were when None."""
+    puts: Sequence[Message] = ()
+    """Messages with ids of their own that are enqueued in the same frame, whatever becomes of this one."""
+    successor: Message | None = None
+    """Likewise, unless the message was cancelled meanwhile."""
+
+
+@dataclass(slots=True)
+class Written:
+    """The records of one settlement."""
+
+    drops: list[bytes]
+    """One, or none when a drop has been written already: by the cancel."""
+    puts: list[bytes]
+    moved_to: MessageId | None
+    """The id under which the message lives on, or lies dead."""
+    enters: list[tuple[str, MessageId]]
+    """(key, id) of the puts that hold a unique key."""
+
+
+NewId = Callable[[int], MessageId]
+
+
+def written(settlement: Settlement, put: bytes, cancelled: bool, now_us: int, new_id: NewId, key: str) -> Written:
+    """Make a settlement's records from the claimed put. `key` is the header that a unique key stands in."""
+    moved = None
+    messages = list(settlement.puts)
+    if settlement.what != "acked" and not cancelled:
+        moved = _moved(settlement, put, now_us, new_id)
+        messages.append(moved)
+    if settlement.successor is not None and not cancelled:
+        messages.append(settlement.successor)
+    return Written(
+        [] if cancelled else [pack_drop(settlement.id, _REASONS[settlement.what])],
+        [pack_message(m) for m in messages],
+        None if moved is None else moved.id,
+        [(m.headers[key], m.id) for m in messages if key in m.headers and not m.is_dead],
+    )
+
+
+def _moved(settlement: Settlement, put: bytes, now_us: int, new_id: NewId) -> Message:
+    message = unpack_put(put)
+    message.root = message.root or message.id
+    if settlement.headers is not None:
+        message.headers = dict(settlement.headers)
+    due_us = settlement.due_us
+    if settlement.what != "deferred":
+        message.attempt += 1
+    if settlement.what == "buried":
+        due_us = min(DEAD_US + now_us, DUE_LIMIT_US - 1)
+        message.headers = {**message.headers, REASON: settlement.reason[:_REASON_LENGTH_MAX]}
+    message.id = new_id(due_us)
+    return message
