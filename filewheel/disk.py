@@ -99,8 +99,8 @@ class Disk(Protocol):
     def ring(self, fd: int) -> bool:
         """Put one hint into the pipe; False when the listener has gone."""
 
-    def wait_hint(self, fd: int | None, timeout_s: float) -> None:
-        """Sleep until a hint comes or the time is up, and swallow all hints."""
+    def wait_hint(self, fd: int | None, timeout_s: float) -> bool:
+        """Sleep until a hint comes or the time is up, and swallow all hints; tell whether one came."""
 
     def free_bytes(self) -> int: ...
     def release(self) -> None:
@@ -354,15 +354,16 @@ class OsDisk:
             return False
         return True
 
-    def wait_hint(self, fd: int | None, timeout_s: float) -> None:
+    def wait_hint(self, fd: int | None, timeout_s: float) -> bool:
         if fd is None:
             select.select([], [], [], timeout_s)
-            return
+            return False
         ready, _, _ = select.select([fd], [], [], timeout_s)
         if ready:
             with contextlib.suppress(BlockingIOError):
                 while len(os.read(fd, 65536)) == 65536:
                     pass
+        return bool(ready)
 
     # -- the whole -----------------------------------------------------------------------------------------
 

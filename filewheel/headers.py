@@ -21,10 +21,13 @@ ARGS = "filewheel.args"
 KEY = "filewheel.key"
 """The unique key that the message holds while it lives."""
 
-LATE = "filewheel.late"
-"""What to do with it when it is late: "skip SECONDS", or "coalesce NAME"."""
+SKIP_LATE = "filewheel.skip_late_s"
+"""How many seconds late it may start; later than that it is not fired but kept with the dead letters."""
 
-DEADLINE = "filewheel.deadline"
+COALESCE = "filewheel.coalesce"
+"""A name: of the messages of one handler with this name that are overdue together, only the first is fired."""
+
+DEADLINE = "filewheel.deadline_us"
 """The time, in microseconds since the epoch, from which on it must not be started."""
 
 SCHEDULE = "filewheel.schedule"

@@ -197,16 +197,21 @@ class Keeper:
             else:
                 self.wait()
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Sleep until a message is due, something new was written, `wake` was called, or the time is up."""
+    def wait(self, timeout_s: float | None = None, *, due: bool = True) -> bool:
+        """Sleep until a message is due, something new was written, `wake` was called, or the time is up.
+
+        Returns whether it is worth to claim: False when only the time of the caller was up. Without `due`, what is
+        due does not end the sleep: for a consumer that has no room for it.
+        """
         self._check()
-        limit_s = LOOK_S if timeout_s is None else min(timeout_s, LOOK_S)
+        natural_s = LOOK_S
         with self._lock:
-            next_us = self._head.ready.next_due_us()
+            next_us = self._head.ready.next_due_us() if due else None
         if next_us is not None:
-            limit_s = min(limit_s, (next_us - self._clock.now_us()) / US_PER_S)
-        if limit_s > 0:
-            self._disk.wait_hint(self._hints, limit_s)
+            natural_s = min(natural_s, (next_us - self._clock.now_us()) / US_PER_S)
+        limit_s = natural_s if timeout_s is None else min(timeout_s, natural_s)
+        hinted = limit_s > 0 and self._disk.wait_hint(self._hints, limit_s)
+        return hinted or limit_s >= natural_s
 
     def wake(self) -> None:
         """End a `wait` in another thread."""

@@ -3,4 +3,7 @@
 It stands on the wheel and the keeper and adds nothing to what is on disk but headers (headers.py).
 A module imports from the library and only from modules to its left:
 
+    retry call options failure job handler
+    | lane overdue task loop threads inline
+    | verdict watch dispatcher
 """

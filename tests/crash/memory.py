@@ -264,8 +264,8 @@ class MemoryDisk:
     def ring(self, fd: int) -> bool:
         return False
 
-    def wait_hint(self, fd: int | None, timeout_s: float) -> None:
-        pass
+    def wait_hint(self, fd: int | None, timeout_s: float) -> bool:
+        return False
 
     def free_bytes(self) -> int:
         return 1 << 40

@@ -305,8 +305,9 @@ class ProcessDisk:
     def ring(self, fd: int) -> bool:
         return False
 
-    def wait_hint(self, fd: int | None, timeout_s: float) -> None:
+    def wait_hint(self, fd: int | None, timeout_s: float) -> bool:
         self._enter("wait", "")
+        return False
 
     def free_bytes(self) -> int:
         budget = self.machine.budget_bytes

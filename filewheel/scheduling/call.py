@@ -1,0 +1,58 @@
+"""A call as it is stored: positional and keyword arguments in a message's payload.
+
+The arguments travel as msgpack (aware datetimes included, as msgpack's timestamps) or, from a shell, as JSON; a header
+says which. Without that header the payload is handed to the handler as it is.
+Invariant: what `unpack_call` returns is plain data; no class is ever looked up by a name from a payload.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from filewheel.errors import BadArgument, Damaged
+
+MSGPACK = "msgpack"
+JSON = "json"
+
+_PLAIN = "None, bool, int, float, str, bytes, list, tuple, dict and aware datetime"
+
+
+def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """Pack the arguments of a call. Tuples come out as lists.
+
+    Raises BadArgument when an argument is no plain data.
+    """
+    try:
+        packed: bytes = msgpack.packb([list(args), dict(kwargs)], datetime=True)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise BadArgument(
+            f"an argument cannot be stored: {exc}",
+            hint=f"pass {_PLAIN}: a name or a number to look things up by, not the thing itself",
+        ) from exc
+    return packed
+
+
+def unpack_call(payload: bytes, how: str | None) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a stored call; `how` is what its header says.
+
+    Raises Damaged when they cannot be read.
+    """
+    if how is None:
+        return [payload], {}
+    try:
+        if how == MSGPACK:
+            call = msgpack.unpackb(payload, timestamp=3, strict_map_key=False)
+        elif how == JSON:
+            call = json.loads(payload)
+        else:
+            raise Damaged(f"arguments are packed in a way that is not known: {how!r}")
+        args, kwargs = call
+        if isinstance(args, list) and isinstance(kwargs, dict) and all(isinstance(k, str) for k in kwargs):
+            return args, kwargs
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise Damaged(f"the arguments cannot be read: {exc}") from exc
+    raise Damaged("the payload is not [positional arguments, keyword arguments]")

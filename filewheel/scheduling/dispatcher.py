@@ -1,0 +1,297 @@
+"""The dispatcher: takes what is due from the keeper, hands it to runners, and writes what became of it.
+
+One thread does all of that (`step`), so nothing here needs a lock but the queue of outcomes, which any thread may
+append to. Messages are claimed up to `in_flight`: the bound on what a crash can make fire again, and the bound on
+memory. Acknowledgements are written in batches.
+Invariant: each claimed message is in a lane, with a runner, in `_verdicts`, or settled.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+
+from filewheel.clock import Clock
+from filewheel.errors import BadArgument, FilewheelError, WheelFull
+from filewheel.headers import SCHEDULE
+from filewheel.keeper import LOOK_S, Keeper
+from filewheel.message import US_PER_S, Message
+from filewheel.scheduling import verdict
+from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.handler import Handler, Handlers
+from filewheel.scheduling.lane import Lane
+from filewheel.scheduling.loop import time_out
+from filewheel.scheduling.options import Policy
+from filewheel.scheduling.overdue import Overdue
+from filewheel.scheduling.task import Call, Outcome, Runner
+from filewheel.scheduling.verdict import Verdict
+from filewheel.scheduling.watch import Watch
+
+log = logging.getLogger(__name__)
+
+UNKNOWN = ("wait", "bury")
+UNKNOWN_DELAY_US = 300 * US_PER_S
+"""After so long it is looked again whether a handler of that name is there."""
+_TICK_S = 0.02
+_FULL_RETRY_US = US_PER_S
+
+Successor = Callable[[Message, int], Message | None]
+
+
+class Dispatcher:
+    """Fires one keeper's messages. Everything but `finish` and `wake` belongs to one thread."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        handlers: Handlers,
+        runners: dict[str, Runner],
+        *,
+        slots: dict[str, int | None],
+        in_flight: int,
+        catch_up_per_s: float | None,
+        unknown: str,
+        clock: Clock,
+        watch: Watch,
+        successor: Successor,
+        missed: Callable[[Message, int], bool],
+    ) -> None:
+        if unknown not in UNKNOWN:
+            raise BadArgument(f'unknown is "wait" or "bury", not {unknown!r}')
+        self._keeper = keeper
+        self._handlers = handlers
+        self._runners = runners
+        self._slots = slots
+        self._limit = in_flight
+        self._unknown = unknown
+        self._clock = clock
+        self._watch = watch
+        self._successor = successor
+        self._missed = missed
+        self._overdue = Overdue(catch_up_per_s, clock.now_us())
+        self._lanes: dict[str, Lane] = {}
+        self._outcomes: deque[Outcome] = deque()
+        self._verdicts: list[tuple[Message, Verdict]] = []
+        self._timed: set[Call] = set()
+        self.claimed = 0
+        """Messages that are claimed and not settled."""
+        self._more = True
+        """The last claim was cut short by its limit."""
+        self._hinted = True
+        self._looked_us = 0
+        self._retry_us = 0
+
+    # -- from other threads ----------------------------------------------------------------------------------
+
+    def finish(self, outcome: Outcome) -> None:
+        """Take the outcome of a call; thread-safe. The dispatcher is woken only if that makes room it waits for."""
+        self._outcomes.append(outcome)
+        done = len(self._outcomes)
+        lane = self._lanes.get(outcome.call.handler.name)
+        if (lane is not None and lane.waiting) or (self._more and (done * 4 >= self._limit or done >= self.claimed)):
+            self._keeper.wake()
+
+    # -- one step ----------------------------------------------------------------------------------------------
+
+    def step(self, *, fire: bool = True) -> bool:
+        """Settle what has ended, and start what is due; tell whether anything was done."""
+        now_us = self._clock.now_us()
+        worked = self._take_outcomes(now_us)
+        self._watch_time(now_us)
+        if fire:
+            worked = self._claim(now_us) or worked
+            self._start_waiting(now_us)
+        return self._settle(now_us) or worked
+
+    def wait(self, limit_s: float = LOOK_S) -> None:
+        """Sleep until there may be something to do, at most `limit_s`."""
+        now_us = self._clock.now_us()
+        timeout_s = min(limit_s, _TICK_S) if self.claimed else limit_s
+        for lane in self._lanes.values():
+            next_us = lane.next_us(now_us)
+            if next_us is not None:
+                timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
+        next_us = self._overdue.next_us()
+        if next_us is not None:
+            timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
+        if timeout_s > 0 and not self._outcomes:
+            has_room = not self._more and self.claimed < self._limit
+            self._hinted = self._keeper.wait(timeout_s, due=has_room) or self._hinted
+
+    # -- what is due -------------------------------------------------------------------------------------------
+
+    def _claim(self, now_us: int) -> bool:
+        """Claim what is due, if there may be something, and give each message its way."""
+        steady_us = self._clock.steady_us()
+        room = self._limit - self.claimed
+        if self._more:
+            wanted = room * 4 >= self._limit  # in bunches: a claim looks at every journal
+        else:
+            wanted = room > 0 and (self._hinted or steady_us - self._looked_us > LOOK_S * US_PER_S)
+        if not wanted:
+            return False
+        self._hinted = False
+        self._looked_us = steady_us
+        batch = self._keeper.claim(room)
+        self._more = len(batch) == room
+        self.claimed += len(batch)
+        for message in batch:
+            self._route(message, now_us)
+        released = self._overdue.take(now_us)
+        for message in released:
+            self._admit(message, now_us)
+        return bool(batch) or bool(released)
+
+    def _route(self, message: Message, now_us: int) -> None:
+        """Settle what is not to be called; hold back what is overdue where a rate is asked for; admit the rest."""
+        handler = self._handlers.get(message.topic)
+        if len(message.headers) > 1 and self._is_passed_over(message, now_us):
+            return
+        if handler is None:
+            self._is_unknown(message, now_us)
+        elif self._overdue.holds_back(message, now_us):
+            due_us = self._overdue.keep(message, now_us)
+            if due_us is not None:
+                self._verdicts.append((message, verdict.deferred(message, due_us)))
+        else:
+            self._admit(message, now_us, handler)
+
+    def _is_passed_over(self, message: Message, now_us: int) -> bool:
+        """Settle a message that its own policy keeps from being called; tell whether it was."""
+        headers = message.headers
+        policy = Policy.of(headers)
+        why = policy.too_late(message.due_us, now_us)
+        if why is not None:
+            self._verdicts.append((message, verdict.skipped(message, why, self._next_of(message, now_us))))
+            return True
+        if SCHEDULE in headers and self._missed(message, now_us):
+            self._verdicts.append((message, verdict.passed_over(message, "missed", self._next_of(message, now_us))))
+            return True
+        if policy.coalesce is not None and self._overdue.is_covered(message, policy.coalesce, now_us):
+            successor = self._next_of(message, now_us)
+            self._verdicts.append((message, verdict.passed_over(message, "coalesced", successor)))
+            return True
+        return False
+
+    def _is_unknown(self, message: Message, now_us: int) -> None:
+        why = f"no handler is named {message.topic!r}"
+        if self._unknown == "bury":
+            self._verdicts.append((message, verdict.buried(message, why, "unknown")))
+        else:
+            self._verdicts.append((message, verdict.deferred(message, now_us + UNKNOWN_DELAY_US, "unknown")))
+
+    def _admit(self, message: Message, now_us: int, handler: Handler[..., object] | None = None) -> None:
+        """Start a message's call, or let it wait in its lane."""
+        handler = handler or self._handlers.get(message.topic)
+        if handler is None:  # unregistered since
+            self._is_unknown(message, now_us)
+            return
+        lane = self._lanes.get(handler.name)
+        if lane is None or lane.handler is not handler:
+            lane = self._lanes[handler.name] = self._make_lane(handler, now_us)
+        if not lane.is_limited and handler.terms.batch is None:
+            lane.running += 1
+            self._start(lane, [message], now_us)
+        elif lane.full():
+            self._verdicts.append((message, verdict.deferred(message, lane.defer_us(now_us))))
+        else:
+            lane.waiting.append(message)
+
+    def _make_lane(self, handler: Handler[..., object], now_us: int) -> Lane:
+        terms = handler.terms
+        slots = [s for s in (terms.concurrency, self._slots.get(terms.where)) if s is not None]
+        return Lane(handler, min(slots, default=None), self._limit // 4, now_us)
+
+    def _start_waiting(self, now_us: int) -> None:
+        for lane in self._lanes.values():
+            while messages := lane.take(now_us):
+                self._start(lane, messages, now_us)
+
+    def _start(self, lane: Lane, messages: list[Message], now_us: int) -> None:
+        call = Call(lane.handler, messages)
+        terms = lane.handler.terms
+        if terms.timeout_s is not None and terms.where == "thread":
+            self._timed.add(call)
+        self._watch.fired(lane.handler.name, messages, now_us)
+        self._runners[terms.where].start(call)
+
+    # -- what has ended ----------------------------------------------------------------------------------------
+
+    def _watch_time(self, now_us: int) -> None:
+        """Give up the calls in threads that take too long."""
+        if not self._timed:
+            return
+        steady_us = self._clock.steady_us()
+        for call in list(self._timed):
+            terms = call.handler.terms
+            assert terms.timeout_s is not None
+            if call.begun_us and steady_us - call.begun_us > terms.timeout_s * US_PER_S and call.end():
+                self._runners[terms.where].give_up(call)
+                self._take(Outcome.failed(call, time_out(terms.timeout_s), steady_us), now_us)
+
+    def _take_outcomes(self, now_us: int) -> bool:
+        outcomes = self._outcomes
+        worked = bool(outcomes)
+        while outcomes:
+            self._take(outcomes.popleft(), now_us)
+        return worked
+
+    def _take(self, outcome: Outcome, now_us: int) -> None:
+        """Pass a verdict on each message of a call."""
+        call = outcome.call
+        self._timed.discard(call)
+        name = call.handler.name
+        took_us = max(0, outcome.ended_us - call.begun_us)
+        lane = self._lanes.get(name)
+        if lane is not None:
+            lane.ended(took_us)
+        self._watch.ended(name, took_us)
+        for at, message in enumerate(call.messages):
+            failure = outcome.failures[at] if outcome.failures else None
+            puts = outcome.puts[at] if outcome.puts else ()
+            successor = self._next_of(message, now_us)
+            if failure is None:
+                self._verdicts.append((message, verdict.succeeded(message, puts, successor)))
+            else:
+                self._fail(call, message, failure, successor, now_us)
+
+    def _fail(self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int) -> None:
+        found = verdict.failed(message, failure, call.handler.terms.retry, now_us, random.random, successor)
+        self._watch.failed(message, failure, found)
+        self._verdicts.append((message, found))
+
+    def _next_of(self, message: Message, now_us: int) -> Message | None:
+        return self._successor(message, now_us) if SCHEDULE in message.headers else None
+
+    def _settle(self, now_us: int) -> bool:
+        """Write the verdicts; on a full disk, try again later."""
+        if not self._verdicts or now_us < self._retry_us:
+            return False
+        verdicts = self._verdicts
+        try:
+            self._keeper.settle([v.settlement for _, v in verdicts])
+        except WheelFull as exc:
+            self._retry_us = now_us + _FULL_RETRY_US
+            left = [(m, v) for m, v in verdicts if self._keeper.holds(m.id)]
+            self._count([(m, v) for m, v in verdicts if not self._keeper.holds(m.id)])
+            self._verdicts = left
+            log.critical("what became of %d messages cannot be written yet: %s", len(left), exc)
+            return False
+        self._verdicts = []
+        self._count(verdicts)
+        return True
+
+    def _count(self, verdicts: list[tuple[Message, Verdict]]) -> None:
+        self.claimed -= len(verdicts)
+        self._watch.settled(verdicts)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def settle_all(self) -> None:
+        """Write what has ended, after the runners were stopped. What has not is offered again by the next keeper."""
+        try:
+            self.step(fire=False)
+        except FilewheelError as exc:
+            log.error("what became of the last messages could not be written: %s", exc)

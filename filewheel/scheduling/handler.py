@@ -1,0 +1,226 @@
+"""A handler: a function under a name, with how it is to be called; and the handlers of one program.
+
+Stored messages name a handler by its name, never by where its code is, so a function may move to another module and
+nothing that waits is touched. The decorated function stays callable as it was.
+Invariant: one name has one handler; what a handler enqueues itself with is checked when it is enqueued.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
+
+from filewheel.directory import Sync
+from filewheel.errors import BadArgument
+from filewheel.limits import check_topic
+from filewheel.message import MessageId
+from filewheel.scheduling.retry import Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Where = Literal["thread", "process", "loop"]
+OnConflict = Literal["reject", "keep", "replace"]
+Delay = float | timedelta
+At = datetime | float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What can be said of a single call."""
+
+    key: str | None = None
+    on_conflict: OnConflict = "reject"
+    headers: Mapping[str, str] | None = None
+    deadline: At | None = None
+    skip_late_s: float | None = None
+    coalesce: str | bool | None = None
+    sync: Sync | None = None
+
+
+class Sender(Protocol):
+    """Who enqueues a handler's calls: the scheduler."""
+
+    def send(
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Options,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+    ) -> MessageId:
+        """Enqueue a call by name."""  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a handler is to be called."""
+
+    where: Where = "thread"
+    retry: Retry = field(default_factory=Retry)
+    timeout_s: float | None = None
+    concurrency: int | None = None
+    rate_per_s: float | None = None
+    batch: int | None = None
+    """At most so many jobs at once, given as a list; None for one call a job, with its arguments."""
+
+    def check(self) -> None:
+        """Raise BadArgument unless these can be kept to."""
+        for name in ("timeout_s", "rate_per_s"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, (int, float)) or not 0 < value < float("inf")):
+                raise BadArgument(f"{name} is a number above 0, not {value!r}")
+        for name in ("concurrency", "batch"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise BadArgument(f"{name} is a count from 1, not {value!r}")
+        if self.where not in ("thread", "process", "loop"):
+            raise BadArgument(f'where is "thread", "process" or "loop", not {self.where!r}')
+        if not isinstance(self.retry, Retry):
+            raise BadArgument(f"retry is a Retry, not {self.retry!r}", hint="Retry(limit=3, delay_s=10)")
+        if self.batch is not None and self.where == "process":
+            raise BadArgument("a batch handler runs in a thread or in the event loop, not in a process")
+
+
+class Bound(Generic[P]):
+    """A handler with options for the calls that are enqueued through it."""
+
+    def __init__(self, name: str, sender: Sender, options: Options, signature: inspect.Signature | None) -> None:
+        self._name = name
+        self._sender = sender
+        self._options = options
+        self._signature = signature
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+        """Enqueue a call that is due now; return its id."""
+        self._check(args, kwargs)
+        return self._sender.send(self._name, args, kwargs, self._options)
+
+    def after(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+        """Enqueue a call that is due after a delay: seconds or a timedelta."""
+        self._check(args, kwargs)
+        return self._sender.send(self._name, args, kwargs, self._options, delay=delay)
+
+    def at(self, time: At, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+        """Enqueue a call that is due at a time: an aware datetime, or seconds since the epoch."""
+        self._check(args, kwargs)
+        return self._sender.send(self._name, args, kwargs, self._options, at=time)
+
+    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise BadArgument for arguments that the function does not take: now, and not when it is due."""
+        if self._signature is not None:
+            try:
+                self._signature.bind(*args, **kwargs)
+            except TypeError as exc:
+                raise BadArgument(f"{self._name}{self._signature}: {exc}") from None
+
+
+class Handler(Bound[P], Generic[P, R]):
+    """A decorated function: call it as before, or enqueue a call of it."""
+
+    def __init__(self, name: str, function: Callable[P, R], terms: Terms, sender: Sender, options: Options) -> None:
+        super().__init__(name, sender, options, None if terms.batch else _signature_of(function))
+        self.name = name
+        self.function = function
+        self.terms = terms
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        on_conflict: OnConflict = "reject",
+        headers: Mapping[str, str] | None = None,
+        deadline: At | None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+        sync: Sync | None = None,
+    ) -> Bound[P]:
+        """Return this handler with options for what is enqueued through it.
+
+        `key`: at most one living message has it; `on_conflict` says what happens when one does: "reject" (KeyHeld),
+        "keep" it, or "replace" it. `deadline`: not started from then on. `skip_late_s`: not started when it is later
+        than that. `coalesce`: of those with this name that are overdue together, only the first is called.
+        """
+        given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        default = self._options
+        return Bound(
+            self._name, self._sender,
+            replace(
+                given,
+                skip_late_s=default.skip_late_s if skip_late_s is None else skip_late_s,
+                coalesce=default.coalesce if coalesce is None else coalesce,
+            ),
+            self._signature,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Handler {self.name}>"
+
+
+class Handlers:
+    """The handlers of one scheduler, by name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Handler[..., Any]] = {}
+
+    def add(self, handler: Handler[..., Any]) -> None:
+        """Register a handler.
+
+        Raises BadArgument when the name is taken by another function, or cannot be a topic.
+        """
+        check_topic(handler.name)
+        if not handler.name:
+            raise BadArgument("a handler has a name")
+        known = self._by_name.get(handler.name)
+        if known is not None and _place_of(known.function) != _place_of(handler.function):
+            raise BadArgument(
+                f"two handlers are named {handler.name!r}: {_place_of(known.function)}, {_place_of(handler.function)}",
+                hint="give one of them another name",
+            )
+        handler.terms.check()
+        self._by_name[handler.name] = handler
+
+    def get(self, name: str) -> Handler[..., Any] | None:
+        """Return the handler with this name."""
+        return self._by_name.get(name)
+
+    def __iter__(self) -> Iterator[Handler[..., Any]]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+
+def where_of(function: Callable[..., Any], where: Where | None) -> Where:
+    """Return where a function runs: as said, or by what it is.
+
+    Raises BadArgument for a coroutine function in a thread.
+    """
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    if where is None:
+        return "loop" if is_async else "thread"
+    if is_async != (where == "loop"):
+        kind = "a coroutine function" if is_async else "a plain function"
+        raise BadArgument(f"{kind} cannot run in a {where}" if where != "loop" else f"{kind} cannot run in the loop")
+    return where
+
+
+def _place_of(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None

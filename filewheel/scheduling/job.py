@@ -1,0 +1,166 @@
+"""A job: one call of a handler, as the handler sees it; and the transaction that it can enqueue in.
+
+`current_job()` finds the job from anywhere inside of the call, in threads and in coroutines. What is enqueued inside
+of `with job.transaction():` is written in the same frame that acknowledges the job, so a chain of steps has no lost
+link and no doubled one, whatever is killed.
+Invariant: what a transaction collected is written exactly when its block ended well and the handler returned.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any
+
+from filewheel.errors import BadArgument, Closed
+from filewheel.message import US_PER_S, Message, MessageId
+from filewheel.writer import Writer
+
+_current: ContextVar[Job | None] = ContextVar("filewheel_job", default=None)
+_collecting: ContextVar[Transaction | None] = ContextVar("filewheel_transaction", default=None)
+
+
+class Mint:
+    """Ids for messages that are written later, by another hand. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._writer = Writer(secrets.token_bytes)
+
+    def id_at(self, due_us: int) -> MessageId:
+        """Return a new id."""
+        with self._lock:
+            if not self._writer.has(1):
+                self._writer = Writer(secrets.token_bytes)
+            return self._writer.id_at(due_us, self._writer.take(1))
+
+
+MINT = Mint()
+
+
+class Transaction:
+    """The messages that a job enqueues together with its own acknowledgement."""
+
+    def __init__(self, wheel: str) -> None:
+        self.wheel = wheel
+        """The path of the wheel that the job came from; what goes to another wheel is enqueued at once."""
+        self.messages: list[Message] = []
+        self.is_open = True
+
+    def add(self, message: Message) -> None:
+        """Collect a message."""
+        if not self.is_open:
+            raise Closed("this transaction has ended", hint="enqueue inside of its `with` block")
+        self.messages.append(message)
+
+
+class Job:
+    """One call of a handler."""
+
+    __slots__ = ("_messages", "args", "failed", "handler", "kwargs", "message", "started_us", "wheel")
+
+    def __init__(
+        self, message: Message, handler: str, args: list[Any], kwargs: dict[str, Any], started_us: int, wheel: str
+    ) -> None:
+        self.message = message
+        self.handler = handler
+        self.args = args
+        self.kwargs = kwargs
+        self.started_us = started_us
+        self.wheel = wheel
+        self.failed: str | None = None
+        self._messages: list[Message] = []
+
+    @property
+    def id(self) -> MessageId:
+        """The message's id, which a retry changes."""
+        return self.message.id
+
+    @property
+    def fire_id(self) -> MessageId:
+        """An id that all attempts of this job share: what a handler tells repetitions by."""
+        return self.message.root or self.message.id
+
+    @property
+    def attempt(self) -> int:
+        """How often it was tried before: 0 at the first time."""
+        return self.message.attempt
+
+    @property
+    def due(self) -> datetime:
+        """When it was due."""
+        return self.message.due
+
+    @property
+    def lateness_s(self) -> float:
+        """How long after its due time it was started."""
+        return (self.started_us - self.message.due_us) / US_PER_S
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The message's headers."""
+        return self.message.headers
+
+    @property
+    def enqueued(self) -> tuple[Message, ...]:
+        """What transactions have collected: written when this job is acknowledged."""
+        return tuple(self._messages)
+
+    def fail(self, error: str) -> None:
+        """Say that this job failed though the handler goes on: for handlers that take several jobs at once."""
+        self.failed = str(error)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Collect what is enqueued in the block, to be written in one frame with this job's acknowledgement.
+
+        If the block raises, or the handler does later on, nothing of it is written.
+        """
+        if _collecting.get() is not None:
+            raise BadArgument("a transaction is open already", hint="enqueue in that one")
+        transaction = Transaction(self.wheel)
+        token = _collecting.set(transaction)
+        try:
+            yield transaction
+            self._messages += transaction.messages
+        finally:
+            transaction.is_open = False
+            _collecting.reset(token)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.handler} {self.message.id} attempt {self.attempt}>"
+
+
+def current_job() -> Job:
+    """Return the job that the calling handler works on.
+
+    Raises BadArgument outside of a handler.
+    """
+    job = _current.get()
+    if job is None:
+        raise BadArgument("no job: this is not running inside of a handler")
+    return job
+
+
+def present_job() -> Job | None:
+    """Return the current job, or None outside of a handler."""
+    return _current.get()
+
+
+def present_transaction() -> Transaction | None:
+    """Return the transaction that is open around the caller, if one is."""
+    return _collecting.get()
+
+
+@contextmanager
+def working_on(job: Job | None) -> Iterator[None]:
+    """Make a job the current one in the block."""
+    token = _current.set(job)
+    try:
+        yield
+    finally:
+        _current.reset(token)

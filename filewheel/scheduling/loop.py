@@ -1,0 +1,130 @@
+"""The runner for coroutine functions: one task for each call, in an event loop of its own or in the caller's.
+
+A time-out cancels the task, which a coroutine sees at its next await. Calls are handed over in bunches: one wake-up of
+the loop for all that came since the last.
+Invariant: a task that is cancelled because the runner stops has no outcome, so its message is offered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+
+from filewheel.clock import Clock
+from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.job import Job, working_on
+from filewheel.scheduling.task import Call, Finish, Outcome, Runner, failure_of, jobs_of, outcome_of
+
+
+async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
+    """Await a coroutine function, and return what came of it.
+
+    Raises CancelledError when the task was cancelled from outside, not by the time-out.
+    """
+    jobs = jobs_of(call, clock, wheel)
+    good = [job for job in jobs if isinstance(job, Job)]
+    raised = None
+    if good:
+        terms, function = call.handler.terms, call.handler.function
+        try:
+            with working_on(None if terms.batch else good[0]):
+                async with asyncio.timeout(terms.timeout_s) as limit:
+                    if terms.batch:
+                        await function(good)
+                    else:
+                        await function(*good[0].args, **good[0].kwargs)
+        except TimeoutError as exc:
+            raised = time_out(terms.timeout_s) if limit.expired() else failure_of(exc)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raised = Failure("CancelledError: the handler cancelled itself")
+        except BaseException as exc:
+            raised = failure_of(exc)
+    return outcome_of(call, jobs, raised)
+
+
+def time_out(timeout_s: float | None) -> Failure:
+    """Return the failure of a call that took too long."""
+    return Failure(
+        f"TimeoutError: took longer than {timeout_s:g} s",
+        frozenset({"builtins.TimeoutError", "builtins.OSError", "builtins.Exception", "builtins.BaseException"}),
+        is_time_out=True,
+    )
+
+
+class Loop(Runner):
+    """Runs calls as tasks. Without a `loop` it makes one, in a thread of its own, when the first call comes."""
+
+    def __init__(
+        self, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        self._finish = finish
+        self._clock = clock
+        self._wheel = wheel
+        self._loop = loop
+        self._thread: threading.Thread | None = None
+        self._coming: deque[Call] = deque()
+        self._is_told = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, call: Call) -> None:
+        """Hand a call to the loop."""
+        if self._loop is None:
+            self._make_loop()
+        assert self._loop is not None
+        self._coming.append(call)
+        if not self._is_told:
+            self._is_told = True
+            self._loop.call_soon_threadsafe(self._take)
+
+    def _make_loop(self) -> None:
+        self._loop = loop = asyncio.new_event_loop()
+
+        def live() -> None:
+            asyncio.set_event_loop(loop)
+            loop.run_forever()
+
+        self._thread = threading.Thread(target=live, name="filewheel-loop", daemon=True)
+        self._thread.start()
+
+    def _take(self) -> None:
+        """In the loop: begin what has come."""
+        self._is_told = False
+        while self._coming:
+            task = asyncio.ensure_future(self._run(self._coming.popleft()))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, call: Call) -> None:
+        call.begun_us = self._clock.steady_us()
+        try:
+            outcome = await run_async(call, self._clock, self._wheel)
+        except asyncio.CancelledError:
+            return  # stopped: the message stays claimed, and is offered again
+        if call.end():
+            outcome.ended_us = self._clock.steady_us()
+            self._finish(outcome)
+
+    def stop(self, timeout_s: float) -> None:
+        """Let tasks end until the time is up, then cancel them. Not to be called in the loop's own thread."""
+        if self._loop is None or self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self.end(timeout_s), self._loop).result()
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._loop = None
+
+    async def end(self, timeout_s: float) -> None:
+        """In the loop: let tasks end until the time is up, then cancel them."""
+        self._coming.clear()
+        tasks = set(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

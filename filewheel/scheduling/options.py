@@ -1,0 +1,86 @@
+"""What can be said of a single call when it is enqueued: the policies that travel with the message as headers.
+
+Owns the translation to headers and back. A policy is data of the message, so it holds whichever process fires it.
+Invariant: `Policy.of(headers)` of what `headers_of` made is the same policy; text that makes no sense is no policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from filewheel import headers as names
+from filewheel.errors import BadArgument
+from filewheel.message import US_PER_S
+from filewheel.timespec import at_us
+
+_EMPTY: dict[str, str] = {}
+
+
+def headers_of(
+    *,
+    headers: Mapping[str, str] | None,
+    deadline: datetime | float | None,
+    skip_late_s: float | None,
+    coalesce: str | bool | None,
+) -> dict[str, str]:
+    """Return the headers that say this of a call.
+
+    Raises BadArgument.
+    """
+    made = dict(headers) if headers else {}
+    for name in made:
+        if isinstance(name, str) and name.startswith(names.PREFIX):
+            raise BadArgument(f"the header {name!r} is filewheel's own", hint="use the option that sets it")
+    if deadline is not None:
+        made[names.DEADLINE] = str(at_us(deadline))
+    if skip_late_s is not None:
+        if not isinstance(skip_late_s, (int, float)) or not math.isfinite(skip_late_s) or skip_late_s < 0:
+            raise BadArgument(f"skip_late_s is a number of seconds from 0, not {skip_late_s!r}")
+        made[names.SKIP_LATE] = repr(float(skip_late_s))
+    if coalesce is not None and coalesce is not False:
+        if coalesce is not True and not isinstance(coalesce, str):
+            raise BadArgument(f"coalesce is a name, or True, not {coalesce!r}")
+        made[names.COALESCE] = "" if coalesce is True else coalesce
+    return made
+
+
+@dataclass(slots=True, frozen=True)
+class Policy:
+    """What a message says of being late."""
+
+    deadline_us: int | None = None
+    skip_late_us: int | None = None
+    coalesce: str | None = None
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> Policy:
+        """Read a message's headers."""
+        return cls(
+            _number(headers.get(names.DEADLINE), 1),
+            _number(headers.get(names.SKIP_LATE), US_PER_S),
+            headers.get(names.COALESCE),
+        )
+
+    def too_late(self, due_us: int, now_us: int) -> str | None:
+        """Return why a message is not to be started any more, or None."""
+        if self.deadline_us is not None and now_us >= self.deadline_us:
+            return f"skipped: {_seconds(now_us - self.deadline_us)} after its deadline"
+        if self.skip_late_us is not None and now_us - due_us > self.skip_late_us:
+            return f"skipped: {_seconds(now_us - due_us)} late, where {_seconds(self.skip_late_us)} are allowed"
+        return None
+
+
+def _number(text: str | None, unit: int) -> int | None:
+    """Read a number; None for text that is none, because a policy that cannot be read must not lose a message."""
+    try:
+        number = None if text is None else float(text) if unit != 1 else int(text)
+        return None if number is None else int(number * unit)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _seconds(us: int) -> str:
+    return f"{us / US_PER_S:.3g} s" if us < 100 * US_PER_S else f"{us // US_PER_S} s"

@@ -1,0 +1,144 @@
+"""A call that was handed to a runner, and how it is done: the part that threads and the inline runner share.
+
+Owns the step from a claimed message to a running function and back to an outcome. Nothing a handler does (raise,
+`sys.exit`, arguments that cannot be read) goes further than the outcome.
+Invariant: of each call exactly one outcome counts, also when it timed out and ends nevertheless.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from filewheel.clock import Clock
+from filewheel.errors import Damaged
+from filewheel.headers import ARGS
+from filewheel.message import Message
+from filewheel.scheduling.call import unpack_call
+from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.handler import Handler
+from filewheel.scheduling.job import Job, working_on
+
+_TRACE_LENGTH = 8000
+
+
+class Call:
+    """One call of a handler: with one message, or with several for a batch handler."""
+
+    __slots__ = ("_open", "begun_us", "handler", "messages")
+
+    def __init__(self, handler: Handler[..., Any], messages: list[Message]) -> None:
+        self.handler = handler
+        self.messages = messages
+        self.begun_us = 0
+        """When it began, by the steady clock; 0 while it waits for its turn."""
+        self._open = [True]
+
+    def end(self) -> bool:
+        """Tell whether the caller is the first to end this call: the one whose outcome counts. Atomic."""
+        try:
+            return self._open.pop()
+        except IndexError:
+            return False
+
+
+class Outcome:
+    """How a call ended: for each of its messages a failure or None, and what it enqueued."""
+
+    __slots__ = ("call", "ended_us", "failures", "puts")
+
+    def __init__(
+        self,
+        call: Call,
+        failures: Sequence[Failure | None] | None = None,
+        puts: Sequence[Sequence[Message]] | None = None,
+        ended_us: int = 0,
+    ) -> None:
+        self.call = call
+        self.failures = failures
+        self.puts = puts
+        self.ended_us = ended_us
+
+    @classmethod
+    def failed(cls, call: Call, failure: Failure, ended_us: int = 0) -> Outcome:
+        """Return the outcome of a call of which every message failed alike."""
+        return cls(call, [failure] * len(call.messages), None, ended_us)
+
+
+Finish = Callable[[Outcome], None]
+
+
+class Runner:
+    """What runs calls somewhere. `start` returns at once; the outcome comes through `finish`, from any thread."""
+
+    def start(self, call: Call) -> None:
+        """Begin a call, or queue it."""
+        raise NotImplementedError
+
+    def stop(self, timeout_s: float) -> None:
+        """Let calls end until the time is up; what still runs then has no outcome, and is offered again."""
+        raise NotImplementedError
+
+    def give_up(self, call: Call) -> None:
+        """Go on without a call that timed out."""
+
+
+def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
+    """Return a job for each message of a call, or why its arguments cannot be had."""
+    now_us = clock.now_us()
+    made: list[Job | Failure] = []
+    for message in call.messages:
+        try:
+            args, kwargs = unpack_call(message.payload, message.headers.get(ARGS))
+            made.append(Job(message, call.handler.name, args, kwargs, now_us, wheel))
+        except Damaged as exc:
+            made.append(Failure(exc.what, gives_up=True))
+    return made
+
+
+def outcome_of(call: Call, jobs: Sequence[Job | Failure], raised: Failure | None) -> Outcome:
+    """Return what came of a call whose function returned, or raised."""
+    failures: list[Failure | None] = []
+    puts: list[tuple[Message, ...]] = []
+    is_plain = raised is None
+    for job in jobs:
+        if isinstance(job, Failure):
+            failure: Failure | None = job
+        else:
+            failure = raised or (None if job.failed is None else Failure(job.failed))
+        enqueued = () if failure is not None or isinstance(job, Failure) else job.enqueued
+        failures.append(failure)
+        puts.append(enqueued)
+        is_plain = is_plain and failure is None and not enqueued
+    return Outcome(call) if is_plain else Outcome(call, failures, puts)
+
+
+def failure_of(exc: BaseException) -> Failure:
+    """Describe what a handler raised, with its traceback from the handler on."""
+    trace = exc.__traceback__
+    text = "".join(traceback.format_exception(exc.with_traceback(trace.tb_next if trace else None)))
+    return Failure.of(exc, text[-_TRACE_LENGTH:])
+
+
+def run(call: Call, clock: Clock, wheel: str) -> Outcome:
+    """Call a plain function here and now, and return what came of it.
+
+    KeyboardInterrupt goes through: it is meant for the program, and the messages stay claimed.
+    """
+    jobs = jobs_of(call, clock, wheel)
+    good = [job for job in jobs if isinstance(job, Job)]
+    raised = None
+    if good:
+        function, batch = call.handler.function, call.handler.terms.batch
+        try:
+            with working_on(None if batch else good[0]):
+                if batch:
+                    function(good)
+                else:
+                    function(*good[0].args, **good[0].kwargs)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:
+            raised = failure_of(exc)
+    return outcome_of(call, jobs, raised)

@@ -1,0 +1,77 @@
+"""The runner for plain functions: a fixed number of threads that take calls from one queue.
+
+A thread cannot be stopped from outside. When a call times out it is given up: its thread is left to itself and
+another takes its place, and what the call returns later counts for nothing.
+Invariant: `count` threads take calls, whatever the calls do.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+from filewheel.clock import Clock
+from filewheel.message import US_PER_S
+from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.task import Call, Finish, Outcome, Runner, run
+
+log = logging.getLogger(__name__)
+
+
+class Threads(Runner):
+    """Runs calls in threads of its own, made when the first call comes."""
+
+    def __init__(self, count: int, finish: Finish, clock: Clock, wheel: str) -> None:
+        self._count = count
+        self._finish = finish
+        self._clock = clock
+        self._wheel = wheel
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._threads: set[threading.Thread] = set()
+        self._stopping = False
+        self.given_up = 0
+        """Threads that were left to themselves."""
+
+    def start(self, call: Call) -> None:
+        """Queue a call."""
+        self._calls.put(call)
+        if len(self._threads) < self._count:
+            self._add_thread()
+
+    def _add_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"filewheel-{len(self._threads) + 1}", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while True:
+            call = self._calls.get()
+            if call is None or self._stopping:
+                return
+            call.begun_us = self._clock.steady_us()
+            try:
+                outcome = run(call, self._clock, self._wheel)
+            except KeyboardInterrupt as exc:  # raised by the handler itself: a thread never gets a real one
+                outcome = Outcome.failed(call, Failure.of(exc))
+            if not call.end():
+                return  # it timed out, and another thread has taken this one's place
+            outcome.ended_us = self._clock.steady_us()
+            self._finish(outcome)
+
+    def give_up(self, call: Call) -> None:
+        """Put another thread in the place of the one that is stuck."""
+        self.given_up += 1
+        log.warning("a call of %s goes on after its time-out; its thread is left to itself", call.handler.name)
+        self._threads = {t for t in self._threads if t.is_alive()}
+        self._count += 1
+        self._add_thread()
+
+    def stop(self, timeout_s: float) -> None:
+        """Let the calls in hand end; what is queued is not begun."""
+        self._stopping = True
+        for _ in self._threads:
+            self._calls.put(None)
+        end_us = self._clock.steady_us() + int(timeout_s * US_PER_S)
+        for thread in self._threads:
+            thread.join(max(0.0, (end_us - self._clock.steady_us()) / US_PER_S))

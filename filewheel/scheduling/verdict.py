@@ -1,0 +1,86 @@
+"""The verdict on a call that ended: acknowledged, tried again, or dead. A pure function.
+
+An occurrence of recurring work is followed by its next one whatever becomes of it; it is tried again only as long as
+that lies before the next is due, so a job that keeps failing does not stop its schedule.
+Invariant: every outcome of a message leads to exactly one settlement, and nothing is dropped but what succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from filewheel.headers import KEY, SCHEDULE
+from filewheel.message import DUE_END_US, Message
+from filewheel.scheduling.failure import Attempt, Failure, with_history
+from filewheel.scheduling.retry import Retry
+from filewheel.settlement import Settlement
+
+Kind = str
+"""What an event and a counter are named: acknowledged, retried, dead, skipped, coalesced, deferred."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a message, and what to call it."""
+
+    kind: Kind
+    settlement: Settlement
+    delay_us: int = 0
+
+
+def succeeded(message: Message, puts: Sequence[Message], successor: Message | None) -> Verdict:
+    """Return the verdict on a call that returned."""
+    return Verdict("acknowledged", Settlement(message.id, "acked", puts=puts, successor=successor))
+
+
+def failed(
+    message: Message,
+    failure: Failure,
+    retry: Retry,
+    now_us: int,
+    chance: Callable[[], float],
+    successor: Message | None,
+) -> Verdict:
+    """Return the verdict on a call that failed."""
+    headers = with_history(message.headers, Attempt(now_us, message.attempt, failure.text))
+    delay_us = None
+    if failure.retry_in_us is not None:
+        delay_us = failure.retry_in_us
+    elif not failure.gives_up and not retry.forbids(failure.ancestry) and message.attempt < retry.limit:
+        delay_us = retry.delay_us(message.attempt, chance)
+    if delay_us is not None:
+        due_us = min(now_us + delay_us, DUE_END_US - 1)
+        if successor is None or due_us < successor.due_us:
+            return Verdict("retried", Settlement(message.id, "retried", due_us, headers=headers), delay_us)
+    tries = message.attempt + 1
+    times = "" if tries == 1 else f" (after {tries} attempts)"
+    return _dead("dead", message, f"{failure.text}{times}", headers, successor)
+
+
+def skipped(message: Message, why: str, successor: Message | None) -> Verdict:
+    """Return the verdict on a message that is too late to be started."""
+    return _dead("skipped", message, why, message.headers, successor)
+
+
+def passed_over(message: Message, kind: Kind, successor: Message | None) -> Verdict:
+    """Return the verdict on a message that need not be called: another call does for it."""
+    return Verdict(kind, Settlement(message.id, "acked", successor=successor))
+
+
+def deferred(message: Message, due_us: int, kind: Kind = "deferred") -> Verdict:
+    """Return the verdict on a message whose turn comes later."""
+    return Verdict(kind, Settlement(message.id, "deferred", min(due_us, DUE_END_US - 1)))
+
+
+def buried(message: Message, why: str, kind: Kind = "dead") -> Verdict:
+    """Return the verdict on a message that nobody here can take."""
+    return _dead(kind, message, why, message.headers, None)
+
+
+def _dead(kind: Kind, message: Message, why: str, headers: dict[str, str], successor: Message | None) -> Verdict:
+    # A dead letter holds no key, and is no occurrence: revived, it is called once and followed by nothing.
+    kept = {k: v for k, v in headers.items() if k not in (KEY, SCHEDULE)}
+    if SCHEDULE not in headers and KEY in headers:
+        kept[KEY] = headers[KEY]  # the key comes back with it if it is revived
+    return Verdict(kind, Settlement(message.id, "buried", reason=why, headers=kept, successor=successor))
