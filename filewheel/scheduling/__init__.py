@@ -3,7 +3,9 @@
 It stands on the wheel and the keeper and adds nothing to what is on disk but headers (headers.py).
 A module imports from the library and only from modules to its left:
 
-    retry call options failure job handler
+    zone expression cron recurrence
+    | pool_result pool_frame pool_worker pool_process pool_member pool
+    | events retry call options failure job handler schedule
     | lane overdue task loop threads inline
     | verdict watch dispatcher
 """
