@@ -2,10 +2,10 @@
 
 General layout (a module imports only from groups to its left; tests/test_layers.py guards it):
 
-    errors clock headers message limits timespec loops speed
+    errors clock headers message limits timespec loops speed exposition metrics
     | disk mounts layout frame record columns manifest directory segment writer journal
     | tail quarantine window slot owner ledger cut deal tidy
-    | snapshot stats index finder reader ready head batch housekeeper
+    | published snapshot stats index finder reader ready head batch housekeeper
     | ids wheel keeper
     | verify repair transfer
 """

@@ -3,4 +3,5 @@
 It stands on the wheel and the keeper and adds nothing to what is on disk but headers (headers.py).
 A module imports from the library and only from modules to its left:
 
+    events
 """
