@@ -10,6 +10,8 @@ General layout (a module imports only from groups to its left; tests/test_layers
     | verify repair transfer
 """
 
+import logging as _logging
+
 from filewheel._version import __version__
 from filewheel.batch import Batch
 from filewheel.directory import Sync
@@ -69,3 +71,6 @@ __all__ = [
     "WheelFull",
     "__version__",
 ]
+
+# Who does not ask for logs gets none; the command line, and any application, adds a handler of its own.
+_logging.getLogger("filewheel").addHandler(_logging.NullHandler())

@@ -39,6 +39,7 @@ EVENTS = {
     "took_over": "Times that this process became the keeper.",
 }
 """What is counted, as `filewheel_<event>_total`, and what it means."""
+_OF_NO_HANDLER = frozenset({"unknown", "took_over"})
 
 TIMES = {
     "lateness": "From the due time to the start of the handler.",
@@ -95,7 +96,8 @@ class Metrics:
         """
         for handler in handlers:
             for event in EVENTS:
-                self.count(event, handler, 0)
+                if event not in _OF_NO_HANDLER:
+                    self.count(event, handler, 0)
 
     def count(self, event: str, handler: str = "", n: int = 1) -> None:
         """Count an event `n` times. Cost: about 0.2 µs.
