@@ -2,7 +2,7 @@
 
 General layout (a module imports only from groups to its left, and from `filewheel`):
 
-    text failure | progress picture params | output | verb | lines dissect child ring | batch firing stage
+    text failure | progress picture params | output | verb | lines dissect child ring gauges | batch firing stage
     | commands/<verb> | main
 
 `main` knows the verbs by name and loads one when it is used; `commands/` has one file a verb, thin: it parses, asks the

@@ -29,6 +29,7 @@ VERBS = (
     "inspect",
     "run",
     "stats",
+    "metrics",
     "verify",
     "repair",
     "dump",
@@ -72,7 +73,8 @@ class Root(click.Group):
         out = extra.setdefault("obj", Output())
         extra["standalone_mode"] = False
         try:
-            code = super().main(given, "filewheel", **extra)
+            with out.heard():
+                code = super().main(given, "filewheel", **extra)
             sys.stdout.flush()
         except BrokenPipeError:
             code = _leave_quietly()

@@ -9,6 +9,7 @@ Invariant: stdout carries nothing but data, and nothing that could steer the ter
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -173,6 +174,16 @@ class Output:
         """Say something on stderr that has to be heard."""
         self._talk(self._err_style("warning:", "yellow") + f" {safe(text)}")
 
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Say as warnings what the library logs meanwhile."""
+        logger, handler = logging.getLogger("filewheel"), _Heard(self)
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+
     def fail(self, failure: Failure, *, as_json: bool | None = None) -> None:
         """Say why this invocation ends as it does."""
         if self.json if as_json is None else as_json:
@@ -230,6 +241,17 @@ class Output:
     def directory(self, *, write: bool = False) -> Directory:
         """Open the wheel's directory, for what looks below the wheel."""
         return open_directory(self.dir, write=write, force=self.force)
+
+
+class _Heard(logging.Handler):
+    """Passes on what the library logs: in a message's words nothing steers the terminal."""
+
+    def __init__(self, out: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._out.warn(record.getMessage())
 
 
 def _can_encode(stream: TextIO) -> bool:

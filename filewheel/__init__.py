@@ -2,13 +2,15 @@
 
 General layout (a module imports only from groups to its left; tests/test_layers.py guards it):
 
-    errors clock headers message limits timespec loops speed
+    errors clock headers message limits timespec loops speed exposition metrics
     | disk mounts layout frame record columns manifest directory segment writer journal
     | tail quarantine window slot owner ledger cut deal tidy
-    | snapshot stats index finder reader ready head batch housekeeper
+    | published snapshot stats index finder reader ready head batch housekeeper
     | ids settlement wheel keeper
     | verify repair transfer
 """
+
+import logging as _logging
 
 from filewheel._version import __version__
 from filewheel.batch import Batch
@@ -71,3 +73,6 @@ __all__ = [
     "WheelFull",
     "__version__",
 ]
+
+# Who does not ask for logs gets none; the command line, and any application, adds a handler of its own.
+_logging.getLogger("filewheel").addHandler(_logging.NullHandler())

@@ -70,6 +70,8 @@ class Journal:
         self._durable = 0
         self.on_segment_end: Callable[[str, Position, bool], None] | None = None
         """Told (writer, where its segment ends, whether the writer ends too), with the lock held."""
+        self.on_flush: Callable[[int], None] | None = None
+        """Told the microseconds of each flush, perhaps with the lock held. It must not raise, nor use this journal."""
         self._renew()
 
     def _renew(self) -> None:
@@ -406,7 +408,7 @@ class Journal:
         done = False
         try:
             if segment is not None:
-                segment.flush()
+                segment.flush(self.on_flush)
             done = True
         except OSError as exc:
             failed = exc
@@ -429,7 +431,7 @@ class Journal:
         if self._durable < self._written or force:
             try:
                 if self._segment is not None:
-                    self._segment.flush()
+                    self._segment.flush(self.on_flush)
             except OSError as exc:
                 self._poison(exc)
             self._durable = self._written

@@ -6,6 +6,7 @@
       checkpoint  checkpoint.old       what is covered: journal positions and file lengths
       hint                             a pipe: "look at the journals"
       ballast                          space given back when the disk is full
+      metrics.prom                     what a running scheduler counted; no part of what is durable
       journal/<writer>-<n>.log         what one writer enqueued, cancelled, acknowledged
       laps/<lap>.lap                   a lap that is still far away, or long past: one file
       laps/<lap>/<second>.slot         a lap that is near: one file for each second that holds anything
@@ -32,6 +33,8 @@ CHECKPOINT_OLD = "checkpoint.old"
 CHECKPOINT_TMP = "checkpoint.tmp"
 HINT = "hint"
 BALLAST = "ballast"
+METRICS = "metrics.prom"
+METRICS_TMP = "metrics.prom.tmp"
 JOURNAL = "journal"
 LAPS = "laps"
 QUARANTINE = "quarantine"

@@ -129,3 +129,14 @@ def items(directory: Directory) -> list[dict[str, object]]:
                 item |= fields
         found.append(item | {"item": name})
     return found
+
+
+def bytes_in(directory: Directory) -> int:
+    """Return how many bytes the quarantine keeps, notes not counted. Takes no lock."""
+    disk = directory.disk
+    try:
+        names = disk.listdir(layout.QUARANTINE)
+        known = [disk.identity(f"{layout.QUARANTINE}/{last}") for last in names if last.endswith(".bin")]
+    except OSError:
+        return 0
+    return sum(size for _, size, _ in filter(None, known))

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from collections.abc import Callable
 
 from filewheel import layout
+from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory
 from filewheel.errors import disk_error
 from filewheel.frame import HEADER_BYTES
@@ -106,9 +108,14 @@ class Segment:
         with contextlib.suppress(OSError):
             self._disk.truncate(self.fd, self.offset)
 
-    def flush(self) -> None:
-        """Make what was written durable. Raises OSError."""
+    def flush(self, told: Callable[[int], None] | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Make what was written durable, and tell how many microseconds that took. Raises OSError."""
+        if told is None:
+            self._disk.fdatasync(self.fd)
+            return
+        start_us = clock.steady_us()
         self._disk.fdatasync(self.fd)
+        told(clock.steady_us() - start_us)
 
     def release(self) -> None:
         """Unlock and close; an empty segment is removed."""

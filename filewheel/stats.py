@@ -19,7 +19,7 @@ from filewheel.frame import Frame
 from filewheel.ledger import spans_of
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor, to_datetime
 from filewheel.owner import holder
-from filewheel.quarantine import items
+from filewheel.quarantine import bytes_in, items
 from filewheel.record import ID, records_of
 from filewheel.snapshot import DEAD_FLOOR, Snapshot
 from filewheel.window import Span
@@ -35,6 +35,8 @@ class Stats:
     pending: int = 0
     dead: int = 0
     quarantined: int = 0
+    """Items in quarantine."""
+    quarantined_bytes: int = 0
     next_due: datetime | None = None
     journal_bytes: int = 0
     journal_files: int = 0
@@ -123,6 +125,7 @@ def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     counter = _Counter(directory, snapshot)
     stats = Stats(
         quarantined=len(items(directory)),
+        quarantined_bytes=bytes_in(directory),
         journal_bytes=sum(s.end - s.start for s in snapshot.journals),
         journal_files=len({s.name for s in snapshot.journals}),
         slot_files=len(snapshot.manifest.slots),

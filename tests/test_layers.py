@@ -30,7 +30,7 @@ def name_of(path: Path) -> str:
 
 
 # Each imports only from modules named before it. A package follows all modules beside it, except those that say so.
-PACKAGES = ["scheduling"]
+PACKAGES = ["scheduling", "bridges"]
 NAMES = names_in(LIBRARY / "__init__.py", "")
 for package in PACKAGES:
     NAMES += names_in(LIBRARY / package / "__init__.py", f"{package}.")

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
 from filewheel import Stats
 from filewheel.clock import SYSTEM_CLOCK
+from filewheel.exposition import render
 from filewheel.message import US_PER_S
 from filewheel.timespec import at_us
 from filewheel.transfer import iso
 
+from ..gauges import disk_gauges, of_wheel, overdue_of
 from ..output import Column, Output
 from ..text import away, count, full_time, safe, size
 from ..verb import verb
-
-_HELP = {
-    "pending": "Messages that wait to be fired.",
-    "dead": "Dead letters.",
-    "quarantined": "Items in quarantine: bytes that could not be read.",
-    "damaged": "Ranges that could not be read while counting.",
-    "journal_bytes": "Bytes in journals that are not dealt into slots and laps yet.",
-    "journal_files": "Journal segments that hold such bytes.",
-    "slot_files": "Files of near seconds.",
-    "lap_files": "Files of far laps.",
-    "file_bytes": "Bytes in slot and lap files.",
-    "next_due_seconds": "When the next message is due, in seconds since the epoch.",
-    "lag_seconds": "How long the next message has been due already.",
-    "keeper_up": "Whether a keeper is running.",
-}
 
 
 @verb(
@@ -46,12 +32,13 @@ def command(out: Output, prometheus: bool) -> None:
     """Show the wheel in numbers. Takes no lock; works with a keeper running and with none."""
     with out.wheel() as wheel:
         stats = wheel.stats()
-    now_us = SYSTEM_CLOCK.now_us()
+        now_us = SYSTEM_CLOCK.now_us()
+        overdue = overdue_of(wheel, stats, now_us) if prometheus else 0
     next_us = None if stats.next_due is None else at_us(stats.next_due)
     lag_us = 0 if next_us is None else max(0, now_us - next_us)
     fields = stats_fields(stats) | {"lag_s": lag_us / US_PER_S}
     if prometheus:
-        _print_prometheus(out, fields, next_us)
+        out.write(render(of_wheel(disk_gauges(stats, overdue, now_us), out.dir)).removesuffix("\n"))
     elif out.wants_json:
         out.record(fields)
     else:
@@ -66,6 +53,7 @@ def stats_fields(stats: Stats) -> dict[str, Any]:
         "pending": stats.pending,
         "dead": stats.dead,
         "quarantined": stats.quarantined,
+        "quarantined_bytes": stats.quarantined_bytes,
         "next_due": None if stats.next_due is None else iso(at_us(stats.next_due)),
         "journal_bytes": stats.journal_bytes,
         "journal_files": stats.journal_files,
@@ -89,18 +77,3 @@ def _print_table(out: Output, stats: Stats, next_us: int | None, now_us: int) ->
         ("keeper", f"process {stats.keeper_pid}" if stats.keeper_pid else "none running"),
     ]
     out.table([Column("WHEEL"), Column(safe(out.dir), most=200)], rows)
-
-
-def _print_prometheus(out: Output, fields: dict[str, Any], next_us: int | None) -> None:
-    path = safe(os.path.abspath(out.dir)).replace("\\", "\\\\").replace('"', '\\"')
-    values: dict[str, float | int | None] = {
-        **{name: fields[name] for name in _HELP if name in fields},
-        "next_due_seconds": None if next_us is None else next_us / US_PER_S,
-        "lag_seconds": fields["lag_s"],
-        "keeper_up": int(fields["keeper_pid"] is not None),
-    }
-    for name, value in values.items():
-        if value is not None:
-            out.write(f"# HELP filewheel_{name} {_HELP[name]}")
-            out.write(f"# TYPE filewheel_{name} gauge")
-            out.write(f'filewheel_{name}{{wheel="{path}"}} {value}')

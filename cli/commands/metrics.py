@@ -1,0 +1,88 @@
+"""`metrics`: what monitoring scrapes: the wheel as it is on disk, and what a running scheduler has counted.
+
+The scheduler publishes into the wheel, so no server and no port is needed. What a process that is gone has left still
+counts, but its gauges say nothing any more and are not shown.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from filewheel import FilewheelError
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.exposition import Family, gauge, render
+from filewheel.message import US_PER_S
+from filewheel.metrics import PREFIX, summary
+from filewheel.published import Published, read_published
+from filewheel.transfer import iso
+
+from ..gauges import disk_gauges, of_wheel, overdue_of
+from ..output import Output
+from ..text import count
+from ..verb import verb
+
+
+@verb(
+    "metrics",
+    """
+    $ filewheel metrics
+    $ filewheel metrics > /tmp/filewheel.prom.new && mv /tmp/filewheel.prom.new /tmp/filewheel.prom
+    $ filewheel metrics --json
+    """,
+)
+def command(out: Output) -> None:
+    """Show metrics in the text format of Prometheus: the wheel on disk, and what its scheduler counted.
+
+    Takes no lock; works with a scheduler running and with none. Only --json makes it JSON, also when piped.
+    """
+    with out.wheel() as wheel:
+        stats = wheel.stats()
+        now_us = SYSTEM_CLOCK.now_us()
+        on_disk = disk_gauges(stats, overdue_of(wheel, stats, now_us), now_us)
+    published = _published(out)
+    if out.json:
+        fields = {"wheel": os.path.abspath(out.dir), "gauges": summary(on_disk)["gauges"]}
+        out.record(fields | {"published": _fields(published, now_us, stats.keeper_pid)})
+    else:
+        families = _together(on_disk, published, now_us, stats.keeper_pid)
+        out.write(render(of_wheel(families, out.dir)).removesuffix("\n"))
+    if stats.damaged:
+        out.warn(f"{count(stats.damaged, 'range')} cannot be read; `filewheel verify` names them")
+
+
+def _published(out: Output) -> Published | None:
+    """Return what a scheduler published. What cannot be read must not hide the rest."""
+    directory = out.directory()
+    try:
+        return read_published(directory)
+    except FilewheelError as exc:
+        out.warn(f"no counters of a scheduler: {exc}")
+        return None
+    finally:
+        directory.disk.release()
+
+
+def _together(on_disk: list[Family], published: Published | None, now_us: int, keeper_pid: int | None) -> list[Family]:
+    """Return one list in which no name comes twice: what is on disk is newer than what was published about it."""
+    if published is None:
+        return on_disk
+    stale = int(published.is_stale(now_us, keeper_pid))
+    found = [
+        *on_disk,
+        gauge(f"{PREFIX}published_stale", "Whether what follows was left by a process that is gone or stuck.", stale),
+    ]
+    names = {f.name for f in found}
+    return found + [f for f in published.current(now_us, keeper_pid) if f.name not in names]
+
+
+def _fields(published: Published | None, now_us: int, keeper_pid: int | None) -> dict[str, Any] | None:
+    if published is None:
+        return None
+    return {
+        "at": iso(published.at_us),
+        "age_s": published.age_us(now_us) / US_PER_S,
+        "pid": published.pid,
+        "stale": published.is_stale(now_us, keeper_pid),
+        **summary(published.current(now_us, keeper_pid)),
+    }

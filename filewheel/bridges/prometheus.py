@@ -1,0 +1,46 @@
+"""Metrics for prometheus_client: a collector for whoever serves its registry anyway.
+
+    REGISTRY.register(collector(metrics))
+
+Invariant: what is scraped is read at that moment, under the same names as in `Metrics.text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from filewheel.bridges.extra import need
+from filewheel.exposition import COUNTER, with_labels
+from filewheel.metrics import Metrics
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+    from prometheus_client.registry import Collector
+
+
+def collector(metrics: Metrics, labels: Mapping[str, str] | None = None) -> Collector:
+    """Return a collector to register with prometheus_client; each sample has these labels too.
+
+    The labels tell wheels apart when one process has several: `{"wheel": "jobs"}`.
+
+    Raises BadArgument when prometheus_client is not installed.
+    """
+    core: Any = need("prometheus_client.metrics_core", "prometheus")
+    base: Any = need("prometheus_client.registry", "prometheus").Collector
+    fixed = dict(labels or {})
+
+    def collect(_: object) -> Iterator[Metric]:
+        for family in with_labels(metrics.families(), fixed):
+            name = family.name.removesuffix("_total") if family.kind == COUNTER else family.name
+            metric = core.Metric(name, family.help, family.kind)
+            for sample in family.samples:
+                metric.add_sample(sample.name, dict(sample.labels), sample.value)
+            yield metric
+
+    def describe(_: object) -> list[Metric]:
+        return []  # or registering would read every gauge to learn the names
+
+    made = type("FilewheelCollector", (base,), {"collect": collect, "describe": describe})
+    found: Collector = made()
+    return found
