@@ -465,6 +465,8 @@ class Journal:
                     return
             try:
                 self.flush()
+            except Closed:
+                return  # `close` came between, and has flushed everything
             except FilewheelError as exc:
                 self._untold = exc
                 return  # the next call raises it, be it `close`

@@ -95,6 +95,8 @@ MUTANTS: list[Mutant] = [
        "                pass\n            finally:"),
     _m("interval-never", "E3", "sync=0.1 flushes", "tests/test_wheel.py::test_sync_never_and_interval_are_durable_after_flush_and_close",
        "journal", "                self._flusher.start()\n", "                pass\n"),
+    _m("flusher-too-late", "E3", "a close that comes before the flush of sync=0.1 is no error", "tests/test_guards.py::test_a_flusher_that_wakes_just_before_its_handle_is_closed_is_no_error_of_the_close",
+       "journal", "            except Closed:\n                return  # `close` came between, and has flushed everything\n", ""),
     # -- frames ----------------------------------------------------------------------------------------------
     _m("no-header-sum", "E3", "a header is checked", "seed 17 @4947",
        "frame", "zlib.crc32(head[8:], self._seed ^ (self.pos >> 3 & 0xFFFFFFFF)) != head_sum", "False"),
