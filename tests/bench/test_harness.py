@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,23 @@ def test_a_cell_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None
     run_plan(plan("one", peers=["bare", "sqlite"]), "plain", tmp_path, run, lambda line: None)
     assert run.at("plain", "one", "bare").metrics["rate"]
     assert "failed: it broke" in tables(run)
+
+
+@pytest.mark.parametrize("how", ["an error", "missing"])
+def test_what_a_cell_says_does_not_name_the_place_where_it_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    # In place of a cell's process: one that fails in its store, or lacks something there.
+    saying = "import json, sys; where = json.loads(sys.argv[-1])['directory'] + '/jobs.wheel: the journal is closed';"
+    end = {"an error": "raise OSError(where)", "missing": "print(json.dumps({'missing': where}))"}[how]
+    popen = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[str]:
+        return popen([sys.executable, "-c", saying + end, command[-1]], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    found = run_child(plan("one"), "one", "bare", tmp_path / "cell", 0)
+    assert found == {"an error": "failed: OSError: ", "missing": ""}[how] + "the store: the journal is closed"
 
 
 def test_what_a_cell_started_ends_with_it() -> None:
