@@ -16,7 +16,8 @@ import pytest
 from tests.bench.harness import Plan, end_group, run_child, run_plan
 from tests.bench.place import place
 from tests.bench.result import Run, load_run
-from tests.bench.store import Missing
+from tests.bench.store import Missing, Session, Store
+from tests.bench.stores import BY_KEY
 from tests.bench.table import tables
 from tests.bench.workloads import BY_NAME
 from tests.support import REPO
@@ -64,6 +65,21 @@ def test_a_server_that_is_not_installed_is_missing(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", "/nonexistent")
     found = run_child(plan("one"), "one", "beanstalkd", tmp_path / "cell", 0)
     assert found == "beanstalkd is not installed"
+
+
+@pytest.mark.parametrize(("kind", "lacks"), [(Store, "session"), (Session, "enqueue")])
+def test_a_peer_that_lacks_what_every_peer_has_cannot_be_made(kind: type, lacks: str) -> None:
+    peer = type("Peer", (kind,), {})
+    with pytest.raises(TypeError, match=f"abstract method '?{lacks}"):
+        peer()
+
+
+def test_a_peer_that_only_enqueues_says_that_nothing_fires(tmp_path: Path) -> None:
+    session = BY_KEY["bare"].store(tmp_path).session()
+    for ask in (lambda: session.claim(1), lambda: session.ack([])):
+        with pytest.raises(Missing, match="nothing fires"):
+            ask()
+    session.close()
 
 
 def test_a_cell_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
