@@ -5,7 +5,7 @@ General layout (a module imports only from groups to its left; tests/test_layers
     errors clock headers message limits timespec loops speed
     | disk mounts layout frame record columns manifest directory segment writer appender journal
     | tail quarantine window slot owner ledger cut deal tidy
-    | snapshot stats index finder reader ready head batch housekeeper
+    | snapshot stats index frames finder reader ready head batch housekeeper
     | ids wheel keeper
     | verify repair transfer
 """
