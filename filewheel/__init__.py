@@ -3,9 +3,9 @@
 General layout (a module imports only from groups to its left; tests/test_layers.py guards it):
 
     errors clock headers message limits timespec loops speed exposition metrics
-    | disk mounts layout frame record columns manifest directory segment writer journal
+    | disk mounts layout frame record columns manifest directory segment writer appender journal
     | tail quarantine window slot owner ledger cut deal tidy
-    | published snapshot stats index finder reader ready head batch housekeeper
+    | published snapshot stats index frames finder reader ready head batch housekeeper
     | ids settlement wheel keeper
     | verify repair transfer
 """

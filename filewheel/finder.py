@@ -22,6 +22,7 @@ from filewheel.directory import Directory
 from filewheel.disk import ForeignFile
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import HEADER_BYTES, SMALL_BLOCK, Frame, scan
+from filewheel.frames import Frames, Place
 from filewheel.index import FileIndex, Hits, Run, ids_of, puts_in, within
 from filewheel.manifest import Manifest, Position, read_manifest
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
@@ -33,15 +34,13 @@ IDS_MAX = 1 << 18
 """How many ids are held in memory: at about 120 bytes each, 30 MiB."""
 RUNS_MAX = 1 << 15
 """How many runs of lap and slot files are known by their range."""
-RECENT_BYTES = 8 << 20
-"""How much of the frames is kept of which puts were read last."""
 _FEW = 8
 _LOAD_EACH = 8
 _TRIES = 20
 _NOWHERE = Position(0, 0, 0)
 
-Places = dict[bytes, tuple[str, int]]
-"""For each id its file, and where the frame starts that holds its put."""
+Places = dict[bytes, Place]
+"""For each id where its put is."""
 T = TypeVar("T")
 
 
@@ -60,8 +59,7 @@ class Finder:
             self._forget()
 
     def _forget(self) -> None:
-        self._checkpoint: tuple[int, int, int] | None = None
-        """The identity of the checkpoint that `_manifest` was read from."""
+        self._frames = Frames(self._dir)
         self._manifest = Manifest()
         self._unmatched: frozenset[bytes] = frozenset()
         self._listing: list[str] = []
@@ -74,8 +72,6 @@ class Finder:
         self._ids = 0
         self._runs = 0
         """How many runs of lap and slot files are known."""
-        self._recent: dict[tuple[str, int], Frame] = {}
-        """The frames that puts were read from last."""
         self._turns = 0
 
     # -- asking ----------------------------------------------------------------------------------------------
@@ -105,7 +101,7 @@ class Finder:
                     try:
                         self._follow_journals(wanted, handles)
                         # A deal that was committed meanwhile has moved messages to where this look would not find them.
-                        if self._disk.identity(layout.CHECKPOINT) == self._checkpoint:
+                        if self._frames.are_current():
                             return answer(self._places(wanted, handles), handles)
                     except FileNotFoundError:
                         pass  # what was covered, or finished, was removed: there is a newer checkpoint
@@ -128,11 +124,10 @@ class Finder:
         # The one before keeps its inode as checkpoint.old, so the same identity comes again after three deals at the
         # earliest, all within one tick of the file system's clock.
         identity = self._disk.identity(layout.CHECKPOINT)
-        if identity is not None and identity == self._checkpoint:
+        if identity is not None and identity == self._frames.checkpoint:
             return
-        self._checkpoint = None
+        self._frames = Frames(self._dir)
         manifest = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
-        self._recent.clear()
         if manifest.deal != self._manifest.deal + 1:
             # From one deal to the next a file grows or goes. Over several it may have gone and come again.
             for file in list(self._files.values()):
@@ -141,7 +136,7 @@ class Finder:
             file.is_blank = False
         self._manifest = manifest
         self._unmatched = frozenset(manifest.unmatched)
-        self._checkpoint = identity
+        self._frames.checkpoint = identity
 
     def _drop(self, files: dict[str, FileIndex], file: FileIndex) -> None:
         """Forget a file."""
@@ -283,7 +278,7 @@ class Finder:
 
     def _search_frames(self, run: Run, ids: list[bytes], places: Places, dropped: set[bytes], handles: Handles) -> None:
         """Look for ids in a run's frames, and keep nothing."""
-        for frame in self._frames(run, handles, lo=ids[0], hi=id_after(ids[-1])):
+        for frame in self._frames.of(run, handles, lo=ids[0], hi=id_after(ids[-1])):
             among = within(ids, frame.first, frame.last)
             if not among or (len(among) <= _FEW and not any(i in frame.body for i in among)):
                 continue
@@ -296,7 +291,7 @@ class Finder:
 
     def _load(self, run: Run, handles: Handles) -> None:
         """Learn a run's ids; let go of others when there are too many."""
-        frames = list(self._frames(run, handles))
+        frames = list(self._frames.of(run, handles))
         run.puts = {}
         self._hold(run)
         for frame in frames:
@@ -354,7 +349,7 @@ class Finder:
         return file
 
     def _list_frames(self, file: FileIndex, length: int, handles: Handles) -> FileIndex:
-        fd = self._open(file.name, handles)
+        fd = self._frames.fd_of(file.name, handles)
         if fd is None:
             return FileIndex(file.name, run_bytes=FRAME_BYTES)
         begun, end = file.pos, min(length, self._disk.size(fd))
@@ -368,36 +363,16 @@ class Finder:
         file.pos = length
         return file
 
-    def _open(self, name: str, handles: Handles) -> int | None:
-        """Open a file; None when it has gone though the checkpoint is the same: by hand."""
-        try:
-            return handles.get(name)
-        except FileNotFoundError:
-            if self._disk.identity(layout.CHECKPOINT) != self._checkpoint:
-                raise
-            return None
-
-    def _frames(
-        self, run: Run, handles: Handles, *, lo: bytes | None = None, hi: bytes | None = None
-    ) -> Iterator[Frame]:
-        """Yield a run's frames, those that verify."""
-        fd = self._open(run.name, handles)
-        if fd is not None:
-            end = min(run.end, self._disk.size(fd))
-            for item in scan(self._disk, fd, run.offset, end, self._dir.seed(run.name), lo=lo, hi=hi):
-                if isinstance(item, Frame):
-                    yield item
-
     # -- puts ------------------------------------------------------------------------------------------------
 
     def _read_puts(self, places: Places, handles: Handles) -> dict[bytes, bytes]:
         """Read the puts of ids that are pending."""
-        by_frame: dict[tuple[str, int], list[bytes]] = {}
+        by_frame: dict[Place, list[bytes]] = {}
         for id_, place in places.items():
             by_frame.setdefault(place, []).append(id_)
         found: dict[bytes, bytes] = {}
         for place, ids in by_frame.items():
-            frame = self._frame_at(place, handles)
+            frame = self._frames.at(place, handles)
             if frame is not None:
                 found |= puts_in(frame, ids)
         if len(found) < len(places):
@@ -405,24 +380,3 @@ class Finder:
             with Snapshot(self._dir) as snapshot:
                 found |= snapshot.find(i for i in places if i not in found)
         return found
-
-    def _frame_at(self, place: tuple[str, int], handles: Handles) -> Frame | None:
-        """Return a frame, verified; those read last are kept. None when it cannot be read any more."""
-        frame = self._recent.pop(place, None)
-        if frame is None:
-            frame = self._read_frame(*place, handles)
-            if frame is None or len(frame.body) > RECENT_BYTES:
-                return frame
-        self._recent[place] = frame
-        while sum(len(f.body) for f in self._recent.values()) > RECENT_BYTES:
-            del self._recent[next(iter(self._recent))]
-        return frame
-
-    def _read_frame(self, name: str, offset: int, handles: Handles) -> Frame | None:
-        fd = self._open(name, handles)
-        if fd is None:
-            return None
-        size = self._disk.size(fd)
-        items = scan(self._disk, fd, offset, size, self._dir.seed(name), resync=False, block_bytes=SMALL_BLOCK)
-        item = next(iter(items), None)
-        return item if isinstance(item, Frame) else None

@@ -1,109 +1,36 @@
-"""A writer's own journal: where every enqueue, cancel and acknowledgement becomes durable.
+"""A writer's own journal: every enqueue, cancel and acknowledgement is a record in one of its frames.
 
-Each open handle is a writer of its own, with a random name and segment files that nobody else ever writes, so
-committing takes no shared lock: one pwrite of a frame, one fdatasync that all waiting threads share (group commit).
-A writer that commits again and again writes zeros ahead, because a flush into space that was written before costs
-one device flush and a growing file two. The order of calls is the protocol's (docs/adr/0002-the-protocol.md, rules
-E1-E5, O1-O3); the comments name the rule.
+Here messages get their ids and become frames; how these become durable is the appender's. What must not be left half
+done by a crash is one frame (rule E3 of docs/adr/0002-the-protocol.md). A single put is what most producers do all day,
+so it takes the short way: one look at the segment, one frame, and none of the calls between.
 
-Invariants: frames are numbered without a gap over all segments of a writer; a segment is never opened for appending
-again; the kernel lock of the segment in use is held, so a free lock means that nothing more will come.
+Invariant: an id is given out once, with the lock held, by the writer whose name is in it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import secrets
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from filewheel.appender import Appender
 from filewheel.columns import Run, runs_of
-from filewheel.directory import Directory, Sync
-from filewheel.errors import Closed, DiskError, FilewheelError, Poisoned, TooLarge, partly_done
-from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
-from filewheel.manifest import Position
-from filewheel.message import ID_END, ID_MIN, MessageId
+from filewheel.directory import Sync
+from filewheel.errors import DiskError, partly_done
+from filewheel.message import MessageId
 from filewheel.record import ID, PUT_PREFIX
-from filewheel.segment import Segment
 from filewheel.speed import pack_drops, pack_puts, put_frame
-from filewheel.writer import SEQ_END, Entropy, Writer
+from filewheel.writer import SEQ_END
 
-SEGMENT_BYTES = 32 << 20
 BATCH_BYTES = 8 << 20
-FILL_BYTES = 1 << 20
 _ONE_BYTES = 256  # what a frame with one put has at most beside its payload and tail
-_FILL_AFTER_COMMITS = 2
 _TURNS = 20
 
 
-class Journal:
-    """One writer. Thread-safe. Opens its first segment with its first record."""
+class Journal(Appender):
+    """One writer of messages. Thread-safe. Opens its first segment with its first record."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        *,
-        entropy: Entropy = secrets.token_bytes,
-        segment_bytes: int = SEGMENT_BYTES,
-        fill_bytes: int = FILL_BYTES,
-    ) -> None:
-        self._dir = directory
-        self._entropy = entropy
-        self._segment_bytes = segment_bytes
-        self._fill_bytes = fill_bytes
-        self.lock = threading.RLock()
-        self._settled = threading.Condition(self.lock)
-        self._flushing = False
-        self._broken: FilewheelError | None = None
-        self._untold: FilewheelError | None = None
-        """What the flushing thread met, and no caller has been told."""
-        self._flusher: threading.Thread | None = None
-        self._interval_s = 0.0
-        self._closed = False
-        self._putting = False
-        """A thread is inside of `put`."""
-        self._free_to = 0
-        """Up to here the segment takes frames of single puts without another look (`_ready`)."""
-        # Frames over the life of this handle, whatever writer they belong to: what waiters wait for.
-        self._written = 0
-        self._durable = 0
-        self.on_segment_end: Callable[[str, Position, bool], None] | None = None
-        """Told (writer, where its segment ends, whether the writer ends too), with the lock held."""
-        self.on_flush: Callable[[int], None] | None = None
-        """Told the microseconds of each flush, perhaps with the lock held. It must not raise, nor use this journal."""
-        self._renew()
-
-    def _renew(self) -> None:
-        """Become a new writer: a fresh name, a fresh sequence, no segment yet."""
-        self._ids = Writer(self._entropy)
-        self._segment: Segment | None = None
-        self._first = self._written
-        self._commits = 0
-        self._free_to = 0
-
-    @property
-    def writer(self) -> str:
-        """The name that this writer has now."""
-        return self._ids.name
-
-    @property
-    def position(self) -> Position:
-        """Where this writer stands; segment 0 before its first."""
-        segment = self._segment
-        return Position(0, 0, 0) if segment is None else Position(segment.n, segment.offset, self.number)
-
-    @property
-    def number(self) -> int:
-        """The number of the last frame written; the first frame of a writer has number 1."""
-        return self._written - self._first
-
-    @property
-    def synced(self) -> int:
-        """The number of the last frame known to be durable; 0 when none is."""
-        return max(0, self._durable - self._first)
-
-    # -- what callers do -----------------------------------------------------------------------------------
+    _putting = False
+    """A thread is inside of `put`."""
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""
@@ -220,253 +147,3 @@ class Journal:
             if not self._ids.has(1):
                 self._ready(0)
             return self._ids.id_at(due_us, self._ids.take(1))
-
-    def flush(self) -> None:
-        """Make everything written so far durable."""
-        with self.lock:
-            self._check()
-            ticket = self._written
-        self._flush_to(ticket)
-
-    def close(self) -> None:
-        """Flush, seal and unlock the segment. What was written stays.
-
-        Raises Poisoned when a flush failed, now or in the flushing thread, that nobody has been told of.
-        """
-        with self.lock:
-            while self._flushing:
-                self._settled.wait()
-            if self._closed:
-                return
-            try:
-                if self._broken is None:
-                    self._flush_held()
-            finally:
-                self._let_go(seal_it=self._broken is None)
-                self._closed = True
-                self._free_to = 0
-                self._settled.notify_all()
-        if self._flusher is not None and self._flusher is not threading.current_thread():
-            self._flusher.join(timeout=5)
-        if self._untold is not None:
-            raise self._untold
-
-    def rotate(self) -> None:
-        """Go on in a new segment, so that the present one can be covered and removed."""
-        with self.lock:
-            while self._flushing:
-                self._settled.wait()
-            self._check()
-            if self._segment is not None and self._segment.offset:
-                self._next_segment()
-
-    # -- segments ------------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self._broken is not None:
-            self._untold = None
-            raise self._broken
-        if self._closed:
-            raise Closed("the journal is closed", path=self._dir.path)
-
-    def _ready(self, body_bytes: int, *, ids: int = 1) -> Segment:
-        """Return a segment with room for a frame with a body of this size.
-
-        May wait, and let other threads in; when it returns, the frame can be written without waiting.
-        """
-        if body_bytes > BODY_BYTES_MAX:
-            raise TooLarge(f"{body_bytes} bytes in one commit; the limit is {BODY_BYTES_MAX}")
-        size = HEADER_BYTES + body_bytes + 8
-        while True:
-            self._check()
-            segment = self._segment
-            if segment is None and self._ids.has(ids):
-                try:
-                    self._segment = segment = Segment(self._dir, self.writer, 1)
-                except BaseException:
-                    # A keeper that saw the name come and go takes this writer for ended.
-                    self._renew()
-                    raise
-                self._free_to = 0
-                return segment
-            if segment is None or segment.failed or not self._ids.has(ids):
-                act = self._retire
-            elif segment.offset and segment.offset + size > self._segment_bytes:
-                act = self._next_segment
-            elif (
-                self._commits >= _FILL_AFTER_COMMITS
-                and segment.offset + size > segment.filled
-                and size <= self._fill_bytes  # a larger frame pays for its own growth
-            ):
-                act = self._fill
-            else:
-                fills = self._commits >= _FILL_AFTER_COMMITS and self._fill_bytes
-                self._free_to = segment.filled if fills else self._segment_bytes
-                return segment
-            if self._flushing:
-                # Its descriptor must not be closed, and its error not be taken, under a flush.
-                self._settled.wait()
-            else:
-                act()
-
-    def _next_segment(self) -> None:
-        self._free_to = 0
-        self._flush_held()  # O1: before anyone can be released by a flush of the next segment
-        old = self._segment
-        assert old is not None
-        self._seal(old)
-        end = self.position
-        try:
-            self._segment = Segment(self._dir, self.writer, old.n + 1)
-        except BaseException:
-            # O2: a live writer holds a locked segment. Without a next one, this writer has ended.
-            old.release()
-            self._segment_ended(end, last=True)
-            self._renew()
-            raise
-        old.release()
-        self._segment_ended(end, last=False)
-
-    def _segment_ended(self, end: Position, *, last: bool) -> None:
-        if self.on_segment_end is not None:
-            self.on_segment_end(self.writer, end, last)
-
-    def _retire(self) -> None:
-        """End this writer and become another: after a write that failed, or when its sequence is used up."""
-        if self._segment is not None:
-            self._flush_held()
-            end = self.position
-            self._let_go(seal_it=False)
-            self._segment_ended(end, last=True)
-        self._renew()
-
-    def _let_go(self, *, seal_it: bool) -> None:
-        self._free_to = 0
-        segment, self._segment = self._segment, None
-        if segment is None:
-            return
-        if seal_it:
-            self._segment = segment
-            self._seal(segment)
-            self._segment = None
-        segment.release()
-
-    def _seal(self, segment: Segment) -> None:
-        """End a segment that was flushed with an empty frame: "all before me was durable".
-
-        What is missing before it later on was damaged. It repeats the last frame's number, so that it may itself
-        be missing: it is not flushed.
-        """
-        if segment.offset and not segment.failed and self._durable == self._written:
-            with contextlib.suppress(FilewheelError):
-                segment.append(self._sealed(segment, b"", self.number, 0, 0, ID_END, ID_MIN))
-
-    # -- writing -------------------------------------------------------------------------------------------
-
-    def _write(self, segment: Segment, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        segment.append(self._sealed(segment, body, self.number + 1, puts, drops, first, last))
-        self._written += 1
-
-    def _sealed(
-        self, segment: Segment, body: bytes, number: int, puts: int, drops: int, first: bytes, last: bytes
-    ) -> bytes:
-        return seal(
-            body, seed=segment.seed, offset=segment.offset, number=number, synced=self.synced,
-            puts=puts, drops=drops, first=first, last=last,
-        )  # fmt: skip
-
-    def _fill(self) -> None:
-        assert self._segment is not None
-        if self._segment.fill(self._fill_bytes, self._segment_bytes):
-            self._flush_held(force=True)
-        else:
-            self._fill_bytes = 0  # no room to be generous: this handle just appends from now on
-
-    # -- flushing ------------------------------------------------------------------------------------------
-
-    def _settle(self, ticket: int, sync: Sync) -> None:
-        """Return when the frame with this ticket is as durable as `sync` asks."""
-        if sync == "always":
-            self._flush_to(ticket)
-        elif sync != "never":
-            self._flush_later(float(sync))
-
-    def _flush_to(self, ticket: int) -> None:
-        with self.lock:
-            while True:
-                if self._durable >= ticket:
-                    return
-                if self._broken is not None:
-                    raise self._broken
-                if not self._flushing:
-                    break
-                self._settled.wait()
-            self._flushing = True
-            target = self._written
-            segment = self._segment
-        failed: OSError | None = None
-        done = False
-        try:
-            if segment is not None:
-                segment.flush(self.on_flush)
-            done = True
-        except OSError as exc:
-            failed = exc
-        finally:
-            # Also when an interrupt (Ctrl-C) got out of the flush: others must not wait for it for ever.
-            with self.lock:
-                self._flushing = False
-                self._settled.notify_all()
-                if failed is not None:
-                    self._poison(failed)
-                if done:
-                    self._durable = target
-                    self._commits += 1
-                    if self._commits == _FILL_AFTER_COMMITS:
-                        self._free_to = 0
-
-    def _flush_held(self, *, force: bool = False) -> None:
-        """Flush with the lock held and no other flush in progress."""
-        self._check()
-        if self._durable < self._written or force:
-            try:
-                if self._segment is not None:
-                    self._segment.flush(self.on_flush)
-            except OSError as exc:
-                self._poison(exc)
-            self._durable = self._written
-            self._settled.notify_all()
-
-    def _poison(self, exc: OSError) -> None:
-        self._free_to = 0
-        place = self._segment.place if self._segment is not None else self._dir.path
-        # Never flushed again: after an error the kernel may drop the pages and report success.
-        self._broken = Poisoned(
-            f"a flush failed ({exc.strerror or exc}); what was not confirmed may or may not be there",
-            path=place,
-            hint="close this handle, look at the kernel log, open it again",
-        )
-        self._settled.notify_all()
-        raise self._broken from exc
-
-    def _flush_later(self, interval_s: float) -> None:
-        """Start the thread that flushes every `interval_s`, or change its pace."""
-        if self._flusher is not None and self._interval_s == interval_s:
-            return
-        with self.lock:
-            self._interval_s = interval_s
-            if self._flusher is None:
-                self._flusher = threading.Thread(target=self._flush_loop, name="filewheel-flush", daemon=True)
-                self._flusher.start()
-
-    def _flush_loop(self) -> None:
-        while True:
-            with self.lock:
-                self._settled.wait(self._interval_s)
-                if self._closed or self._broken is not None:
-                    return
-            try:
-                self.flush()
-            except FilewheelError as exc:
-                self._untold = exc
-                return  # the next call raises it, be it `close`

@@ -13,10 +13,13 @@ import pytest
 from filewheel import Damaged, Keeper, Locked, Wheel
 from filewheel.deal import Deal
 from filewheel.directory import open_directory
+from filewheel.disk import OsDisk
+from filewheel.journal import Journal
+from filewheel.record import pack_tail
 from filewheel.repair import plan, repair
 from filewheel.verify import verify
 from tests.conftest import assert_whole
-from tests.support import FakeClock
+from tests.support import START_US, FakeClock
 
 pytestmark = pytest.mark.damages
 
@@ -117,6 +120,49 @@ def test_a_torn_tail_of_a_journal_is_no_damage(wheel_dir: Path) -> None:
     assert "never completed" in report.findings[0].what
     assert fire_all(wheel_dir, clock) == {b"%d" % i for i in range(9)}
     assert_whole(wheel_dir)
+
+
+class MissingNames(OsDisk):
+    """A disk whose first listings of the journals miss files that are there, as one beside a writer may."""
+
+    def __init__(self, path: str, *missing: set[int]) -> None:
+        super().__init__(path)
+        self.missing = list(missing)
+        """For each listing still to come, the segments that it leaves out."""
+
+    def listdir(self, name: str) -> list[str]:
+        found = super().listdir(name)
+        left_out = self.missing.pop(0) if name == "journal" and self.missing else set()
+        return [last for last in found if int(last[9:15]) not in left_out] if left_out else found
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        pytest.param([{2}], id="one before the last"),
+        pytest.param([{3, 4}, {3}], id="one made since, before another made since"),
+    ],
+)
+def test_a_segment_that_a_listing_beside_its_writer_misses_is_no_damage(
+    wheel_dir: Path, missing: list[set[int]]
+) -> None:
+    journal = Journal(open_directory(wheel_dir, write=True))  # a wheel's would be tidied away
+    for i in range(4):
+        journal.rotate()
+        journal.put(START_US, START_US, pack_tail("", None), b"%d" % i)
+    disks: list[MissingNames] = []
+
+    def disk(path: str) -> MissingNames:
+        disks.append(MissingNames(path, *missing))
+        return disks[-1]
+
+    assert not verify(open_directory(wheel_dir, write=False, disk=disk)).damage
+    assert not disks[-1].missing
+    # One that has gone for good is.
+    (second,) = files(wheel_dir, "journal/*-000002.log")
+    second.unlink()
+    assert "cannot be read" in verify(open_directory(wheel_dir, write=False)).damage[0].what
+    journal.close()
 
 
 def test_every_truncation_of_a_journal_keeps_the_frames_before_it(wheel_dir: Path) -> None:

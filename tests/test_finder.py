@@ -543,7 +543,7 @@ def test_a_put_of_which_the_frame_was_damaged_since_is_taken_from_elsewhere(
     wheel.add([message])
     for _ in range(3):
         assert look(finder, [id_]) == [b"x"]
-    finder._recent.clear()
+    finder._frames._recent.clear()
     (lap,) = (wheel_dir / "laps").glob("*.lap")
     data = bytearray(lap.read_bytes())
     data[80] ^= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -202,6 +203,24 @@ def test_what_was_enqueued_before_a_failed_write_is_durable_when_a_later_call_sa
         wheel.enqueue(b"1", delay=60)
         # The second segment is another writer's: its flush alone would not vouch for the first.
         assert f"fdatasync {first}" in calls
+
+
+def test_a_flusher_that_wakes_just_before_its_handle_is_closed_is_no_error_of_the_close(wheel_dir: Path) -> None:
+    journal = Journal(open_directory(wheel_dir, write=True))
+    flush, awake = journal.flush, threading.Event()
+
+    def flush_too_late() -> None:
+        awake.set()
+        eventually(lambda: journal._closed)
+        flush()
+
+    journal.flush = flush_too_late  # type: ignore[method-assign]
+    journal.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"x", sync=0.001)
+    assert awake.wait(20)
+    journal.close()
+    assert journal._durable == journal._written == 1
+    with Wheel(wheel_dir) as wheel:
+        assert [m.payload for m in wheel.list()] == [b"x"]
 
 
 def test_a_deal_for_which_there_is_no_room_leaves_no_files_behind(wheel_dir: Path) -> None:

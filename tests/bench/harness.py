@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -90,12 +91,19 @@ def run_child(plan: Plan, workload: str, peer: str, directory: Path, number: int
         for path in (directory, home):
             shutil.rmtree(path, ignore_errors=True)
     if child.returncode:
-        return "failed: " + (err.strip().splitlines() or [f"exit {child.returncode}"])[-1]
+        last = (err.strip().splitlines() or [f"exit {child.returncode}"])[-1]
+        return "failed: " + placeless(last, directory, home)
     try:
         said = json.loads(out.splitlines()[-1])
     except (IndexError, ValueError):
-        return f"failed: it said {out[-100:]!r}"
-    return str(said["missing"]) if "missing" in said else [Metric(**m) for m in said["metrics"]]
+        return "failed: it said " + repr(placeless(out, directory, home)[-100:])
+    return placeless(said["missing"], directory, home) if "missing" in said else [Metric(**m) for m in said["metrics"]]
+
+
+def placeless(text: str, directory: Path, home: str) -> str:
+    """Return what a cell said without the places where it ran: nobody else has them, and they are others each time."""
+    text = re.sub(re.escape(str(directory)) + r"(/[\w.-]*\w)?", "the store", text)
+    return text.replace(home, "its own directory")
 
 
 def end_group(child: subprocess.Popen[str]) -> None:

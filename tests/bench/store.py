@@ -2,12 +2,14 @@
 
 A `Store` is one peer in one directory, with the processes that work for it; a `Session` is one connection to it, for
 one thread. A peer that has no such thing (a cancel, a second process) says so with `Missing`, and its cell is left
-blank with the reason.
+blank with the reason. Every peer has an enqueue and a session: one without cannot be made.
 """
+# ruff: noqa: B027 (what is empty here, a peer may need and most do not)
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ class Missing(Exception):
     """This peer cannot do that, or this machine lacks the peer."""
 
 
-class Session:
+class Session(ABC):
     """One connection. Whatever it returns from an enqueue is as durable as the store's setting says."""
 
     poll_s = 0.01
@@ -34,9 +36,9 @@ class Session:
         """The time, for what is due; a session may live in the future."""
         return time.time_ns() // 1000 + self.ahead_us
 
+    @abstractmethod
     def enqueue(self, payload: bytes, due_us: Due) -> Any:
         """Enqueue one message; return what `cancel` takes."""
-        raise NotImplementedError
 
     def enqueue_many(self, payloads: Sequence[bytes], dues_us: Sequence[Due]) -> Sequence[Any]:
         """Enqueue a batch, in the cheapest way this peer has; durable as a whole on return."""
@@ -56,7 +58,7 @@ class Session:
 
     def ack(self, batch: Any) -> None:
         """Finish a batch."""
-        raise NotImplementedError
+        raise Missing("nothing fires")
 
     def dues_us(self, batch: Any) -> list[Due]:
         """Return when the messages of a batch were due."""
@@ -83,7 +85,7 @@ class Session:
         """Let go."""
 
 
-class Store:
+class Store(ABC):
     """One peer in one directory."""
 
     threads = True
@@ -105,9 +107,9 @@ class Store:
     def stop(self) -> None:
         """Stop what works for it. The directory stays."""
 
+    @abstractmethod
     def session(self, ahead_us: int = 0) -> Session:
         """Connect; also from a process that did not start the store."""
-        raise NotImplementedError
 
     def settle(self, session: Session) -> None:
         """Return when the work is done that an enqueue leaves for later."""

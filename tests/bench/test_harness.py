@@ -9,13 +9,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bench.harness import Plan, end_group, run_child, run_plan
 from tests.bench.place import place
 from tests.bench.result import Run, load_run
-from tests.bench.store import Missing
+from tests.bench.store import Missing, Session, Store
+from tests.bench.stores import BY_KEY
 from tests.bench.table import tables
 from tests.bench.workloads import BY_NAME
 from tests.support import REPO
@@ -65,6 +67,21 @@ def test_a_server_that_is_not_installed_is_missing(tmp_path: Path, monkeypatch: 
     assert found == "beanstalkd is not installed"
 
 
+@pytest.mark.parametrize(("kind", "lacks"), [(Store, "session"), (Session, "enqueue")])
+def test_a_peer_that_lacks_what_every_peer_has_cannot_be_made(kind: type, lacks: str) -> None:
+    peer = type("Peer", (kind,), {})
+    with pytest.raises(TypeError, match=f"abstract method '?{lacks}"):
+        peer()
+
+
+def test_a_peer_that_only_enqueues_says_that_nothing_fires(tmp_path: Path) -> None:
+    session = BY_KEY["bare"].store(tmp_path).session()
+    for ask in (lambda: session.claim(1), lambda: session.ack([])):
+        with pytest.raises(Missing, match="nothing fires"):
+            ask()
+    session.close()
+
+
 def test_a_cell_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     run = Run({})
     (tmp_path / "work").mkdir()
@@ -74,6 +91,23 @@ def test_a_cell_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None
     run_plan(plan("one", peers=["bare", "sqlite"]), "plain", tmp_path, run, lambda line: None)
     assert run.at("plain", "one", "bare").metrics["rate"]
     assert "failed: it broke" in tables(run)
+
+
+@pytest.mark.parametrize("how", ["an error", "missing"])
+def test_what_a_cell_says_does_not_name_the_place_where_it_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    # In place of a cell's process: one that fails in its store, or lacks something there.
+    saying = "import json, sys; where = json.loads(sys.argv[-1])['directory'] + '/jobs.wheel: the journal is closed';"
+    end = {"an error": "raise OSError(where)", "missing": "print(json.dumps({'missing': where}))"}[how]
+    popen = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[str]:
+        return popen([sys.executable, "-c", saying + end, command[-1]], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    found = run_child(plan("one"), "one", "bare", tmp_path / "cell", 0)
+    assert found == {"an error": "failed: OSError: ", "missing": ""}[how] + "the store: the journal is closed"
 
 
 def test_what_a_cell_started_ends_with_it() -> None:

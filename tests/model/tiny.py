@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import filewheel.appender
 import filewheel.deal
 import filewheel.finder
 import filewheel.housekeeper
 import filewheel.index
-import filewheel.journal
 import filewheel.ledger
 import filewheel.slot
 import filewheel.tidy
@@ -47,7 +47,7 @@ def tiny(
     patch(filewheel.index, "RUN_RECORDS", 3)
     patch(filewheel.finder, "IDS_MAX", 12)
     patch(filewheel.finder, "_FEW", 1)
-    for module in (filewheel.finder, filewheel.journal, filewheel.ledger, filewheel.wheel):
+    for module in (filewheel.appender, filewheel.finder, filewheel.ledger, filewheel.wheel):
         patch(module, "threading", ModelThreading)
     try:
         yield
