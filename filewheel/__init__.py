@@ -6,9 +6,11 @@ General layout (a module imports only from groups to its left; tests/test_layers
     | disk mounts layout frame record columns manifest directory segment writer journal
     | tail quarantine window slot owner ledger cut deal tidy
     | snapshot stats index finder reader ready head batch housekeeper
-    | ids wheel keeper
+    | ids wheel keeper | worker joint aiokeeper aio
     | verify repair transfer
 """
+
+import typing as _typing
 
 from filewheel._version import __version__
 from filewheel.batch import Batch
@@ -26,6 +28,7 @@ from filewheel.errors import (
     NotClaimed,
     NotFound,
     NoWheel,
+    OtherLoop,
     Poisoned,
     ReadOnly,
     TooLarge,
@@ -39,7 +42,13 @@ from filewheel.message import Message, MessageId
 from filewheel.stats import Histogram, Stats
 from filewheel.wheel import Wheel
 
+if _typing.TYPE_CHECKING:
+    from filewheel.aio import AsyncWheel
+    from filewheel.aiokeeper import AsyncKeeper
+
 __all__ = [
+    "AsyncKeeper",
+    "AsyncWheel",
     "BadArgument",
     "Batch",
     "Closed",
@@ -58,6 +67,7 @@ __all__ = [
     "NoWheel",
     "NotClaimed",
     "NotFound",
+    "OtherLoop",
     "Poisoned",
     "ReadOnly",
     "Stats",
@@ -69,3 +79,13 @@ __all__ = [
     "WheelFull",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # asyncio takes a while to import: only whoever uses it does.
+    if name in ("AsyncKeeper", "AsyncWheel"):
+        from filewheel import aio, aiokeeper
+
+        globals().update(AsyncWheel=aio.AsyncWheel, AsyncKeeper=aiokeeper.AsyncKeeper)
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
