@@ -7,10 +7,12 @@ General layout (a module imports only from groups to its left; tests/test_layers
     | tail quarantine window slot owner ledger cut deal tidy
     | published snapshot stats index frames finder reader ready head batch housekeeper
     | ids settlement wheel keeper
+    | worker joint aiokeeper aio
     | verify repair transfer
 """
 
 import logging as _logging
+import typing as _typing
 
 from filewheel._version import __version__
 from filewheel.batch import Batch
@@ -28,6 +30,7 @@ from filewheel.errors import (
     NotClaimed,
     NotFound,
     NoWheel,
+    OtherLoop,
     Poisoned,
     ReadOnly,
     TooLarge,
@@ -42,7 +45,13 @@ from filewheel.settlement import Settlement
 from filewheel.stats import Histogram, Stats
 from filewheel.wheel import Wheel
 
+if _typing.TYPE_CHECKING:
+    from filewheel.aio import AsyncWheel
+    from filewheel.aiokeeper import AsyncKeeper
+
 __all__ = [
+    "AsyncKeeper",
+    "AsyncWheel",
     "BadArgument",
     "Batch",
     "Closed",
@@ -61,6 +70,7 @@ __all__ = [
     "NoWheel",
     "NotClaimed",
     "NotFound",
+    "OtherLoop",
     "Poisoned",
     "ReadOnly",
     "Settlement",
@@ -76,3 +86,19 @@ __all__ = [
 
 # Who does not ask for logs gets none; the command line, and any application, adds a handler of its own.
 _logging.getLogger("filewheel").addHandler(_logging.NullHandler())
+
+
+# What takes a while to import (asyncio, multiprocessing), by the module that has it: only whoever uses it waits.
+_LATER = {
+    "AsyncKeeper": "filewheel.aiokeeper",
+    "AsyncWheel": "filewheel.aio",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        from importlib import import_module
+
+        globals()[name] = found = getattr(import_module(_LATER[name]), name)
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

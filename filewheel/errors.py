@@ -16,6 +16,7 @@
     ├── Poisoned                             a flush failed earlier; this handle is finished
     ├── Closed                               used after close
     ├── Forked                               used in a child of the process that opened it
+    ├── OtherLoop                            used in another event loop than the one that opened it
     ├── NotFound                             no pending message has this id
     └── NotClaimed                           acknowledged or put back without being claimed
 
@@ -154,6 +155,12 @@ class Forked(FilewheelError):
     """The handle was opened by a parent process."""
 
     kind = "forked"
+
+
+class OtherLoop(FilewheelError):
+    """The handle was opened in another event loop."""
+
+    kind = "other-loop"
 
 
 class NotFound(FilewheelError):

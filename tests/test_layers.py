@@ -71,7 +71,7 @@ def test_only_disk_makes_system_calls_on_files() -> None:
     for path in modules():
         if path.stem not in allowed:
             assert not calls.search(path.read_text()), path.name
-            assert not re.search(r"(?<![\w.])open\(", path.read_text()), path.name
+            assert not re.search(r"(?<![\w.])(?<!def )open\(", path.read_text()), path.name
 
 
 def test_only_clock_reads_the_time() -> None:

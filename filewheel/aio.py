@@ -1,0 +1,436 @@
+"""The wheel for asyncio: enqueue, look and fire without holding up the event loop, or a thread for each message.
+
+Everything that writes goes through one thread. Messages that tasks enqueue at the same time are gathered in the loop
+and given to it as one batch: one frame, one flush, and one call back into the loop for all of them. While it is busy,
+the next batch gathers. Whatever only reads has a thread of its own, made when it is first needed: a look at a large
+backlog takes long, and an enqueue must not wait for it.
+
+A cancelled task: a message that still gathers is withdrawn; one that the thread was given is enqueued, and its id is
+dropped. Which of them it was is not told, so whoever cancels and tries again may enqueue twice.
+Invariant: no call here touches the disk in the thread of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import warnings
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from filewheel.aiokeeper import AsyncKeeper, Due
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.columns import At, Delay, Headers
+from filewheel.directory import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, DiskFactory, Sync
+from filewheel.disk import OsDisk
+from filewheel.errors import BadArgument, Closed
+from filewheel.ids import Ids
+from filewheel.joint import JointWheel, Put, error_like
+from filewheel.keeper import READY_BUDGET
+from filewheel.message import Message, MessageId
+from filewheel.stats import Stats
+from filewheel.window import Budget
+from filewheel.worker import Worker, close_each, fail, resolve, tell
+from filewheel.writer import Entropy
+
+T = TypeVar("T")
+Waiting = tuple[asyncio.Future[MessageId], Put]
+
+WAITING_MAX = 16_384
+_LIST_AT_ONCE = 256
+
+
+class AsyncWheel:
+    """A wheel to use from an event loop: the one that opened it. Any number of tasks, and of processes, at once.
+
+    Use it in an `async with`, or call `open` and `close`. `waiting_max` bounds the messages that gather or are being
+    written: who enqueues more waits for room. The other options are Wheel's.
+    """
+
+    _wheel: JointWheel | None = None
+    _writer: Worker | None = None
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sync: Sync | None = None,
+        force: bool = False,
+        waiting_max: int = WAITING_MAX,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> None:
+        """Prepare the wheel at `path`; nothing is touched before it is opened.
+
+        Raises BadArgument when `waiting_max` is less than 1.
+        """
+        if waiting_max < 1:
+            raise BadArgument(f"waiting_max is at least 1, not {waiting_max}")
+        self._path = os.fspath(path)
+        self._make: Callable[[], JointWheel] = partial(
+            JointWheel, self._path, sync=sync, force=force, clock=clock, disk=disk, entropy=entropy
+        )
+        self._make_keeper = partial(AsyncKeeper, self._path, force=force, clock=clock, disk=disk, entropy=entropy)
+        self._life = asyncio.Lock()
+        self._reader: Worker | None = None
+        self._keeper: AsyncKeeper | None = None
+        self._lists: set[Iterator[Message]] = set()
+        self._gathering: list[Waiting] = []
+        self._busy = False
+        """A batch is being written, or is about to be handed over."""
+        self._room = waiting_max
+        self._line: deque[asyncio.Future[None]] = deque()
+        """Those who wait for room, in order. There is a line only while there is no room."""
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        slots: int = SLOTS_DEFAULT,
+        sync: Sync = "always",
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
+        exist_ok: bool = False,
+        force: bool = False,
+        waiting_max: int = WAITING_MAX,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> Self:
+        """Prepare a wheel that is made at `path` when it is opened; the options are those of Wheel.create.
+
+        Opening raises WheelExists when something is there already, unless it is a wheel and `exist_ok`.
+        """
+        self = cls(path, force=force, waiting_max=waiting_max, clock=clock, disk=disk, entropy=entropy)
+        self._make = partial(
+            JointWheel.create, self._path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max,
+            exist_ok=exist_ok, force=force, clock=clock, disk=disk, entropy=entropy,
+        )  # fmt: skip
+        return self
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncWheel {self._path}{'' if self._wheel is not None else ' (not open)'}>"
+
+    def __del__(self) -> None:
+        writer, wheel = self._writer, self._wheel
+        if writer is not None and wheel is not None and writer.is_running:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+            if self._reader is not None:
+                self._reader.abandon(lambda: None)
+            writer.abandon(wheel.close)
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return self._path
+
+    async def open(self) -> Self:
+        """Open the wheel in its thread; nothing when it is open. Cancelled, it leaves nothing behind.
+
+        Raises what Wheel does; Closed after `close`.
+        """
+        async with self._life:
+            if self._writer is None:
+                writer = Worker("filewheel-aio", self._path)
+                made: list[JointWheel] = []
+                try:
+                    await writer.call(lambda: made.append(self._make()))
+                except BaseException:
+                    await writer.finish(partial(close_each, made))
+                    raise
+                self._wheel, self._writer = made[0], writer
+        self._open()
+        return self
+
+    async def close(self) -> None:
+        """Write what gathers, make everything durable, and end the threads and the keeper. Closing twice is fine.
+
+        Returns when no thread is left, also when it is cancelled. Who waits for room gets Closed.
+        """
+        async with self._life:
+            writer, wheel = self._writer, self._wheel
+            if writer is None or wheel is None or not writer.is_running:
+                return
+            try:
+                if self._keeper is not None:
+                    await self._keeper.close()
+            finally:
+                try:
+                    if self._reader is not None:
+                        await self._reader.finish(self._close_lists)
+                finally:
+                    self._hand_over()
+                    line, self._line = self._line, deque()
+                    for gate in line:
+                        fail(gate, Closed("this wheel was closed; nothing of this call was enqueued", path=self._path))
+                    await writer.finish(wheel.close)
+
+    def _open(self) -> tuple[JointWheel, Worker]:
+        """Return the wheel and the thread that writes."""
+        wheel, writer = self._wheel, self._writer
+        if wheel is None or writer is None:
+            raise Closed("this wheel is not open", path=self._path, hint="async with AsyncWheel(...) as wheel")
+        writer.check()
+        return wheel, writer
+
+    async def _write(self, function: Callable[[JointWheel], T]) -> T:
+        """Have the thread that writes call a function with the wheel."""
+        wheel, writer = self._open()
+        return await writer.call(partial(function, wheel))
+
+    async def _read(self, function: Callable[[JointWheel], T]) -> T:
+        """Have the thread that reads call a function with the wheel."""
+        wheel, _ = self._open()
+        if self._reader is None:
+            self._reader = Worker("filewheel-aio-read", self._path)
+        return await self._reader.call(partial(function, wheel))
+
+    async def flush(self) -> None:
+        """Make durable everything whose enqueue has returned, whatever its `sync` was."""
+        await self._write(lambda w: w.flush())
+
+    # -- enqueue ---------------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        payload: bytes,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        topic: str = "",
+        headers: Headers = None,
+        sync: Sync | None = None,
+        **options: Any,
+    ) -> MessageId:
+        """Enqueue one message and return its id (see Wheel.enqueue); its delay counts from the call.
+
+        Tasks that enqueue at the same time share one commit. A wrong argument is raised at once and fails nobody else.
+        When no room is left, it waits for its turn. Cancelled: withdrawn while it gathers, enqueued once the thread has
+        it. Any other option of Wheel.enqueue is passed on, and makes it a commit of its own.
+
+        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed.
+        """
+        wheel, writer = self._open()
+        put = wheel.check(payload, delay, at, topic, headers, sync)
+        if self._room:
+            self._room -= 1
+        else:
+            await self._wait_for_room(writer)
+        if options:
+            try:
+                return await writer.call(
+                    partial(
+                        wheel.enqueue, payload, delay=delay, at=at, topic=topic, headers=headers, sync=sync, **options
+                    )
+                )
+            finally:
+                self._give_room(1)
+        future: asyncio.Future[MessageId] = writer.loop.create_future()
+        self._gathering.append((future, put))
+        if not self._busy:
+            self._busy = True
+            # Not now: tasks that run in this turn of the loop join.
+            writer.loop.call_soon(self._hand_over)
+        return await future
+
+    async def _wait_for_room(self, writer: Worker) -> None:
+        """Wait in line. On return the room is taken."""
+        gate: asyncio.Future[None] = writer.loop.create_future()
+        self._line.append(gate)
+        try:
+            await gate
+            writer.check()
+        except BaseException:
+            if gate.done() and not gate.cancelled() and gate.exception() is None:
+                self._give_room(1)  # it was given, and is not used
+            raise
+
+    def _give_room(self, count: int) -> None:
+        self._room += count
+        while self._room and self._line:
+            gate = self._line.popleft()
+            if not gate.done():
+                self._room -= 1
+                gate.set_result(None)
+
+    def _hand_over(self) -> None:
+        """Give the thread what has gathered. What was cancelled until now was never there."""
+        batch = [waiting for waiting in self._gathering if not waiting[0].done()]
+        withdrawn = len(self._gathering) - len(batch)
+        self._gathering = []
+        self._busy = bool(batch)
+        if withdrawn:
+            self._give_room(withdrawn)
+        if batch and self._wheel is not None and self._writer is not None:
+            self._writer.post(partial(_commit, self._wheel, batch, self._writer.loop, self._written))
+
+    def _written(self, batch: Sequence[Waiting], results: Sequence[MessageId | BaseException]) -> None:
+        """In the loop again: hand over the next batch first, then answer everyone."""
+        self._hand_over()
+        for (future, _), result in zip(batch, results, strict=True):
+            if isinstance(result, BaseException):
+                fail(future, result)
+            else:
+                resolve(future, result)
+        self._give_room(len(batch))
+
+    async def enqueue_many(
+        self,
+        payloads: Iterable[bytes],
+        *,
+        delay: Delay | Sequence[Delay] | None = None,
+        at: At | Sequence[At] | None = None,
+        topic: str | Sequence[str] = "",
+        headers: Headers | Sequence[Headers] = None,
+        sync: Sync | None = None,
+        **options: Any,
+    ) -> Ids:
+        """Enqueue many messages as one commit and return their ids, in order (see Wheel.enqueue_many)."""
+        bodies = list(payloads)
+        return await self._write(
+            lambda w: w.enqueue_many(
+                bodies, delay=delay, at=at, topic=topic, headers=headers, sync=sync, **options
+            )
+        )  # fmt: skip
+
+    # -- cancel and reschedule -------------------------------------------------------------------------------
+
+    async def cancel(self, id_: MessageId | str | bytes | None = None, **options: Any) -> bool:
+        """Cancel a message; tell whether it was pending under this id (see Wheel.cancel, whose options these are)."""
+        return await self._write(lambda w: w.cancel(*_given(id_), **options))
+
+    async def cancel_many(self, ids: Iterable[MessageId | str | bytes], *, sync: Sync | None = None) -> set[MessageId]:
+        """Cancel messages in one commit; return those that were pending (see Wheel.cancel_many)."""
+        wanted = list(ids)
+        return await self._write(lambda w: w.cancel_many(wanted, sync=sync))
+
+    async def reschedule(
+        self,
+        id_: MessageId | str | bytes | None = None,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        **options: Any,
+    ) -> MessageId:
+        """Move a pending message to another time; return its new id (see Wheel.reschedule, whose options these are)."""
+        return await self._write(lambda w: w.reschedule(*_given(id_), delay=delay, at=at, **options))
+
+    # -- look ------------------------------------------------------------------------------------------------
+
+    async def get(self, id_: MessageId | str | bytes | None = None, **options: Any) -> Message | None:
+        """Return the pending message or dead letter with this id, or None (see Wheel.get, whose options these are)."""
+        return await self._read(lambda w: w.get(*_given(id_), **options))
+
+    async def peek(self, count: int = 1) -> list[Message]:
+        """Return the messages that fire next, without claiming them."""
+        return await self._read(lambda w: w.peek(count))
+
+    async def stats(self) -> Stats:
+        """Count what is pending, and what it takes on disk."""
+        return await self._read(lambda w: w.stats())
+
+    async def list(
+        self,
+        *,
+        after: At | None = None,
+        before: At | None = None,
+        topic: str | None = None,
+        limit: int | None = None,
+        dead: bool = False,
+    ) -> AsyncIterator[Message]:
+        """Yield what is pending, in firing order (see Wheel.list), read in chunks of some hundred messages."""
+
+        begun: list[Iterator[Message]] = []  # in the thread that reads, and ended there
+
+        def read(wheel: JointWheel) -> Sequence[Message]:
+            if not begun:
+                begun.append(wheel.list(after=after, before=before, topic=topic, limit=limit, dead=dead))
+                self._lists.add(begun[0])
+            return [*islice(begun[0], _LIST_AT_ONCE)]
+
+        try:
+            while chunk := await self._read(read):
+                for message in chunk:
+                    yield message
+        finally:
+            if self._reader is not None:
+                self._reader.post(lambda: self._close_lists(*begun) if begun else None)
+
+    def _close_lists(self, *lists: Iterator[Message]) -> None:
+        """In the thread that reads: let go of the files of these, or of all."""
+        for found in lists or tuple(self._lists):
+            self._lists.discard(found)
+            found.close()  # type: ignore[attr-defined]
+
+    # -- fire ------------------------------------------------------------------------------------------------
+
+    def keeper(
+        self,
+        *,
+        wait: bool = True,
+        on_jump: str = "fire",
+        flush_interval_s: float = 0.02,
+        budget: Budget = READY_BUDGET,
+    ) -> AsyncKeeper:
+        """Prepare this wheel's keeper: `async with wheel.keeper() as keeper`. Closing the wheel closes it too.
+
+        Raises BadArgument when it is open already.
+        """
+        if self._keeper is not None and self._keeper.is_open:
+            raise BadArgument("this wheel's keeper is open already", hint="use that one, or close it first")
+        self._keeper = self._make_keeper(wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, budget=budget)
+        return self._keeper
+
+    def due(self, limit: int = 100, *, wait: bool = True) -> Due:
+        """Iterate over messages as they become due: `async for message in wheel.due()`.
+
+        Asking for the next one acknowledges the one before; when the body raises or breaks, the present one is put back
+        (see Due). Opens the wheel's keeper, unless it is open, as a standby if another process is the keeper; it stays
+        open until the wheel is closed. Up to `limit` messages are claimed at once. Without `wait` it ends when nothing
+        is due now. Several tasks may iterate at once; each message goes to one of them.
+
+        Raises Locked, without `wait`, when another process is the keeper.
+        """
+        return Due(partial(self._due_keeper, wait), limit, wait)
+
+    async def _due_keeper(self, wait: bool) -> AsyncKeeper:
+        self._open()
+        if self._keeper is None or self._keeper.is_closed:
+            self._keeper = self._make_keeper()
+        return await self._keeper.open(wait=wait)
+
+
+def _commit(
+    wheel: JointWheel,
+    batch: Sequence[Waiting],
+    loop: asyncio.AbstractEventLoop,
+    written: Callable[[Sequence[Waiting], Sequence[MessageId | BaseException]], None],
+) -> None:
+    """In the thread: write a batch, and tell the loop what became of each."""
+    results: Sequence[MessageId | BaseException]
+    try:
+        results = wheel.put_all([put for _, put in batch])
+    except BaseException as exc:  # whatever it is, they wait for it
+        results = [error_like(exc) for _ in batch]
+    tell(loop, written, batch, results)
+
+
+def _given(id_: MessageId | str | bytes | None) -> tuple[Any, ...]:
+    """The positional arguments of a call that takes an id, or an option in its place."""
+    return () if id_ is None else (id_,)

@@ -1,0 +1,403 @@
+"""The keeper for asyncio: claims, acknowledges and waits without holding up the event loop.
+
+Two threads, whatever the number of messages and tasks: one makes the calls (open, acknowledge, put back, close), one
+sits in `Keeper.wait` when nothing is due, so that an acknowledgement need not wake it and no call waits behind it. A
+standby asks for the lock again and again instead of waiting for it in the kernel: a thread that waits there cannot be
+called back.
+Invariant: what was claimed for a task that went away is handed to the next; nothing claimed is acknowledged unasked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import warnings
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from filewheel.batch import Batch
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.directory import DiskFactory, Sync
+from filewheel.disk import OsDisk
+from filewheel.errors import BadArgument, Closed, FilewheelError, Locked, NotClaimed
+from filewheel.keeper import READY_BUDGET, Keeper
+from filewheel.message import Message, MessageId
+from filewheel.window import Budget
+from filewheel.worker import Worker, close_each
+from filewheel.writer import Entropy
+
+STANDBY_S = 0.2
+"""How long a standby sleeps between two attempts to become the keeper; each costs some 0.2 ms in the thread."""
+
+
+class _Wish:
+    """Whether somebody still waits for what a claim will find. Set in the loop, read in the thread."""
+
+    __slots__ = ("withdrawn",)
+
+    def __init__(self) -> None:
+        self.withdrawn = False
+
+
+class AsyncKeeper:
+    """Fires a wheel's messages in an event loop. Belongs to the loop that opened it.
+
+    Use it in an `async with`, or call `open` and `close`. Options are Keeper's. Opening waits for the present keeper to
+    end, and can be cancelled; with `wait=False` it raises Locked instead.
+    """
+
+    _keeper: Keeper | None = None
+    _calls: Worker | None = None
+    _waits: Worker | None = None
+    _closing = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        wait: bool = True,
+        on_jump: str = "fire",
+        force: bool = False,
+        flush_interval_s: float = 0.02,
+        budget: Budget = READY_BUDGET,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> None:
+        """Prepare a keeper of the wheel at `path`; nothing is touched before it is opened."""
+        self._path = os.fspath(path)
+        self._wait = wait
+        self._make = partial(
+            Keeper, self._path, wait=False, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s,
+            budget=budget, clock=clock, disk=disk, entropy=entropy,
+        )  # fmt: skip
+        self._life = asyncio.Lock()
+        self._refill = asyncio.Lock()
+        self._left: deque[Batch] = deque()
+        """Claimed for tasks that were cancelled meanwhile."""
+        self._ready: deque[Message] = deque()
+        """Claimed for whoever iterates, and not handed out yet."""
+        self._done: deque[bytes] = deque()
+        """To be acknowledged by the thread."""
+        self._failure: FilewheelError | None = None
+        """Why an acknowledgement that nobody waited for failed."""
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncKeeper {self._path}{'' if self.is_open else ' (not open)'}>"
+
+    def __del__(self) -> None:
+        calls, waits, keeper = self._calls, self._waits, self._keeper
+        if calls is None or waits is None or keeper is None or self._closing:
+            return
+        if keeper.pid == os.getpid():
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+            waits.abandon(lambda: None)
+            calls.abandon(keeper.close)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this is the keeper now."""
+        return self._keeper is not None and not self._closing
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called: it cannot be opened any more."""
+        return self._closing
+
+    async def open(self, *, wait: bool | None = None) -> Self:
+        """Become the keeper, once the present one has ended; nothing when this is it. Standbys take over in STANDBY_S.
+
+        Cancelled, it leaves nothing behind. Cost: that of opening a Keeper, in a thread. `wait` overrides the option.
+
+        Raises what Keeper does; Locked without `wait`; Closed after `close`.
+        """
+        async with self._life:
+            if self._keeper is None and not self._closing:
+                await self._become(self._wait if wait is None else wait)
+        self._opened()
+        return self
+
+    async def _become(self, wait: bool) -> None:
+        """Try until this is the keeper, or is closed."""
+        calls = Worker("filewheel-aio-keeper", self._path)
+        made: list[Keeper] = []
+
+        def attempt() -> Locked | None:
+            try:
+                made.append(self._make())
+            except Locked as exc:
+                return exc.with_traceback(None)  # that would keep what was opened for the attempt
+            return None
+
+        try:
+            while not self._closing and (locked := await calls.call(attempt)) is not None:
+                if not wait:
+                    raise locked
+                await asyncio.sleep(STANDBY_S)
+            waits = Worker("filewheel-aio-due", self._path) if made else None
+        except BaseException:
+            # Cancelled, maybe while the thread was opening it.
+            await calls.finish(partial(close_each, made))
+            raise
+        if waits is None:
+            await calls.finish(lambda: None)
+        else:
+            self._keeper, self._calls, self._waits = made[0], calls, waits
+
+    async def close(self) -> None:
+        """Flush, deal, and let the next keeper in. Claimed messages that were not acknowledged are offered again then.
+
+        Returns when both threads have ended, also when it is cancelled. Closing twice is fine.
+        """
+        self._closing = True  # a standby stops trying, and a claim that waits ends
+        if self._keeper is not None and os.getpid() != self._keeper.pid:
+            return
+        async with self._life:
+            calls, waits, keeper = self._calls, self._waits, self._keeper
+            if calls is None or waits is None or keeper is None:
+                return
+            calls.post(keeper.wake)
+            try:
+                # First: it reads the pipe that `Keeper.close` closes.
+                await waits.finish(lambda: None)
+            finally:
+                await calls.finish(keeper.close)
+
+    def _opened(self) -> tuple[Keeper, Worker, Worker]:
+        """Return the keeper, the thread for calls and the one that waits."""
+        calls, waits, keeper = self._calls, self._waits, self._keeper
+        if calls is None or waits is None or keeper is None or self._closing:
+            if calls is not None:
+                calls.check()  # another loop or process is told so
+            raise Closed(
+                "this keeper is not open", path=self._path, hint="async with ... as keeper, or await keeper.open()"
+            )
+        calls.check()
+        return keeper, calls, waits
+
+    # -- what goes out ---------------------------------------------------------------------------------------
+
+    async def claim(self, limit: int = 1000, *, wait: bool = True) -> Batch:
+        """Wait until messages are due and claim up to `limit`, in order; without `wait`, maybe an empty batch.
+
+        Each stays claimed until it is acknowledged, put back or buried. When the task is cancelled, what was claimed
+        for it goes to the next `claim`. Cost: that of Keeper.claim, and two changes of thread.
+
+        Raises Closed when the keeper is closed meanwhile.
+        """
+        keeper, calls, waits = self._opened()
+        if limit < 1:
+            raise BadArgument(f"limit is at least 1, not {limit}")
+        wish = _Wish()
+        future = (waits if wait else calls).call(partial(self._claim, keeper, limit, wait, wish))
+        try:
+            batch = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            wish.withdrawn = True
+            future.add_done_callback(self._take_back)
+            raise
+        if batch is None:
+            raise Closed("this keeper was closed", path=self._path)
+        return batch
+
+    def _claim(self, keeper: Keeper, limit: int, wait: bool, wish: _Wish) -> Batch | None:
+        """In a thread: claim, waiting for it; None when nobody wants it any more."""
+        while not (wish.withdrawn or self._closing):
+            try:
+                batch = self._left.popleft()
+            except IndexError:
+                batch = keeper.claim(limit)
+                for _ in batch:  # a record that is no message is put aside, on disk: here, not in the loop
+                    pass
+            if len(batch) > limit:
+                self._left.appendleft(batch[limit:])
+                batch = batch[:limit]
+            if batch or not wait:
+                return batch
+            keeper.wait()
+        return None
+
+    def _take_back(self, claimed: asyncio.Future[Batch | None]) -> None:
+        """Keep what was claimed for a task that was cancelled, and call whoever waits."""
+        batch = None if claimed.cancelled() or claimed.exception() is not None else claimed.result()
+        if batch:
+            self._left.append(batch)
+            if self._calls is not None and self._keeper is not None:
+                self._calls.post(self._keeper.wake)
+
+    def due(self, limit: int = 100, *, wait: bool = True) -> Due:
+        """Iterate over messages as they become due, each acknowledged when the next is asked for (see Due).
+
+        Up to `limit` are claimed at once. Several tasks may iterate: each message goes to one of them.
+        """
+        return Due(self.open, limit, wait)
+
+    async def next_message(self, limit: int, *, wait: bool) -> Message | None:
+        """Return the next message for whoever iterates; None when this is closed, or without `wait` at the end."""
+        while True:
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
+            if self._ready and not self._closing:
+                return self._ready.popleft()
+            # One claims for all who iterate; when it is cancelled, the next in line does.
+            async with self._refill if wait else contextlib.nullcontext():
+                if self._ready and not self._closing:
+                    continue
+                try:
+                    batch = await self.claim(limit, wait=wait)
+                except Closed:
+                    return None
+                self._ready.extend(batch)
+                if not self._ready:
+                    return None
+
+    # -- what became of it -----------------------------------------------------------------------------------
+
+    async def ack(self, what: Batch | Message | bytes | Iterable[Message | bytes], *, sync: Sync = "never") -> int:
+        """Acknowledge a batch, a message or its id, or several; return how many that were (see Keeper.ack)."""
+        keeper, calls, _ = self._opened()
+        what = what if isinstance(what, (Batch, Message, bytes)) else list(what)
+        return await calls.call(partial(keeper.ack, what, sync=sync))
+
+    async def nack(
+        self, message: Message | bytes, *, delay: float | timedelta = 0, sync: Sync = "never"
+    ) -> MessageId | None:
+        """Put a claimed message back, to fire again after `delay`, with its attempt raised by one (see Keeper.nack)."""
+        keeper, calls, _ = self._opened()
+        return await calls.call(partial(keeper.nack, message, delay=delay, sync=sync))
+
+    async def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
+        """Move a claimed message to the dead letters (see Keeper.bury)."""
+        keeper, calls, _ = self._opened()
+        return await calls.call(partial(keeper.bury, message, reason=reason, sync=sync))
+
+    def ack_soon(self, message: Message) -> None:
+        """Acknowledge a message without waiting for it; how it fails is raised where the next one is asked for.
+
+        One that was put back or buried meanwhile stays so.
+        """
+        _, calls, _ = self._opened()
+        self._done.append(message.id)
+        if len(self._done) == 1:  # else the thread has been told of some, and takes this one with them
+            calls.post(self._ack_done)
+
+    def _ack_done(self) -> None:
+        """In the thread: acknowledge everything that was handled since."""
+        keeper = self._keeper
+        ids: list[bytes] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                ids.append(self._done.popleft())
+        if keeper is None or not ids:
+            return
+        try:
+            try:
+                keeper.ack(ids)
+            except NotClaimed:
+                for id_ in ids:
+                    with contextlib.suppress(NotClaimed):
+                        keeper.ack(id_)
+        except FilewheelError as exc:
+            self._failure = exc  # they stay claimed, and the next keeper offers them again
+
+    def give_back(self, message: Message) -> None:
+        """Put a message back that was handed out and not handled. From any thread; nothing when this is closed."""
+        keeper, calls = self._keeper, self._calls
+        if keeper is not None and calls is not None:
+            calls.post(partial(_nack, keeper, message))
+
+
+def _nack(keeper: Keeper, message: Message) -> None:
+    with contextlib.suppress(NotClaimed, Closed):
+        keeper.nack(message)
+
+
+class Due(AsyncIterator[Message]):
+    """Messages as they become due, for an `async for`.
+
+    Asking for the next message acknowledges the one before: its body went on. When the body raises or breaks, the
+    present message is put back, with its attempt raised by one, as soon as this iterator is dropped or closed; all
+    before it were acknowledged. Ends when the keeper is closed; a message in hand is then offered by the next keeper.
+    """
+
+    _present: Message | None = None
+
+    def __init__(self, keeper: Callable[[], Awaitable[AsyncKeeper]], limit: int, wait: bool) -> None:
+        if limit < 1:
+            raise BadArgument(f"limit is at least 1, not {limit}")
+        self._open = keeper
+        self._limit = limit
+        self._wait = wait
+        self._keeper: AsyncKeeper | None = None
+        self._ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if self._ended:
+            raise StopAsyncIteration
+        keeper = self._keeper
+        if keeper is None:
+            keeper = self._keeper = await self._open()
+        present = self._present
+        if present is not None:
+            keeper.ack_soon(present)
+            self._present = None
+        message = await keeper.next_message(self._limit, wait=self._wait)
+        if message is None:
+            raise StopAsyncIteration
+        self._present = message
+        return message
+
+    async def nack(self, message: Message, *, delay: float | timedelta = 0) -> MessageId | None:
+        """Put a message of this iteration back, to fire again after `delay`; going on does not acknowledge it then."""
+        return await self._held().nack(message, delay=delay)
+
+    async def bury(self, message: Message, *, reason: str = "") -> MessageId | None:
+        """Move a message of this iteration to the dead letters; going on does not acknowledge it then."""
+        return await self._held().bury(message, reason=reason)
+
+    def _held(self) -> AsyncKeeper:
+        if self._keeper is None:
+            raise NotClaimed("no message of this iteration was handed out yet")
+        return self._keeper
+
+    async def aclose(self) -> None:
+        """End the iteration and put the present message back."""
+        self._ended = True
+        self._release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _release(self) -> None:
+        present, self._present = self._present, None
+        if present is not None and self._keeper is not None:
+            self._keeper.give_back(present)
+
+    def __del__(self) -> None:
+        # Of a loop that was left by `break` or an exception this is all that happens: the loop drops it.
+        self._release()

@@ -1,0 +1,106 @@
+"""A wheel whose callers' messages are committed together: each is checked by itself, many are written as one frame.
+
+What is wrong with one message must not fail another, so everything that can be wrong with it is found by `check`, which
+touches no disk. What `put_all` then meets is the disk's, and is told to those whose messages it concerns.
+Invariant: a message whose id is returned is as durable as its own `sync` says.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from filewheel.columns import At, Delay, Headers
+from filewheel.directory import Sync, check_sync
+from filewheel.frame import portions
+from filewheel.journal import BATCH_BYTES, Journal
+from filewheel.limits import bytes_of, check_headers, check_topic
+from filewheel.message import MessageId
+from filewheel.record import pack_middle
+from filewheel.timespec import due_from
+from filewheel.wheel import _HINT_AHEAD_US, Wheel
+
+_PUT_BYTES = 64
+"""What a packed put has at most beside its middle and payload. A portion is one frame: all of it written, or none."""
+
+
+@dataclass(slots=True)
+class Put:
+    """One message that was checked and waits for its commit."""
+
+    due_us: int
+    now_us: int
+    middle: bytes
+    payload: bytes
+    sync: Sync
+
+
+class JointWheel(Wheel):
+    """A Wheel that takes messages of many callers at once."""
+
+    def check(
+        self, payload: bytes, delay: Delay | None, at: At | None, topic: str, headers: Headers, sync: Sync | None
+    ) -> Put:
+        """Check one message as `enqueue` would, without touching the disk. Its delay counts from now."""
+        self._check()
+        payload = bytes_of(payload, self._payload_bytes_max)
+        now_us = self._clock.now_us()
+        due_us = due_from(now_us, delay=delay, at=at)
+        check_topic(topic)
+        middle = pack_middle(now_us, topic, check_headers(headers) if headers else None)
+        return Put(due_us, now_us, middle, payload, self._sync if sync is None else check_sync(sync))
+
+    def put_all(self, puts: Sequence[Put]) -> list[MessageId | BaseException]:
+        """Write messages, those of equal `sync` as one frame, with one flush; return each one's id, or its error."""
+        journal = self._writer()
+        results: list[MessageId | BaseException] = [MessageId()] * len(puts)
+        groups: dict[Sync, list[int]] = {}
+        for n, put in enumerate(puts):
+            groups.setdefault(put.sync, []).append(n)
+        for sync, group in groups.items():
+            sizes = [_PUT_BYTES + len(puts[n].middle) + len(puts[n].payload) for n in group]
+            for start, end in portions(sizes, BATCH_BYTES):
+                self._put_some(journal, puts, group[start:end], "never" if sync == "always" else sync, results)
+        waiting = [n for n in groups.get("always", ()) if not isinstance(results[n], BaseException)]
+        if waiting:
+            try:
+                journal.flush()
+            except Exception as exc:
+                _tell_all(exc, waiting, results)
+        near = [p.due_us for p, r in zip(puts, results, strict=True) if not isinstance(r, BaseException)]
+        now_us = self._clock.now_us()
+        if near and min(near) < now_us + _HINT_AHEAD_US:
+            self._ring(now_us)
+        return results
+
+    @staticmethod
+    def _put_some(
+        journal: Journal, puts: Sequence[Put], group: list[int], sync: Sync, results: list[MessageId | BaseException]
+    ) -> None:
+        some = [puts[n] for n in group]
+        try:
+            made = journal.put_many(
+                [p.due_us for p in some], [p.middle for p in some], [p.payload for p in some], sync=sync
+            )
+        except Exception as exc:
+            _tell_all(exc, group, results)
+        else:
+            for n, id_ in zip(group, made, strict=True):
+                results[n] = MessageId(id_)
+
+
+def _tell_all(exc: Exception, group: Sequence[int], results: list[MessageId | BaseException]) -> None:
+    """Give each its own copy of an error: raising one in many tasks would grow its traceback by each of them."""
+    for n in group:
+        results[n] = error_like(exc)
+
+
+def error_like(exc: BaseException) -> BaseException:
+    """Return a copy of an error, with its cause and without its traceback."""
+    try:
+        copied = copy.copy(exc)
+    except Exception:  # not each class can be copied
+        return exc
+    copied.__cause__ = exc.__cause__
+    return copied
