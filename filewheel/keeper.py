@@ -24,7 +24,7 @@ from typing import Self
 from filewheel import headers, layout
 from filewheel.batch import Batch
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import DiskFactory, Sync, open_directory
+from filewheel.directory import Directory, DiskFactory, Sync, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, NotClaimed, disk_error
 from filewheel.head import Head
@@ -224,6 +224,11 @@ class Keeper:
             self._check()
             due_us = self._head.ready.next_due_us()
         return None if due_us is None else Message(MessageId.make(due_us, 0, 0), b"").due
+
+    @property
+    def directory(self) -> Directory:
+        """The wheel's directory, open for writing."""
+        return self._dir
 
     @property
     def pid(self) -> int:

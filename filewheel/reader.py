@@ -39,6 +39,11 @@ class Reader:
         return self._dir.path
 
     @property
+    def payload_bytes_max(self) -> int:
+        """How large a payload may be."""
+        return self._dir.settings.payload_bytes_max
+
+    @property
     def notes(self) -> list[str]:
         """What was found wrong on opening, and worked around."""
         return list(self._dir.notes)

@@ -6,6 +6,6 @@ A module imports from the library and only from modules to its left:
     zone expression cron recurrence
     | pool_result pool_frame pool_worker pool_process pool_member pool
     | events retry call options failure job handler schedule
-    | lane overdue task loop threads inline
-    | verdict watch dispatcher
+    | lane overdue task loop threads inline remote
+    | verdict watch dispatcher engine scheduler
 """

@@ -38,6 +38,9 @@ _TICK_S = 0.02
 _FULL_RETRY_US = US_PER_S
 
 Successor = Callable[[Message, int], Message | None]
+"""Gives the next occurrence after one that was started at a time; None when there is none."""
+Fate = Callable[[Message, int], str | None]
+"""Tells why an occurrence is not to be called ("missed", "stopped"), or None."""
 
 
 class Dispatcher:
@@ -56,7 +59,7 @@ class Dispatcher:
         clock: Clock,
         watch: Watch,
         successor: Successor,
-        missed: Callable[[Message, int], bool],
+        fate: Fate,
     ) -> None:
         if unknown not in UNKNOWN:
             raise BadArgument(f'unknown is "wait" or "bury", not {unknown!r}')
@@ -69,7 +72,7 @@ class Dispatcher:
         self._clock = clock
         self._watch = watch
         self._successor = successor
-        self._missed = missed
+        self._fate = fate
         self._overdue = Overdue(catch_up_per_s, clock.now_us())
         self._lanes: dict[str, Lane] = {}
         self._outcomes: deque[Outcome] = deque()
@@ -77,6 +80,8 @@ class Dispatcher:
         self._timed: set[Call] = set()
         self.claimed = 0
         """Messages that are claimed and not settled."""
+        self.settled = 0
+        """Messages that were settled so far."""
         self._more = True
         """The last claim was cut short by its limit."""
         self._hinted = True
@@ -95,9 +100,13 @@ class Dispatcher:
 
     # -- one step ----------------------------------------------------------------------------------------------
 
-    def step(self, *, fire: bool = True) -> bool:
-        """Settle what has ended, and start what is due; tell whether anything was done."""
+    def step(self, *, fire: bool = True, claim: bool = False) -> bool:
+        """Settle what has ended, and start what is due; tell whether anything was done.
+
+        With `claim` it looks for what is due also when nothing hints at any.
+        """
         now_us = self._clock.now_us()
+        self._hinted = self._hinted or claim
         worked = self._take_outcomes(now_us)
         self._watch_time(now_us)
         if fire:
@@ -166,8 +175,8 @@ class Dispatcher:
         if why is not None:
             self._verdicts.append((message, verdict.skipped(message, why, self._next_of(message, now_us))))
             return True
-        if SCHEDULE in headers and self._missed(message, now_us):
-            self._verdicts.append((message, verdict.passed_over(message, "missed", self._next_of(message, now_us))))
+        if SCHEDULE in headers and (fate := self._fate(message, now_us)) is not None:
+            self._verdicts.append((message, verdict.passed_over(message, fate, self._next_of(message, now_us))))
             return True
         if policy.coalesce is not None and self._overdue.is_covered(message, policy.coalesce, now_us):
             successor = self._next_of(message, now_us)
@@ -210,7 +219,7 @@ class Dispatcher:
                 self._start(lane, messages, now_us)
 
     def _start(self, lane: Lane, messages: list[Message], now_us: int) -> None:
-        call = Call(lane.handler, messages)
+        call = Call(lane.handler, messages, now_us)
         terms = lane.handler.terms
         if terms.timeout_s is not None and terms.where == "thread":
             self._timed.add(call)
@@ -251,15 +260,18 @@ class Dispatcher:
         for at, message in enumerate(call.messages):
             failure = outcome.failures[at] if outcome.failures else None
             puts = outcome.puts[at] if outcome.puts else ()
-            successor = self._next_of(message, now_us)
+            # What comes due while an occurrence runs is not covered by it.
+            successor = self._next_of(message, call.started_us)
             if failure is None:
                 self._verdicts.append((message, verdict.succeeded(message, puts, successor)))
             else:
-                self._fail(call, message, failure, successor, now_us)
+                self._fail(call, message, failure, successor, now_us, took_us)
 
-    def _fail(self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int) -> None:
+    def _fail(
+        self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int, took_us: int
+    ) -> None:
         found = verdict.failed(message, failure, call.handler.terms.retry, now_us, random.random, successor)
-        self._watch.failed(message, failure, found)
+        self._watch.failed(message, failure, found, took_us)
         self._verdicts.append((message, found))
 
     def _next_of(self, message: Message, now_us: int) -> Message | None:
@@ -285,6 +297,7 @@ class Dispatcher:
 
     def _count(self, verdicts: list[tuple[Message, Verdict]]) -> None:
         self.claimed -= len(verdicts)
+        self.settled += len(verdicts)
         self._watch.settled(verdicts)
 
     # -- the end -----------------------------------------------------------------------------------------------

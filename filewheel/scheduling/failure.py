@@ -15,7 +15,7 @@ from typing import Any
 from filewheel.errors import FilewheelError
 from filewheel.headers import HISTORY
 from filewheel.limits import HEADERS_BYTES_MAX
-from filewheel.scheduling.retry import name_of
+from filewheel.scheduling.pool_result import name_of
 from filewheel.timespec import delay_us
 
 _ERROR_LENGTH = 200
@@ -52,6 +52,16 @@ class Failure:
     """The handler's own wish."""
     gives_up: bool = False
     is_time_out: bool = False
+
+    def to_plain(self) -> list[object]:
+        """Return this as plain data, for `of_plain` in another process."""
+        return [self.text, sorted(self.ancestry), self.trace, self.retry_in_us, self.gives_up]
+
+    @classmethod
+    def of_plain(cls, plain: Any) -> Failure:
+        """Read what `to_plain` made."""
+        text, ancestry, trace, retry_in_us, gives_up = plain
+        return cls(text, frozenset(ancestry), trace, retry_in_us, gives_up)
 
     @classmethod
     def of(cls, exc: BaseException, trace: str = "") -> Failure:

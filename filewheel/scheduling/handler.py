@@ -131,6 +131,11 @@ class Handler(Bound[P], Generic[P, R]):
         self.terms = terms
         functools.update_wrapper(self, function)
 
+    @classmethod
+    def plain(cls, name: str, function: Callable[P, R]) -> Handler[P, R]:
+        """Return a handler that can be called and not enqueued: for a process that only works."""
+        return cls(name, function, Terms(), _Nobody(), Options())
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
@@ -165,6 +170,16 @@ class Handler(Bound[P], Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Handler {self.name}>"
+
+
+class _Nobody:
+    """A sender that refuses."""
+
+    def send(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
+        *, delay: Delay | None = None, at: At | None = None,
+    ) -> MessageId:  # fmt: skip
+        raise BadArgument(f"{name!r} cannot be enqueued here", hint="enqueue it through its scheduler")
 
 
 class Handlers:

@@ -9,10 +9,10 @@ import asyncio
 
 from filewheel.clock import Clock
 from filewheel.scheduling.loop import run_async
-from filewheel.scheduling.task import Call, Finish, Outcome, Runner, run
+from filewheel.scheduling.task import Call, Finish, Outcome, run
 
 
-class Inline(Runner):
+class Inline:
     """Runs each call at once. Coroutine functions get an event loop of their own."""
 
     def __init__(self, finish: Finish, clock: Clock, wheel: str) -> None:
@@ -33,7 +33,17 @@ class Inline(Runner):
         outcome.ended_us = self._clock.steady_us()
         self._finish(outcome)
 
-    def stop(self, timeout_s: float) -> None:
+    def quiet(self) -> None:
+        """Do nothing: nothing is queued here."""
+
+    def busy(self) -> int:
+        """Return 0: nothing goes on here."""
+        return 0
+
+    def give_up(self, call: Call) -> None:
+        """Do nothing: a call has ended before anyone could give it up."""
+
+    def stop(self) -> None:
         """Close the event loop."""
         if self._loop is not None:
             self._loop.close()

@@ -14,7 +14,7 @@ from collections import deque
 from filewheel.clock import Clock
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.job import Job, working_on
-from filewheel.scheduling.task import Call, Finish, Outcome, Runner, failure_of, jobs_of, outcome_of
+from filewheel.scheduling.task import Call, Finish, Outcome, failure_of, jobs_of, outcome_of
 
 
 async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
@@ -55,7 +55,7 @@ def time_out(timeout_s: float | None) -> Failure:
     )
 
 
-class Loop(Runner):
+class Loop:
     """Runs calls as tasks. Without a `loop` it makes one, in a thread of its own, when the first call comes."""
 
     def __init__(
@@ -108,23 +108,31 @@ class Loop(Runner):
             outcome.ended_us = self._clock.steady_us()
             self._finish(outcome)
 
-    def stop(self, timeout_s: float) -> None:
-        """Let tasks end until the time is up, then cancel them. Not to be called in the loop's own thread."""
+    def quiet(self) -> None:
+        """Begin nothing more."""
+        self._coming.clear()
+
+    def busy(self) -> int:
+        """Return how many tasks there are."""
+        return len(self._tasks)
+
+    def give_up(self, call: Call) -> None:
+        """Do nothing: a time-out cancels the task from inside."""
+
+    def stop(self) -> None:
+        """Cancel what still runs. Not to be called in the loop's own thread."""
         if self._loop is None or self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self.end(timeout_s), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
             self._loop = None
 
-    async def end(self, timeout_s: float) -> None:
-        """In the loop: let tasks end until the time is up, then cancel them."""
+    async def _end(self) -> None:
         self._coming.clear()
         tasks = set(self._tasks)
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

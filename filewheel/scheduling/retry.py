@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S
+from filewheel.scheduling.pool_result import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,6 @@ class Retry:
     def forbids(self, ancestry: Collection[str]) -> bool:
         """Tell whether an exception with these classes, by their qualified names, is never tried again."""
         return any(name_of(t) in ancestry for t in self.never)
-
-
-def name_of(kind: type[BaseException]) -> str:
-    """Name an exception's class as it can be compared across processes."""
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 NO_RETRY = Retry(limit=0)

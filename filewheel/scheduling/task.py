@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from filewheel.clock import Clock
 from filewheel.errors import Damaged
@@ -26,11 +26,13 @@ _TRACE_LENGTH = 8000
 class Call:
     """One call of a handler: with one message, or with several for a batch handler."""
 
-    __slots__ = ("_open", "begun_us", "handler", "messages")
+    __slots__ = ("_open", "begun_us", "handler", "messages", "started_us")
 
-    def __init__(self, handler: Handler[..., Any], messages: list[Message]) -> None:
+    def __init__(self, handler: Handler[..., Any], messages: list[Message], started_us: int) -> None:
         self.handler = handler
         self.messages = messages
+        self.started_us = started_us
+        """When it was handed over, by the wall clock."""
         self.begun_us = 0
         """When it began, by the steady clock; 0 while it waits for its turn."""
         self._open = [True]
@@ -69,16 +71,20 @@ class Outcome:
 Finish = Callable[[Outcome], None]
 
 
-class Runner:
+class Runner(Protocol):
     """What runs calls somewhere. `start` returns at once; the outcome comes through `finish`, from any thread."""
 
     def start(self, call: Call) -> None:
         """Begin a call, or queue it."""
-        raise NotImplementedError
 
-    def stop(self, timeout_s: float) -> None:
-        """Let calls end until the time is up; what still runs then has no outcome, and is offered again."""
-        raise NotImplementedError
+    def quiet(self) -> None:
+        """Begin nothing more: what is queued has no outcome, and is offered again."""
+
+    def busy(self) -> int:
+        """Return how many calls run."""
+
+    def stop(self) -> None:
+        """Leave or end what still runs; it has no outcome, and is offered again."""
 
     def give_up(self, call: Call) -> None:
         """Go on without a call that timed out."""

@@ -12,14 +12,13 @@ import queue
 import threading
 
 from filewheel.clock import Clock
-from filewheel.message import US_PER_S
 from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.task import Call, Finish, Outcome, Runner, run
+from filewheel.scheduling.task import Call, Finish, Outcome, run
 
 log = logging.getLogger(__name__)
 
 
-class Threads(Runner):
+class Threads:
     """Runs calls in threads of its own, made when the first call comes."""
 
     def __init__(self, count: int, finish: Finish, clock: Clock, wheel: str) -> None:
@@ -29,6 +28,7 @@ class Threads(Runner):
         self._wheel = wheel
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._threads: set[threading.Thread] = set()
+        self._running: set[Call] = set()
         self._stopping = False
         self.given_up = 0
         """Threads that were left to themselves."""
@@ -49,6 +49,7 @@ class Threads(Runner):
             call = self._calls.get()
             if call is None or self._stopping:
                 return
+            self._running.add(call)
             call.begun_us = self._clock.steady_us()
             try:
                 outcome = run(call, self._clock, self._wheel)
@@ -58,20 +59,28 @@ class Threads(Runner):
                 return  # it timed out, and another thread has taken this one's place
             outcome.ended_us = self._clock.steady_us()
             self._finish(outcome)
+            self._running.discard(call)
 
     def give_up(self, call: Call) -> None:
         """Put another thread in the place of the one that is stuck."""
         self.given_up += 1
+        self._running.discard(call)
         log.warning("a call of %s goes on after its time-out; its thread is left to itself", call.handler.name)
         self._threads = {t for t in self._threads if t.is_alive()}
         self._count += 1
         self._add_thread()
 
-    def stop(self, timeout_s: float) -> None:
-        """Let the calls in hand end; what is queued is not begun."""
+    def quiet(self) -> None:
+        """Begin nothing more."""
         self._stopping = True
         for _ in self._threads:
             self._calls.put(None)
-        end_us = self._clock.steady_us() + int(timeout_s * US_PER_S)
-        for thread in self._threads:
-            thread.join(max(0.0, (end_us - self._clock.steady_us()) / US_PER_S))
+
+    def busy(self) -> int:
+        """Return how many calls run."""
+        return len(self._running)
+
+    def stop(self) -> None:
+        """Leave what still runs to its thread, which ends with the process."""
+        if not self._stopping:
+            self.quiet()

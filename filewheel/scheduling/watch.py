@@ -9,30 +9,86 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from filewheel.message import Message
+from filewheel.message import US_PER_S, Message
+from filewheel.metrics import Metrics
+from filewheel.scheduling.events import Events
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.verdict import Verdict
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("filewheel.scheduling")
 
 
 class Watch:
-    """Takes note of what happens to messages."""
+    """Takes note of what happens to messages. `failed` and `fired` come from the dispatcher's thread."""
 
-    def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str]] = Counter()
+    def __init__(self, metrics: Metrics, events: Events) -> None:
+        self.metrics = metrics
+        self.events = events
+        self._failures: dict[bytes, tuple[Failure, float]] = {}
+
+    def enqueued(self, handler: str, message_id: bytes) -> None:
+        """Note that a call was enqueued."""
+        self.metrics.count("enqueued", handler)
 
     def fired(self, handler: str, messages: Sequence[Message], now_us: int) -> None:
         """Note that a call begins."""
-        self.counts["fired", handler] += len(messages)
+        self.metrics.count("fired", handler, len(messages))
+        for message in messages:
+            self.metrics.observe("lateness", handler, (now_us - message.due_us) / US_PER_S)
+        if self.events.wants("fired"):
+            for message in messages:
+                self._emit("fired", message)
 
     def ended(self, handler: str, took_us: int) -> None:
         """Note that a call ended."""
+        self.metrics.observe("handler", handler, took_us / US_PER_S)
 
-    def failed(self, message: Message, failure: Failure, verdict: Verdict) -> None:
-        """Note that a call failed."""
+    def failed(self, message: Message, failure: Failure, verdict: Verdict, took_us: int) -> None:
+        """Note that a call failed, and what will become of it."""
+        self._failures[message.id] = failure, took_us / US_PER_S
+        if failure.is_time_out:
+            self.metrics.count("timed_out", message.topic)
+            if self.events.wants("timed_out"):
+                self._emit("timed_out", message, error=failure.text, seconds=took_us / US_PER_S)
 
     def settled(self, verdicts: Sequence[tuple[Message, Verdict]]) -> None:
         """Note what became of messages, once it is written."""
+        counts: Counter[tuple[str, str]] = Counter()
         for message, verdict in verdicts:
-            self.counts[verdict.kind, message.topic] += 1
+            counts[verdict.kind, message.topic] += 1
+            failure, seconds = self._failures.pop(message.id, (None, None)) if self._failures else (None, None)
+            error = failure.text if failure is not None else verdict.settlement.reason
+            if verdict.kind != "acknowledged":
+                _log(message, verdict, failure, error)
+            if self.events.wants(verdict.kind):
+                self._emit(verdict.kind, message, error=error, seconds=seconds)
+        for (kind, handler), n in counts.items():
+            self.metrics.count(kind, handler, n)
+
+    def took_over(self) -> None:
+        """Note that this process is the keeper now."""
+        self.metrics.count("took_over")
+        self.events.emit("took_over")
+
+    def _emit(self, kind: str, message: Message, *, error: str = "", seconds: float | None = None) -> None:
+        self.events.emit(
+            kind, message.topic, message.id,
+            attempt=message.attempt, due_us=message.due_us, seconds=seconds, error=error, headers=message.headers,
+        )  # fmt: skip
+
+
+def _log(message: Message, verdict: Verdict, failure: Failure | None, error: str) -> None:
+    extra = {"handler": message.topic, "message_id": str(message.id), "attempt": message.attempt, "event": verdict.kind}
+    name = f"{message.topic} {message.root or message.id}"
+    if verdict.kind == "retried":
+        seconds = verdict.delay_us / US_PER_S
+        log.warning("%s failed, again in %.3g s: %s", name, seconds, error, extra=extra)
+        log.debug("%s", failure.trace if failure else "", extra=extra)
+    elif verdict.kind == "dead":
+        log.error("%s is dead: %s\n%s", name, error, failure.trace if failure else "", extra=extra)
+    elif verdict.kind in ("skipped", "missed", "stopped"):
+        log.warning("%s was not called (%s) %s", name, verdict.kind, error, extra=extra)
+    elif verdict.kind == "unknown":
+        log.warning("%s: no handler has this name", name, extra=extra)
+    else:
+        log.debug("%s: %s", name, verdict.kind, extra=extra)

@@ -1,0 +1,237 @@
+"""The engine: becomes the keeper of a wheel, fires until it is told to stop, and takes over again after trouble.
+
+It owns one thread. While another process is the keeper it stands by and tries the lock again and again; the kernel
+frees that lock the moment its holder dies. Each term as the keeper has runners and a dispatcher of its own, so nothing
+of a term that broke off reaches the next.
+Invariant: nothing is fired but by the holder of the lock, and when the thread ends the lock is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from filewheel.clock import Clock
+from filewheel.directory import DiskFactory
+from filewheel.errors import FilewheelError, Locked
+from filewheel.keeper import Keeper
+from filewheel.message import US_PER_S
+from filewheel.published import Publisher
+from filewheel.scheduling.dispatcher import Dispatcher
+from filewheel.scheduling.handler import Handlers
+from filewheel.scheduling.inline import Inline
+from filewheel.scheduling.loop import Loop
+from filewheel.scheduling.remote import Processes
+from filewheel.scheduling.schedule import Occurrences
+from filewheel.scheduling.task import Runner
+from filewheel.scheduling.threads import Threads
+from filewheel.scheduling.watch import Watch
+
+log = logging.getLogger("filewheel.scheduling")
+
+STANDBY_S = 0.1
+"""How often a standby tries the lock."""
+_PAUSE_S = 1.0
+_END_LOOK_S = 0.01
+_PAUSE_MAX_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a scheduler does at once."""
+
+    threads: int
+    processes: int
+    in_flight: int
+    catch_up_per_s: float | None
+    unknown: str
+    on_jump: str
+
+
+class Engine:
+    """Fires one wheel from a thread of its own."""
+
+    def __init__(
+        self,
+        path: str,
+        handlers: Handlers,
+        occurrences: Occurrences,
+        limits: Limits,
+        watch: Watch,
+        *,
+        clock: Clock,
+        disk: DiskFactory,
+        on_term: Callable[[], None],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """`on_term` is called when this process has become the keeper, before it fires."""
+        self._path = path
+        self._handlers = handlers
+        self._occurrences = occurrences
+        self._limits = limits
+        self._watch = watch
+        self._clock = clock
+        self._disk = disk
+        self._on_term = on_term
+        self._loop = loop
+        self._stop = threading.Event()
+        self._grace_s = 0.0
+        self._hurry = threading.Event()
+        self._keeper: Keeper | None = None
+        self._thread: threading.Thread | None = None
+        self.is_keeper = threading.Event()
+        """Set while this process fires."""
+        self.dispatcher: Dispatcher | None = None
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True)
+        self._thread.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Let running calls end for so long, write what became of them, and give the lock back."""
+        self._grace_s = grace_s
+        self._stop.set()
+        keeper = self._keeper
+        if keeper is not None:
+            keeper.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def hurry(self) -> None:
+        """Cut short the time that running calls have to end."""
+        self._hurry.set()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _live(self) -> None:
+        pause_s = _PAUSE_S
+        told = False
+        while not self._stop.is_set():
+            try:
+                keeper = self._open(wait=False)
+            except Locked as exc:
+                if not told:
+                    log.info("standing by: %s", exc.what)
+                told = True
+                self._stop.wait(STANDBY_S)
+                continue
+            except FilewheelError as exc:
+                log.critical("cannot fire: %s; trying again in %d s", exc, pause_s)
+                self._stop.wait(pause_s)
+                pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+                continue
+            told = False
+            if self._term(keeper):
+                pause_s = _PAUSE_S
+            else:
+                self._stop.wait(pause_s)
+                pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+
+    def _open(self, *, wait: bool, background: bool = True) -> Keeper:
+        on_jump = self._limits.on_jump
+        return Keeper(self._path, wait=wait, on_jump=on_jump, background=background, clock=self._clock, disk=self._disk)
+
+    def _term(self, keeper: Keeper) -> bool:
+        """Fire until the end; tell whether it was a good one."""
+        self._keeper = keeper
+        runners: dict[str, Runner] = {}
+        dispatcher = self._dispatcher(keeper, runners)
+        runners |= self._runners(dispatcher)
+        publisher = Publisher(self._watch.metrics, keeper.directory, clock=self._clock)
+        ended_well = False
+        try:
+            self._on_term()
+            self._watch.took_over()
+            self.dispatcher = dispatcher
+            self.is_keeper.set()
+            while not self._stop.is_set():
+                if not dispatcher.step():
+                    dispatcher.wait()
+                publisher.tick()
+            self._end_calls(dispatcher, runners)
+            ended_well = True
+        except FilewheelError as exc:
+            log.critical("firing broke off: %s", exc)
+        except Exception:
+            log.exception("firing broke off")
+        finally:
+            self.is_keeper.clear()
+            self._keeper = None
+            if not ended_well:
+                for runner in runners.values():
+                    runner.stop()
+            publisher.close()
+            try:
+                keeper.close()
+            except FilewheelError as exc:
+                log.critical("%s", exc)
+                ended_well = False
+        return ended_well
+
+    def _dispatcher(self, keeper: Keeper, runners: dict[str, Runner]) -> Dispatcher:
+        limits = self._limits
+        return Dispatcher(
+            keeper,
+            self._handlers,
+            runners,
+            slots={"thread": None, "loop": None, "process": limits.processes * 2},
+            in_flight=limits.in_flight,
+            catch_up_per_s=limits.catch_up_per_s,
+            unknown=limits.unknown,
+            clock=self._clock,
+            watch=self._watch,
+            successor=self._occurrences.next_of,
+            fate=self._occurrences.fate_of,
+        )
+
+    def _runners(self, dispatcher: Dispatcher) -> dict[str, Runner]:
+        finish, clock, path = dispatcher.finish, self._clock, self._path
+        return {
+            "thread": Threads(self._limits.threads, finish, clock, path),
+            "loop": Loop(finish, clock, path, loop=self._loop),
+            "process": Processes(self._limits.processes, finish, clock, path),
+        }
+
+    def _end_calls(self, dispatcher: Dispatcher, runners: dict[str, Runner]) -> None:
+        """Let the calls in hand end within the grace time, and write what became of them. Nothing else is begun."""
+        for runner in runners.values():
+            runner.quiet()
+        end_us = self._clock.steady_us() + int(self._grace_s * US_PER_S)
+        while any(r.busy() for r in runners.values()) and self._clock.steady_us() < end_us:
+            dispatcher.step(fire=False)
+            if self._hurry.wait(_END_LOOK_S):
+                break
+        for runner in runners.values():
+            runner.stop()
+        dispatcher.settle_all()
+
+    # -- without the thread ------------------------------------------------------------------------------------
+
+    def drain(self) -> int:
+        """Call everything that is due, here and now, in this thread; return how many messages were settled.
+
+        Raises Locked when another process is the keeper.
+        """
+        keeper = self._open(wait=False, background=False)
+        runners: dict[str, Runner] = {}
+        dispatcher = self._dispatcher(keeper, runners)
+        inline = Inline(dispatcher.finish, self._clock, self._path)
+        runners |= {"thread": inline, "loop": inline, "process": inline}
+        try:
+            self._on_term()
+            while dispatcher.step(claim=True):
+                pass
+            dispatcher.settle_all()
+        finally:
+            inline.stop()
+            keeper.close()
+        return dispatcher.settled

@@ -1,0 +1,117 @@
+"""A call in another process: what is sent to a process of the pool, and what comes back.
+
+The process imports the handler by its module and name; what travels is the message as it is stored, and back come the
+failure, if any, and what was enqueued in transactions.
+Invariant: only plain data crosses; an exception crosses as its names and text.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgpack
+
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.errors import BadArgument
+from filewheel.message import Message
+from filewheel.record import pack_message, unpack_put
+from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.handler import Handler
+from filewheel.scheduling.loop import time_out
+from filewheel.scheduling.pool import Pool
+from filewheel.scheduling.pool_result import Result
+from filewheel.scheduling.pool_worker import resolve
+from filewheel.scheduling.task import Call, Finish, Outcome, run
+
+TARGET = "filewheel.scheduling.remote:serve"
+
+
+def check_reachable(handler: Handler[..., Any]) -> None:
+    """Raise BadArgument when another process could not import this handler."""
+    function = handler.function
+    qualname = getattr(function, "__qualname__", "<unknown>")
+    if "<" in qualname:
+        raise BadArgument(
+            f"{handler.name!r} cannot run in a process: {qualname} is not at the top level of a module",
+            hint='move it to the top level, or use where="thread"',
+        )
+
+
+def request_of(call: Call, wheel: str) -> bytes:
+    """Pack a call for a process."""
+    function = call.handler.function
+    (message,) = call.messages
+    packed: bytes = msgpack.packb(
+        [function.__module__, function.__qualname__, call.handler.name, pack_message(message), call.started_us, wheel]
+    )
+    return packed
+
+
+def serve(request: bytes) -> bytes:
+    """In the process: call the handler, and return what came of it."""
+    module, qualname, name, put, started_us, wheel = msgpack.unpackb(request)
+    if module == "__main__":
+        # In a spawned process the script that was started has this other name, so that its `main` does not run again.
+        module = "__mp_main__" if "__mp_main__" in sys.modules else module
+    found: Any = resolve(f"{module}:{qualname}")
+    handler = found if isinstance(found, Handler) else Handler.plain(name, found)
+    outcome = run(Call(handler, [unpack_put(put)], started_us), SYSTEM_CLOCK, wheel)
+    failure = outcome.failures[0] if outcome.failures else None
+    puts = outcome.puts[0] if outcome.puts else ()
+    packed: bytes = msgpack.packb([None if failure is None else failure.to_plain(), [pack_message(m) for m in puts]])
+    return packed
+
+
+class Processes:
+    """Runs calls in a pool of processes, started when the first call comes."""
+
+    def __init__(self, count: int, finish: Finish, clock: Clock, wheel: str) -> None:
+        self._pool = Pool(count, clock=clock)
+        self._finish = finish
+        self._clock = clock
+        self._wheel = wheel
+        self._running: set[Call] = set()
+
+    def start(self, call: Call) -> None:
+        """Give a call to a process."""
+        call.begun_us = self._clock.steady_us()
+        self._running.add(call)
+
+        def done(result: Result) -> None:
+            if result.outcome != "closed":  # then the message stays claimed, and is offered again
+                outcome = outcome_of_result(call, result)
+                outcome.ended_us = self._clock.steady_us()
+                self._finish(outcome)
+            self._running.discard(call)
+
+        request = request_of(call, self._wheel)
+        self._pool.submit(TARGET, request, timeout_s=call.handler.terms.timeout_s, done=done)
+
+    def quiet(self) -> None:
+        """Do nothing: what is queued is about one call for each process."""
+
+    def busy(self) -> int:
+        """Return how many calls run, or wait for a process."""
+        return len(self._running)
+
+    def give_up(self, call: Call) -> None:
+        """Do nothing: the pool ends a process that takes too long."""
+
+    def stop(self) -> None:
+        """End the processes, whatever they do."""
+        self._pool.close(timeout_s=0)
+
+
+def outcome_of_result(call: Call, result: Result) -> Outcome:
+    """Return what came of a call from what the pool tells."""
+    if result.outcome == "returned":
+        failure, puts = msgpack.unpackb(result.value)
+        messages: list[Message] = [unpack_put(put) for put in puts]
+        return Outcome(call, [None if failure is None else Failure.of_plain(failure)], [messages])
+    if result.outcome == "timed_out":
+        return Outcome.failed(call, time_out(call.handler.terms.timeout_s))
+    if result.outcome == "raised":
+        text = f"{result.names[0].rpartition('.')[2]}: {result.message}" if result.names else result.message
+        return Outcome.failed(call, Failure(text, frozenset(result.names), result.traceback))
+    return Outcome.failed(call, Failure(f"its process ended: {result.message or result.exit_status}"))

@@ -1,0 +1,150 @@
+"""Recurring work: a name, what recurs, what is called; and the step from one occurrence to the next.
+
+There is exactly one living occurrence of a schedule, an ordinary message that holds the key of the schedule's name and
+carries its definition. The next occurrence is written in the frame that settles this one, so a crash leaves one or the
+other. Any number of programs may define the same schedule: the key lets in one.
+Invariant: an occurrence knows its definition, so whoever fires it can follow it, and a changed definition replaces it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from filewheel.clock import Clock
+from filewheel.errors import BadArgument
+from filewheel.headers import ARGS, HISTORY, KEY, SCHEDULE
+from filewheel.message import Message
+from filewheel.scheduling.call import MSGPACK, pack_call
+from filewheel.scheduling.job import MINT
+from filewheel.scheduling.recurrence import Missed, Recurrence, from_text, is_skipped, next_due
+
+KEY_PREFIX = "filewheel.every:"
+GRACE_US = 60_000_000
+NAME_BYTES_MAX = 200
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What recurs under a name."""
+
+    name: str
+    handler: str
+    recurrence: Recurrence
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    missed: Missed = "once"
+    grace_us: int = GRACE_US
+    """With missed="skip": how late an occurrence may be and is still called."""
+    is_declared: bool = True
+    """Written in the program: it ends when the program that fires does not have it any more."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not 1 <= len(self.name.encode()) <= NAME_BYTES_MAX:
+            raise BadArgument(f"the name of a schedule is a str of 1 to {NAME_BYTES_MAX} bytes, not {self.name!r}")
+        is_skipped(0, 0, self.missed, 0)  # raises for a policy that there is not
+
+    @property
+    def key(self) -> str:
+        """The key that its living occurrence holds."""
+        return key_of(self.name)
+
+    def header(self) -> str:
+        """Return the definition as an occurrence carries it."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "when": self.recurrence.to_text(),
+                "missed": self.missed,
+                "grace_us": self.grace_us,
+                "declared": self.is_declared,
+            },
+            separators=(",", ":"),
+        )
+
+    def payload(self) -> bytes:
+        """Return the arguments, packed."""
+        return pack_call(self.args, self.kwargs)
+
+    def headers(self) -> dict[str, str]:
+        """Return an occurrence's headers, but for its key."""
+        return {ARGS: MSGPACK, SCHEDULE: self.header()}
+
+    def is_that_of(self, message: Message) -> bool:
+        """Tell whether a living occurrence is one of this very definition."""
+        return (
+            message.headers.get(SCHEDULE) == self.header()
+            and message.topic == self.handler
+            and message.payload == self.payload()
+        )
+
+
+def key_of(name: str) -> str:
+    """Return the key of a schedule's living occurrence."""
+    return KEY_PREFIX + name
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What an occurrence says of its schedule."""
+
+    name: str
+    recurrence: Recurrence
+    missed: Missed
+    grace_us: int
+    is_declared: bool
+
+
+def definition_of(message: Message) -> Definition | None:
+    """Read the definition that an occurrence carries; None when it carries none that can be read."""
+    try:
+        fields = json.loads(message.headers[SCHEDULE])
+        found = Definition(
+            fields["name"],
+            from_text(fields["when"]),
+            fields["missed"],
+            int(fields["grace_us"]),
+            bool(fields["declared"]),
+        )
+        is_skipped(0, 0, found.missed, 0)
+        return found if isinstance(found.name, str) else None
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+
+
+class Occurrences:
+    """Follows occurrences: what comes after one, and which is not to be called. Thread-safe."""
+
+    def __init__(self, declared: Mapping[str, Schedule], clock: Clock) -> None:
+        self._declared = declared
+        self._clock = clock
+
+    def next_of(self, message: Message, started_us: int) -> Message | None:
+        """Return the occurrence after one that was started at a time; None when nothing follows."""
+        definition = definition_of(message)
+        if definition is None or self._has_stopped(definition):
+            return None
+        try:
+            was_due_us = (message.root or message.id).due_us  # a retry is due later than its occurrence
+            due_us = next_due(definition.recurrence, was_due_us, started_us, definition.missed)
+        except BadArgument:
+            return None  # after the year 9999
+        kept = {k: v for k, v in message.headers.items() if k != HISTORY}
+        kept[KEY] = key_of(definition.name)
+        return Message(MINT.id_at(due_us), message.payload, message.topic, kept, 0, self._clock.now_us())
+
+    def fate_of(self, message: Message, now_us: int) -> str | None:
+        """Return why an occurrence is not to be called, or None."""
+        definition = definition_of(message)
+        if definition is None:
+            return None
+        if self._has_stopped(definition):
+            return "stopped"
+        is_first_try = message.attempt == 0
+        late = is_skipped(message.due_us, now_us, definition.missed, definition.grace_us)
+        return "missed" if is_first_try and late else None
+
+    def _has_stopped(self, definition: Definition) -> bool:
+        return definition.is_declared and definition.name not in self._declared

@@ -1,0 +1,428 @@
+"""The scheduler that a program embeds: handlers by name, calls of them that are due later, recurring work.
+
+It joins a wheel to enqueue into with an engine that fires. Nothing is opened before it is needed, so a module can
+define a scheduler at its top level and be imported anywhere: by the program that fires, by those that only enqueue, and
+by the processes of its own pool.
+Invariant: what was enqueued waits on disk alone; nothing of it is kept here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+from filewheel import headers as names
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.directory import DiskFactory, Sync
+from filewheel.disk import OsDisk
+from filewheel.errors import BadArgument
+from filewheel.limits import check_message
+from filewheel.message import Message, MessageId
+from filewheel.metrics import Metrics
+from filewheel.scheduling.call import MSGPACK, pack_call
+from filewheel.scheduling.cron import Cron
+from filewheel.scheduling.engine import Engine, Limits
+from filewheel.scheduling.events import Callback, Events
+from filewheel.scheduling.handler import (
+    At,
+    Delay,
+    Handler,
+    Handlers,
+    OnConflict,
+    Options,
+    P,
+    R,
+    Terms,
+    Where,
+    where_of,
+)
+from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
+from filewheel.scheduling.options import headers_of
+from filewheel.scheduling.recurrence import Every, Missed, Recurrence, read_recurrence
+from filewheel.scheduling.remote import check_reachable
+from filewheel.scheduling.retry import Retry
+from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, key_of
+from filewheel.scheduling.watch import Watch
+from filewheel.timespec import delay_us, due_from
+from filewheel.wheel import Wheel
+
+log = logging.getLogger("filewheel.scheduling")
+
+F = TypeVar("F", bound=Callable[..., Any])
+When = str | float | timedelta | Cron | Every
+STOP_S = 30.0
+
+
+class Scheduler:
+    """Calls handlers when their messages are due. Thread-safe; of any number of processes on one wheel one fires.
+
+    Defining one opens nothing. The wheel at `path` is made when it is first needed and is not there.
+
+    `threads` call plain functions, `processes` those with where="process"; coroutine functions run in an event loop.
+    `in_flight` bounds what is claimed at once. `catch_up_per_s` bounds how fast a backlog is called after a long stop.
+    `unknown` says what becomes of a message that no handler is named for: "wait" (looked at again every five minutes)
+    or "bury" (to the dead letters). `on_jump` is the Keeper's.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        threads: int = 4,
+        processes: int | None = None,
+        in_flight: int = 1000,
+        catch_up_per_s: float | None = None,
+        unknown: str = "wait",
+        sync: Sync | None = None,
+        on_jump: str = "fire",
+        metrics: Metrics | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+    ) -> None:
+        processes = os.cpu_count() or 1 if processes is None else processes
+        for name, count in (("threads", threads), ("processes", processes), ("in_flight", in_flight)):
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise BadArgument(f"{name} is a count from 1, not {count!r}")
+        if catch_up_per_s is not None and not 0 < catch_up_per_s < float("inf"):
+            raise BadArgument(f"catch_up_per_s is a number above 0, not {catch_up_per_s!r}")
+        if unknown not in ("wait", "bury"):
+            raise BadArgument(f'unknown is "wait" or "bury", not {unknown!r}')
+        self._path = os.path.abspath(os.fspath(path))
+        self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump)
+        self._sync = sync
+        self._clock = clock
+        self._disk = disk
+        self.metrics = Metrics() if metrics is None else metrics
+        """Counters and histograms of this process."""
+        self._events = Events(clock)
+        self._watch = Watch(self.metrics, self._events)
+        self._handlers = Handlers()
+        self._schedules: dict[str, Schedule] = {}
+        self._lock = threading.Lock()
+        self._wheel: Wheel | None = None
+        self._wheel_pid = 0
+        self._engine: Engine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {self._path}>"
+
+    @property
+    def path(self) -> str:
+        """The wheel's directory."""
+        return self._path
+
+    @property
+    def wheel(self) -> Wheel:
+        """The wheel that this process enqueues into; opened, and made, when it is first asked for."""
+        with self._lock:
+            if self._wheel is None or self._wheel_pid != os.getpid():
+                self._wheel = Wheel.create(
+                    self._path, sync=self._sync or "always", exist_ok=True, clock=self._clock, disk=self._disk
+                )
+                self._wheel_pid = os.getpid()
+            return self._wheel
+
+    # -- definitions -------------------------------------------------------------------------------------------
+
+    def on(
+        self,
+        name: str | None = None,
+        *,
+        where: Where | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+        batch: int | None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Register a function as the handler of a name (its own by default).
+
+        `where` is "thread", "process" or "loop" (for coroutine functions, and their default). `timeout_s` bounds one
+        call, `concurrency` how many run at once, `rate_per_s` how many begin a second. With `batch` the function is
+        given a list of up to so many Jobs. `skip_late_s` and `coalesce` are the defaults of what is enqueued.
+
+        Raises BadArgument when the name is taken by another function.
+        """
+
+        def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            terms = Terms(where_of(function, where), retry or Retry(), timeout_s, concurrency, rate_per_s, batch)
+            options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
+            own = getattr(function, "__name__", "")
+            handler = Handler(own if name is None else name, function, terms, self, options)
+            if terms.where == "process":
+                check_reachable(handler)
+            self._handlers.add(handler)
+            self.metrics.reserve([handler.name])
+            return handler
+
+        if callable(name):
+            raise BadArgument("`on` is called: write @scheduler.on() or @scheduler.on('name')")
+        return decorate
+
+    def every(
+        self,
+        when: When,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        missed: Missed = "once",
+        grace_s: float = GRACE_US / 1_000_000,
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Call a function again and again: each so many seconds, or by a cron expression in a time zone.
+
+        Put it above `on` to give the handler terms of its own. `missed` says what becomes of occurrences that passed
+        while nothing ran: "once" calls once for all of them, "all" each, "skip" none that is later than `grace_s`.
+        Changing the definition replaces what waits; removing it ends it, when a program without it fires.
+        """
+        recurrence = _recurrence(when, tz)
+
+        def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            handler = function if isinstance(function, Handler) else self.on()(function)
+            schedule = Schedule(
+                name or handler.name, handler.name, recurrence, args, kwargs or {}, missed, delay_us(grace_s)
+            )
+            known = self._schedules.get(schedule.name)
+            if known is not None and known != schedule:
+                raise BadArgument(f"two schedules are named {schedule.name!r}", hint="give one of them a name=")
+            self._schedules[schedule.name] = schedule
+            return handler
+
+        return decorate
+
+    # -- enqueue -----------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        name: str | Handler[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        key: str | None = None,
+        on_conflict: OnConflict = "reject",
+        headers: Mapping[str, str] | None = None,
+        deadline: At | None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+        sync: Sync | None = None,
+    ) -> MessageId:
+        """Enqueue a call of a handler by its name, which need not be defined here; return its id.
+
+        It is due after `delay`, `at` a time, or now. The other options are those of `Handler.options`.
+        """
+        name = name.name if isinstance(name, Handler) else name
+        options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        return self.send(name, args, kwargs or {}, options, delay=delay, at=at)
+
+    def send(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
+        *, delay: Delay | None = None, at: At | None = None,
+    ) -> MessageId:  # fmt: skip
+        """Enqueue a call, into the transaction that is open around the caller if one is."""
+        headers = headers_of(
+            headers=options.headers, deadline=options.deadline,
+            skip_late_s=options.skip_late_s, coalesce=options.coalesce,
+        )  # fmt: skip
+        headers[names.ARGS] = MSGPACK
+        job = present_job()
+        if job is not None and names.TRACEPARENT in job.headers:
+            headers.setdefault(names.TRACEPARENT, job.headers[names.TRACEPARENT])
+        payload = pack_call(args, kwargs)
+        transaction = present_transaction()
+        if transaction is not None and transaction.wheel == self._path:
+            return self._collect(transaction, name, payload, headers, options, delay, at)
+        if options.key is None:
+            id_ = self.wheel.enqueue(payload, delay=delay, at=at, topic=name, headers=headers, sync=options.sync)
+        else:
+            id_ = self.wheel.enqueue(
+                payload, delay=delay, at=at, topic=name, headers=headers, sync=options.sync,
+                key=options.key, on_conflict=options.on_conflict,
+            )  # fmt: skip
+        self._watch.enqueued(name, id_)
+        return id_
+
+    def _collect(
+        self, transaction: Transaction, name: str, payload: bytes, headers: dict[str, str], options: Options,
+        delay: Delay | None, at: At | None,
+    ) -> MessageId:  # fmt: skip
+        """Put a call into a transaction."""
+        if options.key is not None:
+            raise BadArgument("a call in a transaction cannot have a key", hint="enqueue it outside of the block")
+        now_us = self._clock.now_us()
+        due_us = due_from(now_us, delay=delay, at=at)
+        message = Message(MINT.id_at(due_us), payload, name, headers, 0, now_us)
+        check_message(message, self.wheel.payload_bytes_max)
+        transaction.add(message)
+        self._watch.enqueued(name, message.id)
+        return message.id
+
+    def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> bool:
+        """Cancel a call by its id or its key; tell whether it was pending."""
+        done = self.wheel.cancel(id_) if key is None and id_ is not None else self.wheel.cancel(id_, key=key)
+        if done:
+            self.metrics.count("cancelled")
+        return done
+
+    # -- recurring work at run time ----------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        name: str,
+        when: When,
+        handler: str | Handler[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "once",
+        grace_s: float = GRACE_US / 1_000_000,
+    ) -> MessageId:
+        """Start recurring work from anywhere, or replace that of this name; return the id of its next occurrence.
+
+        It goes on until `unschedule`, whatever program fires.
+        """
+        target = handler.name if isinstance(handler, Handler) else handler
+        recurrence = _recurrence(when, tz)
+        return self._plant(
+            Schedule(name, target, recurrence, args, kwargs or {}, missed, delay_us(grace_s), is_declared=False)
+        )
+
+    def unschedule(self, name: str) -> bool:
+        """End recurring work; tell whether there was any of this name. A call that runs is not followed by another."""
+        return self.wheel.cancel(key=key_of(name))
+
+    def _plant(self, schedule: Schedule) -> MessageId:
+        """See to it that a schedule's living occurrence is one of this definition."""
+        wheel = self.wheel
+        living = wheel.get(key=schedule.key)
+        if living is not None and schedule.is_that_of(living):
+            return living.id
+        now_us = self._clock.now_us()
+        due_us = schedule.recurrence.after(now_us)
+        at = due_us / 1_000_000
+        return wheel.enqueue(
+            schedule.payload(), at=at, topic=schedule.handler, headers=schedule.headers(),
+            key=schedule.key, on_conflict="replace" if living is not None else "keep",
+        )  # fmt: skip
+
+    def _plant_all(self) -> None:
+        for schedule in self._schedules.values():
+            self._plant(schedule)
+
+    # -- firing ------------------------------------------------------------------------------------------------
+
+    def _new_engine(self) -> Engine:
+        self.wheel  # noqa: B018  made if it is not there
+        return Engine(
+            self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self._watch,
+            clock=self._clock, disk=self._disk, on_term=self._plant_all, loop=self._loop,
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Begin to fire in the background, or to stand by while another process does."""
+        if self._engine is not None and self._engine.is_alive:
+            raise BadArgument("this scheduler has been started already")
+        self._engine = self._new_engine()
+        self._engine.start()
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """Stop firing: running calls may end until the time is up; what has not ended is offered again."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.stop(timeout_s)
+        with self._lock:
+            wheel, self._wheel = self._wheel, None
+        if wheel is not None and self._wheel_pid == os.getpid():
+            wheel.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def run(self, *, stop_s: float = STOP_S) -> None:
+        """Fire until SIGINT or SIGTERM, then let running calls end for `stop_s` and return. A second signal cuts that.
+
+        From another thread than the main one, no signals are handled: it runs until `stop` is called.
+        """
+        self.start()
+        engine = self._engine
+        assert engine is not None
+        with _signals() as asked:
+            while engine.is_alive and not asked.wait(0.5):
+                pass
+            if self._engine is engine:
+                asked.clear()
+                ending = threading.Thread(target=self.stop, args=(stop_s,), name="filewheel-stop")
+                ending.start()
+                while ending.is_alive() and not asked.is_set():
+                    ending.join(0.1)
+                if asked.is_set():
+                    log.warning("asked twice to stop: running calls are left to be offered again")
+                    engine.hurry()
+                    ending.join()
+
+    def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
+        """Wait until this process is the one that fires; tell whether it is."""
+        engine = self._engine
+        return engine is not None and engine.is_keeper.wait(timeout_s)
+
+    def drain(self) -> int:
+        """Call everything that is due, in this thread, without waiting; return how many messages were settled.
+
+        For tests, and for programs that are started by a timer. What fails is retried when its time has come.
+
+        Raises Locked when another process fires.
+        """
+        if self._engine is not None:
+            raise BadArgument("this scheduler fires in the background", hint="drain() is for one that was not started")
+        return self._new_engine().drain()
+
+    def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
+        """Call a function with each event (of these kinds); return a function that ends that."""
+        return self._events.subscribe(callback, kinds)
+
+
+def _recurrence(when: When, tz: str) -> Recurrence:
+    if isinstance(when, (Cron, Every)):
+        return when
+    if isinstance(when, str):
+        return read_recurrence(when, tz)
+    return Every(when)
+
+
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """Turn SIGINT and SIGTERM into an event, in the main thread; in another one nothing is changed."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
