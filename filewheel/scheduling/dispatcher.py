@@ -3,7 +3,7 @@
 One thread does all of that (`step`), so nothing here needs a lock but the queue of outcomes, which any thread may
 append to. Messages are claimed up to `in_flight`: the bound on what a crash can make fire again, and the bound on
 memory. Acknowledgements are written in batches.
-Invariant: each claimed message is in a lane, with a runner, in `_verdicts`, or settled.
+Invariant: each claimed message is in a lane, held back, with a runner, in `_done` or `_verdicts`, or settled.
 """
 
 from __future__ import annotations
@@ -76,7 +76,11 @@ class Dispatcher:
         self._overdue = Overdue(catch_up_per_s, clock.now_us())
         self._lanes: dict[str, Lane] = {}
         self._outcomes: deque[Outcome] = deque()
+        self._back = 0
+        """About how many messages came back since the last step: a hint, which threads may miscount."""
         self._verdicts: list[tuple[Message, Verdict]] = []
+        self._done: list[Message] = []
+        """Those that are simply done with: the common case has a short way."""
         self._timed: set[Call] = set()
         self.claimed = 0
         """Messages that are claimed and not settled."""
@@ -93,7 +97,7 @@ class Dispatcher:
     def finish(self, outcome: Outcome) -> None:
         """Take the outcome of a call; thread-safe. The dispatcher is woken only if that makes room it waits for."""
         self._outcomes.append(outcome)
-        done = len(self._outcomes)
+        self._back = done = self._back + len(outcome.call.messages)
         lane = self._lanes.get(outcome.call.handler.name)
         if (lane is not None and lane.waiting) or (self._more and (done * 4 >= self._limit or done >= self.claimed)):
             self._keeper.wake()
@@ -243,6 +247,7 @@ class Dispatcher:
     def _take_outcomes(self, now_us: int) -> bool:
         outcomes = self._outcomes
         worked = bool(outcomes)
+        self._back = 0
         while outcomes:
             self._take(outcomes.popleft(), now_us)
         return worked
@@ -258,6 +263,9 @@ class Dispatcher:
             lane.ended(took_us)
         self._watch.ended(name, took_us)
         for at, message in enumerate(call.messages):
+            if outcome.failures is None and SCHEDULE not in message.headers:
+                self._done.append(message)
+                continue
             failure = outcome.failures[at] if outcome.failures else None
             puts = outcome.puts[at] if outcome.puts else ()
             # What comes due while an occurrence runs is not covered by it.
@@ -278,27 +286,39 @@ class Dispatcher:
         return self._successor(message, now_us) if SCHEDULE in message.headers else None
 
     def _settle(self, now_us: int) -> bool:
-        """Write the verdicts; on a full disk, try again later."""
-        if not self._verdicts or now_us < self._retry_us:
+        """Write what became of messages; on a full disk, try again later."""
+        done, verdicts = self._done, self._verdicts
+        if not (done or verdicts) or now_us < self._retry_us:
             return False
-        verdicts = self._verdicts
         try:
-            self._keeper.settle([v.settlement for _, v in verdicts])
+            if done:
+                self._keeper.ack([m.id for m in done])
+                self._done = []
+                self._settled(len(done))
+                self._watch.done(done)
+            if verdicts:
+                self._keeper.settle([v.settlement for _, v in verdicts])
+                self._verdicts = []
+                self._settled(len(verdicts))
+                self._watch.settled(verdicts)
         except WheelFull as exc:
-            self._retry_us = now_us + _FULL_RETRY_US
-            left = [(m, v) for m, v in verdicts if self._keeper.holds(m.id)]
-            self._count([(m, v) for m, v in verdicts if not self._keeper.holds(m.id)])
-            self._verdicts = left
-            log.critical("what became of %d messages cannot be written yet: %s", len(left), exc)
+            self._wait_for_room(now_us, exc)
             return False
-        self._verdicts = []
-        self._count(verdicts)
         return True
 
-    def _count(self, verdicts: list[tuple[Message, Verdict]]) -> None:
-        self.claimed -= len(verdicts)
-        self.settled += len(verdicts)
-        self._watch.settled(verdicts)
+    def _wait_for_room(self, now_us: int, exc: WheelFull) -> None:
+        """Keep what could not be written, to be written later."""
+        self._retry_us = now_us + _FULL_RETRY_US
+        written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
+        self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
+        self._settled(len(written))
+        self._watch.settled(written)
+        count = len(self._done) + len(self._verdicts)
+        log.critical("what became of %d messages cannot be written yet: %s", count, exc)
+
+    def _settled(self, count: int) -> None:
+        self.claimed -= count
+        self.settled += count
 
     # -- the end -----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from datetime import datetime
 from typing import Any
 
@@ -156,11 +156,11 @@ def present_transaction() -> Transaction | None:
     return _collecting.get()
 
 
-@contextmanager
-def working_on(job: Job | None) -> Iterator[None]:
-    """Make a job the current one in the block."""
-    token = _current.set(job)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+def enter(job: Job | None) -> Token[Job | None]:
+    """Make a job the current one, until `leave`."""
+    return _current.set(job)
+
+
+def leave(token: Token[Job | None]) -> None:
+    """Make the job current that was before."""
+    _current.reset(token)

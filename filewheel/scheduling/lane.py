@@ -64,7 +64,7 @@ class Lane:
 
     def full(self) -> bool:
         """Tell whether what comes next has to be deferred."""
-        return len(self.waiting) >= self._waiting_max
+        return self.is_limited and len(self.waiting) >= self._waiting_max
 
     def defer_us(self, now_us: int) -> int:
         """Return when the turn of a message is expected that finds the lane full."""

@@ -13,7 +13,7 @@ from collections import deque
 
 from filewheel.clock import Clock
 from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.job import Job, working_on
+from filewheel.scheduling.job import Job, enter, leave
 from filewheel.scheduling.task import Call, Finish, Outcome, failure_of, jobs_of, outcome_of
 
 
@@ -27,13 +27,13 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
     raised = None
     if good:
         terms, function = call.handler.terms, call.handler.function
+        token = enter(None if terms.batch else good[0])
         try:
-            with working_on(None if terms.batch else good[0]):
-                async with asyncio.timeout(terms.timeout_s) as limit:
-                    if terms.batch:
-                        await function(good)
-                    else:
-                        await function(*good[0].args, **good[0].kwargs)
+            async with asyncio.timeout(terms.timeout_s) as limit:
+                if terms.batch:
+                    await function(good)
+                else:
+                    await function(*good[0].args, **good[0].kwargs)
         except TimeoutError as exc:
             raised = time_out(terms.timeout_s) if limit.expired() else failure_of(exc)
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -43,6 +43,8 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
             raised = Failure("CancelledError: the handler cancelled itself")
         except BaseException as exc:
             raised = failure_of(exc)
+        finally:
+            leave(token)
     return outcome_of(call, jobs, raised)
 
 

@@ -18,7 +18,7 @@ from filewheel.message import Message
 from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler
-from filewheel.scheduling.job import Job, working_on
+from filewheel.scheduling.job import Job, enter, leave
 
 _TRACE_LENGTH = 8000
 
@@ -134,17 +134,21 @@ def run(call: Call, clock: Clock, wheel: str) -> Outcome:
     """
     jobs = jobs_of(call, clock, wheel)
     good = [job for job in jobs if isinstance(job, Job)]
-    raised = None
-    if good:
-        function, batch = call.handler.function, call.handler.terms.batch
-        try:
-            with working_on(None if batch else good[0]):
-                if batch:
-                    function(good)
-                else:
-                    function(*good[0].args, **good[0].kwargs)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as exc:
-            raised = failure_of(exc)
-    return outcome_of(call, jobs, raised)
+    if not good:
+        return outcome_of(call, jobs, None)
+    function, batch = call.handler.function, call.handler.terms.batch
+    token = enter(None if batch else good[0])
+    try:
+        if batch:
+            function(good)
+        else:
+            function(*good[0].args, **good[0].kwargs)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:
+        return outcome_of(call, jobs, failure_of(exc))
+    finally:
+        leave(token)
+    if len(jobs) == 1 and good[0].failed is None and not good[0].enqueued:
+        return Outcome(call)
+    return outcome_of(call, jobs, None)

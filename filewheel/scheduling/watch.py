@@ -51,6 +51,14 @@ class Watch:
             if self.events.wants("timed_out"):
                 self._emit("timed_out", message, error=failure.text, seconds=took_us / US_PER_S)
 
+    def done(self, messages: Sequence[Message]) -> None:
+        """Note that messages were acknowledged."""
+        for handler, n in Counter([m.topic for m in messages]).items():
+            self.metrics.count("acknowledged", handler, n)
+        if self.events.wants("acknowledged"):
+            for message in messages:
+                self._emit("acknowledged", message)
+
     def settled(self, verdicts: Sequence[tuple[Message, Verdict]]) -> None:
         """Note what became of messages, once it is written."""
         counts: Counter[tuple[str, str]] = Counter()
