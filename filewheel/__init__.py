@@ -5,8 +5,8 @@ General layout (a module imports only from groups to its left; tests/test_layers
     errors clock headers message limits timespec loops speed
     | disk mounts layout frame record columns manifest directory segment writer journal
     | tail quarantine window slot owner ledger cut deal tidy
-    | snapshot stats index finder reader ready head batch housekeeper
-    | ids wheel keeper
+    | snapshot stats index finder keyfile keys reader ready head batch housekeeper
+    | ids unique wheel keeper
     | verify repair transfer
 """
 
@@ -20,6 +20,7 @@ from filewheel.errors import (
     DiskError,
     FilewheelError,
     Forked,
+    KeyHeld,
     Locked,
     NetworkFileSystem,
     NewerFormat,
@@ -50,6 +51,7 @@ __all__ = [
     "Histogram",
     "Ids",
     "Keeper",
+    "KeyHeld",
     "Locked",
     "Message",
     "MessageId",

@@ -26,9 +26,10 @@ from filewheel.batch import Batch
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, NotClaimed, disk_error
+from filewheel.errors import BadArgument, Closed, Damaged, DiskError, FilewheelError, Forked, NotClaimed, disk_error
 from filewheel.head import Head
 from filewheel.housekeeper import Housekeeper
+from filewheel.keys import Keys, key_of
 from filewheel.ledger import Ledger
 from filewheel.message import DEAD_US, DUE_LIMIT_US, US_PER_S, Message, MessageId
 from filewheel.owner import Owner
@@ -109,8 +110,11 @@ class Keeper:
             raise
         for note in self._ledger.notes:
             log.warning("%s", note)
+        self._keys = Keys(self._dir)
+        self._later: dict[bytes, MessageId] = {}
+        """Claimed messages with a key that were put back while its lock was taken, with their new ids."""
         self._housekeeper = Housekeeper(
-            self._ledger, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail
+            self._ledger, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail
         )
         if background:
             self._housekeeper.start()
@@ -129,6 +133,8 @@ class Keeper:
         """Flush, deal what is undealt, and let the next keeper in. What was claimed is offered again then."""
         if self._closed or os.getpid() != self._pid:
             return
+        if self._broken is None:
+            self._put_back()
         self._closed = True
         self.wake()
         self._housekeeper.stop()
@@ -177,6 +183,7 @@ class Keeper:
         """
         if limit < 1:
             raise BadArgument(f"limit is at least 1, not {limit}")
+        self._put_back()
         with self._lock:
             self._check()
             now_us = self._now_us()
@@ -261,16 +268,62 @@ class Keeper:
         """Put a claimed message back, to fire again after `delay`, with its attempt raised by one.
 
         Returns its new id; None when it was cancelled meanwhile. Drop and put are one commit: both or neither.
+
+        A message with a unique key keeps it, for one more flush. While another process is busy with that key, the
+        commit waits for the next `claim`; until then the message stays what it was, and would be offered as that to the
+        next keeper.
         """
         due_us = due_from(self._clock.now_us(), delay=delay, at=None)
-        return self._move(message, due_us, RETRIED, None, sync)
+        with self._lock:
+            self._check()
+            (id_,) = self._ids_of(message)
+            key = key_of(self._head.claims[id_])
+            if key is not None:
+                self._later[id_] = new = self._ledger.own.new_id(due_us)
+        if key is None:
+            return self._move(message, due_us, RETRIED, None, sync)
+        try:
+            moved = self._move_with_key(id_, new, key)
+        except BaseException:
+            self._later.pop(id_, None)  # nothing was done: it is claimed, as before
+            raise
+        if sync == "always":
+            self._ledger.own.flush()
+        return new if moved else None
+
+    def _put_back(self) -> None:
+        """Put back what could not be while another process was busy with its key."""
+        if not self._later:
+            return
+        self._check()
+        for id_, new in list(self._later.items()):
+            put = self._head.claims.get(id_)
+            key = None if put is None else key_of(put)
+            if key is not None:
+                # A full disk must not keep what is due from being claimed; the next claim tries again.
+                with contextlib.suppress(DiskError):
+                    self._move_with_key(id_, new, key)
+
+    def _move_with_key(self, id_: bytes, new: MessageId, key: str) -> bool:
+        """Put a message with a key back under its new id, now or later; False when it was cancelled meanwhile."""
+        # U1, without waiting: whoever has the lock may have been stopped. A moment later will do.
+        with self._keys.hold([key], wait_s=0) as hold:
+            if hold.busy:
+                return True
+            self._housekeeper.spend(lambda: hold.note([(key, new)]))
+            with self._lock:
+                if self._later.pop(id_, None) is None:
+                    return True
+                return self._move(id_, new.due_us, RETRIED, None, "never", new) is not None
 
     def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
         """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
         due_us = min(DEAD_US + self._clock.now_us(), DUE_LIMIT_US - 1)
         return self._move(message, due_us, BURIED, reason, sync)
 
-    def _move(self, what: Message | bytes, due_us: int, why: int, reason: str | None, sync: Sync) -> MessageId | None:
+    def _move(
+        self, what: Message | bytes, due_us: int, why: int, reason: str | None, sync: Sync, new: MessageId | None = None
+    ) -> MessageId | None:
         with self._lock:
             self._check()
             try:
@@ -287,7 +340,7 @@ class Keeper:
             message.attempt += 1
             if reason is not None:
                 message.headers = {**message.headers, headers.REASON: reason[:1000]}
-            message.id = self._ledger.own.new_id(due_us)
+            message.id = new or self._ledger.own.new_id(due_us)
             put = pack_message(message)
             self._finish([id_], [pack_drop(id_, why), put], 1)
             if message.id < self._head.ready.frontier:
@@ -299,11 +352,11 @@ class Keeper:
     def _ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
         claims = self._head.claims
         if isinstance(what, Batch):
-            return list(filter(claims.__contains__, what.ids))
+            return [i for i in filter(claims.__contains__, what.ids) if i not in self._later]
         items = [what] if isinstance(what, (Message, bytes)) else list(what)
         ids = [bytes(i.id) if isinstance(i, Message) else bytes(i) for i in items]
         for id_ in ids:
-            if id_ not in claims:
+            if id_ not in claims or id_ in self._later:
                 name = str(MessageId(id_)) if len(id_) == 16 else repr(id_)
                 raise NotClaimed(
                     f"message {name} is not claimed by this keeper",

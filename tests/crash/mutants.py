@@ -62,7 +62,7 @@ MUTANTS: list[Mutant] = [
        "            self._write(segment, drop, 0, 1, dropped, dropped)\n"
        "            self._write(segment, PUT_PREFIX + id_ + rest, 1, 0, id_, id_)\n"),
     _m("two-frames-retry", "E3", "a retry's drop and put are one frame", "word 19413 @449",
-       "housekeeper", "        self._write(lambda: self._ledger.write(records, puts))\n",
+       "housekeeper", "        self.spend(lambda: self._ledger.write(records, puts))\n",
        "        for i, record in enumerate(records):\n"
        "            self._ledger.write([record], puts if i == len(records) - 1 else 0)\n"),
     _m("rotate-unflushed", "O1", "a segment is flushed before its writer goes on in the next", "race retry 1 @124",
