@@ -5,8 +5,8 @@ General layout (a module imports only from groups to its left; tests/test_layers
     errors clock headers message limits timespec loops speed exposition metrics
     | disk mounts layout frame record columns manifest directory segment writer appender journal
     | tail quarantine window slot owner ledger cut deal tidy
-    | published snapshot stats index frames finder reader ready head batch housekeeper
-    | ids settlement wheel keeper
+    | published snapshot stats index frames finder keyfile keys reader ready head batch housekeeper
+    | ids unique settlement settler wheel keeper
     | worker joint aiokeeper aio
     | verify repair transfer
 """
@@ -24,6 +24,7 @@ from filewheel.errors import (
     DiskError,
     FilewheelError,
     Forked,
+    KeyHeld,
     Locked,
     NetworkFileSystem,
     NewerFormat,
@@ -62,6 +63,7 @@ __all__ = [
     "Histogram",
     "Ids",
     "Keeper",
+    "KeyHeld",
     "Locked",
     "Message",
     "MessageId",

@@ -257,7 +257,7 @@ class Appender:
 
     # -- flushing ------------------------------------------------------------------------------------------
 
-    def _settle(self, ticket: int, sync: Sync) -> None:
+    def settle(self, ticket: int, sync: Sync) -> None:
         """Return when the frame with this ticket is as durable as `sync` asks."""
         if sync == "always":
             self._flush_to(ticket)

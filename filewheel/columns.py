@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from filewheel.errors import BadArgument
 from filewheel.frame import portions
+from filewheel.headers import KEY
 from filewheel.limits import check_count, check_headers, check_topic
 from filewheel.message import DUE_END_US
 from filewheel.record import pack_middle
@@ -47,14 +49,21 @@ def middles_of(
     """Return what stands between id and payload: once when it is equal for all, else for each message."""
     if isinstance(topic, str) and (headers is None or isinstance(headers, Mapping)):
         check_topic(topic)
-        return pack_middle(now_us, topic, check_headers(headers) if headers else None)
+        return pack_middle(now_us, topic, _plain(headers) if headers else None)
     topics = [topic] * count if isinstance(topic, str) else topic
     each = [headers] * count if headers is None or isinstance(headers, Mapping) else headers
     check_count("topic", topics, count)
     check_count("headers", each, count)
     for name in set(topics):
         check_topic(name)
-    return [pack_middle(now_us, t, check_headers(h) if h else None) for t, h in zip(topics, each, strict=True)]
+    return [pack_middle(now_us, t, _plain(h) if h else None) for t, h in zip(topics, each, strict=True)]
+
+
+def _plain(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Check the headers of a message of a batch: it has no unique key, of which the index would not know."""
+    if KEY in check_headers(headers):
+        raise BadArgument(f"a message with a unique key ({KEY}) goes alone", hint="enqueue(..., key=...) for each")
+    return headers
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@
     ├── NewerFormat                          written by a newer filewheel
     ├── Unsafe                               wrong owner, open to others, a link where a file belongs
     │   └── NetworkFileSystem                locks and flushes cannot be trusted there
-    ├── Locked                               another process is the keeper
+    ├── Locked                               another process is the keeper, or is busy with the key
     ├── Damaged                              bytes that cannot be what was written
     ├── DiskError                            the operating system said no
     │   ├── WheelFull                        no space, or over quota
@@ -17,7 +17,8 @@
     ├── Closed                               used after close
     ├── Forked                               used in a child of the process that opened it
     ├── OtherLoop                            used in another event loop than the one that opened it
-    ├── NotFound                             no pending message has this id
+    ├── NotFound                             no pending message has this id, or this key
+    ├── KeyHeld                              another message that lives has this unique key
     └── NotClaimed                           acknowledged or put back without being claimed
 
 Each carries `.path`, `.offset` and `.hint` (the next thing to try); `str()` shows all three.
@@ -94,12 +95,23 @@ class NetworkFileSystem(Unsafe):
 
 
 class Locked(FilewheelError):
-    """Another process holds the keeper's lock; `.pid` names it, and `.role` says as what, when known."""
+    """Another process holds the keeper's lock; `.pid` names it, and `.role` says as what, when known.
+
+    With the role "key" it is the lock of a unique key.
+    """
 
     kind = "locked"
 
-    def __init__(self, what: str, *, pid: int | None = None, role: str = "", path: str | None = None) -> None:
-        super().__init__(what, path=path, hint="wait for it, or stop it; a standby takes over alone")
+    def __init__(
+        self,
+        what: str,
+        *,
+        pid: int | None = None,
+        role: str = "",
+        path: str | None = None,
+        hint: str | None = "wait for it, or stop it; a standby takes over alone",
+    ) -> None:
+        super().__init__(what, path=path, hint=hint)
         self.pid = pid
         self.role = role
 
@@ -164,9 +176,22 @@ class OtherLoop(FilewheelError):
 
 
 class NotFound(FilewheelError):
-    """No pending message has this id."""
+    """No pending message has this id, or this key."""
 
     kind = "not-found"
+
+
+class KeyHeld(FilewheelError):
+    """Another message that lives has this unique key; nothing was enqueued. `.id` is its MessageId, `.key` the key."""
+
+    kind = "key-held"
+
+    def __init__(
+        self, what: str, *, key: str = "", id: bytes | None = None, path: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(what, path=path, hint=hint)
+        self.key = key
+        self.id = id
 
 
 class NotClaimed(FilewheelError):

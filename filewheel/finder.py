@@ -73,6 +73,9 @@ class Finder:
         self._runs = 0
         """How many runs of lap and slot files are known."""
         self._turns = 0
+        self._sure: set[bytes] = set()
+        """In one look: ids with a drop that is known to be durable."""
+        self._dropped: set[bytes] = set()
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -83,6 +86,15 @@ class Finder:
     def find(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return, of these ids, those that are pending, with their packed puts. Cost: also a frame for each."""
         return self._look(ids, self._read_puts, lambda found: found)
+
+    def look(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[bytes]]:
+        """Return what `find` does, and those of the others that were dropped by a drop that may not be durable yet."""
+        wanted = set(ids)
+        return self._look(
+            wanted,
+            lambda places, handles: (self._read_puts(places, handles), self._dropped - self._sure),
+            lambda found: (found, wanted - found.keys()),
+        )
 
     def _look(
         self,
@@ -236,6 +248,7 @@ class Finder:
         """Return where the puts are of those ids that are pending."""
         places: Places = {}
         dropped = {i for i in wanted if i in self._unmatched} if self._unmatched else set()
+        self._dropped, self._sure = dropped, set(dropped)
         hits = [hit for file in self._journals.values() for hit in file.hits(wanted)]
         self._search(hits, places, dropped, handles)
         left = [i for i in wanted if i not in dropped] if dropped else wanted
@@ -262,7 +275,7 @@ class Finder:
             if puts:
                 places.update([(i, (run.name, puts[i])) for i in ids if i in puts])
             if drops and not drops.isdisjoint(ids):
-                dropped.update(drops.intersection(ids))
+                self._drop_ids(run, drops.intersection(ids), dropped)
 
     def _is_worth_loading(self, run: Run) -> bool:
         """Tell whether a run that is asked for an id should be indexed: at the second time, while there is room."""
@@ -287,7 +300,15 @@ class Finder:
             except Damaged:
                 continue
             places.update(dict.fromkeys(set(puts).intersection(among), (run.name, frame.offset)))
-            dropped.update(set(drops).intersection(among))
+            self._drop_ids(run, set(drops).intersection(among), dropped)
+
+    def _drop_ids(self, run: Run, ids: set[bytes], dropped: set[bytes]) -> None:
+        """Take note of drops that a run holds, and of whether they are durable."""
+        dropped.update(ids)
+        journal = self._journals.get(run.name)
+        # What was dealt is durable (D2); so is what a later frame of its writer says so of, and what a seal follows.
+        if journal is None or journal.is_sealed or run.number <= journal.synced:
+            self._sure.update(ids)
 
     def _load(self, run: Run, handles: Handles) -> None:
         """Learn a run's ids; let go of others when there are too many."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from filewheel import layout
 from filewheel.deal import CHUNK_BYTES, Deal, Finished
 from filewheel.errors import DiskError, FilewheelError, WheelFull, disk_error
+from filewheel.keys import Keys
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S
 
@@ -30,6 +31,7 @@ DEAL_AGE_US = 30 * US_PER_S
 DEAL_FINISHED = 512
 LOOK_US = 250_000
 RETRY_US = 5 * US_PER_S
+TIDY_KEYS_US = 2 * US_PER_S
 BALLAST_BYTES = 2 << 20
 _BALLAST_BYTES_MIN = 64 << 10
 _BALLAST_BYTES_GOOD = 512 << 10  # XFS wants 256 KiB to make one file on a full disk
@@ -44,12 +46,14 @@ class Housekeeper:
     def __init__(
         self,
         ledger: Ledger,
+        keys: Keys,
         finished: Finished,
         *,
         flush_interval_s: float,
         on_failure: Callable[[FilewheelError], None],
     ) -> None:
         self._ledger = ledger
+        self._keys = keys
         self._finished = finished
         self._disk = ledger.disk
         self._clock = ledger.clock
@@ -61,6 +65,7 @@ class Housekeeper:
         self._dirty = False
         self._looked_us = 0
         self._dealt_us = self._clock.steady_us()
+        self._keys_tidied_us = self._dealt_us
         self._retry_us = 0
         self._ballast_bytes = 0
 
@@ -106,6 +111,7 @@ class Housekeeper:
             # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
             self._ledger.ingest()
             self._keep_ballast()
+            self._tidy_keys(now)
             if now >= self._retry_us and self._deal_is_due(now):
                 self._deal(now)
 
@@ -113,13 +119,14 @@ class Housekeeper:
 
     def write(self, records: Sequence[bytes], puts: int) -> None:
         """Write to the keeper's own journal, giving up the ballast when the disk is full."""
-        self._write(lambda: self._ledger.write(records, puts))
+        self.spend(lambda: self._ledger.write(records, puts))
 
     def drop(self, ids: list[bytes], reason: int) -> None:
         """Write a drop for each of these ids to the keeper's own journal, likewise."""
-        self._write(lambda: self._ledger.drop(ids, reason))
+        self.spend(lambda: self._ledger.drop(ids, reason))
 
-    def _write(self, act: Callable[[], None]) -> None:
+    def spend(self, act: Callable[[], None]) -> None:
+        """Do what writes for an acknowledgement; on a full disk, once more with the room of the ballast."""
         try:
             act()
         except WheelFull:
@@ -164,6 +171,18 @@ class Housekeeper:
         except OSError as exc:
             log.warning("%s: no ballast: %s", self._ledger.dir.path, exc)
             self._ballast_bytes = BALLAST_BYTES  # not asked again in this life
+
+    def _tidy_keys(self, now: int) -> None:
+        """Compact the index of keys where it has grown, a part of it at a time."""
+        if now - self._keys_tidied_us < TIDY_KEYS_US:
+            return
+        self._keys_tidied_us = now
+        try:
+            self._keys.tidy(self._clock.now_us())
+        except (OSError, DiskError) as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # It only grows: nothing is missing in what is there.
 
     # -- deals and expiry ------------------------------------------------------------------------------------
 

@@ -41,6 +41,8 @@ class Run:
     """How many records they hold, as their headers say."""
     held: int = 0
     """How many of them its owner has counted as held in memory."""
+    number: int = 0
+    """In a journal: the number of the last frame in it."""
     asked: bool = False
     """Whether it was searched before: what is wanted again is worth keeping."""
     puts: dict[bytes, int] | None = None
@@ -82,22 +84,26 @@ class FileIndex:
         """How many of the runs its owner has counted."""
         self.is_blank = False
         """Of a journal: what lies above `pos` was blank to the end when it was last looked through."""
+        self.synced = 0
+        """Of a journal: the last frame that a later one says was durable."""
         self.is_sealed = False
         """Of a journal: its writer has ended it."""
 
     def add(self, frame: Frame) -> Run:
         """Go on over a frame; return the run that it is in now."""
         self.pos = frame.end
+        self.synced = max(self.synced, frame.synced)
         records = frame.puts + frame.drops
         run = self.runs[-1] if self.runs else None
         if run is None or run.records + records > RUN_RECORDS or frame.end - run.offset > self._run_bytes:
-            run = Run(self.name, frame.offset, frame.end, frame.first, frame.last, records)
+            run = Run(self.name, frame.offset, frame.end, frame.first, frame.last, records, number=frame.number)
             self.runs.append(run)
             return run
         run.end = frame.end
         run.first = min(run.first, frame.first)
         run.last = max(run.last, frame.last)
         run.records += records
+        run.number = frame.number
         return run
 
     def hits(self, wanted: list[bytes]) -> Hits:

@@ -82,7 +82,7 @@ class Journal(Appender):
             first, last = (id_, dropped) if id_ < dropped else (dropped, id_)
             self._write(segment, drop + PUT_PREFIX + id_ + rest, 1, 1, first, last)
             ticket = self._written
-        self._settle(ticket, sync)
+        self.settle(ticket, sync)
         return id_
 
     def put_many(
@@ -106,7 +106,7 @@ class Journal(Appender):
                 raise (partly_done(exc, len(ids)) if ids else exc) from exc.__cause__
             ids += made
         if ids:
-            self._settle(ticket, sync)
+            self.settle(ticket, sync)
         return ids
 
     def _put_run(self, run: Run) -> tuple[list[bytes], int]:
@@ -122,7 +122,7 @@ class Journal(Appender):
     def append(self, records: Sequence[bytes], puts: int, *, sync: Sync = "always") -> None:
         """Write records that have their ids already (drops, imports) as one frame; `puts` of them are puts."""
         if records:
-            self._settle(self.write(records, puts), sync)
+            self.settle(self.write(records, puts), sync)
 
     def write(self, records: Sequence[bytes], puts: int) -> int:
         """Write records as one frame without waiting for a flush; return the ticket to wait with."""

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
-from filewheel import headers, layout
+from filewheel import layout
 from filewheel.batch import Batch
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, Sync, open_directory
@@ -29,11 +29,13 @@ from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, NotClaimed, disk_error
 from filewheel.head import Head
 from filewheel.housekeeper import Housekeeper
+from filewheel.keys import Keys
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.owner import Owner
-from filewheel.record import ACKED, ID, SET_ASIDE, pack_drop
-from filewheel.settlement import Settlement, Written, written
+from filewheel.record import ACKED, SET_ASIDE
+from filewheel.settlement import Settlement
+from filewheel.settler import Settler
 from filewheel.tail import Damage
 from filewheel.timespec import due_from
 from filewheel.window import Budget
@@ -45,8 +47,6 @@ LOOK_S = 0.5
 """How long the keeper sleeps at most before it looks at the journals, in case a hint was lost."""
 READY_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 JUMP_LIMIT_US = 3600 * US_PER_S
-SETTLE_BYTES = 4 << 20
-"""A frame of settlements ends when it has so many bytes."""
 
 
 class Keeper:
@@ -103,9 +103,11 @@ class Keeper:
             raise
         for note in self._ledger.notes:
             log.warning("%s", note)
+        self._keys = Keys(self._dir)
         self._housekeeper = Housekeeper(
-            self._ledger, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail
+            self._ledger, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail
         )
+        self._settler = Settler(self._ledger, self._head, self._housekeeper, self._keys, clock)
         if background:
             self._housekeeper.start()
 
@@ -123,6 +125,8 @@ class Keeper:
         """Flush, deal what is undealt, and let the next keeper in. What was claimed is offered again then."""
         if self._closed or os.getpid() != self._pid:
             return
+        if self._broken is None:
+            self._settler.settle_later()
         self._closed = True
         self.wake()
         self._housekeeper.stop()
@@ -171,6 +175,9 @@ class Keeper:
         """
         if limit < 1:
             raise BadArgument(f"limit is at least 1, not {limit}")
+        if self._settler.later:
+            self._check()
+            self._settler.settle_later()
         with self._lock:
             self._check()
             now_us = self._now_us()
@@ -265,6 +272,10 @@ class Keeper:
         """Put a claimed message back, to fire again after `delay`, with its attempt raised by one.
 
         Returns its new id; None when it was cancelled meanwhile. Drop and put are one commit: both or neither.
+
+        A message with a unique key keeps it, for one more flush. While another process is busy with that key, the
+        commit waits for the next `claim`; until then the message stays what it was, and would be offered as that to the
+        next keeper.
         """
         due_us = due_from(self._clock.now_us(), delay=delay, at=None)
         return self.settle([Settlement(_id_of(message), "retried", due_us)], sync=sync)[0]
@@ -278,73 +289,37 @@ class Keeper:
 
         Each settlement is whole in one frame, with the messages that it enqueues. None stands for a message that
         is done with, or was cancelled meanwhile. When writing fails, what was not written is still claimed (`holds`).
+        One that enters a unique key may have to wait for the next `claim`, as `nack` says.
 
         Raises NotClaimed before anything is written, WheelFull, Poisoned.
         """
         with self._lock:
             self._check()
             self._ids_of([s.id for s in settlements])
-            if any(s.what != "acked" or s.successor is not None for s in settlements):
-                try:
-                    self._ledger.ingest()
-                except OSError as exc:
-                    raise disk_error(exc, self._dir.path) from exc
-            moved_to: list[MessageId | None] = []
-            made: list[Written] = []
-            size = 0
-            for settlement in settlements:
-                made.append(self._records_of(settlement))
-                moved_to.append(made[-1].moved_to)
-                size += sum(map(len, made[-1].puts))
-                if size > SETTLE_BYTES:
-                    self._write_settled(settlements[len(moved_to) - len(made) : len(moved_to)], made)
-                    made, size = [], 0
-            self._write_settled(settlements[len(moved_to) - len(made) :], made)
+        moved_to = self._settler.settle(settlements)
         if sync == "always":
             self._ledger.own.flush()
         return moved_to
 
     def holds(self, id_: bytes) -> bool:
         """Tell whether a message is claimed, and not settled yet."""
-        return id_ in self._head.claims
-
-    def _records_of(self, settlement: Settlement) -> Written:
-        id_ = settlement.id
-        # A2: cancelled while it ran. The drop is written already; nothing is put.
-        cancelled = id_ in self._head.cancelled
-        put = self._head.claims[id_]
-        return written(settlement, put, cancelled, self._clock.now_us(), self._ledger.own.new_id, headers.KEY)
-
-    def _write_settled(self, settlements: Sequence[Settlement], made: list[Written]) -> None:
-        """Write settlements as one frame; nothing is forgotten if writing fails."""
-        if not made:
-            return
-        puts = [put for m in made for put in m.puts]
-        self._finish([s.id for s in settlements], [d for m in made for d in m.drops] + puts, len(puts))
-        near = [p for p in puts if p[ID] < self._head.ready.frontier]
-        if near:
-            self._head.ready.add(near)
+        return id_ in self._head.claims and id_ not in self._settler.later
 
     def _ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
         claims = self._head.claims
         if isinstance(what, Batch):
-            return list(filter(claims.__contains__, what.ids))
+            held = list(filter(claims.__contains__, what.ids))
+            return [i for i in held if i not in self._settler.later] if self._settler.later else held
         items = [what] if isinstance(what, (Message, bytes)) else list(what)
         ids = [bytes(i.id) if isinstance(i, Message) else bytes(i) for i in items]
         for id_ in ids:
-            if id_ not in claims:
+            if id_ not in claims or id_ in self._settler.later:
                 name = str(MessageId(id_)) if len(id_) == 16 else repr(id_)
                 raise NotClaimed(
                     f"message {name} is not claimed by this keeper",
                     path=self._dir.path, hint="acknowledge each message once, by the keeper that claimed it",
                 )  # fmt: skip
         return ids
-
-    def _finish(self, ids: list[bytes], records: list[bytes], puts: int) -> None:
-        """Write what became of claimed messages, then forget them. Nothing is forgotten if writing fails."""
-        if records:
-            self._housekeeper.write(records, puts)
-        self._head.settle(ids)
 
     def _set_aside(self, put: bytes, exc: Damaged) -> None:
         """Keep a record that is not a message, and go on without it."""
@@ -356,7 +331,8 @@ class Keeper:
                     MessageId(id_).due_us // US_PER_S,
                 )
                 self._ledger.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
-                self._finish([id_], [pack_drop(id_, SET_ASIDE)], 0)
+                self._housekeeper.drop([id_], SET_ASIDE)
+                self._head.settle([id_])
 
     # -- time ------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@
       journal/<writer>-<n>.log         what one writer enqueued, cancelled, acknowledged
       laps/<lap>.lap                   a lap that is still far away, or long past: one file
       laps/<lap>/<second>.slot         a lap that is near: one file for each second that holds anything
+      keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made with the first of them
       quarantine/                      bytes that did not decode, with the reason
 
 Names are built from integers and accepted only by a full match, so nothing that a message carries can become
@@ -37,6 +38,7 @@ METRICS = "metrics.prom"
 METRICS_TMP = "metrics.prom.tmp"
 JOURNAL = "journal"
 LAPS = "laps"
+KEYS = "keys"
 QUARANTINE = "quarantine"
 
 SECOND_END = DUE_LIMIT_US // US_PER_S
@@ -44,6 +46,7 @@ SECOND_END = DUE_LIMIT_US // US_PER_S
 LAP_END = SECOND_END
 """No lap has this number, however short laps are; `manifest.lap_end` is what holds for one wheel."""
 SEGMENT_END = 10**12
+KEY_BUCKETS = 256
 
 _WRITER = "[0-9A-HJKMNP-TV-Z]{8}"
 _SEGMENT = re.compile(f"({_WRITER})-([0-9]{{6,12}})\\.log")
@@ -51,6 +54,8 @@ _SEGMENT_TMP = re.compile(f"\\.({_WRITER})-([0-9]{{6,12}})\\.tmp")
 _LAP_FILE = re.compile(r"(0|[1-9][0-9]{0,11})\.lap")
 _LAP_DIR = re.compile(r"(0|[1-9][0-9]{0,11})")
 _SLOT = re.compile(r"(0|[1-9][0-9]{0,11})\.slot")
+_KEY_FILE = re.compile(r"([0-9a-f]{2})\.keys")
+_KEY_SPARE = re.compile(r"[0-9a-f]{2}\.lock|\.[0-9a-f]{2}\.tmp")
 
 
 def segment(writer: str, n: int) -> str:
@@ -111,6 +116,32 @@ def parse_slot(last: str) -> int | None:
     """Read the second from the last part of a slot's name."""
     match = _SLOT.fullmatch(last)
     return _below(match[1], SECOND_END) if match else None
+
+
+def key_file(bucket: int) -> str:
+    """Name the file of the keys whose hash begins with this byte."""
+    return f"{KEYS}/{bucket:02x}.keys"
+
+
+def key_lock(bucket: int) -> str:
+    """Name the file whose lock is held while such a key is taken."""
+    return f"{KEYS}/{bucket:02x}.lock"
+
+
+def key_tmp(bucket: int) -> str:
+    """Name a file of keys that is being made anew."""
+    return f"{KEYS}/.{bucket:02x}.tmp"
+
+
+def parse_key_file(last: str) -> int | None:
+    """Read the bucket from the last part of the name of a file of keys."""
+    match = _KEY_FILE.fullmatch(last)
+    return int(match[1], 16) if match else None
+
+
+def is_key_spare(last: str) -> bool:
+    """Tell whether this is the name of a lock of keys, or of a file of keys that was being made anew."""
+    return _KEY_SPARE.fullmatch(last) is not None
 
 
 def _below(digits: str, end: int) -> int | None:

@@ -12,6 +12,7 @@ from filewheel.errors import BadArgument, TooLarge
 from filewheel.message import DEAD_US, DUE_LIMIT_US, ID_BYTES, Message, MessageId, due_of
 
 TOPIC_BYTES_MAX = 255
+KEY_BYTES_MAX = 255
 HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 16_384
 
@@ -38,6 +39,18 @@ def check_topic(topic: object) -> None:
     size = len(_encode(topic, "the topic"))
     if size > TOPIC_BYTES_MAX:
         raise TooLarge(f"the topic has {size} bytes; the limit is {TOPIC_BYTES_MAX}")
+
+
+def check_key(key: object) -> str:
+    """Return a unique key, or raise."""
+    if not isinstance(key, str):
+        raise BadArgument(f"a key is a str, not {type(key).__name__}")
+    size = len(_encode(key, "the key"))
+    if not size:
+        raise BadArgument("the key is empty", hint="leave it out for a message without one")
+    if size > KEY_BYTES_MAX:
+        raise TooLarge(f"the key has {size} bytes; the limit is {KEY_BYTES_MAX}", hint="use a digest of it")
+    return key
 
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import overload
 
 from filewheel.directory import Directory
-from filewheel.errors import Closed, Forked
+from filewheel.errors import BadArgument, Closed, Forked
 from filewheel.finder import Finder
-from filewheel.limits import matches
+from filewheel.keys import Keys
+from filewheel.limits import check_key, matches
 from filewheel.message import ID_END, ID_MIN, Message, MessageId, id_floor
 from filewheel.record import unpack_put
 from filewheel.snapshot import DEAD_FLOOR, Snapshot
@@ -24,12 +26,20 @@ from filewheel.timespec import at_us
 At = datetime | float
 
 
+def one_of(id_: MessageId | str | bytes | None, key: str | None) -> MessageId | None:
+    """Return the id that was given, or None when it was a key. Raises BadArgument unless it was one of them."""
+    if (id_ is None) == (key is None):
+        raise BadArgument("give an id or a key, and only one of them")
+    return None if id_ is None else MessageId.parse(id_)
+
+
 class Reader:
     """The reading half of a Wheel."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
         self._finder = Finder(directory)
+        self._keys = Keys(directory, self._finder)
         self._pid = os.getpid()
         self._closed = False
 
@@ -63,11 +73,21 @@ class Reader:
         self._check()
         return Snapshot(self._dir)
 
-    def get(self, id_: MessageId | str | bytes) -> Message | None:
-        """Return the pending message (or dead letter) with this id, or None."""
-        wanted = MessageId.parse(id_)
-        self._check()
-        put = self._finder.find([wanted]).get(wanted)
+    @overload
+    def get(self, id_: MessageId | str | bytes) -> Message | None: ...
+    @overload
+    def get(self, *, key: str) -> Message | None: ...
+    def get(self, id_: MessageId | str | bytes | None = None, *, key: str | None = None) -> Message | None:
+        """Return the pending message (or dead letter) with this id, or the one that holds this unique key; or None.
+
+        Raises BadArgument unless one of the two is given.
+        """
+        if (wanted := one_of(id_, key)) is not None:
+            self._check()
+            put = self._finder.find([wanted]).get(wanted)
+        else:
+            self._check()
+            put = self._keys.find(check_key(key)).put
         return None if put is None else unpack_put(put)
 
     def peek(self, count: int = 1) -> list[Message]:

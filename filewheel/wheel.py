@@ -12,9 +12,9 @@ import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, overload
 
-from filewheel import layout
+from filewheel import layout, unique
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At, Delay, Headers, dues_of, middles_of
 from filewheel.directory import (
@@ -28,19 +28,19 @@ from filewheel.directory import (
     open_directory,
 )
 from filewheel.disk import OsDisk
-from filewheel.errors import DiskError, NotFound, partly_done
-from filewheel.headers import REASON
+from filewheel.errors import BadArgument, DiskError, KeyHeld, NotFound, partly_done
+from filewheel.headers import KEY
 from filewheel.ids import Ids
 from filewheel.journal import Journal
-from filewheel.limits import bytes_of, check_headers, check_message, check_topic
+from filewheel.keys import key_of
+from filewheel.limits import bytes_of, check_headers, check_key, check_message, check_topic
 from filewheel.manifest import Position
 from filewheel.message import DUE_END_US, ID_LIMIT, US_PER_S, Message, MessageId, due_of
-from filewheel.reader import Reader
+from filewheel.reader import Reader, one_of
 from filewheel.record import (
     CANCELLED,
     RESCHEDULED,
     pack_drop,
-    pack_message,
     pack_middle,
     pack_payload,
     pack_tail,
@@ -51,8 +51,12 @@ from filewheel.tidy import is_untidy, tidy
 from filewheel.timespec import due_from
 from filewheel.writer import Entropy
 
+OnConflict = Literal["reject", "keep", "replace"]
+"""What to do when a unique key is held: raise KeyHeld, return the id that holds it, or cancel that one."""
+
 _HINT_AHEAD_US = 5 * US_PER_S
 _ADD_BYTES = 1 << 20
+_ADD_EACH_BYTES = 128
 _BELL_RETRY_US = 50_000
 
 
@@ -222,6 +226,8 @@ class Wheel(Reader):
         topic: str = "",
         headers: Mapping[str, str] | None = None,
         sync: Sync | None = None,
+        key: str | None = None,
+        on_conflict: OnConflict = "reject",
     ) -> MessageId:
         """Enqueue one message and return its id.
 
@@ -229,7 +235,12 @@ class Wheel(Reader):
         neither, now. On return it is as durable as `sync` says: with "always" it survives a power cut. Cost: one
         append and one flush, which threads that enqueue at once share.
 
-        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned.
+        Of the messages with one `key` (1 to 255 bytes) at most one lives: pending or claimed, not acknowledged,
+        cancelled or dead. When another one has it, `on_conflict` says what to do: "reject" raises KeyHeld, "keep"
+        returns that one's id and enqueues nothing, "replace" cancels that one and enqueues this, in one commit. A key
+        costs one more flush.
+
+        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked.
         """
         journal = self._journal
         if journal is None or self._closed or os.getpid() != self._pid:
@@ -243,10 +254,41 @@ class Wheel(Reader):
             due_us = due_at(0, at, DUE_END_US) if delay is None else -1
         if due_us < 0:
             due_us = due_from(now_us, delay=delay, at=at)
+        if key is not None or on_conflict != "reject" or (headers and KEY in headers):
+            sync = self._sync if sync is None else check_sync(sync)
+            return self._enqueue_unique(payload, due_us, now_us, topic, headers, sync, key, on_conflict)
         tail = (self._tails.get(topic) if type(topic) is str else None) or self._know_topic(topic)
         if headers:
             tail = pack_tail(topic, check_headers(headers))
         id_ = journal.put(due_us, now_us, tail, payload, sync=self._sync if sync is None else check_sync(sync))
+        if due_us < now_us + _HINT_AHEAD_US:
+            self._ring(now_us)
+        return id_
+
+    def _enqueue_unique(
+        self,
+        payload: bytes,
+        due_us: int,
+        now_us: int,
+        topic: str,
+        headers: Headers,
+        sync: Sync,
+        key: str | None,
+        on_conflict: str,
+    ) -> MessageId:
+        """Enqueue a message with a key: the one that was given, or that of the header of a message that was printed."""
+        unique.check_policy(on_conflict)
+        check_topic(topic)
+        named = check_headers(headers).get(KEY) if headers else None
+        if key is None and named is None:
+            raise BadArgument("on_conflict goes with a key", hint='key="..."')
+        if None not in (key, named) and key != named:
+            raise BadArgument(f"the key is {key!r}, and the header {KEY} says {named!r}", hint="give the key alone")
+        key = check_key(named if key is None else key)
+        rest = pack_middle(now_us, topic, check_headers({**(headers or {}), KEY: key})) + pack_payload(payload)
+        id_ = unique.put(
+            self._keys, self._writer(), key, on_conflict, due_us, rest, now_us=now_us, sync=sync, path=self._dir.path
+        )
         if due_us < now_us + _HINT_AHEAD_US:
             self._ring(now_us)
         return id_
@@ -265,7 +307,7 @@ class Wheel(Reader):
 
         `delay`, `at`, `topic` and `headers` are each one value for all, or a sequence with one for each payload.
         Up to 8 MiB are one commit: all of it survives a crash or none. Every argument is checked before anything
-        is written. Cost: about 0.7 µs a message, and one flush.
+        is written. Cost: about 0.7 µs a message, and one flush. Messages with a unique key go one by one.
         """
         journal = self._writer()
         now_us = self._clock.now_us()
@@ -294,29 +336,35 @@ class Wheel(Reader):
     def add(self, messages: Iterable[Message], *, sync: Sync | None = None) -> int:
         """Add messages with the ids they have, as `load` does; return how many. Adding one twice changes nothing.
 
-        A message that was cancelled or acknowledged here does not come back by its old id.
+        A message that was cancelled or acknowledged here does not come back by its old id. One that lives and has a
+        unique key takes it; when another message here has that key, KeyHeld is raised, and nothing of the same MiB of
+        messages was added.
         """
         journal = self._writer()
-        puts: list[bytes] = []
+        some: list[Message] = []
         size = count = 0
 
         def commit() -> None:
             nonlocal size, count
             try:
-                journal.append(puts, len(puts), sync="never")
+                unique.add(self._keys, journal, some, now_us=self._clock.now_us(), path=self._dir.path)
             except DiskError as exc:
                 raise (partly_done(exc, count) if count else exc) from exc.__cause__
-            count += len(puts)
+            except KeyHeld as exc:
+                exc.what += f"; {count} messages of this call were added" if count else "; nothing was added"
+                raise
+            count += len(some)
             size = 0
-            puts.clear()
+            some.clear()
 
         for message in messages:
             check_message(message, self._payload_bytes_max)
-            puts.append(pack_message(message))
-            size += len(puts[-1])
+            some.append(message)
+            size += len(message.payload) + _ADD_EACH_BYTES
             if size > _ADD_BYTES:
                 commit()
-        commit()
+        if some:
+            commit()
         if count and (self._sync if sync is None else check_sync(sync)) == "always":
             journal.flush()
         self._ring(self._clock.now_us())
@@ -324,13 +372,27 @@ class Wheel(Reader):
 
     # -- cancel and reschedule -------------------------------------------------------------------------------
 
-    def cancel(self, id_: MessageId | str | bytes, *, sync: Sync | None = None) -> bool:
-        """Cancel a message; tell whether it was pending under this id.
+    @overload
+    def cancel(self, id_: MessageId | str | bytes, *, sync: Sync | None = None) -> bool: ...
+    @overload
+    def cancel(self, *, key: str, sync: Sync | None = None) -> bool: ...
+    def cancel(
+        self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, sync: Sync | None = None
+    ) -> bool:
+        """Cancel a message; tell whether it was pending under this id, or held this unique key.
 
         Once this has returned, a keeper that looks for what is due does not start it. A message that has moved
-        (retried, rescheduled) has a new id; by its first one it is found only while the keeper has it in memory.
+        (retried, rescheduled) has a new id; by its first one it is found only while the keeper has it in memory. By its
+        key it is found wherever it is.
         """
-        return bool(self.cancel_many([id_], sync=sync))
+        if (wanted := one_of(id_, key)) is not None:
+            return bool(self.cancel_many([wanted], sync=sync))
+        key = check_key(key)
+        self._writer()
+        # Under the lock nobody moves it between the look and the drop.
+        with unique.holding(self._keys, [key], self._dir.path) as hold:
+            held = hold.look(key, self._clock.now_us()).id
+            return held is not None and bool(self.cancel_many([held], sync=sync))
 
     def cancel_many(self, ids: Iterable[MessageId | str | bytes], *, sync: Sync | None = None) -> set[MessageId]:
         """Cancel messages in one commit; return those that were pending.
@@ -348,6 +410,7 @@ class Wheel(Reader):
             self._ring(now_us)
         return {i for i in wanted if i in found}
 
+    @overload
     def reschedule(
         self,
         id_: MessageId | str | bytes,
@@ -355,35 +418,46 @@ class Wheel(Reader):
         delay: Delay | None = None,
         at: At | None = None,
         sync: Sync | None = None,
+    ) -> MessageId: ...
+    @overload
+    def reschedule(
+        self, *, key: str, delay: Delay | None = None, at: At | None = None, sync: Sync | None = None
+    ) -> MessageId: ...
+    def reschedule(
+        self,
+        id_: MessageId | str | bytes | None = None,
+        *,
+        key: str | None = None,
+        delay: Delay | None = None,
+        at: At | None = None,
+        sync: Sync | None = None,
     ) -> MessageId:
-        """Move a pending message, or a dead letter, to another time; return its new id.
+        """Move a pending message (by its id or its unique key), or a dead letter, to another time; return its new id.
 
         The drop of the old and the put of the new are one commit: both or neither.
 
-        Raises NotFound when no message is pending under this id.
+        Raises NotFound when no message is pending under this id or key, KeyHeld when a dead letter had a key that
+        another message has now.
         """
-        old = MessageId.parse(id_)
+        old = one_of(id_, key)
         now_us = self._clock.now_us()
         due_us = due_from(now_us, delay=delay, at=at)
         journal = self._writer()
-        put = self._finder.find([old]).get(old)
-        if put is None:
+        sync = self._sync if sync is None else check_sync(sync)
+        put = None if old is None else self._finder.find([old]).get(old)
+        if put is not None:
+            key = key_of(put)
+        if key is not None:
+            new = unique.move(
+                self._keys, journal, check_key(key), old, due_us, now_us=now_us, sync=sync, path=self._dir.path
+            )
+            self._ring(now_us)
+            return new
+        if put is None or old is None:
             raise NotFound(
                 f"no message {old} is pending",
                 path=self._dir.path, hint="it fired, was cancelled or moved; `filewheel inspect list` shows what waits",
             )  # fmt: skip
-        message = unpack_put(put)
-        if message.is_dead:
-            message.attempt = 0
-            message.headers = {k: v for k, v in message.headers.items() if k != REASON}
-        rest = pack_middle(
-            message.enqueued_us,
-            message.topic,
-            message.headers,
-            root=message.root or message.id,
-            attempt=message.attempt,
-        ) + pack_payload(message.payload)
-        drop = pack_drop(old, RESCHEDULED)
-        new = journal.move(due_us, rest, drop, sync=self._sync if sync is None else check_sync(sync))
+        new = journal.move(due_us, unique.moved_rest(unpack_put(put)), pack_drop(old, RESCHEDULED), sync=sync)
         self._ring(now_us)
         return new

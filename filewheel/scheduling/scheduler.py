@@ -272,7 +272,9 @@ class Scheduler:
 
     def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> bool:
         """Cancel a call by its id or its key; tell whether it was pending."""
-        done = self.wheel.cancel(id_) if key is None and id_ is not None else self.wheel.cancel(id_, key=key)
+        if (id_ is None) == (key is None):
+            raise BadArgument("give an id or a key")
+        done = self.wheel.cancel(id_) if id_ is not None else self.wheel.cancel(key=key or "")
         if done:
             self.metrics.count("cancelled")
         return done

@@ -62,7 +62,7 @@ MUTANTS: list[Mutant] = [
        "            self._write(segment, drop, 0, 1, dropped, dropped)\n"
        "            self._write(segment, PUT_PREFIX + id_ + rest, 1, 0, id_, id_)\n"),
     _m("two-frames-retry", "E3", "a retry's drop and put are one frame", "word 19413 @449",
-       "housekeeper", "        self._write(lambda: self._ledger.write(records, puts))\n",
+       "housekeeper", "        self.spend(lambda: self._ledger.write(records, puts))\n",
        "        for i, record in enumerate(records):\n"
        "            self._ledger.write([record], puts if i == len(records) - 1 else 0)\n"),
     _m("rotate-unflushed", "O1", "a segment is flushed before its writer goes on in the next", "race retry 1 @124",
@@ -222,11 +222,11 @@ MUTANTS: list[Mutant] = [
     _m("frontier-stays", "F3", "what is let go of memory is loaded again", "seed 2 @585",
        "ready", "            self.frontier = id_after(self._puts[-1][ID])\n", "            pass\n"),
     _m("cancel-and-retry", "A2", "what was cancelled while it ran is not put back", "tests/test_keeper.py::test_a_cancel_while_it_runs_keeps_it_from_being_retried",
-       "keeper", "        cancelled = id_ in self._head.cancelled\n", "        cancelled = False\n"),
+       "settler", "already; nothing is put.\n        cancelled = id_ in self._head.cancelled\n", "already; nothing is put.\n        cancelled = False\n"),
     _m("cancel-unseen", "F1", "a cancel of what is in memory takes it out", "race move 1 @103",
        "head", "            here = self.ready.discard(unknown)\n", "            here = set(unknown)\n"),
     _m("retry-unseen", "A1", "a retry that is due before the frontier joins what is loaded", "race arrival 1 @148",
-       "keeper", "        if near:\n", "        if False:\n"),
+       "settler", "        if near:\n", "        if False:\n"),
     _m("claimed-is-finished", "X1", "a file of which something is claimed stays", "word 22378 @1",
        "head", "<= frontier and s not in waiting}", "<= frontier}"),
     _m("lap-claimed-is-finished", "X1", "a lap file of which something is claimed stays", "word 825 @25912",

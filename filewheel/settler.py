@@ -1,0 +1,125 @@
+"""The settler: writes what became of claimed messages to the keeper's own journal.
+
+A settlement that puts a message with a unique key needs the lock of that key, to enter the new id before the frame is
+written (rules U1 and U2). A keeper never waits for a lock that a producer holds, because a producer may have been
+stopped: such a settlement is kept for later, and its message stays claimed meanwhile.
+Invariant: a claimed message is forgotten only when what became of it has been written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from filewheel.clock import Clock
+from filewheel.errors import DiskError, disk_error
+from filewheel.head import Head
+from filewheel.headers import KEY
+from filewheel.housekeeper import Housekeeper
+from filewheel.keys import Keys
+from filewheel.ledger import Ledger
+from filewheel.message import MessageId
+from filewheel.record import ID
+from filewheel.settlement import Settlement, Written, written
+
+FRAME_BYTES = 4 << 20
+"""A frame of settlements ends when it has so many bytes."""
+
+
+class Settler:
+    """Writes settlements. Thread-safe by the ledger's lock; `settle` is not to be called with it held."""
+
+    def __init__(self, ledger: Ledger, head: Head, housekeeper: Housekeeper, keys: Keys, clock: Clock) -> None:
+        self._ledger = ledger
+        self._head = head
+        self._housekeeper = housekeeper
+        self._keys = keys
+        self._clock = clock
+        self._lock = ledger.lock
+        self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
+        """Settlements that enter a key and are not written yet, by the claimed id; with the new id."""
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[MessageId | None]:
+        """Write settlements; return for each the id under which the message goes on."""
+        moved_to: dict[bytes, MessageId | None] = {}
+        try:
+            with self._lock:
+                self._settle_plain(settlements, moved_to)
+            for settlement in settlements:
+                if settlement.id in self.later and not self._settle_keyed(settlement.id):
+                    moved_to[settlement.id] = None
+        except BaseException:
+            for settlement in settlements:  # what is not written is claimed, as before
+                self.later.pop(settlement.id, None)
+            raise
+        return [moved_to[s.id] for s in settlements]
+
+    def _settle_plain(self, settlements: Sequence[Settlement], moved_to: dict[bytes, MessageId | None]) -> None:
+        """Write those that enter no key; note the others down."""
+        if any(s.what != "acked" or s.successor is not None for s in settlements):
+            self._ingest()
+        made: list[tuple[Settlement, Written]] = []
+        size = 0
+        for settlement in settlements:
+            records = self._records_of(settlement)
+            moved_to[settlement.id] = records.moved_to
+            if records.enters:
+                new = records.moved_to or self._ledger.own.new_id(settlement.due_us)
+                self.later[settlement.id] = settlement, new
+                continue
+            made.append((settlement, records))
+            size += sum(map(len, records.puts))
+            if size > FRAME_BYTES:
+                self._write(made)
+                made, size = [], 0
+        self._write(made)
+
+    def settle_later(self) -> None:
+        """Write what could not be written while another process was busy with its key."""
+        for id_ in list(self.later):
+            # A full disk must not keep what is due from being claimed; the next claim tries again.
+            with contextlib.suppress(DiskError):
+                self._settle_keyed(id_)
+
+    def _settle_keyed(self, id_: bytes) -> bool:
+        """Write one settlement that enters keys, now or later; False when its message was cancelled meanwhile."""
+        settlement, new = self.later[id_]
+        with self._lock:
+            enters = self._records_of(settlement, new).enters
+        with self._keys.hold([key for key, _ in enters], wait_s=0) as hold:
+            if hold.busy:
+                return True
+            self._housekeeper.spend(lambda: hold.note(enters))
+            with self._lock:
+                if id_ not in self.later:
+                    return True
+                self._ingest()  # whoever took the key away did so before this lock was ours
+                cancelled = id_ in self._head.cancelled
+                self._write([(settlement, self._records_of(settlement, new))])
+                del self.later[id_]
+                return not cancelled
+
+    def _ingest(self) -> None:
+        try:
+            self._ledger.ingest()
+        except OSError as exc:
+            raise disk_error(exc, self._ledger.dir.path) from exc
+
+    def _records_of(self, settlement: Settlement, new: MessageId | None = None) -> Written:
+        id_ = settlement.id
+        # A2: cancelled while it ran. The drop is written already; nothing is put.
+        cancelled = id_ in self._head.cancelled
+        own = self._ledger.own
+        new_id = own.new_id if new is None else lambda _: new
+        return written(settlement, self._head.claims[id_], cancelled, self._clock.now_us(), new_id, KEY)
+
+    def _write(self, made: Sequence[tuple[Settlement, Written]]) -> None:
+        """Write settlements as one frame; nothing is forgotten if writing fails."""
+        records = [drop for _, w in made for drop in w.drops]
+        puts = [put for _, w in made for put in w.puts]
+        if records or puts:
+            self._housekeeper.write(records + puts, len(puts))
+        self._head.settle([s.id for s, _ in made])
+        near = [p for p in puts if p[ID] < self._head.ready.frontier]
+        if near:
+            self._head.ready.add(near)
