@@ -33,7 +33,7 @@ from filewheel.keys import Keys
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.owner import Owner
-from filewheel.record import ACKED, SET_ASIDE
+from filewheel.record import ACKED, ID, SET_ASIDE
 from filewheel.settlement import Settlement
 from filewheel.settler import Settler
 from filewheel.tail import Damage
