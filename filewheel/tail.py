@@ -121,9 +121,15 @@ class Tail:
         `present()` lists the writer's segments anew. `test_lock` asks to find out whether the writer has ended.
         """
         segments = present()
+        missed = 0
         while not self.ended:
             n = self.seen.segment
             if n not in segments:
+                if missed != n and any(s > n for s in segments):
+                    # I3: a listing beside its writer may hold a segment and miss the one before; the next has both.
+                    missed = n
+                    segments = present()
+                    continue
                 # Covered and removed, never filled, or taken away by hand.
                 later = sorted(s for s in segments if s > n)
                 if not later:

@@ -76,6 +76,20 @@ class FaultyDisk(OsDisk):
         super().rename(old, new)
 
 
+class MissingNames(OsDisk):
+    """A real disk whose next listings of the journals miss files that are there, as one beside a writer may."""
+
+    def __init__(self, path: str, *missing: set[int]) -> None:
+        super().__init__(path)
+        self.missing = list(missing)
+        """For each listing still to come, the segments that it leaves out."""
+
+    def listdir(self, name: str) -> list[str]:
+        found = super().listdir(name)
+        left_out = self.missing.pop(0) if name == "journal" and self.missing else set()
+        return [last for last in found if int(last[9:15]) not in left_out] if left_out else found
+
+
 def spawn(code: str, *args: object, **options: Any) -> subprocess.Popen[str]:
     """Start a Python process that runs `code` with `sys.argv[1:] == args`."""
     return subprocess.Popen(

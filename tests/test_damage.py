@@ -13,13 +13,12 @@ import pytest
 from filewheel import Damaged, Keeper, Locked, Wheel
 from filewheel.deal import Deal
 from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
 from filewheel.journal import Journal
 from filewheel.record import pack_tail
 from filewheel.repair import plan, repair
 from filewheel.verify import verify
 from tests.conftest import assert_whole
-from tests.support import START_US, FakeClock
+from tests.support import START_US, FakeClock, MissingNames
 
 pytestmark = pytest.mark.damages
 
@@ -120,20 +119,6 @@ def test_a_torn_tail_of_a_journal_is_no_damage(wheel_dir: Path) -> None:
     assert "never completed" in report.findings[0].what
     assert fire_all(wheel_dir, clock) == {b"%d" % i for i in range(9)}
     assert_whole(wheel_dir)
-
-
-class MissingNames(OsDisk):
-    """A disk whose first listings of the journals miss files that are there, as one beside a writer may."""
-
-    def __init__(self, path: str, *missing: set[int]) -> None:
-        super().__init__(path)
-        self.missing = list(missing)
-        """For each listing still to come, the segments that it leaves out."""
-
-    def listdir(self, name: str) -> list[str]:
-        found = super().listdir(name)
-        left_out = self.missing.pop(0) if name == "journal" and self.missing else set()
-        return [last for last in found if int(last[9:15]) not in left_out] if left_out else found
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from filewheel.housekeeper import DEAL_AGE_US
 from filewheel.journal import Journal
 from filewheel.message import US_PER_S
 from filewheel.quarantine import items
-from tests.support import FakeClock, FaultyDisk, eventually
+from filewheel.record import pack_tail
+from tests.support import START_US, FakeClock, FaultyDisk, MissingNames, eventually
 
 
 def same_entropy(name: int, start: int) -> object:
@@ -121,6 +122,29 @@ def test_without_a_checkpoint_a_message_whose_cancel_is_in_a_journal_does_not_co
     Keeper(wheel_dir, clock=clock, background=False).close()
     with Wheel(wheel_dir, clock=clock) as wheel:
         assert not list(wheel.list())
+
+
+def test_the_first_segment_of_a_writer_that_a_keeper_s_listing_misses_is_read_before_the_second(
+    wheel_dir: Path,
+) -> None:
+    clock = FakeClock()
+    disks: list[MissingNames] = []
+
+    def disk(path: str) -> MissingNames:
+        disks.append(MissingNames(path))
+        return disks[-1]
+
+    with Keeper(wheel_dir, clock=clock, disk=disk, background=False) as keeper:
+        journal = Journal(open_directory(wheel_dir, write=True))
+        for payload in (b"first", b"second"):
+            journal.rotate()
+            journal.put(START_US, START_US, pack_tail("", None), payload)
+        disks[0].missing = [{1}]  # both were made while it was listing, and it had passed the place of the first
+        batch = keeper.claim()
+        assert not disks[0].missing
+        assert {m.payload for m in batch} == {b"first", b"second"}
+        keeper.ack(batch)
+        journal.close()
 
 
 def test_the_directory_of_a_lap_that_is_past_goes_while_the_keeper_runs(wheel_dir: Path) -> None:

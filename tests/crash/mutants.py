@@ -129,6 +129,8 @@ MUTANTS: list[Mutant] = [
        "tail", "                if item.at_end or (not dead and not proves(item)):\n", "                if True:\n"),
     _m("old-listing", "I3", "a writer that ended is looked for a next segment anew", "play old-listing @39",
        "tail", "            segments = present()  # the next one was made before the lock became free\n", ""),
+    _m("one-listing", "I3", "before a segment is passed by because it is not listed, there is another listing", "tests/test_guards.py::test_the_first_segment_of_a_writer_that_a_keeper_s_listing_misses_is_read_before_the_second",
+       "tail", "                if missed != n and any(s > n for s in segments):\n", "                if False:\n"),
     _m("damage-unreported", "I2", "what had been durable and is missing is reported", "tests/test_damage.py::test_damage_in_the_middle_of_a_journal_is_proven_by_what_follows",
        "ledger", "        if damage.proven:\n", "        if False:\n"),
     # -- recovery --------------------------------------------------------------------------------------------
