@@ -146,7 +146,7 @@ class Metrics:
         Raises BadArgument when this cannot be a name, or is one of a counter or histogram.
         """
         taken = {event + end for event in EVENTS for end in ("", "_total")} | {f"{what}_seconds" for what in TIMES}
-        if not is_name(PREFIX + name) or name in taken:
+        if not name or not is_name(PREFIX + name) or name in taken:
             raise BadArgument(
                 f"{name!r} cannot be a gauge's name", hint="letters, digits and _, and no counter's or histogram's name"
             )
