@@ -100,7 +100,7 @@ class Metrics:
                     self.count(event, handler, 0)
 
     def count(self, event: str, handler: str = "", n: int = 1) -> None:
-        """Count an event `n` times. Cost: about 0.2 µs.
+        """Count an event `n` times. Cost: about 0.25 µs.
 
         Raises BadArgument when no such event is counted, or `n` is negative.
         """
@@ -115,7 +115,7 @@ class Metrics:
                 by_handler[label] = by_handler.get(label, 0) + n
 
     def observe(self, what: str, handler: str, value_s: float) -> None:
-        """Add a duration in seconds to a histogram; less than 0 counts as 0. Cost: about 0.4 µs.
+        """Add a duration in seconds to a histogram; less than 0 counts as 0. Cost: about 0.35 µs.
 
         Raises BadArgument when no such thing is timed.
         """

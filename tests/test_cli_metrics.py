@@ -159,4 +159,5 @@ def test_what_the_library_logs_is_said_as_a_warning_and_steers_nothing(fw: Fw) -
     segment.write_bytes(data + bytes(data))
     result = fw("run", "--once")
     assert "warning: " in result.err
+    assert "kept in quarantine" in result.err
     assert not any(handler.level for handler in logging.getLogger("filewheel").handlers)  # taken away again
