@@ -102,7 +102,7 @@ class Metrics:
                     self.count(event, handler, 0)
 
     def count(self, event: str, handler: str = "", n: int = 1) -> None:
-        """Count an event `n` times. Cost: about 0.2 µs.
+        """Count an event `n` times. Cost: about 0.25 µs.
 
         Raises BadArgument when no such event is counted, or `n` is negative.
         """
@@ -117,7 +117,7 @@ class Metrics:
                 by_handler[label] = by_handler.get(label, 0) + n
 
     def observe(self, what: str, handler: str, value_s: float) -> None:
-        """Add a duration in seconds to a histogram; less than 0 counts as 0. Cost: about 0.4 µs.
+        """Add a duration in seconds to a histogram; less than 0 counts as 0. Cost: about 0.35 µs.
 
         Raises BadArgument when no such thing is timed.
         """
@@ -148,7 +148,7 @@ class Metrics:
         Raises BadArgument when this cannot be a name, or is one of a counter or histogram.
         """
         taken = {event + end for event in EVENTS for end in ("", "_total")} | {f"{what}_seconds" for what in TIMES}
-        if not is_name(PREFIX + name) or name in taken:
+        if not name or not is_name(PREFIX + name) or name in taken:
             raise BadArgument(
                 f"{name!r} cannot be a gauge's name", hint="letters, digits and _, and no counter's or histogram's name"
             )

@@ -117,7 +117,7 @@ class Events:
         error: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Tell the subscribers of this kind, one after the other. Cost without any: about 0.2 µs.
+        """Tell the subscribers of this kind, one after the other. Cost without any: about 0.1 µs.
 
         Raises BadArgument when there is no such kind, and nothing of what a subscriber raises (but Ctrl-C).
         """
