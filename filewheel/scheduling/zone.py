@@ -1,8 +1,8 @@
 """A time zone, asked two questions: what its clocks show at an instant, and at which instants they show a time.
 
 The one place that knows zoneinfo. Instants are whole seconds since the epoch; a wall time is the same count for what
-the clocks show, as if they were in UTC. Where clocks go forward some wall times never come (a *gap*), where they go back
-some come twice (a *fold*).
+the clocks show, as if they were in UTC. Where clocks go forward some wall times never come (a *gap*), where they go
+back some come twice (a *fold*).
 Invariant: UTC needs no time zone database; every other zone is the database's, never the machine's.
 """
 
