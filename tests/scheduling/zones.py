@@ -1,7 +1,7 @@
 """Every change of every zone's clocks from 1970 to 2037, and what a cron job does around one, told a second time.
 
 The changes are read from the database's files (RFC 8536) and from the rules that continue them. The fires around a
-change are written down from the rule itself, by listing the wall times that fit and mapping each: nothing here searches.
+change are written down from the rule itself, by listing the wall times that fit and mapping each: nothing searches.
 """
 
 from __future__ import annotations
