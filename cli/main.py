@@ -28,6 +28,7 @@ VERBS = (
     "reschedule",
     "inspect",
     "run",
+    "when",
     "stats",
     "metrics",
     "verify",

@@ -74,9 +74,9 @@ class When:
     """It named no zone, so the machine's was taken."""
 
 
-def read_time(text: str, now_us: int | None = None) -> When:
-    """Read a time as people write it. Raises BadArgument."""
-    now = to_datetime(SYSTEM_CLOCK.now_us() if now_us is None else now_us).astimezone(LOCAL)
+def read_time(text: str, now_us: int | None = None, zone: tzinfo = LOCAL) -> When:
+    """Read a time as people write it; one that names no zone is in this one. Raises BadArgument."""
+    now = to_datetime(SYSTEM_CLOCK.now_us() if now_us is None else now_us).astimezone(zone)
     try:
         due_us = check_due(at_us(parse_time(text, now)))
     except BadArgument:

@@ -207,5 +207,5 @@ class Cron:
     def _nothing(self) -> BadArgument:
         return BadArgument(
             f"{self.text!r} in {self.tz} does not come again: not in {_YEARS} years, or not before the year 10000",
-            hint="another time: `filewheel when` shows what comes",
+            hint="a time of day: what falls into a gap then comes at its end",
         )

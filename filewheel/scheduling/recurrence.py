@@ -27,8 +27,8 @@ class Every:
     """A fixed interval: a fire at its start, and then one each interval, for ever.
 
     The grid is fixed by its start and not by when anything ran, so that its phase does not drift, and processes that
-    define the same interval mean the same instants. The start is the epoch unless given: `Every(60)` is each full minute.
-    Real time: an interval knows no zone, and `Every(86400)` moves by an hour on the wall when clocks change.
+    define the same interval mean the same instants. The start is the epoch unless given: `Every(60)` is each full
+    minute. Real time: an interval knows no zone, and `Every(86400)` moves by an hour on the wall when clocks change.
     """
 
     __slots__ = ("interval_us", "start_us")
@@ -89,7 +89,7 @@ def from_text(text: str) -> Recurrence:
     if keys == ["cron", "tz"]:
         return Cron(fields["cron"], fields["tz"])
     if keys == ["every_us", "start_us"] and all(type(value) is int for value in fields.values()):
-        return Every(timedelta(microseconds=min(fields["every_us"], DUE_END_US)), fields["start_us"])
+        return Every(timedelta(microseconds=max(0, min(fields["every_us"], DUE_END_US))), fields["start_us"])
     raise BadArgument(f"{str(text)[:_SHOWN]!r} does not define anything that recurs", hint="what to_text() returned")
 
 

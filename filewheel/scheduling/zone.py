@@ -1,8 +1,8 @@
 """A time zone, asked two questions: what its clocks show at an instant, and at which instants they show a time.
 
 The one place that knows zoneinfo. Instants are whole seconds since the epoch; a wall time is the same count for what
-the clocks show, as if they were in UTC. Where clocks go forward some wall times never come (a *gap*), where they go back
-some come twice (a *fold*).
+the clocks show, as if they were in UTC. Where clocks go forward some wall times never come (a *gap*), where they go
+back some come twice (a *fold*).
 Invariant: UTC needs no time zone database; every other zone is the database's, never the machine's.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import zoneinfo
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 from filewheel.errors import BadArgument
@@ -24,18 +24,18 @@ _SHOWN = 64
 class Zone:
     """A named zone of the IANA database."""
 
-    __slots__ = ("_info", "name")
+    __slots__ = ("info", "name")
 
     def __init__(self, tz: str | ZoneInfo) -> None:
         """Find a zone by its name. Raises BadArgument for one that is not there, with the nearest that are."""
         self.name = _name_of(tz)
-        self._info = UTC if self.name == "UTC" else _load(self.name)
+        self.info: tzinfo = UTC if self.name == "UTC" else _load(self.name)
 
     def offset_s(self, at_s: int) -> int:
         """Return how far the clocks are ahead of UTC at an instant, in seconds."""
-        if self._info is UTC:
+        if self.info is UTC:
             return 0
-        offset = datetime.fromtimestamp(at_s, self._info).utcoffset()
+        offset = datetime.fromtimestamp(at_s, self.info).utcoffset()
         assert offset is not None
         return offset // _A_SECOND
 
@@ -45,11 +45,11 @@ class Zone:
         Equal where it comes once; the first is greater in a fold; in a gap it is smaller, and they are the offsets
         before and after.
         """
-        if self._info is UTC:
+        if self.info is UTC:
             return 0, 0
         wall = _EPOCH + timedelta(seconds=wall_s)
-        first = wall.replace(tzinfo=self._info).utcoffset()
-        second = wall.replace(tzinfo=self._info, fold=1).utcoffset()
+        first = wall.replace(tzinfo=self.info).utcoffset()
+        second = wall.replace(tzinfo=self.info, fold=1).utcoffset()
         assert first is not None
         assert second is not None
         return first // _A_SECOND, second // _A_SECOND
@@ -69,7 +69,7 @@ class Zone:
         """Return what the clocks show at an instant in microseconds; in UTC where that would leave the calendar."""
         moment = to_datetime(us)
         try:
-            return moment.astimezone(self._info)
+            return moment.astimezone(self.info)
         except (OverflowError, ValueError):
             return moment
 
