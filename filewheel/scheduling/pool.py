@@ -29,7 +29,7 @@ from filewheel.scheduling.pool_frame import BODY_BYTES_MAX, BrokenFrame, frame
 from filewheel.scheduling.pool_member import KILL_AFTER_S, LEAVE_S, REST_US, Call, Done, Member, State, end_text
 from filewheel.scheduling.pool_process import PoolProcess
 from filewheel.scheduling.pool_result import Result
-from filewheel.scheduling.pool_worker import BROKEN, RAISED, READY, RETURNED
+from filewheel.scheduling.pool_worker import BEGIN, BROKEN, RAISED, READY, RETURNED, preparing
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,8 @@ class Pool:
         self._idle: list[Member] = []
         self._unsent: list[Member] = []
         self._finished: list[tuple[Done, Result]] = []
-        self._fruitless = 0  # processes in a row that ended without having answered a call
+        self._fruitless = 0  # processes in a row that ended without having had a call: the next start waits
+        self._unready = 0  # and that ended before they were ready: calls fail
         self._start_at_us = 0
         self._close_at_us: int | None = None
         self._asleep_until_us = 0  # 0: the collector is awake, and will look at everything before it sleeps
@@ -120,7 +121,7 @@ class Pool:
             raise Forked("this pool belongs to the process that made it", hint="make another after the fork")
         number = next(self._numbers)
         timeout_us = None if timeout_s is None else round(timeout_s * US_PER_S)
-        call = Call(number, frame(msgpack.packb([number, target, request])), timeout_us, done)
+        call = Call(number, frame(msgpack.packb([number, target, request]), BEGIN), timeout_us, done)
         with self._lock:
             if self._close_at_us is not None:
                 raise Closed("the pool is closed")
@@ -155,6 +156,11 @@ class Pool:
         self.close(timeout_s=0)
 
     def _begin(self) -> None:
+        if preparing():
+            raise BadArgument(
+                "a process that this script has started imports the script, and would start processes again",
+                hint='put what the script does under `if __name__ == "__main__":`',
+            )
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
@@ -293,12 +299,13 @@ class Pool:
         self._start_at_us = self._clock.steady_us() + round(pause_s * US_PER_S)
         if not before_ready:
             return
+        self._unready += 1
         log.warning("a process of the pool ended before it was ready (%s); the next start is in %.1f s", why, pause_s)
         up = any(member.state in (State.IDLE, State.BUSY) for member in self._members)
-        if self._fruitless >= STARTS_MAX and not up:
+        if self._unready >= STARTS_MAX and not up:
             self._fail_queue(
                 "died",
-                f"processes end before they are ready, {self._fruitless} in a row: {why}. Their own words are on "
+                f"processes end before they are ready, {self._unready} in a row: {why}. Their own words are on "
                 'stderr; a script must start its work under `if __name__ == "__main__":`',
             )
 
@@ -376,6 +383,7 @@ class Pool:
         kind = answer[0]
         if kind == READY and member.state is State.STARTING:
             member.ready = True
+            self._unready = 0
             self._rest(member)
         elif kind == BROKEN:
             names, message = answer[1], answer[2]

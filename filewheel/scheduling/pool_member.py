@@ -16,7 +16,7 @@ from filewheel.scheduling.pool_worker import PIPE_LOST
 
 LEAVE_S = 5  # for what a process does when it ends by itself
 KILL_AFTER_S = 1  # from the signal that can be caught to the one that cannot
-GIVEN_MAX = 3  # a call that processes ended before reading is given to another so often
+GIVEN_MAX = 3  # a call that processes ended before beginning is given to another so often
 REST_US = 1 << 62  # a time that does not come
 
 Done = Callable[[Result], None]
@@ -81,7 +81,7 @@ class Member:
         assert self.call is not None
         if self.verdict is not None:
             return Result(self.verdict.outcome, message=self.verdict.message, exit_status=status)
-        if self.call.given < GIVEN_MAX and self.process.left_unread():
+        if self.call.given < GIVEN_MAX and self.process.never_began():
             return None
         return Result("died", message=end_text(status), exit_status=status)
 

@@ -22,9 +22,10 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
 from filewheel.scheduling.pool_frame import Frames
-from filewheel.scheduling.pool_worker import CHUNK_BYTES, serve
+from filewheel.scheduling.pool_worker import serve
 
 STATUS_WAIT_S = 0.05
+CHUNK_BYTES = 1 << 16  # what a pipe holds
 PIPE_BYTES_MAX = 1 << 20
 
 
@@ -56,9 +57,9 @@ class PoolProcess:
         self._frames = Frames()
         self._unsent: memoryview = memoryview(b"")
 
-    def send(self, data: bytes) -> bool:
-        """Write a call's frame as far as it goes; return whether all went. Raises OSError when nobody can read it."""
-        self._unsent = memoryview(data)
+    def send(self, call: bytes) -> bool:
+        """Write a call as far as it goes; return whether all went. Raises OSError when nobody can read it."""
+        self._unsent = memoryview(call)
         return self.send_more()
 
     def send_more(self) -> bool:
@@ -90,15 +91,15 @@ class PoolProcess:
         """Return the next answer that was received whole, or None. Raises BrokenFrame."""
         return self._frames.take()
 
-    def left_unread(self) -> bool:
-        """Return whether a process that has ended did not read all of its last call: then it never began it."""
+    def never_began(self) -> bool:
+        """Return whether a process that has ended did not begin its last call: the byte that begins it was not read."""
         if self._unsent:
             return True
         try:
             size = fcntl.ioctl(self.requests_fd, termios.FIONREAD, struct.pack("i", 0))
         except OSError:
             return False  # unknown: as if it had
-        return bool(struct.unpack("i", size)[0] > 0)
+        return bool(struct.unpack("i", size)[0])
 
     def dismiss(self) -> None:
         """Let it end by itself: its pipe of calls ends."""

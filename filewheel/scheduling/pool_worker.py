@@ -5,6 +5,8 @@ handlers defined there can be found. Only these arguments travel by its pickle; 
 It must never outlive its parent, also when a C function holds the interpreter's lock for an hour: the kernel is asked
 to kill it when the pipe to the parent closes, and a thread watches the parent besides (a process forked from the
 parent may hold the pipe open; other systems cannot be asked).
+A call is followed by one byte, which is read when the function is begun and not before: what the pipe still holds when
+a process has ended tells the parent whether to blame the call, or to give it to another process.
 Invariant: what the process writes to its pipe is one "ready" and one answer for each call that it read.
 """
 
@@ -26,10 +28,10 @@ from typing import Any
 
 import msgpack
 
-from filewheel.scheduling.pool_frame import BODY_BYTES_MAX, BrokenFrame, Frames, frame
+from filewheel.scheduling.pool_frame import BODY_BYTES_MAX, HEADER_BYTES, BrokenFrame, checked, frame, opened
 from filewheel.scheduling.pool_result import MESSAGE_CHARS_MAX, TRACEBACK_CHARS_MAX, name_of
 
-CHUNK_BYTES = 1 << 16  # what a pipe holds
+BEGIN = b"\0"  # the byte after a call
 PIPE_LOST = 70  # exit code: the pipe to the parent is not what it was
 
 READY, BROKEN, RETURNED, RAISED = "ready", "broken", "returned", "raised"
@@ -51,6 +53,14 @@ def serve(requests: Connection, answers: Connection, parent_pid: int, init: str 
         sys.exit(1)
     _write(answers.fileno(), [READY])
     _answer_all(requests.fileno(), answers.fileno())
+
+
+def preparing() -> bool:
+    """Return whether this process is being started by multiprocessing, and just imports the script that started it.
+
+    What the script does outside of its `__main__` block is done again then; it must not be to start all over.
+    """
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def resolve(target: str) -> Callable[..., Any]:
@@ -106,11 +116,12 @@ def _watch(watched: select.poll) -> None:
 
 
 def _answer_all(requests: int, answers: int) -> None:
-    frames = Frames()
     known: dict[str, Callable[[bytes], bytes]] = {}
-    while (body := _read(requests, frames)) is not None:
+    while (body := _next_call(requests)) is not None:
         number, target, request = msgpack.unpackb(body)
         del body
+        if _read(requests, len(BEGIN)) != BEGIN:
+            return
         try:
             function = known.get(target)
             if function is None:
@@ -126,17 +137,32 @@ def _answer_all(requests: int, answers: int) -> None:
         _write(answers, answer)
 
 
-def _read(requests: int, frames: Frames) -> bytes | None:
+def _next_call(requests: int) -> bytes | None:
     """Return the next call, or None at the end of the pipe."""
+    head = _read(requests, HEADER_BYTES)
+    if head is None:
+        return None
     try:
-        while (body := frames.take()) is None:
-            data = os.read(requests, CHUNK_BYTES)
-            if not data:
+        length, body_sum = opened(head)
+        body = _read(requests, length)
+        return None if body is None else checked(body, body_sum)
+    except BrokenFrame:
+        os._exit(PIPE_LOST)  # a handler has read what was not its own
+
+
+def _read(requests: int, size: int) -> bytes | None:
+    """Return so many bytes of the pipe, or None when it ends before."""
+    data = bytearray(size)
+    rest = memoryview(data)
+    try:
+        while rest:
+            got = os.readv(requests, [rest])
+            if not got:
                 return None
-            frames.feed(data)
-    except (OSError, BrokenFrame):
-        os._exit(PIPE_LOST)  # a handler closed, or read, what was not its own: only a new process is sure to be whole
-    return body
+            rest = rest[got:]
+    except OSError:
+        os._exit(PIPE_LOST)  # a handler closed what was not its own: only a new process is sure to be whole
+    return bytes(data)
 
 
 def _write(answers: int, answer: list[object]) -> None:
