@@ -11,7 +11,6 @@ General layout (a module imports only from groups to its left; tests/test_layers
     | verify repair transfer
 """
 
-import logging as _logging
 import typing as _typing
 
 from filewheel._version import __version__
@@ -42,6 +41,7 @@ from filewheel.errors import (
 from filewheel.ids import Ids
 from filewheel.keeper import Keeper
 from filewheel.message import Message, MessageId
+from filewheel.metrics import Metrics
 from filewheel.settlement import Settlement
 from filewheel.stats import Histogram, Stats
 from filewheel.wheel import Wheel
@@ -49,6 +49,14 @@ from filewheel.wheel import Wheel
 if _typing.TYPE_CHECKING:
     from filewheel.aio import AsyncWheel
     from filewheel.aiokeeper import AsyncKeeper
+    from filewheel.scheduling.cron import Cron
+    from filewheel.scheduling.events import Event
+    from filewheel.scheduling.failure import GiveUp, RetryLater
+    from filewheel.scheduling.handler import Handler
+    from filewheel.scheduling.job import Job, current_job
+    from filewheel.scheduling.recurrence import Every
+    from filewheel.scheduling.retry import Retry
+    from filewheel.scheduling.scheduler import Scheduler
 
 __all__ = [
     "AsyncKeeper",
@@ -56,17 +64,24 @@ __all__ = [
     "BadArgument",
     "Batch",
     "Closed",
+    "Cron",
     "Damaged",
     "DiskError",
+    "Event",
+    "Every",
     "FilewheelError",
     "Forked",
+    "GiveUp",
+    "Handler",
     "Histogram",
     "Ids",
+    "Job",
     "Keeper",
     "KeyHeld",
     "Locked",
     "Message",
     "MessageId",
+    "Metrics",
     "NetworkFileSystem",
     "NewerFormat",
     "NoWheel",
@@ -75,6 +90,9 @@ __all__ = [
     "OtherLoop",
     "Poisoned",
     "ReadOnly",
+    "Retry",
+    "RetryLater",
+    "Scheduler",
     "Settlement",
     "Stats",
     "Sync",
@@ -84,16 +102,23 @@ __all__ = [
     "WheelExists",
     "WheelFull",
     "__version__",
+    "current_job",
 ]
-
-# Who does not ask for logs gets none; the command line, and any application, adds a handler of its own.
-_logging.getLogger("filewheel").addHandler(_logging.NullHandler())
-
 
 # What takes a while to import (asyncio, multiprocessing), by the module that has it: only whoever uses it waits.
 _LATER = {
     "AsyncKeeper": "filewheel.aiokeeper",
     "AsyncWheel": "filewheel.aio",
+    "Cron": "filewheel.scheduling.cron",
+    "Event": "filewheel.scheduling.events",
+    "Every": "filewheel.scheduling.recurrence",
+    "GiveUp": "filewheel.scheduling.failure",
+    "Handler": "filewheel.scheduling.handler",
+    "Job": "filewheel.scheduling.job",
+    "Retry": "filewheel.scheduling.retry",
+    "RetryLater": "filewheel.scheduling.failure",
+    "Scheduler": "filewheel.scheduling.scheduler",
+    "current_job": "filewheel.scheduling.job",
 }
 
 

@@ -114,4 +114,4 @@ def outcome_of_result(call: Call, result: Result) -> Outcome:
     if result.outcome == "raised":
         text = f"{result.names[0].rpartition('.')[2]}: {result.message}" if result.names else result.message
         return Outcome.failed(call, Failure(text, frozenset(result.names), result.traceback))
-    return Outcome.failed(call, Failure(f"its process ended: {result.message or result.exit_status}"))
+    return Outcome.failed(call, Failure(result.message or f"its process ended: {result.exit_status}"))
