@@ -3,5 +3,5 @@
 It stands on the wheel and the keeper and adds nothing to what is on disk but headers (headers.py).
 A module imports from the library and only from modules to its left:
 
-    pool_frame pool_result pool_worker pool_process pool_member pool
+    pool_frame pool_result pool_worker pool_process pool_member pool_collector pool
 """
