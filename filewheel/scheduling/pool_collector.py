@@ -104,8 +104,9 @@ class Collector:
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._collect, name="filewheel-pool", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._collect, name="filewheel-pool", daemon=True)
+        thread.start()
+        self._thread = thread  # only now: without one, the next call tries again
 
     def _wake(self) -> None:
         if self._waker >= 0:
@@ -254,6 +255,7 @@ class Collector:
         if self._close_at_us is None:
             return
         self._fail_queue("closed", "the pool was closed before the call was begun")
+        self._idle.clear()
         for member in self._members:
             if member.state is State.IDLE:
                 member.let_leave(now_us)
@@ -265,7 +267,6 @@ class Collector:
                     member.doom(now_us, closed)
                 elif member.state is State.LEAVING:
                     member.deadline_us = min(member.deadline_us, now_us + KILL_AFTER_S * US_PER_S)
-        self._idle.clear()
 
     def _pass_deadline(self, member: Member, now_us: int) -> None:
         if member.state is State.STARTING:
