@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import warnings
@@ -31,6 +32,8 @@ from filewheel.message import Message, MessageId
 from filewheel.window import Budget
 from filewheel.worker import Worker, close_each
 from filewheel.writer import Entropy
+
+log = logging.getLogger(__name__)
 
 STANDBY_S = 0.2
 """How long a standby sleeps between two attempts to become the keeper; each costs some 0.2 ms in the thread."""
@@ -219,6 +222,7 @@ class AsyncKeeper:
     def _claim(self, keeper: Keeper, limit: int, wait: bool, wish: _Wish) -> Batch | None:
         """In a thread: claim, waiting for it; None when nobody wants it any more."""
         while not (wish.withdrawn or self._closing):
+            self._raise_failure()
             try:
                 batch = self._left.popleft()
             except IndexError:
@@ -251,9 +255,7 @@ class AsyncKeeper:
     async def next_message(self, limit: int, *, wait: bool) -> Message | None:
         """Return the next message for whoever iterates; None when this is closed, or without `wait` at the end."""
         while True:
-            failure, self._failure = self._failure, None
-            if failure is not None:
-                raise failure
+            self._raise_failure()
             if self._ready and not self._closing:
                 return self._ready.popleft()
             # One claims for all who iterate; when it is cancelled, the next in line does.
@@ -288,6 +290,11 @@ class AsyncKeeper:
         keeper, calls, _ = self._opened()
         return await calls.call(partial(keeper.bury, message, reason=reason, sync=sync))
 
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
     def ack_soon(self, message: Message) -> None:
         """Acknowledge a message without waiting for it; how it fails is raised where the next one is asked for.
 
@@ -315,7 +322,10 @@ class AsyncKeeper:
                     with contextlib.suppress(NotClaimed):
                         keeper.ack(id_)
         except FilewheelError as exc:
-            self._failure = exc  # they stay claimed, and the next keeper offers them again
+            # They stay claimed, and the next keeper offers them again. Whoever waits for a message is told now.
+            log.error("%s: %d messages were not acknowledged: %s", self._path, len(ids), exc)
+            self._failure = exc
+            keeper.wake()
 
     def give_back(self, message: Message) -> None:
         """Put a message back that was handed out and not handled. From any thread; nothing when this is closed."""
