@@ -48,17 +48,15 @@ class Watch:
         return self.counts.get("fdatasync", 0)
 
     def __call__(self, path: str) -> OsDisk:
-        disk = OsDisk(path)
-        for kind in vars(Disk):
-            if not kind.startswith("_"):
-                setattr(disk, kind, self._watched(disk, kind, getattr(disk, kind)))
+        calls = {kind: self._watched(kind) for kind in vars(Disk) if not kind.startswith("_")}
+        disk: OsDisk = type("WatchedDisk", (OsDisk,), calls)(path)
         return disk
 
-    def _watched(self, disk: OsDisk, kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*args: Any, **options: Any) -> Any:
+    def _watched(self, kind: str) -> Callable[..., Any]:
+        def watched(disk: OsDisk, *args: Any, **options: Any) -> Any:
             if disk._root >= 0:  # one that is collected is released again, wherever that happens
                 self.saw(kind)
-            return call(*args, **options)
+            return getattr(super(type(disk), disk), kind)(*args, **options)
 
         return watched
 
