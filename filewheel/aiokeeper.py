@@ -123,6 +123,11 @@ class AsyncKeeper:
         """Whether `close` was called: it cannot be opened any more."""
         return self._closing
 
+    @property
+    def is_used(self) -> bool:
+        """Whether this is the keeper, or is about to become it."""
+        return (self._keeper is not None or self._life.locked()) and not self._closing
+
     async def open(self, *, wait: bool | None = None) -> Self:
         """Become the keeper, once the present one has ended; nothing when this is it. Standbys take over in STANDBY_S.
 
@@ -283,7 +288,7 @@ class AsyncKeeper:
     ) -> MessageId | None:
         """Put a claimed message back, to fire again after `delay`, with its attempt raised by one (see Keeper.nack)."""
         keeper, calls, _ = self._opened()
-        return await calls.call(partial(keeper.nack, message, delay=delay, sync=sync))
+        return await calls.call(partial(_nack, keeper, message, delay=delay, sync=sync))
 
     async def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
         """Move a claimed message to the dead letters (see Keeper.bury)."""
@@ -331,12 +336,21 @@ class AsyncKeeper:
         """Put a message back that was handed out and not handled. From any thread; nothing when this is closed."""
         keeper, calls = self._keeper, self._calls
         if keeper is not None and calls is not None:
-            calls.post(partial(_nack, keeper, message))
+            calls.post(partial(_nack_quietly, keeper, message))
 
 
-def _nack(keeper: Keeper, message: Message) -> None:
+def _nack(
+    keeper: Keeper, message: Message | bytes, *, delay: float | timedelta = 0, sync: Sync = "never"
+) -> MessageId | None:
+    """Put a message back, and wake whoever sleeps until a later one is due."""
+    new = keeper.nack(message, delay=delay, sync=sync)
+    keeper.wake()
+    return new
+
+
+def _nack_quietly(keeper: Keeper, message: Message) -> None:
     with contextlib.suppress(NotClaimed, Closed):
-        keeper.nack(message)
+        _nack(keeper, message)
 
 
 class Due(AsyncIterator[Message]):
@@ -344,7 +358,8 @@ class Due(AsyncIterator[Message]):
 
     Asking for the next message acknowledges the one before: its body went on. When the body raises or breaks, the
     present message is put back, with its attempt raised by one, as soon as this iterator is dropped or closed; all
-    before it were acknowledged. Ends when the keeper is closed; a message in hand is then offered by the next keeper.
+    before it were acknowledged. Ends when the keeper is closed while it waits; a message in hand, which cannot
+    be acknowledged then, raises Closed and is offered by the next keeper.
     """
 
     _present: Message | None = None

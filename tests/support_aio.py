@@ -31,7 +31,8 @@ def run_in(factory: LoopFactory | None, main: Coroutine[Any, Any, Any]) -> Any:
 class Watch:
     """A disk factory that counts calls by kind, and remembers those made in the thread of the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[OsDisk] = OsDisk) -> None:
+        self.kind = kind
         self.loop_thread = threading.get_ident()
         self.counts: dict[str, int] = {}
         self.in_loop: list[str] = []
@@ -49,7 +50,7 @@ class Watch:
 
     def __call__(self, path: str) -> OsDisk:
         calls = {kind: self._watched(kind) for kind in vars(Disk) if not kind.startswith("_")}
-        disk: OsDisk = type("WatchedDisk", (OsDisk,), calls)(path)
+        disk: OsDisk = type("WatchedDisk", (self.kind,), calls)(path)
         return disk
 
     def _watched(self, kind: str) -> Callable[..., Any]:
@@ -87,6 +88,13 @@ class Gate:
         """Wait until a flush has begun."""
         while not self.reached.acquire(blocking=False):
             await asyncio.sleep(0.001)
+
+
+class SleepyDisk(OsDisk):
+    """A disk on which only a hint ends a sleep: whoever must be woken and is not, sleeps on."""
+
+    def wait_hint(self, fd: int | None, timeout_s: float) -> None:
+        super().wait_hint(fd, 3600)
 
 
 async def turns(count: int = 10) -> None:

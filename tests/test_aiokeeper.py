@@ -27,7 +27,7 @@ from filewheel import (
 )
 from filewheel.headers import REASON
 from tests.support import FaultyDisk, run
-from tests.support_aio import LoopFactory, our_threads, run_in, turns
+from tests.support_aio import LoopFactory, SleepyDisk, Watch, our_threads, run_in, turns
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -277,16 +277,76 @@ def test_an_acknowledgement_that_fails_is_raised_at_the_next_step_and_the_messag
 
     async def main() -> None:
         nonlocal full
-        async with AsyncWheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+        async with AsyncWheel(wheel_dir, disk=lambda path: SleepyFaultyDisk(path, fail)) as wheel:
             await wheel.enqueue_many([b"a", b"b"])
             due = wheel.due(limit=1)
             await anext(due)
             full = True
             with pytest.raises(WheelFull):
-                for _ in range(2):
-                    await anext(due)
+                async with asyncio.timeout(60):
+                    for _ in range(2):
+                        await anext(due)
             full = False
         assert (b"a", 0) in offered(wheel_dir)
+
+    play(main())
+
+
+class SleepyFaultyDisk(FaultyDisk, SleepyDisk):
+    """Fails as told, and only a hint ends a sleep."""
+
+
+async def asleep(watch: Watch) -> None:
+    """Wait until the keeper has gone to sleep."""
+    while not watch.counts.get("wait_hint"):
+        await asyncio.sleep(0.001)
+
+
+def test_whoever_sleeps_until_something_is_due_is_woken_by_a_message_put_back(wheel_dir: Path, play: Run) -> None:
+    watch = Watch(SleepyDisk)
+
+    async def main() -> None:
+        async with AsyncWheel(wheel_dir, disk=watch) as wheel, wheel.keeper() as keeper:
+            await wheel.enqueue_many([b"x", b"y"])
+            batch = await keeper.claim()
+            waits = asyncio.create_task(keeper.claim())
+            await asleep(watch)
+            await keeper.nack(batch[0])
+            async with asyncio.timeout(60):
+                assert [m.attempt for m in await waits] == [1]
+
+    play(main())
+
+
+def test_a_sleeping_claim_ends_when_the_keeper_is_closed(wheel_dir: Path, play: Run) -> None:
+    watch = Watch(SleepyDisk)
+
+    async def main() -> None:
+        async with AsyncWheel(wheel_dir, disk=watch) as wheel:
+            keeper = await wheel.keeper().open()
+            waits = asyncio.create_task(keeper.claim())
+            await asleep(watch)
+            async with asyncio.timeout(60):
+                await keeper.close()
+                with pytest.raises(Closed):
+                    await waits
+
+    play(main())
+
+
+def test_a_wheel_that_closes_ends_its_standby(wheel_dir: Path, play: Run) -> None:
+    async def main() -> None:
+        with Keeper(wheel_dir):
+            wheel = await AsyncWheel(wheel_dir).open()
+            consumer = asyncio.create_task(anext(wheel.due()))
+            while "filewheel-aio-keeper" not in our_threads():
+                await asyncio.sleep(0.001)
+            with pytest.raises(BadArgument, match="open already"):
+                wheel.keeper()
+            await wheel.close()
+            with pytest.raises(Closed):
+                await consumer
+            assert not any(name.startswith("filewheel-aio") for name in our_threads())
 
     play(main())
 
