@@ -79,7 +79,8 @@ class AsyncWheel:
         self._make_keeper = partial(AsyncKeeper, self._path, force=force, clock=clock, disk=disk, entropy=entropy)
         self._life = asyncio.Lock()
         self._reader: Worker | None = None
-        self._keeper: AsyncKeeper | None = None
+        self._keepers: list[AsyncKeeper] = []
+        """Those that may be open. One at most is."""
         self._lists: set[Iterator[Message]] = set()
         self._gathering: list[Waiting] = []
         self._busy = False
@@ -168,8 +169,8 @@ class AsyncWheel:
             if writer is None or wheel is None or not writer.is_running:
                 return
             try:
-                if self._keeper is not None:
-                    await self._keeper.close()
+                for keeper in self._keepers:
+                    await keeper.close()
             finally:
                 try:
                     if self._reader is not None:
@@ -222,7 +223,7 @@ class AsyncWheel:
 
         Tasks that enqueue at the same time share one commit. A wrong argument is raised at once and fails nobody else.
         When no room is left, it waits for its turn. Cancelled: withdrawn while it gathers, enqueued once the thread has
-        it. Any other option of Wheel.enqueue is passed on, and makes it a commit of its own.
+        it. Any other option of Wheel.enqueue is passed on, and makes it a commit of its own (its delay from then).
 
         Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed.
         """
@@ -392,10 +393,12 @@ class AsyncWheel:
 
         Raises BadArgument when it is open already.
         """
-        if self._keeper is not None and self._keeper.is_open:
+        self._open()
+        if any(k.is_used for k in self._keepers):
             raise BadArgument("this wheel's keeper is open already", hint="use that one, or close it first")
-        self._keeper = self._make_keeper(wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, budget=budget)
-        return self._keeper
+        keeper = self._make_keeper(wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, budget=budget)
+        self._keepers = [*(k for k in self._keepers if not k.is_closed), keeper]
+        return keeper
 
     def due(self, limit: int = 100, *, wait: bool = True) -> Due:
         """Iterate over messages as they become due: `async for message in wheel.due()`.
@@ -411,9 +414,8 @@ class AsyncWheel:
 
     async def _due_keeper(self, wait: bool) -> AsyncKeeper:
         self._open()
-        if self._keeper is None or self._keeper.is_closed:
-            self._keeper = self._make_keeper()
-        return await self._keeper.open(wait=wait)
+        keeper = next((k for k in self._keepers if k.is_used), None)
+        return await (keeper or self.keeper()).open(wait=wait)
 
 
 def _commit(

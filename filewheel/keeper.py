@@ -278,11 +278,11 @@ class Keeper:
         next keeper.
         """
         due_us = due_from(self._clock.now_us(), delay=delay, at=None)
-        return self.settle([Settlement(_id_of(message), "retried", due_us)], sync=sync)[0]
+        return self.settle([Settlement(self._id_of(message), "retried", due_us)], sync=sync)[0]
 
     def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
         """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
-        return self.settle([Settlement(_id_of(message), "buried", reason=reason)], sync=sync)[0]
+        return self.settle([Settlement(self._id_of(message), "buried", reason=reason)], sync=sync)[0]
 
     def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
         """Write what became of claimed messages; return for each the id under which it goes on, or lies dead.
@@ -304,6 +304,12 @@ class Keeper:
     def holds(self, id_: bytes) -> bool:
         """Tell whether a message is claimed, and not settled yet."""
         return id_ in self._head.claims and id_ not in self._settler.later
+
+    def _id_of(self, what: Message | bytes) -> bytes:
+        with self._lock:
+            self._check()
+            (id_,) = self._ids_of(what)
+        return id_
 
     def _ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
         claims = self._head.claims
@@ -354,7 +360,3 @@ class Keeper:
                 self._held_us = max(0, self._held_us + step)
         self._looked = (now, steady)
         return now - self._held_us
-
-
-def _id_of(what: Message | bytes) -> bytes:
-    return what.id if isinstance(what, Message) else what
