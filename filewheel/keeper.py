@@ -16,7 +16,8 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -85,6 +86,7 @@ class Keeper:
         self._looked: tuple[int, int] | None = None
         self._held_us = 0
         self._hints: int | None = None
+        self._bell_lock = threading.Lock()
         self._owner = Owner(self._dir)
         self._owner.take("keeper", wait=wait)
         self._ledger = Ledger(self._dir, clock, entropy=entropy)
@@ -142,9 +144,10 @@ class Keeper:
             try:
                 self._ledger.close()
             finally:
-                if self._hints is not None:
-                    self._disk.close(self._hints)
-                    self._hints = None
+                with self._bell_lock:
+                    if self._hints is not None:
+                        self._disk.close(self._hints)
+                        self._hints = None
                 self._owner.release()
                 self._disk.release()
 
@@ -222,8 +225,9 @@ class Keeper:
 
     def wake(self) -> None:
         """End a `wait` in another thread."""
-        if self._hints is not None:
-            self._disk.ring(self._hints)
+        with self._bell_lock:  # once it is closed, its number may be another file's
+            if self._hints is not None:
+                self._disk.ring(self._hints)
 
     def next_due(self) -> datetime | None:
         """Return when the next message that is in memory is due; None when the next few seconds hold none."""
@@ -231,6 +235,10 @@ class Keeper:
             self._check()
             due_us = self._head.ready.next_due_us()
         return None if due_us is None else Message(MessageId.make(due_us, 0, 0), b"").due
+
+    def on_flush(self, told: Callable[[int], None]) -> None:
+        """Tell the microseconds of each flush of the keeper's own journal to a function, which must not raise."""
+        self._ledger.own.on_flush = told
 
     @property
     def directory(self) -> Directory:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self, overload
 
@@ -89,6 +89,8 @@ class Wheel(Reader):
         self._clock = clock
         self._entropy = entropy
         self._journal: Journal | None = None
+        self.on_flush: Callable[[int], None] | None = None
+        """Told the microseconds of each flush, when it was set before the first enqueue. It must not raise."""
         self._opening = threading.Lock()
         self._tidier: threading.Thread | None = None
         self._tidying = threading.Lock()
@@ -177,6 +179,7 @@ class Wheel(Reader):
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
                     journal = Journal(self._dir, entropy=self._entropy)
                     journal.on_segment_end = self._segment_ended
+                    journal.on_flush = self.on_flush
                     self._journal = journal
         return self._journal
 

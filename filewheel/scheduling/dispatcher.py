@@ -116,7 +116,7 @@ class Dispatcher:
         if fire:
             worked = self._claim(now_us) or worked
             self._start_waiting(now_us)
-        return self._settle(now_us) or worked
+        return self._settle() or worked
 
     def wait(self, limit_s: float = LOOK_S) -> None:
         """Sleep until there may be something to do, at most `limit_s`."""
@@ -190,7 +190,8 @@ class Dispatcher:
 
     def _is_unknown(self, message: Message, now_us: int) -> None:
         why = f"no handler is named {message.topic!r}"
-        if self._unknown == "bury":
+        # An occurrence waits in any case: buried, it would end its schedule, or leave a dead letter each time.
+        if self._unknown == "bury" and SCHEDULE not in message.headers:
             self._verdicts.append((message, verdict.buried(message, why, "unknown")))
         else:
             self._verdicts.append((message, verdict.deferred(message, now_us + UNKNOWN_DELAY_US, "unknown")))
@@ -285,10 +286,10 @@ class Dispatcher:
     def _next_of(self, message: Message, now_us: int) -> Message | None:
         return self._successor(message, now_us) if SCHEDULE in message.headers else None
 
-    def _settle(self, now_us: int) -> bool:
+    def _settle(self) -> bool:
         """Write what became of messages; on a full disk, try again later."""
         done, verdicts = self._done, self._verdicts
-        if not (done or verdicts) or now_us < self._retry_us:
+        if not (done or verdicts) or (self._retry_us and self._clock.steady_us() < self._retry_us):
             return False
         try:
             if done:
@@ -302,13 +303,14 @@ class Dispatcher:
                 self._settled(len(verdicts))
                 self._watch.settled(verdicts)
         except WheelFull as exc:
-            self._wait_for_room(now_us, exc)
+            self._wait_for_room(exc)
             return False
+        self._retry_us = 0
         return True
 
-    def _wait_for_room(self, now_us: int, exc: WheelFull) -> None:
+    def _wait_for_room(self, exc: WheelFull) -> None:
         """Keep what could not be written, to be written later."""
-        self._retry_us = now_us + _FULL_RETRY_US
+        self._retry_us = self._clock.steady_us() + _FULL_RETRY_US
         written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
         self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
         self._settled(len(written))

@@ -23,6 +23,7 @@ from filewheel.published import Publisher
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.handler import Handlers
 from filewheel.scheduling.inline import Inline
+from filewheel.scheduling.job import present_job
 from filewheel.scheduling.loop import Loop
 from filewheel.scheduling.remote import Processes
 from filewheel.scheduling.schedule import Occurrences
@@ -85,6 +86,11 @@ class Engine:
         self.is_keeper = threading.Event()
         """Set while this process fires."""
         self.dispatcher: Dispatcher | None = None
+        watch.metrics.gauge("in_flight", "Messages claimed and not settled.", self._in_flight)
+
+    def _in_flight(self) -> float | None:
+        dispatcher = self.dispatcher
+        return dispatcher.claimed if dispatcher is not None and self.is_keeper.is_set() else None
 
     # -- the thread --------------------------------------------------------------------------------------------
 
@@ -94,13 +100,17 @@ class Engine:
         self._thread.start()
 
     def stop(self, grace_s: float) -> None:
-        """Let running calls end for so long, write what became of them, and give the lock back."""
+        """Let running calls end for so long, write what became of them, and give the lock back.
+
+        Called by a handler, it returns at once: the handler is one of the calls that may end.
+        """
         self._grace_s = grace_s
         self._stop.set()
         keeper = self._keeper
         if keeper is not None:
             keeper.wake()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        is_outside = present_job() is None and self._thread is not threading.current_thread()
+        if self._thread is not None and is_outside:
             self._thread.join()
 
     def hurry(self) -> None:
@@ -129,6 +139,11 @@ class Engine:
                 self._stop.wait(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
                 continue
+            except Exception:
+                log.exception("cannot fire; trying again in %d s", pause_s)
+                self._stop.wait(pause_s)
+                pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+                continue
             told = False
             if self._term(keeper):
                 pause_s = _PAUSE_S
@@ -146,6 +161,7 @@ class Engine:
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
         runners |= self._runners(dispatcher)
+        keeper.on_flush(self._watch.flushed)
         publisher = Publisher(self._watch.metrics, keeper.directory, clock=self._clock)
         ended_well = False
         try:

@@ -46,6 +46,7 @@ from filewheel.scheduling.handler import (
 )
 from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
 from filewheel.scheduling.options import headers_of
+from filewheel.scheduling.pool_worker import preparing
 from filewheel.scheduling.recurrence import Every, Missed, Recurrence, read_recurrence
 from filewheel.scheduling.remote import check_reachable
 from filewheel.scheduling.retry import Retry
@@ -128,6 +129,7 @@ class Scheduler:
                 self._wheel = Wheel.create(
                     self._path, sync=self._sync or "always", exist_ok=True, clock=self._clock, disk=self._disk
                 )
+                self._wheel.on_flush = self._watch.flushed
                 self._wheel_pid = os.getpid()
             return self._wheel
 
@@ -338,6 +340,11 @@ class Scheduler:
         """Begin to fire in the background, or to stand by while another process does."""
         if self._engine is not None and self._engine.is_alive:
             raise BadArgument("this scheduler has been started already")
+        if preparing():
+            raise BadArgument(
+                "a process of the pool imports this script, and the script starts the scheduler",
+                hint='put that under `if __name__ == "__main__":`',
+            )
         self._engine = self._new_engine()
         self._engine.start()
 
@@ -348,7 +355,7 @@ class Scheduler:
             engine.stop(timeout_s)
         with self._lock:
             wheel, self._wheel = self._wheel, None
-        if wheel is not None and self._wheel_pid == os.getpid():
+        if wheel is not None and self._wheel_pid == os.getpid() and present_job() is None:
             wheel.close()
 
     def __enter__(self) -> Self:

@@ -26,6 +26,10 @@ class Watch:
         self.events = events
         self._failures: dict[bytes, tuple[Failure, float]] = {}
 
+    def flushed(self, us: int) -> None:
+        """Note that a flush to the disk took so many microseconds."""
+        self.metrics.observe("sync", "", us / US_PER_S)
+
     def enqueued(self, handler: str, message_id: bytes) -> None:
         """Note that a call was enqueued."""
         self.metrics.count("enqueued", handler)
