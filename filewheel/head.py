@@ -70,12 +70,16 @@ class Head:
                 if id_ not in here:
                     self._early[id_] = self._ledger.passes
 
-    def _cancel_moved(self, id_: bytes) -> None:
-        """Cancel a message that has moved, for someone who knows it by its first id."""
+    def cancel(self, id_: bytes) -> None:
+        """Take out a message that the keeper itself cancels; its drop is the caller's to write."""
         if id_ in self.claims:
             self.cancelled.add(id_)
         else:
             self.ready.discard([id_])
+
+    def _cancel_moved(self, id_: bytes) -> None:
+        """Cancel a message that has moved, for someone who knows it by its first id."""
+        self.cancel(id_)
         self._ledger.write([pack_drop(id_, CANCELLED)], 0)
 
     def _admit(self, puts: list[bytes]) -> None:

@@ -16,10 +16,10 @@ from filewheel.errors import DiskError, disk_error
 from filewheel.head import Head
 from filewheel.headers import KEY
 from filewheel.housekeeper import Housekeeper
-from filewheel.keys import Keys
+from filewheel.keys import Hold, Keys
 from filewheel.ledger import Ledger
 from filewheel.message import MessageId
-from filewheel.record import ID
+from filewheel.record import CANCELLED, ID, RESCHEDULED, pack_drop
 from filewheel.settlement import Settlement, Written, written
 
 FRAME_BYTES = 4 << 20
@@ -95,9 +95,31 @@ class Settler:
                     return True
                 self._ingest()  # whoever took the key away did so before this lock was ours
                 cancelled = id_ in self._head.cancelled
-                self._write([(settlement, self._records_of(settlement, new))])
+                records = self._records_of(settlement, new)
+                self._contend(settlement, records, hold)
+                self._write([(settlement, records)])
                 del self.later[id_]
                 return not cancelled
+
+    def _contend(self, settlement: Settlement, records: Written, hold: Hold) -> None:
+        """Leave out the puts whose key another message holds, or drop that one, as the settlement says."""
+        taken: dict[str, bytes] = {}
+        for key, id_ in records.enters:
+            held = hold.look(key, self._clock.now_us())
+            # U4: what a drop that may not be durable has ended must not come back beside what is put here.
+            records.drops += [pack_drop(i, RESCHEDULED) for i in held.again if i != settlement.id]
+            # The message that is settled here lets go of its key in this very frame.
+            holder = taken.get(key) or (held.id if held.id != settlement.id else None)
+            loser = holder if id_ in settlement.replaces else id_
+            if holder is None or id_ not in records.asks:
+                taken[key] = id_
+            elif loser == id_ or key in taken:
+                records.puts[:] = [p for p in records.puts if p[ID] != loser]
+                taken[key] = id_ if loser != id_ else holder
+            else:
+                records.drops.append(pack_drop(holder, CANCELLED))
+                self._head.cancel(holder)
+                taken[key] = id_
 
     def _ingest(self) -> None:
         try:
