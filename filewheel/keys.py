@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from filewheel import layout
+from filewheel import keyfile, layout
 from filewheel.directory import Directory
 from filewheel.errors import Damaged, disk_error
 from filewheel.finder import Finder
 from filewheel.headers import KEY
-from filewheel.keyfile import ENTRY_BYTES, Entry, entries, listed, pack_entry, pack_mark
+from filewheel.keyfile import ENTRY_BYTES, Entry, entries, pack_entry, pack_mark
 from filewheel.message import MessageId, due_of
 from filewheel.record import unpack_put
 from filewheel.snapshot import DEAD_FLOOR
@@ -37,7 +37,7 @@ WAIT_S = 30.0
 _PAUSE_S = 0.0005
 _PAUSE_MAX_S = 0.02
 _SYNC_EACH_MAX = 16
-LISTED_MAX = 64
+LISTED_MAX = 128
 """A bucket with more entries than this for one key, or in all, is worth compacting."""
 LOOK_BUCKETS = 32
 """How many buckets the keeper looks at each time."""
@@ -77,7 +77,7 @@ class Keys:
         """Return who holds a key, without a lock. Cost: one read of its bucket, and a look of the finder."""
         before: list[bytes] | None = None
         while True:
-            ids = self._listed(key)
+            ids = self.listed(key)
             held = self._look(key, ids)
             # Whoever moves a message writes its entry first: no new entry means that it has not moved meanwhile.
             if held.id is not None or ids == before:
@@ -94,10 +94,10 @@ class Keys:
                 return Held(MessageId(id_), put, sorted(unsure))
         return Held(None, None, sorted(unsure))
 
-    def _listed(self, key: str) -> list[bytes]:
+    def listed(self, key: str) -> list[bytes]:
         """Return the ids that are listed for a key, in the order in which they were written."""
         hash_ = self.hash_of(key)
-        return listed(self.read(hash_[0]), self._dir.seed(layout.key_file(hash_[0])), hash_)
+        return keyfile.listed(self.read(hash_[0]), self._dir.seed(layout.key_file(hash_[0])), hash_)
 
     def read(self, bucket: int) -> bytes:
         """Return a bucket's bytes; none when there is no such file, or something else has its name."""
@@ -297,13 +297,13 @@ class Hold:
         """Return who holds a key. It stays true until the lock is let go, but for an ack, a cancel or a death."""
         self._check(key)
         keys = self._keys
-        ids = keys._listed(key)
+        ids = keys.listed(key)
         held = keys._look(key, ids)
         if len(ids) > LISTED_MAX:
             # Also where no keeper runs, the list of a key that is used again and again stays short.
             with _told(keys._dir, layout.key_file(self._hashes[key][0])):
                 keys.compact(self._hashes[key][0], now_us)
-            held = keys._look(key, keys._listed(key))
+            held = keys._look(key, keys.listed(key))
         return held
 
     def note(self, pairs: Iterable[tuple[str, bytes]]) -> None:
