@@ -310,7 +310,8 @@ class Keeper:
         with self._keys.hold([key], wait_s=0) as hold:
             if hold.busy:
                 return True
-            self._housekeeper.spend(lambda: hold.note([(key, new)]))
+            hold.look(key, self._clock.now_us())
+            self._housekeeper.spend(lambda: hold.note([(key, new)], self._ledger.own))
             with self._lock:
                 if self._later.pop(id_, None) is None:
                     return True

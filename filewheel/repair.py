@@ -114,6 +114,7 @@ def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
             if key is not None and message.id not in keys.listed(key):
                 with keys.hold([key]) as hold:
                     if not hold.busy:
+                        hold.look(key, clock.now_us())
                         hold.note([(key, message.id)])
                         entered += 1
     if entered:

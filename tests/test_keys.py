@@ -452,19 +452,39 @@ def test_a_link_in_place_of_a_bucket_is_not_followed(wheel: Wheel, wheel_dir: Pa
     assert outside.read_bytes() == b""
 
 
-@pytest.mark.damages
-def test_a_drop_that_may_be_taken_back_is_written_again_with_the_message_that_takes_the_key(
-    wheel_dir: Path, clock: FakeClock
-) -> None:
-    with Wheel(wheel_dir, clock=clock) as one, Wheel(wheel_dir, clock=clock) as other:
+def test_a_drop_that_frees_a_key_is_made_durable_before_the_key_is_taken(wheel_dir: Path, clock: FakeClock) -> None:
+    calls: list[tuple[str, str]] = []
+    with (
+        Wheel(wheel_dir, clock=clock, disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call))) as one,
+        Wheel(wheel_dir, clock=clock) as other,
+    ):
         first = one.enqueue(b"1", delay=60, key="report")
         other.cancel(first, sync="never")
-        one.enqueue(b"2", delay=60, key="report")
+        calls.clear()
+        with pytest.raises(KeyHeld):
+            one.enqueue(b"2", delay=60, key="report")
+            one.enqueue(b"3", delay=60, key="report")
+        assert one._journal is not None
         assert other._journal is not None
-        name = f"{other._journal.writer}-000001.log"
-        other._journal._segment.flush()  # type: ignore[union-attr]
-        (wheel_dir / "journal" / name).write_bytes(b"")  # as a power cut may leave it
-        assert [m.payload for m in living(wheel_dir, "report")] == [b"2"]
+        # A segment is written through the descriptor that it had under its temporary name.
+        mine, others = layout.segment_tmp(one._journal.writer, 1), layout.segment(other._journal.writer, 1)
+        assert calls.index(("fdatasync", others)) < calls.index(("pwrite", mine))
+        assert calls.index(("fdatasync", f"keys/{bucket_of(wheel_dir, 'report').name}")) < calls.index(("pwrite", mine))
+
+
+def test_a_writer_that_replaces_what_it_made_durable_itself_flushes_only_entry_and_frame(
+    wheel_dir: Path, clock: FakeClock
+) -> None:
+    calls: list[str] = []
+    with Wheel(
+        wheel_dir, clock=clock, disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call[0]))
+    ) as wheel:
+        for i in range(20):
+            wheel.enqueue(b"%d" % i, delay=60, key="typing", on_conflict="replace")
+        calls.clear()
+        for i in range(20):
+            wheel.enqueue(b"%d" % i, delay=60, key="typing", on_conflict="replace")
+        assert calls.count("fdatasync") == 40
 
 
 # -- processes -----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import filewheel.finder
 import filewheel.housekeeper
 import filewheel.index
 import filewheel.journal
+import filewheel.keys
 import filewheel.ledger
 import filewheel.slot
 import filewheel.tidy
@@ -47,6 +48,7 @@ def tiny(
     patch(filewheel.index, "RUN_RECORDS", 3)
     patch(filewheel.finder, "IDS_MAX", 12)
     patch(filewheel.finder, "_FEW", 1)
+    patch(filewheel.keys, "LISTED_MAX", 4)
     for module in (filewheel.finder, filewheel.journal, filewheel.ledger, filewheel.wheel):
         patch(module, "threading", ModelThreading)
     try:
