@@ -76,6 +76,7 @@ class Finder:
         """How many runs of lap and slot files are known."""
         self._recent: dict[tuple[str, int], Frame] = {}
         """The frames that puts were read from last."""
+        self._recent_bytes = 0
         self._turns = 0
         self._sure: set[bytes] = set()
         """In one look: ids with a drop that is known to be durable."""
@@ -151,6 +152,7 @@ class Finder:
         self._checkpoint = None
         manifest = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
         self._recent.clear()
+        self._recent_bytes = 0
         if manifest.deal != self._manifest.deal + 1:
             # From one deal to the next a file grows or goes. Over several it may have gone and come again.
             for file in list(self._files.values()):
@@ -442,9 +444,10 @@ class Finder:
             frame = self._read_frame(*place, handles)
             if frame is None or len(frame.body) > RECENT_BYTES:
                 return frame
+            self._recent_bytes += len(frame.body)
         self._recent[place] = frame
-        while sum(len(f.body) for f in self._recent.values()) > RECENT_BYTES:
-            del self._recent[next(iter(self._recent))]
+        while self._recent_bytes > RECENT_BYTES:
+            self._recent_bytes -= len(self._recent.pop(next(iter(self._recent))).body)
         return frame
 
     def _read_frame(self, name: str, offset: int, handles: Handles) -> Frame | None:

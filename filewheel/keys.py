@@ -41,7 +41,9 @@ _PAUSE_S = 0.0005
 _PAUSE_MAX_S = 0.02
 _SYNC_EACH_MAX = 16
 LISTED_MAX = 128
-"""A bucket with more entries than this for one key, or in all, is worth compacting."""
+"""A bucket with more entries than this is worth compacting, if it has also doubled."""
+LISTED_EACH_MAX = 32
+"""So is one with more than this for one key."""
 LOOK_BUCKETS = 32
 """How many buckets the keeper looks at each time."""
 
@@ -306,7 +308,7 @@ class Hold:
         keys = self._keys
         ids = keys.listed(key)
         held = keys._look(key, ids)
-        if len(ids) > LISTED_MAX:
+        if len(ids) > LISTED_EACH_MAX:
             # Also where no keeper runs, the list of a key that is used again and again stays short.
             with _told(keys._dir, layout.key_file(self._hashes[key][0])):
                 keys.compact(self._hashes[key][0], now_us)

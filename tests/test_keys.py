@@ -31,7 +31,7 @@ from filewheel.directory import open_directory
 from filewheel.headers import KEY
 from filewheel.housekeeper import TIDY_KEYS_US
 from filewheel.keyfile import ENTRY_BYTES, Entry, Unreadable, entries, listed, pack_entry, pack_mark
-from filewheel.keys import LISTED_MAX, Keys, key_of
+from filewheel.keys import LISTED_EACH_MAX, LISTED_MAX, Keys, key_of
 from filewheel.record import pack_message
 from filewheel.repair import repair
 from filewheel.transfer import dump
@@ -127,7 +127,7 @@ def test_a_debounced_storm_leaves_the_last_one_and_a_short_list(wheel: Wheel, wh
         wheel.enqueue(b"%d" % i, delay=60 + i, key="typing", on_conflict="replace", sync="never")
     assert [m.payload for m in living(wheel_dir, "typing")] == [b"499"]
     # Also where no keeper runs: the list is cut short by whoever adds to it.
-    assert bucket_of(wheel_dir, "typing").stat().st_size <= (LISTED_MAX + 3) * ENTRY_BYTES
+    assert bucket_of(wheel_dir, "typing").stat().st_size <= (LISTED_EACH_MAX + 3) * ENTRY_BYTES
 
 
 def test_the_header_of_a_message_that_was_printed_is_its_key(wheel: Wheel) -> None:
@@ -286,13 +286,15 @@ def test_cancel_by_key_finds_a_message_that_was_retried(wheel: Wheel, keeper: Ke
 
 
 def test_while_another_is_busy_with_the_key_a_retry_waits_and_the_keeper_does_not(
-    wheel: Wheel, keeper: Keeper, clock: FakeClock, wheel_dir: Path
+    wheel: Wheel, keeper: Keeper, clock: FakeClock, wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = wheel.enqueue(b"1", key="report")
     wheel.enqueue(b"other")
     message, other = keeper.claim()
     fd = lock_of(wheel_dir, "report")
-    new = keeper.nack(message, delay=5)
+    with monkeypatch.context() as patched:
+        patched.setattr(Keys.hold, "__kwdefaults__", {"wait_s": "for ever"})
+        new = keeper.nack(message, delay=5)
     assert new is not None
     keeper.ack(other)
     assert not keeper.claim()
@@ -380,6 +382,33 @@ def test_a_retry_on_a_full_disk_leaves_the_message_claimed(wheel_dir: Path, cloc
         full = False
         new = keeper.nack(message, delay=5)
         assert [m.id for m in living(wheel_dir, "report")] == [new]
+
+
+def test_a_key_whose_message_moves_while_it_is_looked_for_is_found(
+    wheel: Wheel, wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel.enqueue(b"1", delay=60, key="report")
+    keys = Keys(open_directory(wheel_dir, write=False))
+    look = keys._finder.look
+    moves = iter([70, 80])
+
+    def moved(ids: list[bytes]) -> object:
+        for delay in moves:
+            wheel.reschedule(key="report", delay=delay)
+            break
+        return look(ids)
+
+    monkeypatch.setattr(keys._finder, "look", moved)
+    assert keys.find("report").id == wheel.get(key="report").id  # type: ignore[union-attr]
+
+
+def test_two_keys_with_one_hash_do_not_hold_each_other(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Keys, "hash_of", lambda self, key: b"\x07" * 16)
+    one, two = (wheel.enqueue(b"x", delay=60, key=key) for key in ("one", "two"))
+    assert [wheel.get(key=key).id for key in ("one", "two")] == [one, two]  # type: ignore[union-attr]
+    for key in ("one", "two"):
+        with pytest.raises(KeyHeld):
+            wheel.enqueue(b"x", key=key)
 
 
 # -- crashes and damage --------------------------------------------------------------------------------------
@@ -479,12 +508,12 @@ def test_a_writer_that_replaces_what_it_made_durable_itself_flushes_only_entry_a
     with Wheel(
         wheel_dir, clock=clock, disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call[0]))
     ) as wheel:
-        for i in range(20):
+        for i in range(10):
             wheel.enqueue(b"%d" % i, delay=60, key="typing", on_conflict="replace")
         calls.clear()
-        for i in range(20):
+        for i in range(10):
             wheel.enqueue(b"%d" % i, delay=60, key="typing", on_conflict="replace")
-        assert calls.count("fdatasync") == 40
+        assert calls.count("fdatasync") == 20
 
 
 # -- processes -----------------------------------------------------------------------------------------------

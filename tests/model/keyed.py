@@ -179,6 +179,38 @@ def key_unflushed_drop(s: Stage) -> None:
 
 
 @script
+def key_unflushed_own(s: Stage) -> None:
+    """The same, in one journal, of which a power cut may keep a later frame and lose an earlier one."""
+    id_ = put(s, "A", 90)
+    assert id_ is not None
+    s.oracle.cancelling(id_)
+    s.wheel("A").cancel(id_, sync="never")
+    put(s, "A", 91, durable=False)
+
+
+@script
+def key_unflushed_retry(s: Stage) -> None:
+    """A message that replaced another, unflushed, is put back by the keeper, whose frame may outlive that one."""
+    s.keep()
+    put(s, "A", 90)
+    put(s, "B", 0, on_conflict="replace", durable=False)
+    s.claim()
+    s.nack(delay=70)
+
+
+@script
+def key_compacted(s: Stage) -> None:
+    """The index is compacted while what holds a key is claimed, and overdue; and while another is overdue and waits."""
+    put(s, "A", 0)
+    s.claim()
+    put(s, "A", 0, key="two")
+    s.wait(5)
+    compact(s)
+    if put(s, "B", 90) is not None or put(s, "B", 90, key="two") is not None:
+        s.oracle.violations.append("a key that is held was given away")
+
+
+@script
 def key_unflushed_ack(s: Stage) -> None:
     """What had the key is acknowledged, and another takes it before the keeper has flushed."""
     put(s, "A", 0)

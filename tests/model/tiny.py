@@ -49,6 +49,7 @@ def tiny(
     patch(filewheel.finder, "IDS_MAX", 12)
     patch(filewheel.finder, "_FEW", 1)
     patch(filewheel.keys, "LISTED_MAX", 4)
+    patch(filewheel.keys, "LISTED_EACH_MAX", 3)
     for module in (filewheel.finder, filewheel.journal, filewheel.ledger, filewheel.wheel):
         patch(module, "threading", ModelThreading)
     try:
