@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 
 from filewheel import (
     BadArgument,
+    FilewheelError,
     Keeper,
     KeyHeld,
     Locked,
@@ -409,6 +413,94 @@ def test_two_keys_with_one_hash_do_not_hold_each_other(wheel: Wheel, monkeypatch
     for key in ("one", "two"):
         with pytest.raises(KeyHeld):
             wheel.enqueue(b"x", key=key)
+
+
+def test_of_several_keys_those_are_busy_that_another_has_locked(wheel: Wheel, wheel_dir: Path) -> None:
+    names = [f"k{i}" for i in range(40)]
+    wheel.enqueue(b"x", delay=60, key=names[3])
+    fd = lock_of(wheel_dir, names[0])
+    busy = {n for n in names if wheel._keys.hash_of(n)[0] == wheel._keys.hash_of(names[0])[0]}
+    with wheel._keys.hold(names, wait_s=0) as hold:
+        assert hold.busy == busy
+        with pytest.raises(AssertionError, match="not locked"):
+            hold.look(names[0], 0)
+        with pytest.raises(AssertionError, match="not looked at"):
+            hold.note([(names[1], bytes(16))])
+        held = hold.look(names[3], 0)
+        assert held.put is not None
+        assert key_of(held.put) == names[3]
+        free = [n for n in names if n not in busy and n != names[3]]
+        assert all(hold.look(n, 0).id is None for n in free)
+        hold.note((n, MessageId.make(10**15, 1, i)) for i, n in enumerate(free))
+        other = Keys(open_directory(wheel_dir, write=True))
+        with other.hold([names[3]], wait_s=0) as too_late:
+            assert too_late.busy == {names[3]}
+    unlock(fd)
+    with wheel._keys.hold(names, wait_s=0) as hold:
+        assert not hold.busy
+
+
+def test_of_eight_threads_that_enqueue_one_key_exactly_one_succeeds(wheel: Wheel, wheel_dir: Path) -> None:
+    def grab(_: int) -> bool:
+        try:
+            wheel.enqueue(b"x", delay=60, key="one")
+        except KeyHeld:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(grab, range(64))) == 1
+        assert len(list(pool.map(lambda _: wheel.enqueue(b"y", key="one", on_conflict="replace"), range(64)))) == 64
+    assert len(living(wheel_dir, "one")) == 1
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("act", ["enqueue", "replace", "reschedule", "cancel"])
+def test_whichever_call_of_the_system_fails_at_most_one_lives_and_the_index_names_it(
+    tmp_path: Path, clock: FakeClock, act: str, code: int
+) -> None:
+    done = False
+    at = 0
+    while not done:
+        at += 1
+        path = tmp_path / f"{at}.wheel"
+        Wheel.create(path, clock=clock).close()
+        calls = -(10**9)
+
+        def fail(kind: str, name: str, at: int = at) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise OSError(code, os.strerror(code), name)
+
+        with Wheel(path, clock=clock) as other:
+            if act != "enqueue":
+                other.enqueue(b"1", delay=60, key="one")
+            broken = Wheel(path, clock=clock, disk=lambda where, fail=fail: FaultyDisk(where, fail))
+            calls = 0
+            try:
+                if act == "reschedule":
+                    broken.reschedule(key="one", delay=70)
+                elif act == "cancel":
+                    broken.cancel(key="one")
+                else:
+                    broken.enqueue(b"2", delay=60, key="one", on_conflict="replace")
+                done = calls < at
+            except FilewheelError:
+                pass
+            calls = 10**9
+            with contextlib.suppress(FilewheelError):
+                broken.close()
+            alive = living(path, "one")
+            assert len(alive) <= 1
+            found = other.get(key="one")
+            assert [found and found.id] == [m.id for m in alive] or (found is None and not alive)
+            if alive:
+                with pytest.raises(KeyHeld):
+                    other.enqueue(b"3", key="one")
+            else:
+                other.enqueue(b"3", key="one")
+    assert at > 5
 
 
 # -- crashes and damage --------------------------------------------------------------------------------------
