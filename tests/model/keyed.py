@@ -275,7 +275,7 @@ def key_busy_retry(s: Stage) -> None:
         keeper = s.keep()
         keeper.nack(id_, delay=3)
         s.claimed.remove(id_)
-        assert id_ in keeper._later
+        assert id_ in keeper._settler.later
 
     s.when("pwrite", "^journal", nack)
     put(s, "A", 90, on_conflict="replace")

@@ -187,7 +187,7 @@ class Race:
         told = self.oracle.of(id_)
         told.dues.add(self.world.clock.wall_us)
         new = keeper.nack(id_)
-        if id_ in keeper._later:
+        if id_ in keeper._settler.later:
             return  # it waits for a producer that is busy with its key, and is what it was
         told.acked.add(id_)
         if new is not None:
