@@ -8,7 +8,7 @@ General layout (a module imports only from groups to its left; tests/test_layers
     | published snapshot stats index frames finder keyfile keys reader ready head batch housekeeper
     | ids unique settlement settler wheel gauges keeper
     | worker joint aiokeeper aio
-    | verify repair transfer
+    | verify repair transfer difference
 """
 
 import typing as _typing
