@@ -264,7 +264,11 @@ class Keys:
 
 
 class Hold:
-    """Keys whose buckets are locked, for as long as the `with` lasts. Made by `Keys.hold`. Not thread-safe."""
+    """Keys whose buckets are locked, for as long as the `with` lasts. Made by `Keys.hold`. Not thread-safe.
+
+    To take a key: leave it if it is `busy`; `look` who has it; give the new message its id; `note` that; and write the
+    frame, which drops whoever had it, before the `with` ends. Its flush may come later.
+    """
 
     def __init__(self, keys: Keys, names: Iterable[str], wait_s: float) -> None:
         self._keys = keys
