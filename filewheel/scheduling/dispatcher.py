@@ -24,7 +24,7 @@ from filewheel.scheduling.handler import Handler, Handlers
 from filewheel.scheduling.lane import Lane
 from filewheel.scheduling.loop import time_out
 from filewheel.scheduling.options import Policy
-from filewheel.scheduling.overdue import Overdue
+from filewheel.scheduling.overdue import HELD_MAX, Overdue
 from filewheel.scheduling.task import Call, Outcome, Runner
 from filewheel.scheduling.verdict import Verdict
 from filewheel.scheduling.watch import Watch
@@ -73,7 +73,7 @@ class Dispatcher:
         self._watch = watch
         self._successor = successor
         self._fate = fate
-        self._overdue = Overdue(catch_up_per_s, clock.now_us())
+        self._overdue = Overdue(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4))
         self._lanes: dict[str, Lane] = {}
         self._outcomes: deque[Outcome] = deque()
         self._back = 0
@@ -115,6 +115,9 @@ class Dispatcher:
         self._watch_time(now_us)
         if fire:
             worked = self._claim(now_us) or worked
+            for message in self._overdue.take(now_us):
+                worked = True
+                self._admit(message, now_us)
             self._start_waiting(now_us)
         return self._settle(now_us) or worked
 
@@ -152,15 +155,12 @@ class Dispatcher:
         self.claimed += len(batch)
         for message in batch:
             self._route(message, now_us)
-        released = self._overdue.take(now_us)
-        for message in released:
-            self._admit(message, now_us)
-        return bool(batch) or bool(released)
+        return bool(batch)
 
     def _route(self, message: Message, now_us: int) -> None:
         """Settle what is not to be called; hold back what is overdue where a rate is asked for; admit the rest."""
         handler = self._handlers.get(message.topic)
-        if len(message.headers) > 1 and self._is_passed_over(message, now_us):
+        if len(message.headers) > 1 and self._is_passed_over(message, now_us, is_known=handler is not None):
             return
         if handler is None:
             self._is_unknown(message, now_us)
@@ -171,8 +171,11 @@ class Dispatcher:
         else:
             self._admit(message, now_us, handler)
 
-    def _is_passed_over(self, message: Message, now_us: int) -> bool:
-        """Settle a message that its own policy keeps from being called; tell whether it was."""
+    def _is_passed_over(self, message: Message, now_us: int, *, is_known: bool) -> bool:
+        """Settle a message that its own policy keeps from being called; tell whether it was.
+
+        Without a handler there is no call that could do for another.
+        """
         headers = message.headers
         policy = Policy.of(headers)
         why = policy.too_late(message.due_us, now_us)
@@ -182,7 +185,7 @@ class Dispatcher:
         if SCHEDULE in headers and (fate := self._fate(message, now_us)) is not None:
             self._verdicts.append((message, verdict.passed_over(message, fate, self._next_of(message, now_us))))
             return True
-        if policy.coalesce is not None and self._overdue.is_covered(message, policy.coalesce, now_us):
+        if is_known and policy.coalesce is not None and self._overdue.is_covered(message, policy.coalesce, now_us):
             successor = self._next_of(message, now_us)
             self._verdicts.append((message, verdict.passed_over(message, "coalesced", successor)))
             return True
@@ -207,10 +210,14 @@ class Dispatcher:
         if not lane.is_limited and handler.terms.batch is None:
             lane.running += 1
             self._start(lane, [message], now_us)
-        elif lane.full():
+        elif lane.full() or (lane.is_limited and lane.waiting and self._waiting() >= self._limit // 2):
             self._verdicts.append((message, verdict.deferred(message, lane.defer_us(now_us))))
         else:
             lane.waiting.append(message)
+
+    def _waiting(self) -> int:
+        """Return how many messages wait in lanes: together they must not take the room of all other handlers."""
+        return sum(len(lane.waiting) for lane in self._lanes.values())
 
     def _make_lane(self, handler: Handler[..., object], now_us: int) -> Lane:
         terms = handler.terms
@@ -278,6 +285,9 @@ class Dispatcher:
     def _fail(
         self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int, took_us: int
     ) -> None:
+        if failure.is_too_late:
+            self._verdicts.append((message, verdict.skipped(message, failure.text, successor)))
+            return
         found = verdict.failed(message, failure, call.handler.terms.retry, now_us, random.random, successor)
         self._watch.failed(message, failure, found, took_us)
         self._verdicts.append((message, found))
@@ -297,10 +307,10 @@ class Dispatcher:
                 self._settled(len(done))
                 self._watch.done(done)
             if verdicts:
-                self._keeper.settle([v.settlement for _, v in verdicts])
+                moved_to = self._keeper.settle([v.settlement for _, v in verdicts])
                 self._verdicts = []
                 self._settled(len(verdicts))
-                self._watch.settled(verdicts)
+                self._watch.settled(verdicts, moved_to)
         except WheelFull as exc:
             self._wait_for_room(now_us, exc)
             return False
@@ -324,6 +334,7 @@ class Dispatcher:
 
     def settle_all(self) -> None:
         """Write what has ended, after the runners were stopped. What has not is offered again by the next keeper."""
+        self._retry_us = 0
         try:
             self.step(fire=False)
         except FilewheelError as exc:

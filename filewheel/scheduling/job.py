@@ -8,6 +8,7 @@ Invariant: what a transaction collected is written exactly when its block ended 
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Iterator
@@ -16,12 +17,16 @@ from contextvars import ContextVar, Token
 from datetime import datetime
 from typing import Any
 
-from filewheel.errors import BadArgument, Closed
+from filewheel.errors import BadArgument, Closed, TooLarge
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.writer import Writer
 
 _current: ContextVar[Job | None] = ContextVar("filewheel_job", default=None)
 _collecting: ContextVar[Transaction | None] = ContextVar("filewheel_transaction", default=None)
+
+
+BYTES_MAX = 64 << 20
+"""The payloads that one transaction may hold."""
 
 
 class Mint:
@@ -38,8 +43,13 @@ class Mint:
                 self._writer = Writer(secrets.token_bytes)
             return self._writer.id_at(due_us, self._writer.take(1))
 
+    def renew(self) -> None:
+        """In a forked child: draw another name, or it would give the ids that its parent gives."""
+        self.__init__()  # type: ignore[misc]
+
 
 MINT = Mint()
+os.register_at_fork(after_in_child=MINT.renew)
 
 
 class Transaction:
@@ -50,11 +60,18 @@ class Transaction:
         """The path of the wheel that the job came from; what goes to another wheel is enqueued at once."""
         self.messages: list[Message] = []
         self.is_open = True
+        self._bytes = 0
 
     def add(self, message: Message) -> None:
         """Collect a message."""
         if not self.is_open:
             raise Closed("this transaction has ended", hint="enqueue inside of its `with` block")
+        self._bytes += len(message.payload)
+        if self._bytes > BYTES_MAX:
+            raise TooLarge(
+                f"the payloads of this transaction have more than {BYTES_MAX >> 20} MiB; it is written as one frame",
+                hint="enqueue smaller payloads, or some of them outside of the block",
+            )
         self.messages.append(message)
 
 
