@@ -31,7 +31,7 @@ class RetryLater(FilewheelError):
 
     def __init__(self, delay: float | timedelta, why: str = "retry later") -> None:
         super().__init__(why)
-        self.delay_us = delay_us(delay)
+        self.delay_us = max(0, delay_us(delay))
 
 
 class GiveUp(FilewheelError):
