@@ -1,4 +1,4 @@
-"""Arguments as they are stored: what comes back is what went in, and nothing that lies on a disk can raise but Damaged."""
+"""Arguments as they are stored: what comes back is what went in, and nothing on a disk raises anything but Damaged."""
 
 from __future__ import annotations
 
@@ -67,11 +67,13 @@ def test_json_from_a_shell_is_read_and_without_a_header_the_bytes_are_the_argume
     ("payload", "how"),
     [
         (b"", MSGPACK), (b"\xc1", MSGPACK), (msgpack.packb([[1]]), MSGPACK), (msgpack.packb(7), MSGPACK),
-        (msgpack.packb([[1], [2]]), MSGPACK), (msgpack.packb([[1], {2: 3}]), MSGPACK), (msgpack.packb([{}, {}]), MSGPACK),
+        (msgpack.packb([[1], [2]]), MSGPACK), (msgpack.packb([[1], {2: 3}]), MSGPACK),
+        (msgpack.packb([{}, {}]), MSGPACK),
         (msgpack.packb([[], {}]) + b"x", MSGPACK),
-        (b"\x92\x91\xc7\x0c\xff\x00\x00\x00\x00" + b"\x7f" * 8 + b"\x80", MSGPACK),  # a timestamp of a year that is none
+        (b"\x92\x91\xc7\x0c\xff\x00\x00\x00\x00" + b"\x7f" * 8 + b"\x80", MSGPACK),  # a year that is none
         (b"\x91" * 5000, MSGPACK),
-        (b"", JSON), (b"{", JSON), (b"\xff\xfe", JSON), (b"[[], {}, {}]", JSON), (b'"ab"', JSON), (b"[" * 100_000, JSON),
+        (b"", JSON), (b"{", JSON), (b"\xff\xfe", JSON), (b"[[], {}, {}]", JSON), (b'"ab"', JSON),
+        (b"[" * 100_000, JSON),
         (b"[[" + b"9" * 10_000 + b"], {}]", JSON),
         (b"[[], {}]", "pickle"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -98,7 +99,7 @@ def test_a_full_lane_defers_and_each_deferred_message_comes_after_the_one_before
     dues = [slow.defer_us(NOW) for _ in range(4)]
     assert dues == sorted(set(dues))
     assert dues[0] > NOW + US_PER_S
-    assert [b - a for a, b in zip(dues, dues[1:], strict=False)] == [US_PER_S // 2] * 3
+    assert [b - a for a, b in itertools.pairwise(dues)] == [US_PER_S // 2] * 3
 
 
 def test_how_long_calls_take_says_when_a_deferred_one_has_its_turn() -> None:

@@ -1,4 +1,4 @@
-"""Policies that travel as headers: what is said comes back, what is odd is refused, and ignored where it lies on disk."""
+"""Policies that travel as headers: what is said comes back; what is odd is refused, and ignored where it is stored."""
 
 from __future__ import annotations
 
