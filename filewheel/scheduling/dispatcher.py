@@ -114,10 +114,10 @@ class Dispatcher:
         worked = self._take_outcomes(now_us)
         self._watch_time(now_us)
         if fire:
-            worked = self._claim(now_us) or worked
-            for message in self._overdue.take(now_us):
+            for message in self._overdue.take(now_us):  # first: what is claimed now may be due after it
                 worked = True
                 self._admit(message, now_us)
+            worked = self._claim(now_us, must=claim) or worked
             self._start_waiting(now_us)
         return self._settle(now_us) or worked
 
@@ -138,15 +138,17 @@ class Dispatcher:
 
     # -- what is due -------------------------------------------------------------------------------------------
 
-    def _claim(self, now_us: int) -> bool:
+    def _claim(self, now_us: int, *, must: bool) -> bool:
         """Claim what is due, if there may be something, and give each message its way."""
         steady_us = self._clock.steady_us()
         room = self._limit - self.claimed
+        waited_us = steady_us - self._looked_us
         if self._more:
-            wanted = room * 4 >= self._limit  # in bunches: a claim looks at every journal
+            # In bunches, because a claim looks at every journal; but what little room there is must not lie idle.
+            wanted = room * 4 >= self._limit or must or waited_us > _TICK_S * US_PER_S
         else:
-            wanted = room > 0 and (self._hinted or steady_us - self._looked_us > LOOK_S * US_PER_S)
-        if not wanted:
+            wanted = self._hinted or waited_us > LOOK_S * US_PER_S
+        if not wanted or room <= 0:
             return False
         self._hinted = False
         self._looked_us = steady_us
@@ -210,7 +212,10 @@ class Dispatcher:
         if not lane.is_limited and handler.terms.batch is None:
             lane.running += 1
             self._start(lane, [message], now_us)
-        elif lane.full() or (lane.is_limited and lane.waiting and self._waiting() >= self._limit // 2):
+            return
+        if lane.full(now_us):
+            self._start_from(lane, now_us)  # which may make room
+        if lane.full(now_us) or (lane.is_limited and lane.waiting and self._waiting() >= self._limit // 2):
             self._verdicts.append((message, verdict.deferred(message, lane.defer_us(now_us))))
         else:
             lane.waiting.append(message)
@@ -226,8 +231,11 @@ class Dispatcher:
 
     def _start_waiting(self, now_us: int) -> None:
         for lane in self._lanes.values():
-            while messages := lane.take(now_us):
-                self._start(lane, messages, now_us)
+            self._start_from(lane, now_us)
+
+    def _start_from(self, lane: Lane, now_us: int) -> None:
+        while messages := lane.take(now_us):
+            self._start(lane, messages, now_us)
 
     def _start(self, lane: Lane, messages: list[Message], now_us: int) -> None:
         call = Call(lane.handler, messages, now_us)

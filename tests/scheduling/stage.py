@@ -84,7 +84,8 @@ class Stage:
         for _ in range(round(seconds / step_s)):
             self.clock.advance(step_s)
             self.step()
-            self.finish()
+            while self.runner.calls:
+                self.finish()
 
     @property
     def running(self) -> list[str]:

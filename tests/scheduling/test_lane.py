@@ -95,7 +95,7 @@ def test_a_batch_is_as_many_as_wait_and_at_most_its_size_and_a_rate_counts_messa
 def test_a_full_lane_defers_and_each_deferred_message_comes_after_the_one_before() -> None:
     slow = lane(None, 3, rate_per_s=2)
     fill(slow, 3)
-    assert slow.full()
+    assert slow.full(NOW)
     dues = [slow.defer_us(NOW) for _ in range(4)]
     assert dues == sorted(set(dues))
     assert dues[0] > NOW + US_PER_S
@@ -118,7 +118,7 @@ def test_how_long_calls_take_says_when_a_deferred_one_has_its_turn() -> None:
 def test_a_lane_without_a_limit_is_never_full() -> None:
     free = lane()
     fill(free, 1000)
-    assert not free.full()
+    assert not free.full(NOW)
 
 
 @pytest.mark.parametrize(
