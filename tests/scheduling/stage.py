@@ -94,9 +94,9 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(path: Path, clock: FakeClock, scheduler: Scheduler) -> Iterator[Stage]:
+def stage(path: Path, clock: FakeClock, scheduler: Scheduler, **options: Any) -> Iterator[Stage]:
     """Set up a stage on a wheel."""
-    with Keeper(path, clock=clock, background=False) as keeper:
+    with Keeper(path, clock=clock, background=False, **options) as keeper:
         yield Stage(scheduler, clock, keeper)
 
 
