@@ -246,8 +246,9 @@ class Engine:
             self._on_term()
             while dispatcher.step(claim=True):
                 pass
-            dispatcher.settle_all()
         finally:
+            # Ctrl-C in a handler too: the calls before it have ended.
+            dispatcher.settle_all()
             inline.stop()
             keeper.close()
         return dispatcher.settled

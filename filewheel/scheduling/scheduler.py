@@ -129,9 +129,10 @@ class Scheduler:
         """The wheel that this process enqueues into; opened, and made, when it is first asked for."""
         with self._lock:
             if self._wheel is None or self._wheel_pid != os.getpid():
-                self._wheel = Wheel.create(
-                    self._path, sync=self._sync or "always", exist_ok=True, clock=self._clock, disk=self._disk
-                )
+                # The wheel may be older than this program's opinion on `sync`.
+                sync, clock, disk = self._sync, self._clock, self._disk
+                Wheel.create(self._path, sync=sync or "always", exist_ok=True, clock=clock, disk=disk).close()
+                self._wheel = Wheel(self._path, sync=sync, clock=clock, disk=disk)
                 self._wheel.on_flush = self._watch.flushed
                 self._wheel_pid = os.getpid()
             return self._wheel
@@ -275,7 +276,6 @@ class Scheduler:
         message = Message(MINT.id_at(due_us), payload, name, headers, 0, now_us)
         check_message(message, self.wheel.payload_bytes_max)
         transaction.add(message, replaces=options.on_conflict == "replace")
-        self._watch.enqueued(name, message.id)
         return message.id
 
     def _reject(self, key: str) -> None:
@@ -290,7 +290,7 @@ class Scheduler:
             raise BadArgument("give an id or a key")
         done = self.wheel.cancel(id_) if id_ is not None else self.wheel.cancel(key=key or "")
         if done:
-            self.metrics.count("cancelled")
+            self._watch.cancelled(None if id_ is None else MessageId.parse(id_))
         return done
 
     # -- recurring work at run time ----------------------------------------------------------------------------
