@@ -313,9 +313,9 @@ class Scheduler:
         """See to it that a schedule's living occurrence is one of this definition."""
         wheel = self.wheel
         living = wheel.get(key=schedule.key)
-        if living is not None and schedule.is_that_of(living):
-            return living.id
         now_us = self._clock.now_us()
+        if living is not None and schedule.is_that_of(living) and not schedule.is_astray(living, now_us):
+            return living.id
         due_us = schedule.recurrence.after(now_us)
         at = due_us / 1_000_000
         return wheel.enqueue(
