@@ -47,9 +47,14 @@ class Threads:
     def _work(self) -> None:
         while True:
             call = self._calls.get()
-            if call is None or self._stopping:
+            if call is None:
                 return
             self._running.add(call)
+            if (
+                self._stopping
+            ):  # looked at when the call shows as running: who asks now waits for it, or it is not begun
+                self._running.discard(call)
+                return
             call.begun_us = self._clock.steady_us()
             try:
                 outcome = run(call, self._clock, self._wheel)
