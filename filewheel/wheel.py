@@ -257,11 +257,12 @@ class Wheel(Reader):
             due_us = due_at(0, at, DUE_END_US) if delay is None else -1
         if due_us < 0:
             due_us = due_from(now_us, delay=delay, at=at)
-        if key is not None or on_conflict != "reject" or (headers and KEY in headers):
-            sync = self._sync if sync is None else check_sync(sync)
+        if key is not None or on_conflict != "reject":
             return self._enqueue_unique(payload, due_us, now_us, topic, headers, sync, key, on_conflict)
         tail = (self._tails.get(topic) if type(topic) is str else None) or self._know_topic(topic)
         if headers:
+            if KEY in headers:
+                return self._enqueue_unique(payload, due_us, now_us, topic, headers, sync, key, on_conflict)
             tail = pack_tail(topic, check_headers(headers))
         id_ = journal.put(due_us, now_us, tail, payload, sync=self._sync if sync is None else check_sync(sync))
         if due_us < now_us + _HINT_AHEAD_US:
@@ -275,7 +276,7 @@ class Wheel(Reader):
         now_us: int,
         topic: str,
         headers: Headers,
-        sync: Sync,
+        sync: Sync | None,
         key: str | None,
         on_conflict: str,
     ) -> MessageId:
@@ -288,6 +289,7 @@ class Wheel(Reader):
         if None not in (key, named) and key != named:
             raise BadArgument(f"the key is {key!r}, and the header {KEY} says {named!r}", hint="give the key alone")
         key = check_key(named if key is None else key)
+        sync = self._sync if sync is None else check_sync(sync)
         rest = pack_middle(now_us, topic, check_headers({**(headers or {}), KEY: key})) + pack_payload(payload)
         id_ = unique.put(
             self._keys, self._writer(), key, on_conflict, due_us, rest, now_us=now_us, sync=sync, path=self._dir.path

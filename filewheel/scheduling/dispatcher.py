@@ -21,6 +21,7 @@ from filewheel.message import US_PER_S, Message
 from filewheel.scheduling import verdict
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler, Handlers
+from filewheel.scheduling.job import NO_PUTS
 from filewheel.scheduling.lane import Lane
 from filewheel.scheduling.loop import time_out
 from filewheel.scheduling.options import Policy
@@ -268,7 +269,7 @@ class Dispatcher:
                 self._done.append(message)
                 continue
             failure = outcome.failures[at] if outcome.failures else None
-            puts = outcome.puts[at] if outcome.puts else ()
+            puts = outcome.puts[at] if outcome.puts else NO_PUTS
             # What comes due while an occurrence runs is not covered by it.
             successor = self._next_of(message, call.started_us)
             if failure is None:

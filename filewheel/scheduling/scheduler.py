@@ -25,7 +25,7 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
-from filewheel.limits import check_message
+from filewheel.limits import check_key, check_message
 from filewheel.message import Message, MessageId
 from filewheel.metrics import Metrics
 from filewheel.scheduling.call import MSGPACK, pack_call
@@ -54,6 +54,7 @@ from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, key_of
 from filewheel.scheduling.watch import Watch
 from filewheel.timespec import delay_us, due_from
+from filewheel.unique import check_policy, key_held
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
@@ -265,14 +266,23 @@ class Scheduler:
     ) -> MessageId:  # fmt: skip
         """Put a call into a transaction."""
         if options.key is not None:
-            raise BadArgument("a call in a transaction cannot have a key", hint="enqueue it outside of the block")
+            headers[names.KEY] = check_key(options.key)
+            check_policy(options.on_conflict)
+            if options.on_conflict == "reject":
+                self._reject(options.key)
         now_us = self._clock.now_us()
         due_us = due_from(now_us, delay=delay, at=at)
         message = Message(MINT.id_at(due_us), payload, name, headers, 0, now_us)
         check_message(message, self.wheel.payload_bytes_max)
-        transaction.add(message)
+        transaction.add(message, replaces=options.on_conflict == "replace")
         self._watch.enqueued(name, message.id)
         return message.id
+
+    def _reject(self, key: str) -> None:
+        """Raise KeyHeld when another message than the current job's has this key now."""
+        held, job = self.wheel.get(key=key), present_job()
+        if held is not None and (job is None or held.id != job.id):
+            raise key_held(key, held.id, self._path)
 
     def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> bool:
         """Cancel a call by its id or its key; tell whether it was pending."""
