@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -248,13 +249,13 @@ def test_a_call_that_was_not_seen_to_run_when_it_was_asked_is_not_begun(wheel_di
     threads = Threads(1, outcomes.append, SYSTEM_CLOCK, str(wheel_dir))
     asked: list[int] = []
 
-    class AtTheLastMoment(set[Call]):
+    class AtTheLastMoment(dict[Call, threading.Thread]):
         """The scheduler stops between the taking of a call and the note that it runs."""
 
-        def add(self, call: Call) -> None:
+        def __setitem__(self, call: Call, thread: threading.Thread) -> None:
             threads.quiet()
             asked.append(threads.busy())
-            super().add(call)
+            super().__setitem__(call, thread)
 
     threads._running = AtTheLastMoment()
     threads.start(Call(handler, [Message(MessageId.make(0, 0, 0), b"", "late")], 0))
