@@ -117,7 +117,7 @@ class Enqueues(Actor):
         delay = self.rng.choice([0, 0.02, 0.3])
         with contextlib.suppress(KeyHeld):
             id_ = scheduler.enqueue("keyed", [key], key=key, on_conflict=how, delay=delay)
-            self.marks.tell("keyed", key, str(id_))
+            self.marks.tell(f"keyed {how}", key, str(id_))
 
 
 class Ends(Fires):
@@ -217,9 +217,14 @@ def judge(told: list[Mark], tally: Tally) -> None:
         missing = [n for n in range(LINKS) if ("link", chain, n) not in fire_ids]
         tally.check(not missing, f"chain {chain} lacks the links {missing}")
     called = {id_ for _, _, _, *ids in calls for id_ in ids}
-    for mark in told:
-        if mark[0] == "keyed" and not mark[3].startswith("replaced-"):
-            tally.check(mark[4] in called, f"the job {mark[4]} with the key {mark[3]} was never called")
+    in_order = sorted(told, key=lambda mark: mark[2])
+    key_called_ns = {mark[4]: mark[2] for mark in in_order if mark[0] == "call" and mark[3] == "keyed"}
+    for kind, since_ns, _, *what in told:
+        if kind == "keyed reject":
+            tally.check(what[1] in called, f"the job {what[1]} with the key {what[0]} was never called")
+        elif kind == "keyed keep" and what[1] not in called:
+            # The id may be one that it had between two attempts; then it was called later under another.
+            tally.check(key_called_ns.get(what[0], 0) > since_ns, f"the job {what[1]} with the key {what[0]} is lost")
     for mark in told:
         tally.check(mark[0] != "error", f"a process ended with an error: {mark[3:]}")
     tally.count("chains", len(begun))
