@@ -25,6 +25,8 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
+from filewheel.exposition import render
+from filewheel.gauges import disk_gauges, overdue_of
 from filewheel.limits import check_key, check_message
 from filewheel.message import Message, MessageId
 from filewheel.metrics import Metrics
@@ -419,6 +421,12 @@ class Scheduler:
         if self._engine is not None:
             raise BadArgument("this scheduler fires in the background", hint="drain() is for one that was not started")
         return self._new_engine().drain()
+
+    def prometheus(self) -> str:
+        """Return the metrics of this process and the gauges of the wheel as Prometheus text. Cost: counts the wheel."""
+        wheel, now_us = self.wheel, self._clock.now_us()
+        stats = wheel.stats()
+        return render(self.metrics.families() + disk_gauges(stats, overdue_of(wheel, stats, now_us), now_us))
 
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that ends that."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import filewheel.appender
+import filewheel.bell
 import filewheel.deal
 import filewheel.finder
 import filewheel.housekeeper
@@ -50,7 +51,14 @@ def tiny(
     patch(filewheel.finder, "_FEW", 1)
     patch(filewheel.keys, "LISTED_MAX", 4)
     patch(filewheel.keys, "LISTED_EACH_MAX", 3)
-    for module in (filewheel.appender, filewheel.finder, filewheel.ledger, filewheel.wheel):
+    for module in (
+        filewheel.appender,
+        filewheel.bell,
+        filewheel.finder,
+        filewheel.ledger,
+        filewheel.tidy,
+        filewheel.wheel,
+    ):
         patch(module, "threading", ModelThreading)
     try:
         yield
