@@ -355,27 +355,68 @@ def test_a_clock_that_jumps_ahead_and_back_calls_each_job_once_and_stops_nothing
     """agronholm/apscheduler#35, agronholm/apscheduler#1066, agronholm/apscheduler#794, dbader/schedule#323."""
     scheduler = make(clock=clock)
     calls = noted(scheduler)
-    ticks: list[int] = []
-    scheduler.every(1, name="tick")(scheduler.on("tick")(lambda: ticks.append(1)))
     scheduler.start()
     assert scheduler.wait_until_keeper(20)
     scheduler.enqueue("work", ["soon"], delay=10)
     scheduler.enqueue("work", ["in a year"], delay=YEAR_S)
     clock.step(50 * YEAR_S)
-    eventually(lambda: len(calls) == 2 and ticks)
+    eventually(lambda: len(calls) == 2)
     clock.step(-50 * YEAR_S)
     scheduler.enqueue("work", ["after"])
     eventually(lambda: len(calls) == 3)
     scheduler.stop()
     assert sorted(calls) == ["after", "in a year", "soon"]
-    assert len(ticks) == 1
-    again = make(clock=clock)
-    later: list[int] = []
-    again.every(1, name="tick")(again.on("tick")(lambda: later.append(1)))
-    again.drain()
+
+
+def test_recurring_work_goes_on_when_a_clock_that_was_years_ahead_is_put_right(make: Make, clock: FakeClock) -> None:
+    """agronholm/apscheduler#35, agronholm/apscheduler#526: the next occurrence was computed from the wrong time."""
+    scheduler = make(clock=clock)
+    ticks: list[int] = []
+    scheduler.every(1, name="tick")(scheduler.on("tick")(lambda: ticks.append(1)))
+
+    def next_due_us() -> int | None:
+        """Return when the next occurrence is due, once that is soon."""
+        found = scheduler.wheel.get(key="filewheel.every:tick")
+        ahead_us = found.due_us - clock.now_us() if found is not None else 0
+        return found.due_us if found is not None and 0 < ahead_us < DAY_S * US_PER_S else None
+
+    scheduler.start()
+    assert scheduler.wait_until_keeper(20)
+    clock.step(50 * YEAR_S)
+    eventually(lambda: ticks)
+    clock.step(-50 * YEAR_S)
+    for count in (2, 3):
+        clock.advance((eventually(next_due_us) - clock.now_us()) / US_PER_S)
+        eventually(lambda count=count: len(ticks) == count)
+
+
+def test_a_jump_that_is_held_stops_neither_recurring_work_nor_retries(
+    make: Make, clock: FakeClock, wheel_dir: Path
+) -> None:
+    """agronholm/apscheduler#526, agronholm/apscheduler#752: with on_jump="hold" the time that really passed counts."""
+    scheduler = make(clock=clock, on_jump="hold")
+    calls = noted(scheduler)
+    ticks: list[int] = []
+    tries: list[int] = []
+    scheduler.every(1, name="tick")(scheduler.on("tick")(lambda: ticks.append(1)))
+
+    @scheduler.on(retry=Retry(limit=9, delay_s=1, jitter=0))
+    def fails() -> None:
+        tries.append(current_job().attempt)
+        if len(tries) < 3:
+            raise ValueError
+
+    scheduler.enqueue("work", ["in a year"], delay=YEAR_S)
+    scheduler.enqueue("fails", delay=1)
+    scheduler.start()
+    assert scheduler.wait_until_keeper(20)
+    clock.step(10 * YEAR_S)
+    for count in range(1, 6):
+        clock.advance(1)
+        eventually(lambda count=count: len(ticks) == count)
     clock.advance(1)
-    again.drain()
-    assert later == [1]
+    eventually(lambda: len(tries) == 3)
+    assert not calls
 
 
 # -- 10: zones --------------------------------------------------------------------------------------------------------
