@@ -358,6 +358,11 @@ class Keeper:
 
     # -- time ------------------------------------------------------------------------------------------------
 
+    def now_us(self) -> int:
+        """Return the time that this keeper fires by: that of the clock, less what it holds of a jump."""
+        with self._lock:
+            return self._now_us()
+
     def _now_us(self) -> int:
         """Return the wall time, watching for a step that no passing of time explains."""
         now, steady = self._clock.now_us(), self._clock.steady_us()

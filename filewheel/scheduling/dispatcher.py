@@ -110,7 +110,7 @@ class Dispatcher:
 
         With `claim` it looks for what is due also when nothing hints at any.
         """
-        now_us = self._clock.now_us()
+        now_us = self._keeper.now_us()  # what follows from a time must be due by the clock that it is fired by
         self._hinted = self._hinted or claim
         worked = self._take_outcomes(now_us)
         self._watch_time(now_us)
@@ -124,7 +124,7 @@ class Dispatcher:
 
     def wait(self, limit_s: float = LOOK_S) -> None:
         """Sleep until there may be something to do, at most `limit_s`."""
-        now_us = self._clock.now_us()
+        now_us = self._keeper.now_us()
         timeout_s = min(limit_s, _TICK_S) if self.claimed else limit_s
         for lane in self._lanes.values():
             next_us = lane.next_us(now_us)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +64,7 @@ log = logging.getLogger("filewheel.scheduling")
 F = TypeVar("F", bound=Callable[..., Any])
 When = str | float | timedelta | Cron | Every
 STOP_S = 30.0
+_ENDED = 0
 
 
 class Scheduler:
@@ -325,9 +327,9 @@ class Scheduler:
         """See to it that a schedule's living occurrence is one of this definition."""
         wheel = self.wheel
         living = wheel.get(key=schedule.key)
-        if living is not None and schedule.is_that_of(living):
-            return living.id
         now_us = self._clock.now_us()
+        if living is not None and schedule.is_that_of(living) and not schedule.is_astray(living, now_us):
+            return living.id
         due_us = schedule.recurrence.after(now_us)
         at = due_us / 1_000_000
         return wheel.enqueue(
@@ -384,22 +386,25 @@ class Scheduler:
 
         From another thread than the main one, no signals are handled: it runs until `stop` is called.
         """
-        self.start()
-        engine = self._engine
-        assert engine is not None
         with _signals() as asked:
-            while engine.is_alive and not asked.wait(0.5):
+            self.start()
+            engine = self._engine
+            assert engine is not None
+            while engine.is_alive and not _comes(asked, 0.5):
                 pass
             if self._engine is engine:
-                asked.clear()
-                ending = threading.Thread(target=self.stop, args=(stop_s,), name="filewheel-stop")
+                ending = threading.Thread(target=self._end, args=(stop_s, asked), name="filewheel-stop")
                 ending.start()
-                while ending.is_alive() and not asked.is_set():
-                    ending.join(0.1)
-                if asked.is_set():
+                if asked.get() != _ENDED:
                     log.warning("asked twice to stop: running calls are left to be offered again")
                     engine.hurry()
-                    ending.join()
+                ending.join()
+
+    def _end(self, stop_s: float, asked: queue.SimpleQueue[int]) -> None:
+        try:
+            self.stop(stop_s)
+        finally:
+            asked.put(_ENDED)
 
     def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
         """Wait until this process is the one that fires; tell whether it is."""
@@ -437,15 +442,17 @@ def _recurrence(when: When, tz: str) -> Recurrence:
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event, in the main thread; in another one nothing is changed."""
-    asked = threading.Event()
+def _signals() -> Iterator[queue.SimpleQueue[int]]:
+    """Queue the numbers of SIGINT and SIGTERM, in the main thread; in another one nothing is changed."""
+    # Unlike an Event, it may be put into while the main thread is in the middle of using it, also by a second signal
+    # that interrupts the handler of the first.
+    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        asked.set()
+        asked.put(number)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -453,3 +460,12 @@ def _signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _comes(asked: queue.SimpleQueue[int], within_s: float) -> bool:
+    """Wait for a signal; tell whether one came."""
+    try:
+        asked.get(timeout=within_s)
+    except queue.Empty:
+        return False
+    return True

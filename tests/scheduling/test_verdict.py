@@ -12,6 +12,7 @@ from filewheel.headers import DUE, HISTORY, KEY, SCHEDULE, SKIP_LATE
 from filewheel.message import DUE_END_US, US_PER_S
 from filewheel.scheduling import verdict
 from filewheel.scheduling.failure import Failure, history_of
+from filewheel.scheduling.job import Puts
 from tests.support_wheel import NOW_S, NOW_US, an_id
 
 ONE = Message(an_id(NOW_S), b"x", "t", {"mine": "1"})
