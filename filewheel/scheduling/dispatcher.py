@@ -278,6 +278,9 @@ class Dispatcher:
     def _fail(
         self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int, took_us: int
     ) -> None:
+        if failure.is_skipped:
+            self._verdicts.append((message, verdict.skipped(message, failure.text, successor)))
+            return
         found = verdict.failed(message, failure, call.handler.terms.retry, now_us, random.random, successor)
         self._watch.failed(message, failure, found, took_us)
         self._verdicts.append((message, found))

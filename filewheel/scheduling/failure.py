@@ -52,16 +52,18 @@ class Failure:
     """The handler's own wish."""
     gives_up: bool = False
     is_time_out: bool = False
+    is_skipped: bool = False
+    """It was not called: its turn came when it was too late for it."""
 
     def to_plain(self) -> list[object]:
         """Return this as plain data, for `of_plain` in another process."""
-        return [self.text, sorted(self.ancestry), self.trace, self.retry_in_us, self.gives_up]
+        return [self.text, sorted(self.ancestry), self.trace, self.retry_in_us, self.gives_up, self.is_skipped]
 
     @classmethod
     def of_plain(cls, plain: Any) -> Failure:
         """Read what `to_plain` made."""
-        text, ancestry, trace, retry_in_us, gives_up = plain
-        return cls(text, frozenset(ancestry), trace, retry_in_us, gives_up)
+        text, ancestry, trace, retry_in_us, gives_up, is_skipped = plain
+        return cls(text, frozenset(ancestry), trace, retry_in_us, gives_up, is_skipped=is_skipped)
 
     @classmethod
     def of(cls, exc: BaseException, trace: str = "") -> Failure:

@@ -19,6 +19,7 @@ from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import Job, enter, leave
+from filewheel.scheduling.options import Policy
 
 _TRACE_LENGTH = 8000
 
@@ -91,10 +92,14 @@ class Runner(Protocol):
 
 
 def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
-    """Return a job for each message of a call, or why its arguments cannot be had."""
+    """Return a job for each message of a call, or why it is not called: it is too late now, or cannot be read."""
     now_us = clock.now_us()
     made: list[Job | Failure] = []
     for message in call.messages:
+        # It was looked at when it was claimed; since then it may have waited for a thread, or for its handler's turn.
+        if len(message.headers) > 1 and (why := Policy.of(message.headers).too_late(message.due_us, now_us)):
+            made.append(Failure(why, is_skipped=True))
+            continue
         try:
             args, kwargs = unpack_call(message.payload, message.headers.get(ARGS))
             made.append(Job(message, call.handler.name, args, kwargs, now_us, wheel))
