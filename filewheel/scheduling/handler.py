@@ -125,11 +125,11 @@ class Handler(Bound[P], Generic[P, R]):
     """A decorated function: call it as before, or enqueue a call of it."""
 
     def __init__(self, name: str, function: Callable[P, R], terms: Terms, sender: Sender, options: Options) -> None:
+        functools.update_wrapper(self, function)  # first: what the function has as attributes must not win
         super().__init__(name, sender, options, None if terms.batch else _signature_of(function))
         self.name = name
         self.function = function
         self.terms = terms
-        functools.update_wrapper(self, function)
 
     @classmethod
     def plain(cls, name: str, function: Callable[P, R]) -> Handler[P, R]:

@@ -156,6 +156,11 @@ class Scheduler:
         """
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            if isinstance(function, Handler):
+                raise BadArgument(
+                    f"this function is the handler {function.name!r} already",
+                    hint="write @scheduler.every above @scheduler.on, and one name for each function",
+                )
             terms = Terms(where_of(function, where), retry or Retry(), timeout_s, concurrency, rate_per_s, batch)
             options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
             own = getattr(function, "__name__", "")
@@ -342,7 +347,16 @@ class Scheduler:
         self._engine.start()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Stop firing: running calls may end until the time is up; what has not ended is offered again."""
+        """Stop firing: running calls may end until the time is up; what has not ended is offered again.
+
+        Raises BadArgument when a handler that this scheduler calls does it: it would wait for itself.
+        """
+        job = present_job()
+        if self._engine is not None and job is not None and job.wheel == self._path:
+            raise BadArgument(
+                "a handler cannot stop its own scheduler: it would wait for itself",
+                hint="os.kill(os.getpid(), signal.SIGTERM) ends run(); or set an event for the main thread",
+            )
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.stop(timeout_s)

@@ -1,0 +1,59 @@
+"""What a reader of the documentation gets wrong once is refused with a word, and not done by halves."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+import pytest
+
+from filewheel import BadArgument, Scheduler
+from tests.support_wheel import StillClock
+
+
+def test_options_above_a_schedule_are_refused_because_they_would_be_lost(tmp_path: Path) -> None:
+    scheduler = Scheduler(tmp_path / "w")
+    with pytest.raises(BadArgument, match="write @scheduler.every above @scheduler.on"):
+
+        @scheduler.on("report", timeout_s=5)
+        @scheduler.every(60)
+        def report() -> None: ...
+
+
+def test_what_a_function_has_as_attributes_does_not_change_its_handler(tmp_path: Path) -> None:
+    called: list[str] = []
+
+    def work() -> None:
+        called.append("work")
+
+    work.name = work._name = "another"  # type: ignore[attr-defined]
+    scheduler = Scheduler(tmp_path / "w", clock=StillClock())
+    handler = scheduler.on("work")(work)
+    handler.enqueue()
+    assert (scheduler.drain(), called) == (1, ["work"])
+    scheduler.stop()
+
+
+def test_a_handler_that_stops_its_own_scheduler_is_told_so_and_hangs_nothing(tmp_path: Path) -> None:
+    scheduler = Scheduler(tmp_path / "w")
+    told: queue.Queue[str] = queue.Queue()
+
+    def stop() -> None:
+        try:
+            scheduler.stop()
+            told.put("it stopped")
+        except BadArgument as exc:
+            told.put(str(exc))
+
+    @scheduler.on("thread")
+    def thread() -> None:
+        stop()
+
+    @scheduler.on("loop")
+    async def loop() -> None:
+        stop()
+
+    for handler in (thread, loop):
+        handler.enqueue()
+        with scheduler:
+            assert told.get(timeout=20).startswith("a handler cannot stop its own scheduler")
