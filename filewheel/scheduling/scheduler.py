@@ -196,6 +196,7 @@ class Scheduler:
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             handler = function if isinstance(function, Handler) else self.on()(function)
+            handler.check(args, kwargs or {})
             schedule = Schedule(
                 name or handler.name, handler.name, recurrence, args, kwargs or {}, missed, delay_us(grace_s)
             )
@@ -231,6 +232,9 @@ class Scheduler:
         """
         name = name.name if isinstance(name, Handler) else name
         options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        handler = self._handlers.get(name)
+        if handler is not None:
+            options = handler.options_by_name(args, kwargs or {}, options)
         return self.send(name, args, kwargs or {}, options, delay=delay, at=at)
 
     def send(
@@ -303,6 +307,9 @@ class Scheduler:
         It goes on until `unschedule`, whatever program fires.
         """
         target = handler.name if isinstance(handler, Handler) else handler
+        known = self._handlers.get(target)
+        if known is not None:
+            known.check(args, kwargs or {})
         recurrence = _recurrence(when, tz)
         return self._plant(
             Schedule(name, target, recurrence, args, kwargs or {}, missed, delay_us(grace_s), is_declared=False)

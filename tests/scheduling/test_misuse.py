@@ -57,3 +57,34 @@ def test_a_handler_that_stops_its_own_scheduler_is_told_so_and_hangs_nothing(tmp
         handler.enqueue()
         with scheduler:
             assert told.get(timeout=20).startswith("a handler cannot stop its own scheduler")
+
+
+def test_a_call_by_name_of_a_handler_that_is_known_is_as_one_through_the_handler(tmp_path: Path) -> None:
+    scheduler = Scheduler(tmp_path / "w", clock=StillClock())
+
+    @scheduler.on("poll", skip_late_s=5, coalesce=True)
+    def poll(what: str) -> None: ...
+
+    by_name = scheduler.enqueue("poll", ["x"])
+    through = poll.enqueue("x")
+    assert scheduler.wheel.get(by_name).headers == scheduler.wheel.get(through).headers
+    own = scheduler.enqueue("poll", ["x"], skip_late_s=60)
+    assert scheduler.wheel.get(own).headers["filewheel.skip_late_s"] == "60.0"
+    with pytest.raises(BadArgument, match="poll.*too many positional arguments"):
+        scheduler.enqueue(poll, ["x", "y"])
+    scheduler.stop()
+
+
+def test_a_schedule_with_arguments_that_its_function_does_not_take_is_refused(tmp_path: Path) -> None:
+    scheduler = Scheduler(tmp_path / "w", clock=StillClock())
+
+    @scheduler.on("poll")
+    def poll(what: str) -> None: ...
+
+    with pytest.raises(BadArgument, match="missing a required argument: 'what'"):
+        scheduler.every(60)(poll)
+    with pytest.raises(BadArgument, match="unexpected keyword argument 'where'"):
+        scheduler.schedule("p", 60, "poll", ["x"], {"where": "y"})
+    assert scheduler.drain() == 0
+    assert not scheduler.wheel.stats().pending
+    scheduler.stop()
