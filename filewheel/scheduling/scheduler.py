@@ -69,7 +69,8 @@ class Scheduler:
     `threads` call plain functions, `processes` those with where="process"; coroutine functions run in an event loop.
     `in_flight` bounds what is claimed at once. `catch_up_per_s` bounds how fast a backlog is called after a long stop.
     `unknown` says what becomes of a message that no handler is named for: "wait" (looked at again every five minutes)
-    or "bury" (to the dead letters). `on_jump` is the Keeper's.
+    or "bury" (to the dead letters). `sync` is that of what is enqueued here, and of a wheel that is made.
+    `on_jump` is the Keeper's.
     """
 
     def __init__(
@@ -125,9 +126,12 @@ class Scheduler:
         """The wheel that this process enqueues into; opened, and made, when it is first asked for."""
         with self._lock:
             if self._wheel is None or self._wheel_pid != os.getpid():
-                self._wheel = Wheel.create(
-                    self._path, sync=self._sync or "always", exist_ok=True, clock=self._clock, disk=self._disk
-                )
+                sync, clock, disk = self._sync, self._clock, self._disk
+                wheel = Wheel.create(self._path, sync=sync or "always", exist_ok=True, clock=clock, disk=disk)
+                if sync is not None:  # also where the wheel was there, and has another
+                    wheel.close()
+                    wheel = Wheel(self._path, sync=sync, clock=clock, disk=disk)
+                self._wheel = wheel
                 self._wheel_pid = os.getpid()
             return self._wheel
 

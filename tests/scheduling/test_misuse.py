@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, Scheduler
+from filewheel import BadArgument, Scheduler, Wheel
+from tests.support import FaultyDisk
 from tests.support_wheel import StillClock
 
 
@@ -87,4 +88,20 @@ def test_a_schedule_with_arguments_that_its_function_does_not_take_is_refused(tm
         scheduler.schedule("p", 60, "poll", ["x"], {"where": "y"})
     assert scheduler.drain() == 0
     assert not scheduler.wheel.stats().pending
+    scheduler.stop()
+
+
+def test_a_scheduler_with_a_sync_of_its_own_flushes_by_that_on_a_wheel_that_has_another(tmp_path: Path) -> None:
+    flushes: list[str] = []
+
+    def note(what: str, name: str) -> None:
+        if what == "fdatasync" and name.startswith("journal/"):
+            flushes.append(name)
+
+    Wheel.create(tmp_path / "w", sync="always").close()
+    scheduler = Scheduler(tmp_path / "w", sync="never", disk=lambda path: FaultyDisk(path, note))
+    scheduler.enqueue("work")  # its journal is made, which flushes
+    flushes.clear()
+    scheduler.enqueue("work")
+    assert not flushes
     scheduler.stop()
