@@ -111,12 +111,10 @@ def test_a_web_app_that_is_killed_sends_after_its_restart_what_it_had_promised(t
 
 def test_of_two_web_apps_on_one_wheel_the_other_sends_when_the_first_is_killed(tmp_path: Path) -> None:
     with stopped(example("reminders.py", 0, cwd=tmp_path)) as first:
-        line_of(first)
+        soon = ask("POST", line_of(first), {"key": "soon", "text": "soon", "in_s": 0})[1]
+        assert line_of(first) == f"remind soon ({soon['id']})"  # so this one is the keeper
         with stopped(example("reminders.py", 0, cwd=tmp_path)) as second:
-            url = line_of(second)
-            soon = ask("POST", url, {"key": "soon", "text": "soon", "in_s": 0})[1]
-            assert line_of(first) == f"remind soon ({soon['id']})"
-            made = ask("POST", url, {"key": "later", "text": "later", "in_s": 0.5})[1]
+            made = ask("POST", line_of(second), {"key": "later", "text": "later", "in_s": 0.5})[1]
             first.kill()
             assert line_of(second) == f"remind later ({made['id']})"
 
