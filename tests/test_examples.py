@@ -204,6 +204,20 @@ def test_a_webhook_that_is_refused_is_a_dead_letter_at_once_and_arrives_when_it_
     assert webhooks(tmp_path, "dead") == []
 
 
+def test_a_webhook_that_is_sent_elsewhere_or_to_no_url_is_a_dead_letter_and_not_taken_for_delivered(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    receiver.answers["/old"] = [(302, {"Location": receiver.url + "/new"})]
+    webhooks(tmp_path, "send", receiver.url + "/old", "moved", "{}")
+    webhooks(tmp_path, "send", "no-url", "wrong", "{}")
+    with stopped(example("webhooks.py", "work", cwd=tmp_path)) as worker:
+        assert [line_of(worker).split()[0] for _ in range(2)] == ["dead", "dead"]
+    moved, wrong = sorted(webhooks(tmp_path, "dead"), key=lambda line: line.split()[1])
+    assert moved.endswith(" event:moved 302: it will not accept this another time either")
+    assert " event:wrong ValueError: unknown url type" in wrong
+    assert receiver.requests.qsize() == 1
+
+
 def test_a_webhook_whose_receiver_is_not_there_is_tried_as_often_as_it_may_and_is_dead(tmp_path: Path) -> None:
     webhooks(tmp_path, "send", "http://127.0.0.1:1/", "order-9", "{}")
     with stopped(example("webhooks.py", "work", cwd=tmp_path, WEBHOOKS_DELAY_S="0")) as worker:

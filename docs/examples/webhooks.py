@@ -19,7 +19,24 @@ scheduler = Scheduler(os.environ.get("WEBHOOKS_WHEEL", "webhooks.wheel"), thread
 
 # 5 s, 10 s, 20 s, ... at most an hour, up to a quarter more by chance so that a receiver that comes back is not met by
 # everybody at once. With these 18 retries it is tried for about nine hours.
-RETRY = Retry(limit=18, delay_s=float(os.environ.get("WEBHOOKS_DELAY_S", "5")), factor=2, delay_max_s=3600)
+# A URL that is none (ValueError) will not become one.
+RETRY = Retry(
+    limit=18,
+    delay_s=float(os.environ.get("WEBHOOKS_DELAY_S", "5")),
+    factor=2,
+    delay_max_s=3600,
+    never=(ValueError,),
+)
+
+
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would be followed by a GET without a body, and look like a delivery."""
+
+    def redirect_request(self, *args):
+        return None
+
+
+opener = urllib.request.build_opener(NoRedirect)
 
 
 # A time-out in a thread only ends the waiting for it, so the request has a shorter one of its own that really ends it.
@@ -32,7 +49,7 @@ def deliver(url, event, body):
     request.add_header("Idempotency-Key", str(job.fire_id))
     request.add_header("X-Event", event)
     try:
-        with urllib.request.urlopen(request, timeout=10):
+        with opener.open(request, timeout=10):
             pass
     except urllib.error.HTTPError as exc:
         exc.close()
@@ -40,7 +57,7 @@ def deliver(url, event, body):
         if exc.code in (429, 503) and after.isdigit() and job.attempt < RETRY.limit:
             # The receiver knows better. RetryLater has no limit of its own: hence the look at the attempt.
             raise RetryLater(int(after), f"{exc.code}, asked to wait") from None
-        if 400 <= exc.code < 500 and exc.code not in (408, 425, 429):
+        if exc.code < 500 and exc.code not in (408, 425, 429):
             raise GiveUp(f"{exc.code}: it will not accept this another time either") from None
         raise  # 5xx: by the Retry above, as are a connection that is refused and a name that is not found
 
