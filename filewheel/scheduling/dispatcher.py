@@ -300,10 +300,12 @@ class Dispatcher:
                 self._settled(len(done))
                 self._watch.done(done)
             if verdicts:
-                self._keeper.settle([v.settlement for _, v in verdicts])
+                moved_to = self._keeper.settle([v.settlement for _, v in verdicts])
                 self._verdicts = []
                 self._settled(len(verdicts))
-                self._watch.settled(verdicts)
+                ended = zip(verdicts, moved_to, strict=True)
+                cancelled = {m.id for (m, v), to in ended if to is None and v.settlement.what != "acked"}
+                self._watch.settled(verdicts, cancelled)
         except WheelFull as exc:
             self._wait_for_room(now_us, exc)
             return False

@@ -289,7 +289,7 @@ class Scheduler:
             raise BadArgument("give an id or a key")
         done = self.wheel.cancel(id_) if id_ is not None else self.wheel.cancel(key=key or "")
         if done:
-            self.metrics.count("cancelled")
+            self._watch.cancelled(None if id_ is None else MessageId.parse(id_))
         return done
 
     # -- recurring work at run time ----------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from filewheel.message import US_PER_S, Message
+from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.metrics import Metrics
 from filewheel.scheduling.events import Events
 from filewheel.scheduling.failure import Failure
@@ -29,6 +29,13 @@ class Watch:
     def enqueued(self, handler: str, message_id: bytes) -> None:
         """Note that a call was enqueued."""
         self.metrics.count("enqueued", handler)
+        if self.events.wants("enqueued"):
+            self.events.emit("enqueued", handler, MessageId(message_id))
+
+    def cancelled(self, message_id: MessageId | None) -> None:
+        """Note that a call was cancelled, by its id or by its key alone."""
+        self.metrics.count("cancelled")
+        self.events.emit("cancelled", id=message_id)
 
     def fired(self, handler: str, messages: Sequence[Message], now_us: int) -> None:
         """Note that a call begins."""
@@ -59,10 +66,14 @@ class Watch:
             for message in messages:
                 self._emit("acknowledged", message)
 
-    def settled(self, verdicts: Sequence[tuple[Message, Verdict]]) -> None:
-        """Note what became of messages, once it is written."""
+    def settled(self, verdicts: Sequence[tuple[Message, Verdict]], cancelled: Collection[bytes] = ()) -> None:
+        """Note what became of messages, once it is written; those that were cancelled while they ran did not go on."""
         counts: Counter[tuple[str, str]] = Counter()
         for message, verdict in verdicts:
+            if message.id in cancelled:  # told of by whoever cancelled it
+                self._failures.pop(message.id, None)
+                log.info("%s %s failed, and had been cancelled while it ran", message.topic, message.root or message.id)
+                continue
             counts[verdict.kind, message.topic] += 1
             failure, seconds = self._failures.pop(message.id, (None, None)) if self._failures else (None, None)
             error = failure.text if failure is not None else verdict.settlement.reason

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Event, Retry, Scheduler
+from filewheel import Event, Retry, Scheduler, current_job
 from tests.support_wheel import NOW_S, StillClock
 
 
@@ -33,3 +33,26 @@ def test_each_record_about_a_message_has_the_fields_that_a_formatter_was_promise
         assert set(Event("dead", 0).extra()) <= set(vars(record))
     assert records["dead"].error == "ValueError: no"
     assert records["skipped"].getMessage().endswith(" was not called: skipped: 1 s after its deadline")
+
+
+def test_a_job_that_is_cancelled_while_it_runs_and_fails_is_told_of_as_neither_retried_nor_dead(tmp_path: Path) -> None:
+    scheduler = Scheduler(tmp_path / "w", clock=StillClock())
+    kinds: list[str] = []
+    scheduler.on_event(lambda event: kinds.append(event.kind))
+
+    def work() -> None:
+        assert scheduler.cancel(current_job().id)
+        raise ValueError("no")
+
+    retried = scheduler.on("retried", retry=Retry(limit=1))(work)
+    dead = scheduler.on("dead", retry=Retry(limit=0))(work)
+    retried.enqueue()
+    dead.enqueue()
+    assert scheduler.drain() == 2
+    assert sorted(kinds) == ["cancelled", "cancelled", "enqueued", "enqueued", "fired", "fired"]
+    assert not scheduler.wheel.stats().pending
+    assert not scheduler.wheel.stats().dead
+    counters = scheduler.metrics.snapshot()["counters"]
+    assert counters["cancelled"][""] == 2
+    assert not sum(counters["retried"].values()) + sum(counters["dead"].values())
+    scheduler.stop()
