@@ -49,6 +49,7 @@ from filewheel.wheel import Wheel
 if _typing.TYPE_CHECKING:
     from filewheel.aio import AsyncWheel
     from filewheel.aiokeeper import AsyncKeeper
+    from filewheel.scheduling.aio import AsyncScheduler
     from filewheel.scheduling.cron import Cron
     from filewheel.scheduling.events import Event
     from filewheel.scheduling.failure import GiveUp, RetryLater
@@ -60,6 +61,7 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "AsyncKeeper",
+    "AsyncScheduler",
     "AsyncWheel",
     "BadArgument",
     "Batch",
@@ -108,6 +110,7 @@ __all__ = [
 # What takes a while to import (asyncio, multiprocessing), by the module that has it: only whoever uses it waits.
 _LATER = {
     "AsyncKeeper": "filewheel.aiokeeper",
+    "AsyncScheduler": "filewheel.scheduling.aio",
     "AsyncWheel": "filewheel.aio",
     "Cron": "filewheel.scheduling.cron",
     "Event": "filewheel.scheduling.events",

@@ -126,6 +126,9 @@ class Engine:
         pause_s = _PAUSE_S
         told = False
         while not self._stop.is_set():
+            if self._loop is not None and self._loop.is_closed():
+                log.critical("the event loop that calls were to run in was closed; nothing is fired any more")
+                return
             try:
                 keeper = self._open(wait=False)
             except Locked as exc:
@@ -240,7 +243,7 @@ class Engine:
         keeper = self._open(wait=False, background=False)
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
-        inline = Inline(dispatcher.finish, self._clock, self._path)
+        inline = Inline(dispatcher.finish, self._clock, self._path, loop=self._loop)
         runners |= {"thread": inline, "loop": inline, "process": inline}
         try:
             self._on_term()

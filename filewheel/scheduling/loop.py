@@ -71,6 +71,7 @@ class Loop:
         self._coming: deque[Call] = deque()
         self._is_told = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_ending = False
 
     def start(self, call: Call) -> None:
         """Hand a call to the loop."""
@@ -96,7 +97,11 @@ class Loop:
         """In the loop: begin what has come."""
         self._is_told = False
         while self._coming:
-            task = asyncio.ensure_future(self._run(self._coming.popleft()))
+            try:
+                call = self._coming.popleft()
+            except IndexError:  # `quiet`, in another thread, has just cleared it
+                break
+            task = asyncio.ensure_future(self._run(call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -104,8 +109,11 @@ class Loop:
         call.begun_us = self._clock.steady_us()
         try:
             outcome = await run_async(call, self._clock, self._wheel)
-        except asyncio.CancelledError:
-            return  # stopped: the message stays claimed, and is offered again
+        except asyncio.CancelledError as exc:
+            if self._is_ending:
+                return  # the message stays claimed, and is offered again
+            # By somebody else, in a loop that is not ours alone. Without an outcome it would be claimed for ever.
+            outcome = Outcome.failed(call, Failure.of(exc))
         if call.end():
             outcome.ended_us = self._clock.steady_us()
             self._finish(outcome)
@@ -133,6 +141,7 @@ class Loop:
             self._loop = None
 
     async def _end(self) -> None:
+        self._is_ending = True
         self._coming.clear()
         tasks = set(self._tasks)
         for task in tasks:

@@ -19,15 +19,12 @@ from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from filewheel import headers as names
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
-from filewheel.limits import check_key, check_message
-from filewheel.message import Message, MessageId
+from filewheel.message import MessageId
 from filewheel.metrics import Metrics
-from filewheel.scheduling.call import MSGPACK, pack_call
 from filewheel.scheduling.cron import Cron
 from filewheel.scheduling.engine import Engine, Limits
 from filewheel.scheduling.events import Callback, Events
@@ -44,16 +41,15 @@ from filewheel.scheduling.handler import (
     Where,
     where_of,
 )
-from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
-from filewheel.scheduling.options import headers_of
+from filewheel.scheduling.job import present_job
+from filewheel.scheduling.outgoing import outgoing, transaction_of
 from filewheel.scheduling.pool_worker import preparing
 from filewheel.scheduling.recurrence import Every, Missed, Recurrence, read_recurrence
 from filewheel.scheduling.remote import check_reachable
 from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, key_of
 from filewheel.scheduling.watch import Watch
-from filewheel.timespec import delay_us, due_from
-from filewheel.unique import check_policy, key_held
+from filewheel.timespec import delay_us
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
@@ -236,51 +232,19 @@ class Scheduler:
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, into the transaction that is open around the caller if one is."""
-        headers = headers_of(
-            headers=options.headers, deadline=options.deadline,
-            skip_late_s=options.skip_late_s, coalesce=options.coalesce,
-        )  # fmt: skip
-        headers[names.ARGS] = MSGPACK
-        job = present_job()
-        if job is not None and names.TRACEPARENT in job.headers:
-            headers.setdefault(names.TRACEPARENT, job.headers[names.TRACEPARENT])
-        payload = pack_call(args, kwargs)
-        transaction = present_transaction()
-        if transaction is not None and transaction.wheel == self._path:
-            return self._collect(transaction, name, payload, headers, options, delay, at)
-        if options.key is None:
-            id_ = self.wheel.enqueue(payload, delay=delay, at=at, topic=name, headers=headers, sync=options.sync)
+        call = outgoing(name, args, kwargs, options)
+        transaction = transaction_of(self._path)
+        if transaction is not None:
+            wheel, now_us = self.wheel, self._clock.now_us()
+            held = wheel.get(key=call.rejects) if call.rejects is not None else None
+            message = call.message(now_us, held, wheel.payload_bytes_max, delay=delay, at=at)
+            id_ = transaction.add(message, replaces=call.replaces)
         else:
             id_ = self.wheel.enqueue(
-                payload, delay=delay, at=at, topic=name, headers=headers, sync=options.sync,
-                key=options.key, on_conflict=options.on_conflict,
-            )  # fmt: skip
+                call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
+            )
         self._watch.enqueued(name, id_)
         return id_
-
-    def _collect(
-        self, transaction: Transaction, name: str, payload: bytes, headers: dict[str, str], options: Options,
-        delay: Delay | None, at: At | None,
-    ) -> MessageId:  # fmt: skip
-        """Put a call into a transaction."""
-        if options.key is not None:
-            headers[names.KEY] = check_key(options.key)
-            check_policy(options.on_conflict)
-            if options.on_conflict == "reject":
-                self._reject(options.key)
-        now_us = self._clock.now_us()
-        due_us = due_from(now_us, delay=delay, at=at)
-        message = Message(MINT.id_at(due_us), payload, name, headers, 0, now_us)
-        check_message(message, self.wheel.payload_bytes_max)
-        transaction.add(message, replaces=options.on_conflict == "replace")
-        self._watch.enqueued(name, message.id)
-        return message.id
-
-    def _reject(self, key: str) -> None:
-        """Raise KeyHeld when another message than the current job's has this key now."""
-        held, job = self.wheel.get(key=key), present_job()
-        if held is not None and (job is None or held.id != job.id):
-            raise key_held(key, held.id, self._path)
 
     def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> bool:
         """Cancel a call by its id or its key; tell whether it was pending."""
