@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from filewheel.frame import Frame
 from filewheel.ledger import Ledger
-from filewheel.message import US_PER_S, id_floor
+from filewheel.message import US_PER_S, due_of, id_floor
 from filewheel.ready import Ready
 from filewheel.record import CANCELLED, ID, pack_drop, records_of
 from filewheel.speed import ids_of
@@ -112,6 +112,11 @@ class Head:
             for id_ in window.loose:
                 self._early.setdefault(id_, passes)
             ready.load(puts, window.hi)
+
+    def next_us(self) -> int:
+        """Return when the next message in memory is due; with none, from when on there may be one on disk."""
+        next_us = self.ready.next_due_us()
+        return due_of(self.ready.frontier) if next_us is None else next_us
 
     # -- going out -------------------------------------------------------------------------------------------
 

@@ -202,10 +202,12 @@ class Keeper:
                 return
             if batch:
                 yield batch
+                if len(batch) == limit or self._closed:
+                    continue
             elif not wait:
                 return
-            else:
-                self.wait()
+            if wait:
+                self.wait()  # also after a batch: each claim looks at every journal
 
     def wait(self, timeout_s: float | None = None, *, due: bool = True) -> bool:
         """Sleep until a message is due, something new was written, `wake` was called, or the time is up.
@@ -215,10 +217,11 @@ class Keeper:
         """
         self._check()
         natural_s = LOOK_S
-        with self._lock:
-            next_us = self._head.ready.next_due_us() if due else None
-        if next_us is not None:
-            natural_s = min(natural_s, (next_us - self._clock.now_us()) / US_PER_S)
+        if due:
+            with self._lock:
+                next_us = self._head.next_us()
+            now_us = self._clock.now_us() - self._held_us  # what a jump made due is not due while it is held
+            natural_s = min(natural_s, (next_us - now_us) / US_PER_S)
         limit_s = natural_s if timeout_s is None else min(timeout_s, natural_s)
         hinted = limit_s > 0 and self._disk.wait_hint(self._hints, limit_s)
         return hinted or limit_s >= natural_s
