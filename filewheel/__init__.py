@@ -1,6 +1,6 @@
 """filewheel: a durable timing wheel in a directory.
 
-General layout (a module imports only from groups to its left; tests/test_layers.py guards it):
+General layout (a module imports only from groups to its left; one/ is a package; tests/test_layers.py guards it):
 
     errors clock headers message limits timespec loops speed exposition metrics
     | disk mounts layout frame record columns manifest directory segment writer appender journal
@@ -9,6 +9,9 @@ General layout (a module imports only from groups to its left; tests/test_layers
     | ids unique settlement settler wheel keeper
     | worker joint aiokeeper aio
     | verify repair transfer
+    | scheduling/
+    | bridges/
+    | testing
 """
 
 import typing as _typing

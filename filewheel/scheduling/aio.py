@@ -411,11 +411,15 @@ class AsyncScheduler:
         Coroutine functions run in this loop, others in one thread. For tests, and for programs that a timer starts.
         Cancelled, it goes on to the end. Raises Locked when another process fires.
         """
+        return await self._inline(self.blocking.drain)
+
+    async def _inline(self, function: Callable[[], T]) -> T:
+        """Call in another thread what calls handlers there, coroutine functions in this loop."""
         if self._is_firing:
             raise BadArgument("this scheduler fires in the background", hint="drain() is for one that was not started")
         self.blocking._loop = asyncio.get_running_loop()
         try:
-            return await self._aside(self.blocking.drain)
+            return await self._aside(function)
         finally:
             self.blocking._loop = None
 

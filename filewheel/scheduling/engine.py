@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from filewheel.clock import Clock
@@ -240,6 +241,17 @@ class Engine:
 
         Raises Locked when another process is the keeper.
         """
+        with self.inline() as dispatcher:
+            while dispatcher.step(claim=True):
+                pass
+        return dispatcher.settled
+
+    @contextmanager
+    def inline(self) -> Iterator[Dispatcher]:
+        """Be the keeper inside of the block; what the dispatcher starts is called in this thread, at once.
+
+        Raises Locked when another process is the keeper.
+        """
         keeper = self._open(wait=False, background=False)
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
@@ -247,10 +259,8 @@ class Engine:
         runners |= {"thread": inline, "loop": inline, "process": inline}
         try:
             self._on_term()
-            while dispatcher.step(claim=True):
-                pass
+            yield dispatcher
             dispatcher.settle_all()
         finally:
             inline.stop()
             keeper.close()
-        return dispatcher.settled

@@ -375,9 +375,13 @@ class Scheduler:
 
         Raises Locked when another process fires.
         """
+        return self._inline_engine().drain()
+
+    def _inline_engine(self) -> Engine:
+        """Return an engine for calls in the calling thread."""
         if self._engine is not None:
             raise BadArgument("this scheduler fires in the background", hint="drain() is for one that was not started")
-        return self._new_engine().drain()
+        return self._new_engine()
 
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that ends that."""
