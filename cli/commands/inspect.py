@@ -12,7 +12,7 @@ import click
 
 from filewheel import BadArgument, MessageId
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.headers import REASON
+from filewheel.headers import KEY, REASON
 from filewheel.message import DEAD_US, to_datetime
 from filewheel.timespec import at_us
 from filewheel.transfer import to_json
@@ -201,7 +201,9 @@ def message(out: Output, body: bool, id_: str) -> None:
     rows.append(("topic", found.topic or "(none)"))
     rows.append(("attempt", str(found.attempt)))
     rows.append(("enqueued", f"{full_time(found.enqueued_us)}, {away(found.enqueued_us - now_us)}"))
-    rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key != REASON]
+    if KEY in found.headers:
+        rows.append(("key", found.headers[KEY]))
+    rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key not in (KEY, REASON)]
     rows.append(("payload", size(len(found.payload))))
     _print_pairs(out, rows)
     if found.payload:
