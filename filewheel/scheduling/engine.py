@@ -225,6 +225,8 @@ class Engine:
         """Let the calls in hand end within the grace time, and write what became of them. Nothing else is begun."""
         for runner in runners.values():
             runner.quiet()
+        if running := sum(r.busy() for r in runners.values()):
+            log.info("stopping: %d calls have %g s to end", running, self._grace_s)
         end_us = self._clock.steady_us() + int(self._grace_s * US_PER_S)
         while any(r.busy() for r in runners.values()) and self._clock.steady_us() < end_us:
             dispatcher.step(fire=False)

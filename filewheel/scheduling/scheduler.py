@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
@@ -87,8 +88,7 @@ class Scheduler:
     ) -> None:
         processes = os.cpu_count() or 1 if processes is None else processes
         for name, count in (("threads", threads), ("processes", processes), ("in_flight", in_flight)):
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise BadArgument(f"{name} is a count from 1, not {count!r}")
+            _check_count(name, count)
         if catch_up_per_s is not None and not 0 < catch_up_per_s < float("inf"):
             raise BadArgument(f"catch_up_per_s is a number above 0, not {catch_up_per_s!r}")
         if unknown not in ("wait", "bury"):
@@ -117,6 +117,21 @@ class Scheduler:
     def path(self) -> str:
         """The wheel's directory."""
         return self._path
+
+    @property
+    def handlers(self) -> list[Handler[..., Any]]:
+        """The handlers that are registered."""
+        return list(self._handlers)
+
+    @property
+    def threads(self) -> int:
+        """How many threads call plain functions. Another number holds from the next start."""
+        return self._limits.threads
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        """Choose another number. Raises BadArgument for what is no count from 1."""
+        self._limits = replace(self._limits, threads=_check_count("threads", count))
 
     @property
     def wheel(self) -> Wheel:
@@ -386,6 +401,12 @@ class Scheduler:
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that ends that."""
         return self._events.subscribe(callback, kinds)
+
+
+def _check_count(name: str, count: int) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise BadArgument(f"{name} is a count from 1, not {count!r}")
+    return count
 
 
 def _recurrence(when: When, tz: str) -> Recurrence:
