@@ -72,6 +72,10 @@ def program(path: Path, machine: Machine, clock: Clock, told: Told) -> Scheduler
     def keyed(number: int) -> None:
         note("keyed", number)
 
+    @scheduler.on(retry=retry)
+    def cleanup(number: int) -> None:
+        note("cleanup", current_job().fire_id.due_us * 2 + number)
+
     @scheduler.every(5)
     @scheduler.on(retry=retry)
     def tick() -> None:
@@ -95,9 +99,16 @@ def story(scheduler: Scheduler, clock: ModelClock, told: Told) -> None:
         told.promised.add(f"keyed {number}")
         scheduler.drain()
         clock.advance(1_700_000)
-    for _ in range(6):
+    scheduler.schedule("cleanup", 3, "cleanup", [0])
+    told.promised.add("cleanup")
+    for number in range(6):
         clock.advance(2 * US_PER_S)
         scheduler.drain()
+        if number == 2:
+            scheduler.schedule("cleanup", 4, "cleanup", [1])
+    told.promised.remove("cleanup")
+    scheduler.unschedule("cleanup")
+    told.promised.add("no cleanup")
     scheduler.stop()
 
 
@@ -113,6 +124,8 @@ def wrong(path: Path, machine: Machine, clock: ModelClock, told: Told) -> Iterat
     topics = Counter(m.topic for m in living)
     if topics["tick"] > 1 or ("tick" in told.promised and not topics["tick"]):
         yield f"{topics['tick']} living occurrences"
+    if topics["cleanup"] > ("no cleanup" not in told.promised) or topics["cleanup"] < ("cleanup" in told.promised):
+        yield f"{topics['cleanup']} living occurrences of cleanup"
     if topics["link"] > 1 or ("link" in told.promised and not topics["link"] and LINKS - 1 not in told.numbers("link")):
         yield f"{topics['link']} living links"
 
