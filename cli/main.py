@@ -35,6 +35,7 @@ VERBS = (
     "repair",
     "dump",
     "load",
+    "diff",
     "demo",
     "bench",
     "completion",

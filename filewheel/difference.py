@@ -1,8 +1,8 @@
 """What two wheels do not have in common: by a digest of each second first, then message by message where those differ.
 
 A wheel's pending messages have one order, and a record is the same bytes in every wheel, so the digest of a second is a
-hash over its records as they lie there. Both wheels may be in use: what differs is looked at again before it is told, for
-a message that travels from one to the other is not a difference.
+hash over its records as they lie there. Both wheels may be in use: what differs is looked at again before it is told,
+for a message that travels from one to the other is not a difference.
 Invariant: two wheels without a difference fire the same messages at the same times.
 """
 
@@ -47,9 +47,9 @@ def digests(snapshot: Snapshot, progress: Progress | None = None) -> Iterator[Se
 
     Cost: reads every message; about 1 µs each.
     """
-    second, count, total = -1, 0, 0
+    second, count = -1, 0
     hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for put in snapshot.puts(ID_MIN, ID_END):
+    for total, put in enumerate(snapshot.puts(ID_MIN, ID_END), 1):
         at = due_of(put[ID]) // US_PER_S
         if at != second:
             if count:
@@ -57,7 +57,6 @@ def digests(snapshot: Snapshot, progress: Progress | None = None) -> Iterator[Se
             second, count, hasher = at, 0, hashlib.blake2b(digest_size=DIGEST_BYTES)
         hasher.update(put)
         count += 1
-        total += 1
         if progress is not None and not total & 0xFFF:
             progress(total)
     if count:

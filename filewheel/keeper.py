@@ -336,6 +336,11 @@ class Keeper:
                     f"message {name} is not claimed by this keeper",
                     path=self._dir.path, hint="acknowledge each message once, by the keeper that claimed it",
                 )  # fmt: skip
+        if len(set(ids)) < len(ids):
+            raise NotClaimed(
+                "a message is named twice in one call",
+                path=self._dir.path, hint="say of each message once what became of it",
+            )  # fmt: skip
         return ids
 
     def _set_aside(self, put: bytes, exc: Damaged) -> None:

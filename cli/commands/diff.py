@@ -21,7 +21,7 @@ _SHOWN = 100
 @verb(
     "diff",
     """
-    $ filewheel dump > w.jsonl && filewheel -C copy init && filewheel -C copy load w.jsonl && filewheel diff wheel copy
+    $ filewheel -C copy init && filewheel dump | filewheel -C copy load - && filewheel diff wheel copy
     """,
 )
 @click.option("--limit", type=click.IntRange(min=0), default=_SHOWN, show_default=True, help="Show so many; 0 is all.")
@@ -41,7 +41,9 @@ def command(out: Output, limit: int, first: str, second: str) -> None:
             more = sum(1 for _ in found)
     _print(out, shown)
     if shown or more:
-        raise Failure("partly", f"{count(len(shown) + more, 'message')} differ" + (f", {more:,} not shown" if more else ""))
+        raise Failure(
+            "partly", f"{count(len(shown) + more, 'message')} differ" + (f", {more:,} not shown" if more else "")
+        )
     out.note(f"both hold the same: {count(stats.pending, 'message')}, {count(stats.dead, 'dead letter')}")
 
 
@@ -57,5 +59,3 @@ def _print(out: Output, found: list[Difference]) -> None:
 
 def _due(one: Difference) -> str:
     return "dead letter" if one.id.is_dead else full_time(one.id.due_us)
-
-

@@ -41,6 +41,14 @@ class Options:
     coalesce: str | bool | None = None
     sync: Sync | None = None
 
+    def over(self, default: Options) -> Options:
+        """Return these options, with a handler's own where nothing is said about being late."""
+        return replace(
+            self,
+            skip_late_s=default.skip_late_s if self.skip_late_s is None else self.skip_late_s,
+            coalesce=default.coalesce if self.coalesce is None else self.coalesce,
+        )
+
 
 class Sender(Protocol):
     """Who enqueues a handler's calls: the scheduler."""
@@ -99,20 +107,20 @@ class Bound(Generic[P]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> MessageId:
         """Enqueue a call that is due now; return its id."""
-        self._check(args, kwargs)
+        self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options)
 
     def after(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
         """Enqueue a call that is due after a delay: seconds or a timedelta."""
-        self._check(args, kwargs)
+        self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options, delay=delay)
 
     def at(self, time: At, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
         """Enqueue a call that is due at a time: an aware datetime, or seconds since the epoch."""
-        self._check(args, kwargs)
+        self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options, at=time)
 
-    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise BadArgument for arguments that the function does not take: now, and not when it is due."""
         if self._signature is not None:
             try:
@@ -125,11 +133,11 @@ class Handler(Bound[P], Generic[P, R]):
     """A decorated function: call it as before, or enqueue a call of it."""
 
     def __init__(self, name: str, function: Callable[P, R], terms: Terms, sender: Sender, options: Options) -> None:
+        functools.update_wrapper(self, function)  # first: what the function has as attributes must not win
         super().__init__(name, sender, options, None if terms.batch else _signature_of(function))
         self.name = name
         self.function = function
         self.terms = terms
-        functools.update_wrapper(self, function)
 
     @classmethod
     def plain(cls, name: str, function: Callable[P, R]) -> Handler[P, R]:
@@ -157,16 +165,15 @@ class Handler(Bound[P], Generic[P, R]):
         than that. `coalesce`: of those with this name that are overdue together, only the first is called.
         """
         given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
-        default = self._options
-        return Bound(
-            self._name, self._sender,
-            replace(
-                given,
-                skip_late_s=default.skip_late_s if skip_late_s is None else skip_late_s,
-                coalesce=default.coalesce if coalesce is None else coalesce,
-            ),
-            self._signature,
-        )  # fmt: skip
+        return Bound(self._name, self._sender, given.over(self._options), self._signature)
+
+    def options_by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Options) -> Options:
+        """Return the options of a call that is enqueued by this handler's name, as if it were through the handler.
+
+        Raises BadArgument for arguments that the function does not take.
+        """
+        self.check(args, kwargs)
+        return given.over(self._options)
 
     def __repr__(self) -> str:
         return f"<Handler {self.name}>"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from filewheel.clock import Clock
-from filewheel.scheduling.loop import run_async
+from filewheel.scheduling.loop import cancelled_itself, run_async
 from filewheel.scheduling.task import Call, Finish, Outcome, run
 
 
@@ -27,7 +27,10 @@ class Inline:
         if call.handler.terms.where == "loop":
             if self._loop is None:
                 self._loop = asyncio.Runner()
-            outcome: Outcome = self._loop.run(run_async(call, self._clock, self._wheel))
+            try:
+                outcome = self._loop.run(run_async(call, self._clock, self._wheel))
+            except asyncio.CancelledError:  # Ctrl-C comes as KeyboardInterrupt
+                outcome = Outcome.failed(call, cancelled_itself())
         else:
             outcome = run(call, self._clock, self._wheel)
         outcome.ended_us = self._clock.steady_us()

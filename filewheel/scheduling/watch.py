@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from filewheel.message import US_PER_S, Message
+from filewheel.message import US_PER_S, Message, MessageId, due_of
 from filewheel.metrics import Metrics
 from filewheel.scheduling.events import Events
 from filewheel.scheduling.failure import Failure
@@ -33,6 +33,13 @@ class Watch:
     def enqueued(self, handler: str, message_id: bytes) -> None:
         """Note that a call was enqueued."""
         self.metrics.count("enqueued", handler)
+        if self.events.wants("enqueued"):
+            self.events.emit("enqueued", handler, MessageId(message_id), due_us=due_of(message_id))
+
+    def cancelled(self, message_id: MessageId | None) -> None:
+        """Note that a message was cancelled."""
+        self.metrics.count("cancelled")
+        self.events.emit("cancelled", id=message_id)
 
     def fired(self, handler: str, messages: Sequence[Message], now_us: int) -> None:
         """Note that a call begins."""
@@ -63,15 +70,23 @@ class Watch:
             for message in messages:
                 self._emit("acknowledged", message)
 
-    def settled(self, verdicts: Sequence[tuple[Message, Verdict]]) -> None:
-        """Note what became of messages, once it is written."""
+    def settled(
+        self, verdicts: Sequence[tuple[Message, Verdict]], moved_to: Sequence[MessageId | None] | None = None
+    ) -> None:
+        """Note what became of messages, once it is written. One that went nowhere was cancelled while it ran."""
         counts: Counter[tuple[str, str]] = Counter()
-        for message, verdict in verdicts:
+        for at, (message, verdict) in enumerate(verdicts):
+            if moved_to is not None and moved_to[at] is None and verdict.settlement.what != "acked":
+                self._failures.pop(message.id, None)
+                log.debug("%s %s was cancelled while it ran", message.topic, message.root or message.id)
+                continue
+            for put in verdict.settlement.puts:
+                self.enqueued(put.topic, put.id)
             counts[verdict.kind, message.topic] += 1
             failure, seconds = self._failures.pop(message.id, (None, None)) if self._failures else (None, None)
             error = failure.text if failure is not None else verdict.settlement.reason
             if verdict.kind != "acknowledged":
-                _log(message, verdict, failure, error)
+                _log(message, verdict, failure, seconds, error)
             if self.events.wants(verdict.kind):
                 self._emit(verdict.kind, message, error=error, seconds=seconds)
         for (kind, handler), n in counts.items():
@@ -89,8 +104,11 @@ class Watch:
         )  # fmt: skip
 
 
-def _log(message: Message, verdict: Verdict, failure: Failure | None, error: str) -> None:
-    extra = {"handler": message.topic, "message_id": str(message.id), "attempt": message.attempt, "event": verdict.kind}
+def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: float | None, error: str) -> None:
+    extra = {  # as Event.extra() has them
+        "event": verdict.kind, "handler": message.topic, "message_id": str(message.id), "attempt": message.attempt,
+        "due_us": message.due_us, "seconds": took_s, "error": error,
+    }  # fmt: skip
     name = f"{message.topic} {message.root or message.id}"
     if verdict.kind == "retried":
         seconds = verdict.delay_us / US_PER_S
@@ -99,7 +117,7 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, error: str
     elif verdict.kind == "dead":
         log.error("%s is dead: %s\n%s", name, error, failure.trace if failure else "", extra=extra)
     elif verdict.kind in ("skipped", "missed", "stopped"):
-        log.warning("%s was not called (%s) %s", name, verdict.kind, error, extra=extra)
+        log.warning("%s was not called: %s", name, error or verdict.kind, extra=extra)
     elif verdict.kind == "unknown":
         log.warning("%s: no handler has this name", name, extra=extra)
     else:

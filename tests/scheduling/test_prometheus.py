@@ -19,7 +19,9 @@ def test_one_text_has_what_the_process_counted_and_what_the_wheel_holds(tmp_path
     mail.after(3600, "ann")
     mail.enqueue("bob")
     scheduler.drain()
-    samples = {(s.name, s.labels): s.value for family in parse(scheduler.prometheus(), "the text") for s in family.samples}
+    samples = {
+        (s.name, s.labels): s.value for family in parse(scheduler.prometheus(), "the text") for s in family.samples
+    }
     of_mail = (("handler", "mail"),)
     assert samples["filewheel_enqueued_total", of_mail] == 2
     assert samples["filewheel_acknowledged_total", of_mail] == 1
