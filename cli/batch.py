@@ -13,9 +13,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 from filewheel import BadArgument, FilewheelError, KeyHeld, MessageId, Wheel
 from filewheel.directory import Sync
-from filewheel.headers import KEY
+from filewheel.headers import ARGS, KEY
 from filewheel.limits import bytes_of, check_headers, check_key, check_topic
 from filewheel.message import to_datetime
+from filewheel.scheduling.call import JSON, pack_json
 from filewheel.timespec import check_due, delay_us, parse_duration
 from filewheel.transfer import payload_of
 from filewheel.wheel import OnConflict
@@ -27,7 +28,7 @@ from .progress import Progress
 
 _PORTION_ROWS = 10_000
 _PORTION_BYTES = 4 << 20
-_OWN_KEYS = frozenset({"payload", "payload_b64", "in", "at", "due_us", "topic", "headers", "key"})
+_OWN_KEYS = frozenset({"payload", "payload_b64", "in", "at", "due_us", "topic", "headers", "key", "args"})
 # A message as `run`, `dump` and `inspect list` print it can be enqueued again: what makes it that message is left out.
 _MESSAGE_KEYS = frozenset({"id", "due", "attempt", "enqueued_us", "root", "dead", "died", "late_ms"})
 
@@ -86,7 +87,7 @@ class Intake:
             if key not in _OWN_KEYS and key not in _MESSAGE_KEYS:
                 raise BadArgument(f"unknown key {key!r}", hint="`filewheel enqueue --help` lists the keys")
         due_us = self._due(fields)
-        payload = bytes_of(payload_of(fields), self.payload_bytes_max)
+        payload = bytes_of(self._payload(fields), self.payload_bytes_max)
         topic = fields.get("topic", self.defaults.topic)
         if not isinstance(topic, str) or topic not in self._topics:
             check_topic(topic)
@@ -95,13 +96,22 @@ class Intake:
         headers = fields.get("headers", self.defaults.headers)
         if not isinstance(headers, Mapping):
             raise BadArgument(f"'headers' is an object, not {headers!r}")
-        headers = dict(check_headers(headers))
+        headers = dict(check_headers({**headers, ARGS: JSON} if "args" in fields else headers))
         # A message that was printed has its key among its headers.
         named = headers.pop(KEY, None)
         key = fields.get("key", named)
         if named is not None and key != named:
             raise BadArgument(f"'key' is {key!r}, and the header {KEY} says {named!r}")
         return Row(due_us, payload, topic, headers, None if key is None else check_key(key))
+
+    def _payload(self, fields: dict[str, Any]) -> bytes:
+        if "args" not in fields:
+            return payload_of(fields)
+        if "payload" in fields or "payload_b64" in fields:
+            raise BadArgument("give a payload or args, not both")
+        if not fields.get("topic", self.defaults.topic):
+            raise BadArgument("args are those of a handler: name it as the topic")
+        return pack_json(fields["args"])
 
     def _due(self, fields: dict[str, Any]) -> int:
         given = [key for key in ("in", "at", "due_us") if key in fields]

@@ -28,6 +28,7 @@ VERBS = (
     "reschedule",
     "inspect",
     "run",
+    "work",
     "when",
     "stats",
     "metrics",

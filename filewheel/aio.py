@@ -141,6 +141,11 @@ class AsyncWheel:
         """The directory."""
         return self._path
 
+    @property
+    def payload_bytes_max(self) -> int:
+        """How large a payload may be; Closed before the wheel is open."""
+        return self._open()[0].payload_bytes_max
+
     async def open(self) -> Self:
         """Open the wheel in its thread; nothing when it is open. Cancelled, it leaves nothing behind.
 
@@ -201,6 +206,13 @@ class AsyncWheel:
         if self._reader is None:
             self._reader = Worker("filewheel-aio-read", self._path)
         return await self._reader.call(partial(function, wheel))
+
+    def on_flush(self, told: Callable[[int], None]) -> None:
+        """Have a function told the microseconds of each flush, in the thread that writes; before the first enqueue.
+
+        It must not raise.
+        """
+        self._open()[0].on_flush = told
 
     async def flush(self) -> None:
         """Make durable everything whose enqueue has returned, whatever its `sync` was."""

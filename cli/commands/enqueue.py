@@ -13,8 +13,10 @@ import click
 from filewheel import KeyHeld
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.directory import PAYLOAD_BYTES_LIMIT, Sync
+from filewheel.headers import ARGS
 from filewheel.limits import check_headers, check_topic
 from filewheel.message import MessageId, to_datetime
+from filewheel.scheduling.call import JSON
 from filewheel.transfer import iso
 from filewheel.unique import POLICIES
 from filewheel.wheel import OnConflict
@@ -23,7 +25,7 @@ from ..batch import Defaults, Intake, enqueue_all
 from ..failure import Failure
 from ..lines import Spool, stdin
 from ..output import Output
-from ..params import HEADER, SYNC, When, one_due, require_due
+from ..params import HEADER, JSON_ARGS, SYNC, When, one_due, require_due
 from ..text import away, count, full_time, offset
 from ..text import local as to_local
 from ..verb import due_options, verb
@@ -38,10 +40,16 @@ from ..verb import due_options, verb
     $ printf 'one\\ntwo\\n' | filewheel enqueue --in 90 --lines
     $ echo '{"in": "2d", "topic": "trial", "payload": "ends"}' | filewheel enqueue --batch
     $ filewheel enqueue --in 30s --key reindex --on-conflict replace 'reindex when it is quiet'
+    $ filewheel enqueue --in 1h --topic email --args '["ann", 2]'
+    $ filewheel enqueue --in 1h --topic email --args '{"to": "ann", "times": 2}'
     """,
 )
 @due_options
 @click.option("--topic", default="", help="What it is about; `run` and `inspect` show and filter it.")
+@click.option(
+    "--args", "arguments", type=JSON_ARGS, metavar="JSON",
+    help="In place of BODY: arguments for the handler that --topic names. A list, or an object of keyword arguments.",
+)  # fmt: skip
 @click.option("--header", "headers", type=HEADER, multiple=True, metavar="K=V", help="A header; may be repeated.")
 @click.option("--key", metavar="KEY", help="A unique key: of the messages with it at most one lives.")
 @click.option(
@@ -54,7 +62,7 @@ from ..verb import due_options, verb
 @click.option("--lines", is_flag=True, help="Each line of stdin is a message, without its newline; an empty line too.")
 @click.option(
     "--batch", is_flag=True,
-    help="Each line of stdin is a JSON object: `payload` or `payload_b64`; one of `in` (\"5m\" or seconds), "
+    help="Each line of stdin is a JSON object: `payload`, `payload_b64` or `args`; one of `in` (\"5m\" or seconds), "
     "`at` (a time), `due_us`; `topic`; `headers`; `key`. The options above hold for lines without.",
 )  # fmt: skip
 @click.option("--skip-bad", is_flag=True, help="Tell of lines that are wrong and enqueue the others (exit code 3).")
@@ -64,6 +72,7 @@ def command(
     in_us: int | None,
     at: When | None,
     topic: str,
+    arguments: bytes | None,
     headers: tuple[tuple[str, str], ...],
     key: str | None,
     on_conflict: OnConflict,
@@ -86,7 +95,7 @@ def command(
     """
     now_us = SYSTEM_CLOCK.now_us()
     if lines or batch:
-        _check_many(lines, batch, body, key)
+        _check_many(lines, batch, body, key, arguments)
         due_us = one_due(in_us, at, now_us) if batch else require_due(in_us, at, now_us)
         if at is not None and at.is_local:
             _echo_due(out, at.due_us, now_us)
@@ -96,13 +105,18 @@ def command(
     if skip_bad:
         raise click.UsageError("--skip-bad goes with --lines or --batch")
     due_us = require_due(in_us, at, now_us)
-    payload = _payload(out, body)
+    extra = {}
+    if arguments is not None:
+        payload = _check_args(arguments, body, topic)
+        extra = {ARGS: JSON}
+    else:
+        payload = _payload(out, body)
     with out.wheel() as wheel:
         id_ = wheel.enqueue(
             payload,
             at=to_datetime(due_us),
             topic=topic,
-            headers=dict(headers),
+            headers=dict(headers) | extra,
             sync=sync,
             key=key,
             on_conflict=on_conflict,
@@ -114,13 +128,23 @@ def command(
         _echo_due(out, due_us, now_us)
 
 
-def _check_many(lines: bool, batch: bool, body: str | None, key: str | None) -> None:
+def _check_many(lines: bool, batch: bool, body: str | None, key: str | None, arguments: bytes | None) -> None:
+    if arguments is not None:
+        raise click.UsageError("--args is for one message; lines of --batch have a key `args`")
     if key is not None:
         raise click.UsageError("--key is for one message; lines of --batch have a key `key`")
     if lines and batch:
         raise click.UsageError("give --lines or --batch, not both")
     if body not in (None, "-"):
         raise click.UsageError(f"{'--lines' if lines else '--batch'} reads stdin, so there is no BODY")
+
+
+def _check_args(arguments: bytes, body: str | None, topic: str) -> bytes:
+    if body is not None:
+        raise click.UsageError("give BODY or --args, not both")
+    if not topic:
+        raise click.UsageError("--args are those of a handler: name it with --topic")
+    return arguments
 
 
 def _payload(out: Output, body: str | None) -> bytes:

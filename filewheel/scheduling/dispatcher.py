@@ -126,16 +126,18 @@ class Dispatcher:
         """Sleep until there may be something to do, at most `limit_s`."""
         now_us = self._keeper.now_us()
         timeout_s = min(limit_s, _TICK_S) if self.claimed else limit_s
-        for lane in self._lanes.values():
-            next_us = lane.next_us(now_us)
-            if next_us is not None:
-                timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
-        next_us = self._overdue.next_us()
+        next_us = self.next_us(now_us)
         if next_us is not None:
             timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
         if timeout_s > 0 and not self._outcomes:
             has_room = not self._more and self.claimed < self._limit
             self._hinted = self._keeper.wait(timeout_s, due=has_room) or self._hinted
+
+    def next_us(self, now_us: int) -> int | None:
+        """Return when the first of what was claimed and held back for a rate may begin; None when nothing is."""
+        times = [lane.next_us(now_us) for lane in self._lanes.values()]
+        times.append(self._overdue.next_us())
+        return min((us for us in times if us is not None), default=None)
 
     # -- what is due -------------------------------------------------------------------------------------------
 

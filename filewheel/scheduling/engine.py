@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from filewheel.clock import Clock
@@ -126,6 +127,9 @@ class Engine:
         pause_s = _PAUSE_S
         told = False
         while not self._stop.is_set():
+            if self._loop is not None and self._loop.is_closed():
+                log.critical("the event loop that calls were to run in was closed; nothing is fired any more")
+                return
             try:
                 keeper = self._open(wait=False)
             except Locked as exc:
@@ -229,6 +233,8 @@ class Engine:
         """Let the calls in hand end within the grace time, and write what became of them. Nothing else is begun."""
         for runner in runners.values():
             runner.quiet()
+        if running := sum(r.busy() for r in runners.values()):
+            log.info("stopping: %d calls have %g s to end", running, self._grace_s)
         end_us = self._clock.steady_us() + int(self._grace_s * US_PER_S)
         while any(r.busy() for r in runners.values()) and self._clock.steady_us() < end_us:
             dispatcher.step(fire=False)
@@ -245,18 +251,27 @@ class Engine:
 
         Raises Locked when another process is the keeper.
         """
+        with self.inline() as dispatcher:
+            while dispatcher.step(claim=True):
+                pass
+        return dispatcher.settled
+
+    @contextmanager
+    def inline(self) -> Iterator[Dispatcher]:
+        """Be the keeper inside of the block; what the dispatcher starts is called in this thread, at once.
+
+        Raises Locked when another process is the keeper.
+        """
         keeper = self._open(wait=False, background=False)
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
-        inline = Inline(dispatcher.finish, self._clock, self._path)
+        inline = Inline(dispatcher.finish, self._clock, self._path, loop=self._loop)
         runners |= {"thread": inline, "loop": inline, "process": inline}
         try:
             self._on_term()
-            while dispatcher.step(claim=True):
-                pass
+            yield dispatcher
         finally:
             # Ctrl-C in a handler too: the calls before it have ended.
             dispatcher.settle_all()
             inline.stop()
             keeper.close()
-        return dispatcher.settled

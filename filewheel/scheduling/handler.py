@@ -22,6 +22,9 @@ from filewheel.scheduling.retry import Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Sent = TypeVar("Sent")
+Sent_co = TypeVar("Sent_co", covariant=True)
+"""What enqueueing gives: an id, or what an event loop awaits to have one."""
 
 Where = Literal["thread", "process", "loop"]
 OnConflict = Literal["reject", "keep", "replace"]
@@ -50,7 +53,7 @@ class Options:
         )
 
 
-class Sender(Protocol):
+class Sender(Protocol[Sent_co]):
     """Who enqueues a handler's calls: the scheduler."""
 
     def send(
@@ -62,7 +65,7 @@ class Sender(Protocol):
         *,
         delay: Delay | None = None,
         at: At | None = None,
-    ) -> MessageId:
+    ) -> Sent_co:
         """Enqueue a call by name."""  # fmt: skip
 
 
@@ -96,26 +99,26 @@ class Terms:
             raise BadArgument("a batch handler runs in a thread or in the event loop, not in a process")
 
 
-class Bound(Generic[P]):
-    """A handler with options for the calls that are enqueued through it."""
+class Enqueues(Generic[P, Sent]):
+    """What calls of one handler are enqueued through: its name, its sender, and options."""
 
-    def __init__(self, name: str, sender: Sender, options: Options, signature: inspect.Signature | None) -> None:
+    def __init__(self, name: str, sender: Sender[Sent], options: Options, signature: inspect.Signature | None) -> None:
         self._name = name
         self._sender = sender
         self._options = options
         self._signature = signature
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due now; return its id."""
         self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options)
 
-    def after(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+    def after(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due after a delay: seconds or a timedelta."""
         self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options, delay=delay)
 
-    def at(self, time: At, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+    def at(self, time: At, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due at a time: an aware datetime, or seconds since the epoch."""
         self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options, at=time)
@@ -129,10 +132,16 @@ class Bound(Generic[P]):
                 raise BadArgument(f"{self._name}{self._signature}: {exc}") from None
 
 
+class Bound(Enqueues[P, MessageId]):
+    """A handler with options for the calls that are enqueued through it."""
+
+
 class Handler(Bound[P], Generic[P, R]):
     """A decorated function: call it as before, or enqueue a call of it."""
 
-    def __init__(self, name: str, function: Callable[P, R], terms: Terms, sender: Sender, options: Options) -> None:
+    def __init__(
+        self, name: str, function: Callable[P, R], terms: Terms, sender: Sender[MessageId], options: Options
+    ) -> None:
         functools.update_wrapper(self, function)  # first: what the function has as attributes must not win
         super().__init__(name, sender, options, None if terms.batch else _signature_of(function))
         self.name = name

@@ -78,8 +78,8 @@ class Transaction:
         self.is_open = True
         self._bytes = 0
 
-    def add(self, message: Message, *, replaces: bool = False) -> None:
-        """Collect a message. With `replaces` it takes its key from whoever holds it then."""
+    def add(self, message: Message, *, replaces: bool = False) -> MessageId:
+        """Collect a message; return its id. With `replaces` it takes its key from whoever holds it then."""
         if not self.is_open:
             raise Closed("this transaction has ended", hint="enqueue inside of its `with` block")
         self._bytes += len(message.payload)
@@ -91,6 +91,7 @@ class Transaction:
         self.puts.messages.append(message)
         if replaces:
             self.puts.replaces.append(message.id)
+        return message.id
 
 
 class Job:

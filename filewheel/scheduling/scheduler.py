@@ -16,21 +16,19 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from filewheel import headers as names
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
 from filewheel.exposition import render
 from filewheel.gauges import disk_gauges, overdue_of
-from filewheel.limits import check_key, check_message
-from filewheel.message import Message, MessageId
+from filewheel.message import MessageId
 from filewheel.metrics import Metrics
-from filewheel.scheduling.call import MSGPACK, pack_call
 from filewheel.scheduling.cron import Cron
 from filewheel.scheduling.engine import Engine, Limits
 from filewheel.scheduling.events import Callback, Events
@@ -47,16 +45,15 @@ from filewheel.scheduling.handler import (
     Where,
     where_of,
 )
-from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
-from filewheel.scheduling.options import headers_of
+from filewheel.scheduling.job import present_job
+from filewheel.scheduling.outgoing import outgoing, transaction_of
 from filewheel.scheduling.pool_worker import preparing
 from filewheel.scheduling.recurrence import Every, Missed, Recurrence, read_recurrence
 from filewheel.scheduling.remote import check_reachable
 from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, key_of
 from filewheel.scheduling.watch import Watch
-from filewheel.timespec import delay_us, due_from
-from filewheel.unique import check_policy, key_held
+from filewheel.timespec import delay_us
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
@@ -96,8 +93,7 @@ class Scheduler:
     ) -> None:
         processes = os.cpu_count() or 1 if processes is None else processes
         for name, count in (("threads", threads), ("processes", processes), ("in_flight", in_flight)):
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise BadArgument(f"{name} is a count from 1, not {count!r}")
+            _check_count(name, count)
         if catch_up_per_s is not None and not 0 < catch_up_per_s < float("inf"):
             raise BadArgument(f"catch_up_per_s is a number above 0, not {catch_up_per_s!r}")
         if unknown not in ("wait", "bury"):
@@ -126,6 +122,21 @@ class Scheduler:
     def path(self) -> str:
         """The wheel's directory."""
         return self._path
+
+    @property
+    def handlers(self) -> list[Handler[..., Any]]:
+        """The handlers that are registered."""
+        return list(self._handlers)
+
+    @property
+    def threads(self) -> int:
+        """How many threads call plain functions. Another number holds from the next start."""
+        return self._limits.threads
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        """Choose another number. Raises BadArgument for what is no count from 1."""
+        self._limits = replace(self._limits, threads=_check_count("threads", count))
 
     @property
     def wheel(self) -> Wheel:
@@ -251,50 +262,18 @@ class Scheduler:
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, into the transaction that is open around the caller if one is."""
-        headers = headers_of(
-            headers=options.headers, deadline=options.deadline,
-            skip_late_s=options.skip_late_s, coalesce=options.coalesce,
-        )  # fmt: skip
-        headers[names.ARGS] = MSGPACK
-        job = present_job()
-        if job is not None and names.TRACEPARENT in job.headers:
-            headers.setdefault(names.TRACEPARENT, job.headers[names.TRACEPARENT])
-        payload = pack_call(args, kwargs)
-        transaction = present_transaction()
-        if transaction is not None and transaction.wheel == self._path:
-            return self._collect(transaction, name, payload, headers, options, delay, at)
-        if options.key is None:
-            id_ = self.wheel.enqueue(payload, delay=delay, at=at, topic=name, headers=headers, sync=options.sync)
-        else:
-            id_ = self.wheel.enqueue(
-                payload, delay=delay, at=at, topic=name, headers=headers, sync=options.sync,
-                key=options.key, on_conflict=options.on_conflict,
-            )  # fmt: skip
+        call = outgoing(name, args, kwargs, options)
+        transaction = transaction_of(self._path)
+        if transaction is not None:
+            wheel, now_us = self.wheel, self._clock.now_us()
+            held = wheel.get(key=call.rejects) if call.rejects is not None else None
+            message = call.message(now_us, held, wheel.payload_bytes_max, delay=delay, at=at)
+            return transaction.add(message, replaces=call.replaces)  # told of when it is written
+        id_ = self.wheel.enqueue(
+            call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
+        )
         self._watch.enqueued(name, id_)
         return id_
-
-    def _collect(
-        self, transaction: Transaction, name: str, payload: bytes, headers: dict[str, str], options: Options,
-        delay: Delay | None, at: At | None,
-    ) -> MessageId:  # fmt: skip
-        """Put a call into a transaction."""
-        if options.key is not None:
-            headers[names.KEY] = check_key(options.key)
-            check_policy(options.on_conflict)
-            if options.on_conflict == "reject":
-                self._reject(options.key)
-        now_us = self._clock.now_us()
-        due_us = due_from(now_us, delay=delay, at=at)
-        message = Message(MINT.id_at(due_us), payload, name, headers, 0, now_us)
-        check_message(message, self.wheel.payload_bytes_max)
-        transaction.add(message, replaces=options.on_conflict == "replace")
-        return message.id
-
-    def _reject(self, key: str) -> None:
-        """Raise KeyHeld when another message than the current job's has this key now."""
-        held, job = self.wheel.get(key=key), present_job()
-        if held is not None and (job is None or held.id != job.id):
-            raise key_held(key, held.id, self._path)
 
     def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> bool:
         """Cancel a call by its id or its key; tell whether it was pending."""
@@ -438,9 +417,13 @@ class Scheduler:
 
         Raises Locked when another process fires.
         """
+        return self._inline_engine().drain()
+
+    def _inline_engine(self) -> Engine:
+        """Return an engine for calls in the calling thread."""
         if self._engine is not None:
             raise BadArgument("this scheduler fires in the background", hint="drain() is for one that was not started")
-        return self._new_engine().drain()
+        return self._new_engine()
 
     def prometheus(self) -> str:
         """Return the metrics of this process and the gauges of the wheel as Prometheus text. Cost: counts the wheel."""
@@ -451,6 +434,12 @@ class Scheduler:
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that ends that."""
         return self._events.subscribe(callback, kinds)
+
+
+def _check_count(name: str, count: int) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise BadArgument(f"{name} is a count from 1, not {count!r}")
+    return count
 
 
 def _recurrence(when: When, tz: str) -> Recurrence:
