@@ -20,6 +20,7 @@ import pytest
 
 from filewheel import MessageId, Retry, Scheduler, Wheel, current_job
 from filewheel.clock import Clock
+from filewheel.errors import WheelExists
 from filewheel.headers import KEY, SCHEDULE
 from tests.model.crashes import crash_at_random, digest
 from tests.model.machine import Machine
@@ -158,11 +159,16 @@ def comes_to_its_end(path: Path, machine: Machine, clock: ModelClock, told: Told
 
 @pytest.mark.parametrize("how", ["kill", "power cut"])
 def test_after_each_operation_a_crash_leaves_one_occurrence_one_link_one_holder_and_all_that_was_promised(
-    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.CRITICAL, "filewheel")
     path = tmp_path / "model.wheel"
-    Wheel.create(path).close()  # for its name: what is in it is on the modelled machine
+    Wheel.create(path).close()  # for its name: what is in it is on the modelled machine, and is made there
+
+    def is_there(path: Path, **options: object) -> None:
+        raise WheelExists("there is a wheel already", path=path)
+
+    monkeypatch.setattr("filewheel.wheel.create_directory", is_there)
     rng = random.Random(SEED)
     clock, told, machine = ModelClock(), Told(), Machine()
     make_wheel(machine, clock, rng.randbytes)
