@@ -38,7 +38,7 @@ def make(wheel_dir: Path) -> Iterator[Make]:
     made: list[Scheduler] = []
 
     def one(**options: Any) -> Scheduler:
-        scheduler = Scheduler(wheel_dir, sync="never", **options)
+        scheduler = Scheduler(wheel_dir, **{"sync": "never", **options})
         made.append(scheduler)
         return scheduler
 
@@ -424,7 +424,7 @@ def test_a_jump_that_is_held_stops_neither_recurring_work_nor_retries(
 
 def test_a_day_whose_midnight_is_not_there_is_not_left_out(make: Make, clock: FakeClock) -> None:
     """agronholm/apscheduler#1059, agronholm/apscheduler#120, agronholm/apscheduler#606, celery/celery#1604."""
-    clock.wall_us = int(datetime(2027, 3, 25, 12, tzinfo=UTC).timestamp()) * US_PER_S
+    clock.wall_us = int(datetime(2027, 3, 26, 12, tzinfo=UTC).timestamp()) * US_PER_S
     scheduler = make(clock=clock)
     days: list[str] = []
 
@@ -433,10 +433,10 @@ def test_a_day_whose_midnight_is_not_there_is_not_left_out(make: Make, clock: Fa
         days.append(to_datetime(clock.now_us()).isoformat()[:13])
 
     scheduler.drain()
-    for _ in range(5 * 24):
+    for _ in range(3 * 24):
         clock.advance(3600)
         scheduler.drain()
-    assert days == ["2027-03-25T22", "2027-03-26T22", "2027-03-27T22", "2027-03-28T21", "2027-03-29T21"]
+    assert days == ["2027-03-26T22", "2027-03-27T22", "2027-03-28T21"]
 
 
 # -- 11: everything at once -------------------------------------------------------------------------------------------
@@ -447,11 +447,11 @@ def test_what_is_all_due_at_the_full_hour_is_called_once_each_in_order(make: Mak
     scheduler = make(clock=clock)
     calls = noted(scheduler)
     full_hour = START_US // US_PER_S + 3600
-    for i in range(5000):
+    for i in range(3000):
         scheduler.enqueue("work", [i], at=full_hour)
     clock.advance(3600)
     scheduler.drain()
-    assert calls == list(range(5000))
+    assert calls == list(range(3000))
 
 
 def test_a_crowd_of_slow_jobs_does_not_keep_others_waiting(make: Make) -> None:
@@ -525,7 +525,7 @@ def test_a_job_whose_arguments_cannot_be_read_is_kept_and_the_others_are_called(
 @pytest.mark.damages
 def test_bytes_that_rot_on_the_disk_cost_their_own_job_only(make: Make, clock: FakeClock, wheel_dir: Path) -> None:
     """peter-wangxu/persist-queue#142, apache/rocketmq#10668, apache/rocketmq#9654."""
-    first = make(clock=clock)
+    first = make(clock=clock, sync="always")  # what was never flushed may look like that after a power cut
     for i in range(100):
         first.enqueue("work", [f"job {i:02}"], delay=5)
     first.stop()

@@ -20,6 +20,7 @@ import pytest
 
 from filewheel import MessageId, Retry, Scheduler, Wheel, current_job
 from filewheel.clock import Clock
+from filewheel.errors import WheelExists
 from filewheel.headers import KEY, SCHEDULE
 from tests.model.crashes import crash_at_random, digest
 from tests.model.machine import Machine
@@ -72,6 +73,10 @@ def program(path: Path, machine: Machine, clock: Clock, told: Told) -> Scheduler
     def keyed(number: int) -> None:
         note("keyed", number)
 
+    @scheduler.on(retry=retry)
+    def cleanup(number: int) -> None:
+        note("cleanup", current_job().fire_id.due_us * 2 + number)
+
     @scheduler.every(5)
     @scheduler.on(retry=retry)
     def tick() -> None:
@@ -95,9 +100,16 @@ def story(scheduler: Scheduler, clock: ModelClock, told: Told) -> None:
         told.promised.add(f"keyed {number}")
         scheduler.drain()
         clock.advance(1_700_000)
-    for _ in range(6):
+    scheduler.schedule("cleanup", 3, "cleanup", [0])
+    told.promised.add("cleanup")
+    for number in range(6):
         clock.advance(2 * US_PER_S)
         scheduler.drain()
+        if number == 2:
+            scheduler.schedule("cleanup", 4, "cleanup", [1])
+    told.promised.remove("cleanup")
+    scheduler.unschedule("cleanup")
+    told.promised.add("no cleanup")
     scheduler.stop()
 
 
@@ -113,6 +125,8 @@ def wrong(path: Path, machine: Machine, clock: ModelClock, told: Told) -> Iterat
     topics = Counter(m.topic for m in living)
     if topics["tick"] > 1 or ("tick" in told.promised and not topics["tick"]):
         yield f"{topics['tick']} living occurrences"
+    if topics["cleanup"] > ("no cleanup" not in told.promised) or topics["cleanup"] < ("cleanup" in told.promised):
+        yield f"{topics['cleanup']} living occurrences of cleanup"
     if topics["link"] > 1 or ("link" in told.promised and not topics["link"] and LINKS - 1 not in told.numbers("link")):
         yield f"{topics['link']} living links"
 
@@ -145,11 +159,16 @@ def comes_to_its_end(path: Path, machine: Machine, clock: ModelClock, told: Told
 
 @pytest.mark.parametrize("how", ["kill", "power cut"])
 def test_after_each_operation_a_crash_leaves_one_occurrence_one_link_one_holder_and_all_that_was_promised(
-    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.CRITICAL, "filewheel")
     path = tmp_path / "model.wheel"
-    Wheel.create(path).close()  # for its name: what is in it is on the modelled machine
+    Wheel.create(path).close()  # for its name: what is in it is on the modelled machine, and is made there
+
+    def is_there(path: Path, **options: object) -> None:
+        raise WheelExists("there is a wheel already", path=path)
+
+    monkeypatch.setattr("filewheel.wheel.create_directory", is_there)
     rng = random.Random(SEED)
     clock, told, machine = ModelClock(), Told(), Machine()
     make_wheel(machine, clock, rng.randbytes)

@@ -106,6 +106,14 @@ def pending(wheel_dir: Path) -> int:
         return len(list(wheel.list()))
 
 
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 # -- one fires --------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +195,31 @@ def parent():
         os.kill(int(child), signal.SIGKILL)
     scheduler.stop()
     ends_well(second)
+
+
+def test_a_killed_program_takes_the_processes_of_its_pool_with_it_and_their_calls_are_made_again(
+    start: Start, wheel_dir: Path, log: Path
+) -> None:
+    handler = """
+@scheduler.on(where="process")
+def crunch():
+    note("child", os.getpid())
+    time.sleep({})
+    note("ended", "crunch")
+"""
+    first = start(handler.format(600))
+    assert firing(wheel_dir) == first.pid
+    second = start(handler.format(0))
+    scheduler = Scheduler(wheel_dir)
+    scheduler.enqueue("crunch")
+    (child,) = eventually(lambda: said(log, "child"))
+    first.kill()
+    first.wait()
+    eventually(lambda: said(log, "ended") == ["crunch"])
+    eventually(lambda: not is_alive(int(child)))
+    scheduler.stop()
+    ends_well(second)
+    assert pending(wheel_dir) == 0
 
 
 # -- signals ----------------------------------------------------------------------------------------------------------
