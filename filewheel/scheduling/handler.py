@@ -157,16 +157,16 @@ class Handler(Bound[P], Generic[P, R]):
         than that. `coalesce`: of those with this name that are overdue together, only the first is called.
         """
         given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        return Bound(self._name, self._sender, self.with_defaults(given), self._signature)
+
+    def with_defaults(self, given: Options) -> Options:
+        """Return options with this handler's defaults where nothing else is said."""
         default = self._options
-        return Bound(
-            self._name, self._sender,
-            replace(
-                given,
-                skip_late_s=default.skip_late_s if skip_late_s is None else skip_late_s,
-                coalesce=default.coalesce if coalesce is None else coalesce,
-            ),
-            self._signature,
-        )  # fmt: skip
+        return replace(
+            given,
+            skip_late_s=default.skip_late_s if given.skip_late_s is None else given.skip_late_s,
+            coalesce=default.coalesce if given.coalesce is None else given.coalesce,
+        )
 
     def __repr__(self) -> str:
         return f"<Handler {self.name}>"

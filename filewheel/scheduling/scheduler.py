@@ -223,10 +223,14 @@ class Scheduler:
     ) -> MessageId:
         """Enqueue a call of a handler by its name, which need not be defined here; return its id.
 
-        It is due after `delay`, `at` a time, or now. The other options are those of `Handler.options`.
+        It is due after `delay`, `at` a time, or now. The other options are those of `Handler.options`; a handler's
+        defaults hold where it is defined here.
         """
-        name = name.name if isinstance(name, Handler) else name
+        handler = name if isinstance(name, Handler) else self._handlers.get(name)
         options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        if handler is not None:
+            options = handler.with_defaults(options)
+        name = name.name if isinstance(name, Handler) else name
         return self.send(name, args, kwargs or {}, options, delay=delay, at=at)
 
     def send(
