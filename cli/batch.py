@@ -7,16 +7,19 @@ Invariant: unless `--skip-bad`, a bad line means that nothing was enqueued.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
-from filewheel import BadArgument, FilewheelError, MessageId, Wheel
+from filewheel import BadArgument, FilewheelError, KeyHeld, MessageId, Wheel
 from filewheel.directory import Sync
-from filewheel.limits import bytes_of, check_headers, check_topic
+from filewheel.headers import ARGS, KEY
+from filewheel.limits import bytes_of, check_headers, check_key, check_topic
 from filewheel.message import to_datetime
+from filewheel.scheduling.call import JSON, pack_json
 from filewheel.timespec import check_due, delay_us, parse_duration
 from filewheel.transfer import payload_of
+from filewheel.wheel import OnConflict
 
 from .lines import Spool, parse_object, read_lines
 from .output import Output
@@ -25,7 +28,7 @@ from .progress import Progress
 
 _PORTION_ROWS = 10_000
 _PORTION_BYTES = 4 << 20
-_OWN_KEYS = frozenset({"payload", "payload_b64", "in", "at", "due_us", "topic", "headers"})
+_OWN_KEYS = frozenset({"payload", "payload_b64", "in", "at", "due_us", "topic", "headers", "key", "args"})
 # A message as `run`, `dump` and `inspect list` print it can be enqueued again: what makes it that message is left out.
 _MESSAGE_KEYS = frozenset({"id", "due", "attempt", "enqueued_us", "root", "dead", "died", "late_ms"})
 
@@ -37,6 +40,7 @@ class Row(NamedTuple):
     payload: bytes
     topic: str
     headers: dict[str, str]
+    key: str | None = None
 
 
 @dataclass
@@ -83,7 +87,7 @@ class Intake:
             if key not in _OWN_KEYS and key not in _MESSAGE_KEYS:
                 raise BadArgument(f"unknown key {key!r}", hint="`filewheel enqueue --help` lists the keys")
         due_us = self._due(fields)
-        payload = bytes_of(payload_of(fields), self.payload_bytes_max)
+        payload = bytes_of(self._payload(fields), self.payload_bytes_max)
         topic = fields.get("topic", self.defaults.topic)
         if not isinstance(topic, str) or topic not in self._topics:
             check_topic(topic)
@@ -92,7 +96,22 @@ class Intake:
         headers = fields.get("headers", self.defaults.headers)
         if not isinstance(headers, Mapping):
             raise BadArgument(f"'headers' is an object, not {headers!r}")
-        return Row(due_us, payload, topic, dict(check_headers(headers)))
+        headers = dict(check_headers({**headers, ARGS: JSON} if "args" in fields else headers))
+        # A message that was printed has its key among its headers.
+        named = headers.pop(KEY, None)
+        key = fields.get("key", named)
+        if named is not None and key != named:
+            raise BadArgument(f"'key' is {key!r}, and the header {KEY} says {named!r}")
+        return Row(due_us, payload, topic, headers, None if key is None else check_key(key))
+
+    def _payload(self, fields: dict[str, Any]) -> bytes:
+        if "args" not in fields:
+            return payload_of(fields)
+        if "payload" in fields or "payload_b64" in fields:
+            raise BadArgument("give a payload or args, not both")
+        if not fields.get("topic", self.defaults.topic):
+            raise BadArgument("args are those of a handler: name it as the topic")
+        return pack_json(fields["args"])
 
     def _due(self, fields: dict[str, Any]) -> int:
         given = [key for key in ("in", "at", "due_us") if key in fields]
@@ -157,21 +176,49 @@ def portions(spool: Spool) -> Iterator[list[Row]]:
         yield rows
 
 
-def enqueue_all(wheel: Wheel, spool: Spool, sync: Sync | None) -> Iterator[tuple[list[Row], list[MessageId]]]:
-    """Enqueue what was put aside, portion by portion; yield each once it is as durable as `sync` says."""
+def enqueue_all(
+    wheel: Wheel, spool: Spool, sync: Sync | None, on_conflict: OnConflict
+) -> Iterator[tuple[list[Row], list[MessageId | KeyHeld]]]:
+    """Enqueue what was put aside, portion by portion; yield each once it is as durable as `sync` says.
+
+    In the place of the id of a row whose key is held is the error that says so.
+    """
     done = 0
     for rows in portions(spool):
         try:
-            ids = wheel.enqueue_many(
-                [row.payload for row in rows],
-                at=[to_datetime(row.due_us) for row in rows],
-                topic=[row.topic for row in rows],
-                headers=[row.headers for row in rows],
-                sync=sync,
-            )
+            plain = [row for row in rows if row.key is None]
+            ids = iter(_enqueue_plain(wheel, plain, sync))
+            made = [next(ids) if row.key is None else _enqueue_one(wheel, row, on_conflict) for row in rows]
+            if len(plain) < len(rows) and sync != "never":
+                wheel.flush()
         except FilewheelError as exc:
             if done:
                 exc.what = f"{exc.what} (after {done:,} of {spool.count:,} messages, whose ids were printed)"
             raise
         done += len(rows)
-        yield rows, list(ids)
+        yield rows, made
+
+
+def _enqueue_plain(wheel: Wheel, rows: list[Row], sync: Sync | None) -> Sequence[MessageId]:
+    return wheel.enqueue_many(
+        [row.payload for row in rows],
+        at=[to_datetime(row.due_us) for row in rows],
+        topic=[row.topic for row in rows],
+        headers=[row.headers for row in rows],
+        sync=sync,
+    )
+
+
+def _enqueue_one(wheel: Wheel, row: Row, on_conflict: OnConflict) -> MessageId | KeyHeld:
+    try:
+        return wheel.enqueue(
+            row.payload,
+            at=to_datetime(row.due_us),
+            topic=row.topic,
+            headers=row.headers,
+            sync="never",
+            key=row.key,
+            on_conflict=on_conflict,
+        )
+    except KeyHeld as exc:
+        return exc

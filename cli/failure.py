@@ -17,6 +17,7 @@ FAILED = 1
 USAGE = 2
 PARTLY = 3
 NOT_FOUND = 4
+KEY_HELD = 5
 NO_WHEEL = 10
 LOCKED = 11
 DAMAGED = 12
@@ -29,8 +30,9 @@ MEANING = {
     USAGE: "usage: the command line or its input is wrong; nothing was done",
     PARTLY: "partly done: some ids unknown, some lines or messages failed",
     NOT_FOUND: "not found: no such message",
+    KEY_HELD: "key held: another message that lives has this key; nothing was enqueued",
     NO_WHEEL: "no wheel there",
-    LOCKED: "locked: another process is the keeper",
+    LOCKED: "locked: another process is the keeper, or is busy with the key",
     DAMAGED: "damaged: try `filewheel verify`, then `filewheel repair`",
     NEWER: "written by a newer filewheel",
     14: "reserved: this wheel was promoted elsewhere",
@@ -41,6 +43,7 @@ _CODES = {
     "usage": USAGE,
     "partly": PARTLY,
     "not-found": NOT_FOUND,
+    "key-held": KEY_HELD,
     "no-wheel": NO_WHEEL,
     "locked": LOCKED,
     "damaged": DAMAGED,

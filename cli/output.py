@@ -49,6 +49,7 @@ class Output:
         self.colour = "auto"
         self.force = False
         self._progress: Progress | None = None
+        self._heard = _Heard(self)
 
     # -- what there is to write to -----------------------------------------------------------------------------
 
@@ -177,12 +178,28 @@ class Output:
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
         """Say as warnings what the library logs meanwhile."""
-        logger, handler = logging.getLogger("filewheel"), _Heard(self)
-        logger.addHandler(handler)
+        logger = logging.getLogger("filewheel")
+        logger.addHandler(self._heard)
         try:
             yield
         finally:
-            logger.removeHandler(handler)
+            logger.removeHandler(self._heard)
+
+    @contextlib.contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Leave it to another handler to tell what is logged."""
+        logger = logging.getLogger("filewheel")
+        was_heard = self._heard in logger.handlers
+        logger.removeHandler(self._heard)
+        try:
+            yield
+        finally:
+            if was_heard:
+                logger.addHandler(self._heard)
+
+    def log_line(self, text: str) -> None:
+        """Write a line of a log to stderr. The caller has made it safe."""
+        self._talk(text)
 
     def fail(self, failure: Failure, *, as_json: bool | None = None) -> None:
         """Say why this invocation ends as it does."""

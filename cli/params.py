@@ -8,6 +8,7 @@ Invariant: a value that is wrong is refused before anything is done, with what w
 from __future__ import annotations
 
 import calendar
+import json
 import re
 import time
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import click
 from filewheel import BadArgument, MessageId
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.message import US_PER_S, to_datetime
+from filewheel.scheduling.call import pack_json
 from filewheel.timespec import at_us, check_due, parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -184,6 +186,20 @@ class _Header(_Type):
         return key, value
 
 
+class _JsonArgs(_Type):
+    """The arguments of a handler."""
+
+    name = "json"
+
+    def read(self, text: str) -> bytes:
+        try:
+            return pack_json(json.loads(text))
+        except ValueError as exc:
+            if isinstance(exc, BadArgument):
+                raise
+            raise BadArgument(f"not JSON: {exc}") from None
+
+
 DURATION = _Duration()
 TIME = _Time()
 MESSAGE_ID = _MessageId()
@@ -191,6 +207,7 @@ SYNC = _Sync()
 SIZE = _Size()
 BACKOFF = _Backoff()
 HEADER = _Header()
+JSON_ARGS = _JsonArgs()
 
 
 def one_due(in_us: int | None, when: When | None, now_us: int) -> int | None:

@@ -1,14 +1,17 @@
 """filewheel: a durable timing wheel in a directory.
 
-General layout (a module imports only from groups to its left; tests/test_layers.py guards it):
+General layout (a module imports only from groups to its left; one/ is a package; tests/test_layers.py guards it):
 
     errors clock headers message limits timespec loops speed exposition metrics
-    | disk mounts layout frame record columns manifest directory segment writer appender journal
+    | disk mounts layout frame record columns manifest directory bell segment writer appender journal
     | tail quarantine window slot owner ledger cut deal tidy
     | published snapshot stats index frames finder keyfile keys reader ready head batch housekeeper
-    | ids unique settlement settler wheel keeper
+    | ids unique settlement settler wheel gauges keeper
     | worker joint aiokeeper aio
-    | verify repair transfer
+    | verify repair transfer difference
+    | scheduling/
+    | bridges/
+    | testing
 """
 
 import typing as _typing
@@ -49,6 +52,7 @@ from filewheel.wheel import Wheel
 if _typing.TYPE_CHECKING:
     from filewheel.aio import AsyncWheel
     from filewheel.aiokeeper import AsyncKeeper
+    from filewheel.scheduling.aio import AsyncScheduler
     from filewheel.scheduling.cron import Cron
     from filewheel.scheduling.events import Event
     from filewheel.scheduling.failure import GiveUp, RetryLater
@@ -60,6 +64,7 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "AsyncKeeper",
+    "AsyncScheduler",
     "AsyncWheel",
     "BadArgument",
     "Batch",
@@ -108,6 +113,7 @@ __all__ = [
 # What takes a while to import (asyncio, multiprocessing), by the module that has it: only whoever uses it waits.
 _LATER = {
     "AsyncKeeper": "filewheel.aiokeeper",
+    "AsyncScheduler": "filewheel.scheduling.aio",
     "AsyncWheel": "filewheel.aio",
     "Cron": "filewheel.scheduling.cron",
     "Event": "filewheel.scheduling.events",

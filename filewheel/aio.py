@@ -79,7 +79,8 @@ class AsyncWheel:
         self._make_keeper = partial(AsyncKeeper, self._path, force=force, clock=clock, disk=disk, entropy=entropy)
         self._life = asyncio.Lock()
         self._reader: Worker | None = None
-        self._keeper: AsyncKeeper | None = None
+        self._keepers: list[AsyncKeeper] = []
+        """Those that may be open. One at most is."""
         self._lists: set[Iterator[Message]] = set()
         self._gathering: list[Waiting] = []
         self._busy = False
@@ -140,6 +141,11 @@ class AsyncWheel:
         """The directory."""
         return self._path
 
+    @property
+    def payload_bytes_max(self) -> int:
+        """How large a payload may be; Closed before the wheel is open."""
+        return self._open()[0].payload_bytes_max
+
     async def open(self) -> Self:
         """Open the wheel in its thread; nothing when it is open. Cancelled, it leaves nothing behind.
 
@@ -168,8 +174,8 @@ class AsyncWheel:
             if writer is None or wheel is None or not writer.is_running:
                 return
             try:
-                if self._keeper is not None:
-                    await self._keeper.close()
+                for keeper in self._keepers:
+                    await keeper.close()
             finally:
                 try:
                     if self._reader is not None:
@@ -201,6 +207,13 @@ class AsyncWheel:
             self._reader = Worker("filewheel-aio-read", self._path)
         return await self._reader.call(partial(function, wheel))
 
+    def on_flush(self, told: Callable[[int], None]) -> None:
+        """Have a function told the microseconds of each flush, in the thread that writes; before the first enqueue.
+
+        It must not raise.
+        """
+        self._open()[0].on_flush = told
+
     async def flush(self) -> None:
         """Make durable everything whose enqueue has returned, whatever its `sync` was."""
         await self._write(lambda w: w.flush())
@@ -222,7 +235,7 @@ class AsyncWheel:
 
         Tasks that enqueue at the same time share one commit. A wrong argument is raised at once and fails nobody else.
         When no room is left, it waits for its turn. Cancelled: withdrawn while it gathers, enqueued once the thread has
-        it. Any other option of Wheel.enqueue is passed on, and makes it a commit of its own.
+        it. Any other option of Wheel.enqueue is passed on, and makes it a commit of its own (its delay from then).
 
         Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed.
         """
@@ -392,10 +405,12 @@ class AsyncWheel:
 
         Raises BadArgument when it is open already.
         """
-        if self._keeper is not None and self._keeper.is_open:
+        self._open()
+        if any(k.is_used for k in self._keepers):
             raise BadArgument("this wheel's keeper is open already", hint="use that one, or close it first")
-        self._keeper = self._make_keeper(wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, budget=budget)
-        return self._keeper
+        keeper = self._make_keeper(wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, budget=budget)
+        self._keepers = [*(k for k in self._keepers if not k.is_closed), keeper]
+        return keeper
 
     def due(self, limit: int = 100, *, wait: bool = True) -> Due:
         """Iterate over messages as they become due: `async for message in wheel.due()`.
@@ -411,9 +426,8 @@ class AsyncWheel:
 
     async def _due_keeper(self, wait: bool) -> AsyncKeeper:
         self._open()
-        if self._keeper is None or self._keeper.is_closed:
-            self._keeper = self._make_keeper()
-        return await self._keeper.open(wait=wait)
+        keeper = next((k for k in self._keepers if k.is_used), None)
+        return await (keeper or self.keeper()).open(wait=wait)
 
 
 def _commit(

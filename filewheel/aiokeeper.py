@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import warnings
@@ -32,8 +33,10 @@ from filewheel.window import Budget
 from filewheel.worker import Worker, close_each
 from filewheel.writer import Entropy
 
+log = logging.getLogger(__name__)
+
 STANDBY_S = 0.2
-"""How long a standby sleeps between two attempts to become the keeper; each costs some 0.2 ms in the thread."""
+"""How long a standby sleeps between two attempts to become the keeper; each costs some 0.1 ms in the thread."""
 
 
 class _Wish:
@@ -119,6 +122,11 @@ class AsyncKeeper:
     def is_closed(self) -> bool:
         """Whether `close` was called: it cannot be opened any more."""
         return self._closing
+
+    @property
+    def is_used(self) -> bool:
+        """Whether this is the keeper, or is about to become it."""
+        return (self._keeper is not None or self._life.locked()) and not self._closing
 
     async def open(self, *, wait: bool | None = None) -> Self:
         """Become the keeper, once the present one has ended; nothing when this is it. Standbys take over in STANDBY_S.
@@ -219,6 +227,7 @@ class AsyncKeeper:
     def _claim(self, keeper: Keeper, limit: int, wait: bool, wish: _Wish) -> Batch | None:
         """In a thread: claim, waiting for it; None when nobody wants it any more."""
         while not (wish.withdrawn or self._closing):
+            self._raise_failure()
             try:
                 batch = self._left.popleft()
             except IndexError:
@@ -251,9 +260,7 @@ class AsyncKeeper:
     async def next_message(self, limit: int, *, wait: bool) -> Message | None:
         """Return the next message for whoever iterates; None when this is closed, or without `wait` at the end."""
         while True:
-            failure, self._failure = self._failure, None
-            if failure is not None:
-                raise failure
+            self._raise_failure()
             if self._ready and not self._closing:
                 return self._ready.popleft()
             # One claims for all who iterate; when it is cancelled, the next in line does.
@@ -281,12 +288,17 @@ class AsyncKeeper:
     ) -> MessageId | None:
         """Put a claimed message back, to fire again after `delay`, with its attempt raised by one (see Keeper.nack)."""
         keeper, calls, _ = self._opened()
-        return await calls.call(partial(keeper.nack, message, delay=delay, sync=sync))
+        return await calls.call(partial(_nack, keeper, message, delay=delay, sync=sync))
 
     async def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
         """Move a claimed message to the dead letters (see Keeper.bury)."""
         keeper, calls, _ = self._opened()
         return await calls.call(partial(keeper.bury, message, reason=reason, sync=sync))
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def ack_soon(self, message: Message) -> None:
         """Acknowledge a message without waiting for it; how it fails is raised where the next one is asked for.
@@ -315,18 +327,30 @@ class AsyncKeeper:
                     with contextlib.suppress(NotClaimed):
                         keeper.ack(id_)
         except FilewheelError as exc:
-            self._failure = exc  # they stay claimed, and the next keeper offers them again
+            # They stay claimed, and the next keeper offers them again. Whoever waits for a message is told now.
+            log.error("%s: %d messages were not acknowledged: %s", self._path, len(ids), exc)
+            self._failure = exc
+            keeper.wake()
 
     def give_back(self, message: Message) -> None:
         """Put a message back that was handed out and not handled. From any thread; nothing when this is closed."""
         keeper, calls = self._keeper, self._calls
         if keeper is not None and calls is not None:
-            calls.post(partial(_nack, keeper, message))
+            calls.post(partial(_nack_quietly, keeper, message))
 
 
-def _nack(keeper: Keeper, message: Message) -> None:
+def _nack(
+    keeper: Keeper, message: Message | bytes, *, delay: float | timedelta = 0, sync: Sync = "never"
+) -> MessageId | None:
+    """Put a message back, and wake whoever sleeps until a later one is due."""
+    new = keeper.nack(message, delay=delay, sync=sync)
+    keeper.wake()
+    return new
+
+
+def _nack_quietly(keeper: Keeper, message: Message) -> None:
     with contextlib.suppress(NotClaimed, Closed):
-        keeper.nack(message)
+        _nack(keeper, message)
 
 
 class Due(AsyncIterator[Message]):
@@ -334,7 +358,8 @@ class Due(AsyncIterator[Message]):
 
     Asking for the next message acknowledges the one before: its body went on. When the body raises or breaks, the
     present message is put back, with its attempt raised by one, as soon as this iterator is dropped or closed; all
-    before it were acknowledged. Ends when the keeper is closed; a message in hand is then offered by the next keeper.
+    before it were acknowledged. Ends when the keeper is closed while it waits; a message in hand, which cannot
+    be acknowledged then, raises Closed and is offered by the next keeper.
     """
 
     _present: Message | None = None

@@ -44,6 +44,12 @@ Places = dict[bytes, Place]
 T = TypeVar("T")
 
 
+def _is_named(manifest: Manifest, name: str) -> bool:
+    """Tell whether a manifest names a lap or slot file."""
+    last = name.rpartition("/")[2]
+    return layout.parse_slot(last) in manifest.slots or layout.parse_lap_file(last) in manifest.laps
+
+
 class Finder:
     """Finds what is pending by its id. Thread-safe. Needs no closing."""
 
@@ -75,7 +81,8 @@ class Finder:
         self._turns = 0
         self._sure: set[bytes] = set()
         """In one look: ids with a drop that is known to be durable."""
-        self._dropped: set[bytes] = set()
+        self._unsure: dict[bytes, str] = {}
+        """In one look: ids with a drop that may not be durable, and the journal that has it."""
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -87,13 +94,18 @@ class Finder:
         """Return, of these ids, those that are pending, with their packed puts. Cost: also a frame for each."""
         return self._look(ids, self._read_puts, lambda found: found)
 
-    def look(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[bytes]]:
-        """Return what `find` does, and those of the others that were dropped by a drop that may not be durable yet."""
-        wanted = set(ids)
+    def look(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[str] | None]:
+        """Return what `find` does, and the journals to be flushed before it is relied on that the others are finished.
+
+        None instead of the journals when all of them are.
+        """
         return self._look(
-            wanted,
-            lambda places, handles: (self._read_puts(places, handles), self._dropped - self._sure),
-            lambda found: (found, wanted - found.keys()),
+            ids,
+            lambda places, handles: (
+                self._read_puts(places, handles),
+                {name for id_, name in self._unsure.items() if id_ not in self._sure},
+            ),
+            lambda found: (found, None),
         )
 
     def _look(
@@ -144,6 +156,9 @@ class Finder:
             # From one deal to the next a file grows or goes. Over several it may have gone and come again.
             for file in list(self._files.values()):
                 self._drop(self._files, file)
+        for file in list(self._files.values()):
+            if not _is_named(manifest, file.name):
+                self._drop(self._files, file)  # it has gone, and one of its name may come
         for file in self._journals.values():
             file.is_blank = False
         self._manifest = manifest
@@ -248,7 +263,7 @@ class Finder:
         """Return where the puts are of those ids that are pending."""
         places: Places = {}
         dropped = {i for i in wanted if i in self._unmatched} if self._unmatched else set()
-        self._dropped, self._sure = dropped, set(dropped)
+        self._sure, self._unsure = set(dropped), {}
         hits = [hit for file in self._journals.values() for hit in file.hits(wanted)]
         self._search(hits, places, dropped, handles)
         left = [i for i in wanted if i not in dropped] if dropped else wanted
@@ -309,6 +324,8 @@ class Finder:
         # What was dealt is durable (D2); so is what a later frame of its writer says so of, and what a seal follows.
         if journal is None or journal.is_sealed or run.number <= journal.synced:
             self._sure.update(ids)
+        else:
+            self._unsure.update(dict.fromkeys(ids, run.name))
 
     def _load(self, run: Run, handles: Handles) -> None:
         """Learn a run's ids; let go of others when there are too many."""

@@ -32,6 +32,7 @@ class Frames:
         self._disk = directory.disk
         self._recent: dict[Place, Frame] = {}
         """Those read last, the last one at the end."""
+        self._recent_bytes = 0
         self.checkpoint: tuple[int, int, int] | None = None
         """The identity of the checkpoint that names the files; None while it is not known."""
 
@@ -67,9 +68,10 @@ class Frames:
             frame = self._read(*place, handles)
             if frame is None or len(frame.body) > RECENT_BYTES:
                 return frame
+            self._recent_bytes += len(frame.body)
         self._recent[place] = frame
-        while sum(len(f.body) for f in self._recent.values()) > RECENT_BYTES:
-            del self._recent[next(iter(self._recent))]
+        while self._recent_bytes > RECENT_BYTES:
+            self._recent_bytes -= len(self._recent.pop(next(iter(self._recent))).body)
         return frame
 
     def _read(self, name: str, offset: int, handles: Handles) -> Frame | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from filewheel.frame import Frame
 from filewheel.ledger import Ledger
-from filewheel.message import US_PER_S, id_floor
+from filewheel.message import US_PER_S, due_of, id_floor
 from filewheel.ready import Ready
 from filewheel.record import CANCELLED, ID, pack_drop, records_of
 from filewheel.speed import ids_of
@@ -70,12 +70,16 @@ class Head:
                 if id_ not in here:
                     self._early[id_] = self._ledger.passes
 
-    def _cancel_moved(self, id_: bytes) -> None:
-        """Cancel a message that has moved, for someone who knows it by its first id."""
+    def cancel(self, id_: bytes) -> None:
+        """Take out a message that the keeper itself cancels; its drop is the caller's to write."""
         if id_ in self.claims:
             self.cancelled.add(id_)
         else:
             self.ready.discard([id_])
+
+    def _cancel_moved(self, id_: bytes) -> None:
+        """Cancel a message that has moved, for someone who knows it by its first id."""
+        self.cancel(id_)
         self._ledger.write([pack_drop(id_, CANCELLED)], 0)
 
     def _admit(self, puts: list[bytes]) -> None:
@@ -108,6 +112,11 @@ class Head:
             for id_ in window.loose:
                 self._early.setdefault(id_, passes)
             ready.load(puts, window.hi)
+
+    def next_us(self) -> int:
+        """Return when the next message in memory is due; with none, from when on there may be one on disk."""
+        next_us = self.ready.next_due_us()
+        return due_of(self.ready.frontier) if next_us is None else next_us
 
     # -- going out -------------------------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ class JointWheel(Wheel):
         near = [p.due_us for p, r in zip(puts, results, strict=True) if not isinstance(r, BaseException)]
         now_us = self._clock.now_us()
         if near and min(near) < now_us + _HINT_AHEAD_US:
-            self._ring(now_us)
+            self._bell.ring(now_us)
         return results
 
     @staticmethod

@@ -16,7 +16,8 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -85,6 +86,7 @@ class Keeper:
         self._looked: tuple[int, int] | None = None
         self._held_us = 0
         self._hints: int | None = None
+        self._bell_lock = threading.Lock()
         self._owner = Owner(self._dir)
         self._owner.take("keeper", wait=wait)
         self._ledger = Ledger(self._dir, clock, entropy=entropy)
@@ -142,9 +144,10 @@ class Keeper:
             try:
                 self._ledger.close()
             finally:
-                if self._hints is not None:
-                    self._disk.close(self._hints)
-                    self._hints = None
+                with self._bell_lock:
+                    if self._hints is not None:
+                        self._disk.close(self._hints)
+                        self._hints = None
                 self._owner.release()
                 self._disk.release()
 
@@ -199,10 +202,12 @@ class Keeper:
                 return
             if batch:
                 yield batch
+                if len(batch) == limit or self._closed:
+                    continue
             elif not wait:
                 return
-            else:
-                self.wait()
+            if wait:
+                self.wait()  # also after a batch: each claim looks at every journal
 
     def wait(self, timeout_s: float | None = None, *, due: bool = True) -> bool:
         """Sleep until a message is due, something new was written, `wake` was called, or the time is up.
@@ -212,18 +217,20 @@ class Keeper:
         """
         self._check()
         natural_s = LOOK_S
-        with self._lock:
-            next_us = self._head.ready.next_due_us() if due else None
-        if next_us is not None:
-            natural_s = min(natural_s, (next_us - self._clock.now_us()) / US_PER_S)
+        if due:
+            with self._lock:
+                next_us = self._head.next_us()
+            now_us = self._clock.now_us() - self._held_us  # what a jump made due is not due while it is held
+            natural_s = min(natural_s, (next_us - now_us) / US_PER_S)
         limit_s = natural_s if timeout_s is None else min(timeout_s, natural_s)
         hinted = limit_s > 0 and self._disk.wait_hint(self._hints, limit_s)
         return hinted or limit_s >= natural_s
 
     def wake(self) -> None:
         """End a `wait` in another thread."""
-        if self._hints is not None:
-            self._disk.ring(self._hints)
+        with self._bell_lock:  # once it is closed, its number may be another file's
+            if self._hints is not None:
+                self._disk.ring(self._hints)
 
     def next_due(self) -> datetime | None:
         """Return when the next message that is in memory is due; None when the next few seconds hold none."""
@@ -231,6 +238,10 @@ class Keeper:
             self._check()
             due_us = self._head.ready.next_due_us()
         return None if due_us is None else Message(MessageId.make(due_us, 0, 0), b"").due
+
+    def on_flush(self, told: Callable[[int], None]) -> None:
+        """Tell the microseconds of each flush of the keeper's own journal to a function, which must not raise."""
+        self._ledger.own.on_flush = told
 
     @property
     def directory(self) -> Directory:
@@ -278,11 +289,11 @@ class Keeper:
         next keeper.
         """
         due_us = due_from(self._clock.now_us(), delay=delay, at=None)
-        return self.settle([Settlement(_id_of(message), "retried", due_us)], sync=sync)[0]
+        return self.settle([Settlement(self._id_of(message), "retried", due_us)], sync=sync)[0]
 
     def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
         """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
-        return self.settle([Settlement(_id_of(message), "buried", reason=reason)], sync=sync)[0]
+        return self.settle([Settlement(self._id_of(message), "buried", reason=reason)], sync=sync)[0]
 
     def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
         """Write what became of claimed messages; return for each the id under which it goes on, or lies dead.
@@ -304,6 +315,12 @@ class Keeper:
     def holds(self, id_: bytes) -> bool:
         """Tell whether a message is claimed, and not settled yet."""
         return id_ in self._head.claims and id_ not in self._settler.later
+
+    def _id_of(self, what: Message | bytes) -> bytes:
+        with self._lock:
+            self._check()
+            (id_,) = self._ids_of(what)
+        return id_
 
     def _ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
         claims = self._head.claims
@@ -341,6 +358,11 @@ class Keeper:
 
     # -- time ------------------------------------------------------------------------------------------------
 
+    def now_us(self) -> int:
+        """Return the time that this keeper fires by: that of the clock, less what it holds of a jump."""
+        with self._lock:
+            return self._now_us()
+
     def _now_us(self) -> int:
         """Return the wall time, watching for a step that no passing of time explains."""
         now, steady = self._clock.now_us(), self._clock.steady_us()
@@ -359,7 +381,3 @@ class Keeper:
                 self._held_us = max(0, self._held_us + step)
         self._looked = (now, steady)
         return now - self._held_us
-
-
-def _id_of(what: Message | bytes) -> bytes:
-    return what.id if isinstance(what, Message) else what

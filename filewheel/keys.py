@@ -8,7 +8,8 @@ never lived, or lives no more, is harmless. Rules (docs/adr/0014-unique-keys.md)
 U1 Whoever brings a message with a key to life holds the kernel lock of its bucket from the look to the frame.
 U2 The entry is durable before the frame is written.
 U3 The name of a bucket is durable before an entry in it counts: its first entry says so.
-U4 The frame drops again whatever was found dropped by a drop that may not be durable.
+U4 So are the drops of all that had the key before, though they lie in the journals of others; also when the message
+   that has it now only moves.
 U5 The keeper never waits for a lock here: a producer that has it may have been stopped.
 Invariant: every message with a key that lives is listed under it, also after a power cut.
 """
@@ -17,17 +18,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from filewheel import layout
+from filewheel import keyfile, layout
+from filewheel.deal import flush_file
 from filewheel.directory import Directory
 from filewheel.errors import Damaged, disk_error
 from filewheel.finder import Finder
 from filewheel.headers import KEY
-from filewheel.keyfile import ENTRY_BYTES, Entry, entries, listed, pack_entry, pack_mark
+from filewheel.journal import Journal
+from filewheel.keyfile import ENTRY_BYTES, FILL_BYTES, Entry, end_of, entries, pack_entry, pack_mark
 from filewheel.message import MessageId, due_of
 from filewheel.record import unpack_put
 from filewheel.snapshot import DEAD_FLOOR
@@ -37,8 +40,10 @@ WAIT_S = 30.0
 _PAUSE_S = 0.0005
 _PAUSE_MAX_S = 0.02
 _SYNC_EACH_MAX = 16
-LISTED_MAX = 64
-"""A bucket with more entries than this for one key, or in all, is worth compacting."""
+LISTED_MAX = 128
+"""A bucket with more entries than this is worth compacting, if it has also doubled."""
+LISTED_EACH_MAX = 32
+"""So is one with more than this for one key."""
 LOOK_BUCKETS = 32
 """How many buckets the keeper looks at each time."""
 
@@ -51,8 +56,8 @@ class Held:
     """The message that holds it; None when it is free."""
     put: bytes | None
     """That message, packed."""
-    again: list[bytes]
-    """Ids that were dropped, by a drop that may not be durable yet: the frame that takes the key drops them again."""
+    journals: frozenset[str] | None
+    """The journals with drops, of what had it before, that may not be durable; None when that is not known."""
 
 
 class Keys:
@@ -77,7 +82,7 @@ class Keys:
         """Return who holds a key, without a lock. Cost: one read of its bucket, and a look of the finder."""
         before: list[bytes] | None = None
         while True:
-            ids = self._listed(key)
+            ids = self.listed(key)
             held = self._look(key, ids)
             # Whoever moves a message writes its entry first: no new entry means that it has not moved meanwhile.
             if held.id is not None or ids == before:
@@ -86,18 +91,19 @@ class Keys:
 
     def _look(self, key: str, ids: list[bytes]) -> Held:
         if not ids:
-            return Held(None, None, [])
+            return Held(None, None, frozenset())
         found, unsure = self._finder.look(ids)
+        journals = None if unsure is None else frozenset(unsure)
         for id_ in reversed(ids):  # the newest is the likely one
             put = found.get(id_)
             if put is not None and id_ < DEAD_FLOOR and key_of(put) == key:
-                return Held(MessageId(id_), put, sorted(unsure))
-        return Held(None, None, sorted(unsure))
+                return Held(MessageId(id_), put, journals)
+        return Held(None, None, journals)
 
-    def _listed(self, key: str) -> list[bytes]:
+    def listed(self, key: str) -> list[bytes]:
         """Return the ids that are listed for a key, in the order in which they were written."""
         hash_ = self.hash_of(key)
-        return listed(self.read(hash_[0]), self._dir.seed(layout.key_file(hash_[0])), hash_)
+        return keyfile.listed(self.read(hash_[0]), self._dir.seed(layout.key_file(hash_[0])), hash_)
 
     def read(self, bucket: int) -> bytes:
         """Return a bucket's bytes; none when there is no such file, or something else has its name."""
@@ -173,31 +179,31 @@ class Keys:
         fd = self._open(name)
         try:
             size = self._disk.size(fd)
-            if self._disk.pread(fd, ENTRY_BYTES, 0) != pack_mark(seed):
+            old = self._disk.pread(fd, size, 0)
+            if old[:ENTRY_BYTES] != pack_mark(seed):
                 # U3: whoever made the file, or put it in place, may have died before its name was durable.
                 self._settle_names()
                 self._disk.pwrite(fd, pack_mark(seed), 0)
-                size = max(size, ENTRY_BYTES)
+            start = end_of(old, seed)
+            end = start + len(data)
             try:
-                self._disk.pwrite(fd, data, size)
+                self._disk.pwrite(fd, data if end <= size else data + bytes(-end % FILL_BYTES), start)
             except OSError:
                 with contextlib.suppress(OSError):
-                    self._disk.truncate(fd, size)
+                    self._disk.truncate(fd, start)
                 raise
         finally:
             self._disk.close(fd)
 
-    def flush(self, buckets: Sequence[int]) -> None:
-        """Make what was written to these buckets durable."""
-        if len(buckets) > _SYNC_EACH_MAX:
+    def flush(self, names: Collection[str]) -> None:
+        """Make what was written to these files durable."""
+        if len(names) > _SYNC_EACH_MAX:
             self._disk.sync_all()
             return
-        for bucket in buckets:
-            fd = self._disk.open(layout.key_file(bucket), "rw")
-            try:
-                self._disk.fdatasync(fd)
-            finally:
-                self._disk.close(fd)
+        for name in sorted(names):
+            # A journal that has gone was dealt, and is durable.
+            with contextlib.suppress(FileNotFoundError):
+                flush_file(self._disk, name)
 
     def _settle_names(self) -> None:
         self._disk.sync_dir(layout.KEYS)
@@ -258,13 +264,20 @@ class Keys:
 
 
 class Hold:
-    """Keys whose buckets are locked, for as long as the `with` lasts. Made by `Keys.hold`. Not thread-safe."""
+    """Keys whose buckets are locked, for as long as the `with` lasts. Made by `Keys.hold`. Not thread-safe.
+
+    To take a key: leave it if it is `busy`; `look` who has it; give the new message its id; `note` that; and write the
+    frame, which drops whoever had it, before the `with` ends. Its flush may come later.
+    """
 
     def __init__(self, keys: Keys, names: Iterable[str], wait_s: float) -> None:
         self._keys = keys
         self._hashes = {name: keys.hash_of(name) for name in names}
         self._wait_s = wait_s
         self._fds: dict[int, int] = {}
+        self._unsure: set[str] | None = set()
+        """What is to be flushed before a key is taken (U4); None when everything is."""
+        self._looked: set[str] = set()
         self.busy: frozenset[str] = frozenset()
         """The keys whose bucket another has locked: nothing may be decided about them."""
 
@@ -295,34 +308,45 @@ class Hold:
 
     def look(self, key: str, now_us: int) -> Held:
         """Return who holds a key. It stays true until the lock is let go, but for an ack, a cancel or a death."""
-        self._check(key)
+        if self._hashes[key][0] not in self._fds:
+            raise AssertionError(f"the key {key!r} is not locked")
+        self._looked.add(key)
         keys = self._keys
-        ids = keys._listed(key)
+        ids = keys.listed(key)
         held = keys._look(key, ids)
-        if len(ids) > LISTED_MAX:
+        if len(ids) > LISTED_EACH_MAX:
             # Also where no keeper runs, the list of a key that is used again and again stays short.
             with _told(keys._dir, layout.key_file(self._hashes[key][0])):
                 keys.compact(self._hashes[key][0], now_us)
-            held = keys._look(key, keys._listed(key))
+            held = keys._look(key, keys.listed(key))
+        self._unsure = None if self._unsure is None or held.journals is None else self._unsure | held.journals
         return held
 
-    def note(self, pairs: Iterable[tuple[str, bytes]]) -> None:
-        """Enter (key, id) for messages that are about to be written: durable on return (U2). Cost: a flush a bucket."""
+    def note(self, pairs: Iterable[tuple[str, bytes]], own: Journal | None = None) -> None:
+        """Enter (key, id) for messages that are about to be written: durable on return (U2).
+
+        Each key was looked at before. Durable then are also the drops of what had these keys before (U4). `own` is
+        the journal of the caller, which knows what of it was flushed. Cost: a flush for each bucket and such journal.
+        """
+        keys = self._keys
         by_bucket: dict[int, list[tuple[bytes, bytes]]] = {}
         for key, id_ in pairs:
-            self._check(key)
+            if key not in self._looked:
+                raise AssertionError(f"the key {key!r} was not looked at")
             hash_ = self._hashes[key]
             by_bucket.setdefault(hash_[0], []).append((hash_, id_))
         for bucket, some in by_bucket.items():
-            with _told(self._keys._dir, layout.key_file(bucket)):
-                self._keys.write(bucket, some)
-        if by_bucket:
-            with _told(self._keys._dir, layout.KEYS):
-                self._keys.flush(list(by_bucket))
-
-    def _check(self, key: str) -> None:
-        if self._hashes[key][0] not in self._fds:
-            raise AssertionError(f"the key {key!r} is not locked")
+            with _told(keys._dir, layout.key_file(bucket)):
+                keys.write(bucket, some)
+        with _told(keys._dir, layout.KEYS):
+            if self._unsure is None:
+                keys._disk.sync_all()
+            else:
+                mine = {n for n in self._unsure if own is not None and layout.is_segment_of(n, own.writer)}
+                if mine and own is not None:
+                    own.flush()
+                keys.flush({layout.key_file(b) for b in by_bucket} | self._unsure - mine)
+        self._unsure = set()
 
 
 @contextlib.contextmanager

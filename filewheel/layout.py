@@ -76,6 +76,11 @@ def parse_segment(last: str) -> tuple[str, int] | None:
     return None
 
 
+def is_segment_of(name: str, writer: str) -> bool:
+    """Tell whether this is the name of a segment of a writer's journal."""
+    return name.startswith(f"{JOURNAL}/{writer}-")
+
+
 def is_writer(text: str) -> bool:
     """Tell whether a writer can have this name."""
     return re.fullmatch(_WRITER, text) is not None

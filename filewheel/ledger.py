@@ -71,6 +71,8 @@ class Ledger:
         self.notes: list[str] = list(directory.notes)
         self._locks_tested_us = 0
         self._foreign: set[str] = set()
+        self._names: list[str] | None = None
+        self._listing: dict[str, set[int]] = {}
 
     # -- start ---------------------------------------------------------------------------------------------
 
@@ -179,11 +181,16 @@ class Ledger:
             self.passes += 1
 
     def _list_journal(self) -> dict[str, set[int]]:
+        """Return writer → its segments. To be read only: while the names stay, it is the one of last time."""
+        names = self.disk.listdir(layout.JOURNAL)
+        if names == self._names:
+            return self._listing
         listing: dict[str, set[int]] = {}
-        for last in self.disk.listdir(layout.JOURNAL):
+        for last in names:
             parsed = layout.parse_segment(last)
             if parsed is not None and parsed[0] not in self._foreign:
                 listing.setdefault(parsed[0], set()).add(parsed[1])
+        self._names, self._listing = names, listing
         return listing
 
     def _poll(self, tail: Tail, listing: dict[str, set[int]], test_lock: bool) -> None:
@@ -200,6 +207,7 @@ class Ledger:
             """Leave a writer alone whose segment is no regular file; what it had before is dealt as usual."""
             log.warning("%s: not a regular file; it is left alone", self.dir.place(name))
             self._foreign.add(tail.writer)
+            self._names = None
             if tail.seen == tail.covered:
                 self.tails.pop(tail.writer, None)
 

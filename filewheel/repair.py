@@ -2,7 +2,8 @@
 
 Works as the keeper (it takes the lock), in this order: a damaged wheel.json is written again from its copy; what the
 journals hold is dealt, which also replaces a checkpoint that cannot be read; a lap or slot file with damage is
-written anew from the frames that verify, after its bad ranges were copied to quarantine/.
+written anew from the frames that verify, after its bad ranges were copied to quarantine/; unique keys that are not
+listed are entered again.
 Invariant: repairing loses nothing that could be read, and repairing twice changes nothing more.
 """
 
@@ -19,12 +20,16 @@ from filewheel.directory import Directory, parse_settings, write_settings
 from filewheel.disk import SCARCE
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, scan
+from filewheel.headers import KEY
+from filewheel.keyfile import Unreadable, entries
+from filewheel.keys import WAIT_S, Keys
 from filewheel.ledger import Ledger, spans_of
 from filewheel.manifest import write_manifest
 from filewheel.message import ID_END, ID_MIN
 from filewheel.owner import Owner
 from filewheel.record import records_of
 from filewheel.slot import frames
+from filewheel.snapshot import Snapshot
 from filewheel.tail import Damage
 from filewheel.verify import Finding, verify
 from filewheel.window import Span
@@ -67,6 +72,7 @@ def repair(directory: Directory, clock: Clock) -> Repair:
                     break
             for span in list(spans_of(directory, ledger.manifest, ID_MIN, ID_END)):
                 _mend_file(ledger, span, result)
+            _mend_keys(directory, clock, result)
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
     finally:
@@ -90,6 +96,39 @@ def _mend_settings(directory: Directory, result: Repair) -> None:
                 directory.disk.close(fd)
         write_settings(directory.disk, directory.settings, name)
         result.done.append(f"{name} was written again")
+
+
+def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
+    """Enter the keys that are not listed, and leave out of the index what cannot be read.
+
+    Cost: a walk over everything that is pending, in a wheel that has an index of keys.
+    """
+    keys = Keys(directory)
+    buckets = [b for b in range(layout.KEY_BUCKETS) if keys.read(b)]
+    if not buckets:
+        return
+    entered = 0
+    with Snapshot(directory) as snapshot:
+        for message in snapshot.messages():
+            key = message.headers.get(KEY)
+            if key is not None and message.id not in keys.listed(key):
+                with keys.hold([key]) as hold:
+                    if not hold.busy:
+                        hold.look(key, clock.now_us())
+                        hold.note([(key, message.id)])
+                        entered += 1
+    if entered:
+        result.done.append(f"{entered} keys were entered again")
+    for bucket in buckets:
+        name = layout.key_file(bucket)
+        bad = [e for e in entries(keys.read(bucket), directory.seed(name)) if isinstance(e, Unreadable)]
+        fd = keys.lock(bucket, WAIT_S) if bad else None
+        if fd is not None:
+            try:
+                keys.compact(bucket, clock.now_us())
+            finally:
+                keys.unlock(fd)
+            result.done.append(f"{name} was made anew without {sum(b.end - b.offset for b in bad)} unreadable bytes")
 
 
 def _mend_file(ledger: Ledger, span: Span, result: Repair) -> None:

@@ -36,6 +36,8 @@ class Settlement:
     """The headers that it goes on with; as they were when None."""
     puts: Sequence[Message] = ()
     """Messages with ids of their own that are enqueued in the same frame, whatever becomes of this one."""
+    replaces: frozenset[bytes] = frozenset()
+    """Those of `puts` that take their unique key from whoever holds it. The others are left out when it is held."""
     successor: Message | None = None
     """Likewise, unless the message was cancelled meanwhile."""
 
@@ -51,6 +53,8 @@ class Written:
     """The id under which the message lives on, or lies dead."""
     enters: list[tuple[str, MessageId]]
     """(key, id) of the puts that hold a unique key."""
+    asks: frozenset[bytes]
+    """The ids of those that have the key only if nobody else has it."""
 
 
 NewId = Callable[[int], MessageId]
@@ -70,6 +74,7 @@ def written(settlement: Settlement, put: bytes, cancelled: bool, now_us: int, ne
         [pack_message(m) for m in messages],
         None if moved is None else moved.id,
         [(m.headers[key], m.id) for m in messages if key in m.headers and not m.is_dead],
+        frozenset(m.id for m in settlement.puts if key in m.headers),
     )
 
 

@@ -9,7 +9,7 @@ Invariant: a claimed message is forgotten only when what became of it has been w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from filewheel.clock import Clock
 from filewheel.errors import DiskError, disk_error
@@ -19,7 +19,7 @@ from filewheel.housekeeper import Housekeeper
 from filewheel.keys import Keys
 from filewheel.ledger import Ledger
 from filewheel.message import MessageId
-from filewheel.record import ID
+from filewheel.record import CANCELLED, ID, pack_drop
 from filewheel.settlement import Settlement, Written, written
 
 FRAME_BYTES = 4 << 20
@@ -89,15 +89,37 @@ class Settler:
         with self._keys.hold([key for key, _ in enters], wait_s=0) as hold:
             if hold.busy:
                 return True
-            self._housekeeper.spend(lambda: hold.note(enters))
+            now_us = self._clock.now_us()
+            holders = {key: hold.look(key, now_us).id for key, _ in enters}
+            self._housekeeper.spend(lambda: hold.note(enters, self._ledger.own))
             with self._lock:
                 if id_ not in self.later:
                     return True
                 self._ingest()  # whoever took the key away did so before this lock was ours
                 cancelled = id_ in self._head.cancelled
-                self._write([(settlement, self._records_of(settlement, new))])
+                records = self._records_of(settlement, new)
+                self._contend(settlement, records, holders)
+                self._write([(settlement, records)])
                 del self.later[id_]
                 return not cancelled
+
+    def _contend(self, settlement: Settlement, records: Written, holders: Mapping[str, bytes | None]) -> None:
+        """Leave out the puts whose key another message holds, or drop that one, as the settlement says."""
+        taken: dict[str, bytes] = {}
+        for key, id_ in records.enters:
+            held = holders[key]
+            # The message that is settled here lets go of its key in this very frame.
+            holder = taken.get(key) or (held if held != settlement.id else None)
+            loser = holder if id_ in settlement.replaces else id_
+            if holder is None or id_ not in records.asks:
+                taken[key] = id_
+            elif loser == id_ or key in taken:
+                records.puts[:] = [p for p in records.puts if p[ID] != loser]
+                taken[key] = id_ if loser != id_ else holder
+            else:
+                records.drops.append(pack_drop(holder, CANCELLED))
+                self._head.cancel(holder)
+                taken[key] = id_
 
     def _ingest(self) -> None:
         try:

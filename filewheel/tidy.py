@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+import threading
 
 from filewheel import layout
 from filewheel.clock import Clock
@@ -18,6 +19,7 @@ from filewheel.deal import Deal
 from filewheel.directory import Directory
 from filewheel.errors import FilewheelError, Locked
 from filewheel.ledger import Ledger
+from filewheel.manifest import Position
 from filewheel.owner import Owner
 from filewheel.writer import Entropy
 
@@ -61,3 +63,39 @@ def deal_all(directory: Directory, clock: Clock, entropy: Entropy) -> None:
             Deal(ledger, spread=False).run()
             if not ledger.undealt_bytes or ledger.undealt_bytes >= before:
                 return
+
+
+class Tidier:
+    """Tidies in a thread of its own whenever a segment of this handle is full, where no keeper deals."""
+
+    def __init__(self, directory: Directory, clock: Clock, entropy: Entropy) -> None:
+        self._dir = directory
+        self._clock = clock
+        self._entropy = entropy
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._again = False
+
+    def segment_ended(self, writer: str, position: Position, last: bool) -> None:
+        """Begin to tidy up, or go on for another time."""
+        with self._lock:
+            self._again = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="filewheel-tidy", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        """Tidy until no segment has ended meanwhile."""
+        while True:
+            with self._lock:
+                if not self._again:
+                    self._thread = None
+                    return
+                self._again = False
+            tidy(self._dir, self._clock, entropy=self._entropy)
+
+    def join(self) -> None:
+        """Wait for what has begun."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()

@@ -68,10 +68,8 @@ def put(
         if held.id is not None and on_conflict == "reject":
             raise key_held(key, held.id, path)
         id_ = journal.new_id(due_us)
-        hold.note([(key, id_)])
-        drops = [pack_drop(i, RESCHEDULED) for i in held.again]
-        if held.id is not None:
-            drops.append(pack_drop(held.id, CANCELLED))
+        hold.note([(key, id_)], journal)
+        drops = [] if held.id is None else [pack_drop(held.id, CANCELLED)]
         ticket = journal.write([*drops, PUT_PREFIX + id_ + rest], 1)
     journal.settle(ticket, sync)
     return id_
@@ -97,9 +95,8 @@ def move(
             raise key_held(key, held.id, path)
         old = message.id
         new = journal.new_id(due_us)
-        hold.note([(key, new)])
-        drops = [pack_drop(i, RESCHEDULED) for i in (*held.again, old)]
-        ticket = journal.write([*drops, PUT_PREFIX + new + moved_rest(message)], 1)
+        hold.note([(key, new)], journal)
+        ticket = journal.write([pack_drop(old, RESCHEDULED), PUT_PREFIX + new + moved_rest(message)], 1)
     journal.settle(ticket, sync)
     return new
 
@@ -134,14 +131,12 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
         journal.write(puts, len(puts))
         return
     with holding(keys, by_key, path) as hold:
-        again: dict[bytes, None] = {}
         for key, id_ in by_key.items():
             held = hold.look(key, now_us)
             if held.id is not None and held.id != id_:
                 raise key_held(key, held.id, path)
-            again |= dict.fromkeys(held.again)
-        hold.note(by_key.items())
-        journal.write([*(pack_drop(i, RESCHEDULED) for i in again), *puts], len(puts))
+        hold.note(by_key.items(), journal)
+        journal.write(puts, len(puts))
 
 
 def key_held(key: str, id_: MessageId, path: str) -> KeyHeld:

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, read_settings
+from filewheel.disk import ForeignFile
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Gap, pad, scan
+from filewheel.keyfile import Unreadable, entries
 from filewheel.ledger import spans_of
 from filewheel.manifest import Manifest, Position, adopt, find_files, read_checkpoint, read_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
@@ -111,6 +113,7 @@ class _Verifier:
             self._check_file(span, manifest)
         self._check_journals(manifest, segments)
         self._check_names(manifest, keeper)
+        self._check_keys()
         for item in items(self._dir):
             self._add(
                 "note", str(item["item"]), 0, 0,
@@ -312,6 +315,44 @@ class _Verifier:
                 self._foreign(f"{name}/{inner}")
             else:
                 self._stray(f"{name}/{inner}", second in manifest.slots, manifest, keeper)
+
+    def _check_keys(self) -> None:
+        """Look through the index of unique keys, which is made with the first of them."""
+        try:
+            names = self._disk.listdir(layout.KEYS)
+        except FileNotFoundError:
+            return
+        for last in sorted(names):
+            name = f"{layout.KEYS}/{last}"
+            if layout.parse_key_file(last) is not None:
+                self._check_key_file(name)
+            elif not layout.is_key_spare(last):
+                self._foreign(name)
+
+    def _check_key_file(self, name: str) -> None:
+        try:
+            fd = self._disk.open(name, "r")
+        except FileNotFoundError:
+            return
+        except ForeignFile:
+            self._foreign(name)
+            return
+        except OSError as exc:
+            self._add("damage", name, 0, 0, f"cannot be read: {exc.strerror or exc}")
+            return
+        try:
+            data = self._disk.pread(fd, self._disk.size(fd), 0)
+        finally:
+            self._disk.close(fd)
+        self._report.files += 1
+        for item in entries(data, self._dir.seed(name)):
+            if isinstance(item, Unreadable):
+                # A torn one looks the same, and nobody was told that it is there.
+                self._add(
+                    "note", name, item.offset, item.end,
+                    "no entry: one that never completed, or damage, which may let a key be taken twice",
+                    "filewheel repair enters every key anew",
+                )  # fmt: skip
 
     def _foreign(self, name: str) -> None:
         self._add("note", name, 0, 0, "not a file of filewheel's; it is left alone")

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self, overload
 
 from filewheel import layout, unique
+from filewheel.bell import Bell
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At, Delay, Headers, dues_of, middles_of
 from filewheel.directory import (
@@ -28,13 +29,12 @@ from filewheel.directory import (
     open_directory,
 )
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, DiskError, KeyHeld, NotFound, partly_done
+from filewheel.errors import BadArgument, DiskError, KeyHeld, NotFound, WheelExists, partly_done
 from filewheel.headers import KEY
 from filewheel.ids import Ids
 from filewheel.journal import Journal
 from filewheel.keys import key_of
 from filewheel.limits import bytes_of, check_headers, check_key, check_message, check_topic
-from filewheel.manifest import Position
 from filewheel.message import DUE_END_US, ID_LIMIT, US_PER_S, Message, MessageId, due_of
 from filewheel.reader import Reader, one_of
 from filewheel.record import (
@@ -47,7 +47,7 @@ from filewheel.record import (
     unpack_put,
 )
 from filewheel.speed import due_at
-from filewheel.tidy import is_untidy, tidy
+from filewheel.tidy import Tidier, is_untidy, tidy
 from filewheel.timespec import due_from
 from filewheel.writer import Entropy
 
@@ -57,7 +57,6 @@ OnConflict = Literal["reject", "keep", "replace"]
 _HINT_AHEAD_US = 5 * US_PER_S
 _ADD_BYTES = 1 << 20
 _ADD_EACH_BYTES = 128
-_BELL_RETRY_US = 50_000
 
 
 class Wheel(Reader):
@@ -89,14 +88,13 @@ class Wheel(Reader):
         self._clock = clock
         self._entropy = entropy
         self._journal: Journal | None = None
+        self.on_flush: Callable[[int], None] | None = None
+        """Told the microseconds of each flush, when it was set before the first enqueue. It must not raise."""
         self._opening = threading.Lock()
-        self._tidier: threading.Thread | None = None
-        self._tidying = threading.Lock()
-        self._untidy = False
+        self._tidier = Tidier(self._dir, clock, entropy)
         self._tails: dict[str, bytes] = {}
         """topic → what is packed between time and payload of a message with nothing but that topic"""
-        self._bell: int | None = None
-        self._bell_tried_us = 0
+        self._bell = Bell(self._dir.disk)
 
     @classmethod
     def create(
@@ -116,7 +114,8 @@ class Wheel(Reader):
 
         Raises WheelExists when something is there already, unless it is a wheel and `exist_ok`.
         """
-        if not (exist_ok and os.path.exists(os.path.join(path, layout.SETTINGS))):
+        # With `exist_ok` too: another process may be in the middle of making it, and this waits until it has.
+        try:
             create_directory(
                 path,
                 slots=slots,
@@ -127,6 +126,9 @@ class Wheel(Reader):
                 disk=disk,
                 entropy=entropy,
             )
+        except WheelExists:
+            if not (exist_ok and os.path.exists(os.path.join(path, layout.SETTINGS))):
+                raise
         return cls(path, force=force, clock=clock, disk=disk, entropy=entropy)
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -147,9 +149,7 @@ class Wheel(Reader):
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        tidier = self._tidier
-        if tidier is not None:
-            tidier.join()
+        self._tidier.join()
         try:
             if self._journal is not None:
                 self._journal.close()
@@ -157,9 +157,7 @@ class Wheel(Reader):
                     tidy(self._dir, self._clock, entropy=self._entropy)
         finally:
             self._finder.forget()
-            if self._bell is not None:
-                self._dir.disk.close(self._bell)
-                self._bell = None
+            self._bell.close()
             self._dir.disk.release()
 
     def flush(self) -> None:
@@ -176,44 +174,10 @@ class Wheel(Reader):
                 if self._journal is None:
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
                     journal = Journal(self._dir, entropy=self._entropy)
-                    journal.on_segment_end = self._segment_ended
+                    journal.on_segment_end = self._tidier.segment_ended
+                    journal.on_flush = self.on_flush
                     self._journal = journal
         return self._journal
-
-    def _segment_ended(self, writer: str, position: Position, last: bool) -> None:
-        """A segment is full: if no keeper deals, do it here, in the background."""
-        with self._tidying:
-            self._untidy = True
-            if self._tidier is None:
-                self._tidier = threading.Thread(target=self._tidy_up, name="filewheel-tidy", daemon=True)
-                self._tidier.start()
-
-    def _tidy_up(self) -> None:
-        """Tidy until no segment has ended meanwhile."""
-        while True:
-            with self._tidying:
-                if not self._untidy:
-                    self._tidier = None
-                    return
-                self._untidy = False
-            tidy(self._dir, self._clock, entropy=self._entropy)
-
-    def _ring(self, now_us: int) -> None:
-        """Tell the keeper, if one listens. A hint that is lost costs half a second."""
-        disk = self._dir.disk
-        if self._bell is None:
-            if abs(now_us - self._bell_tried_us) < _BELL_RETRY_US:
-                return
-            self._bell_tried_us = now_us
-            with self._opening:
-                if self._bell is None:
-                    self._bell = disk.open_bell(layout.HINT)
-        bell = self._bell
-        if bell is not None and not disk.ring(bell):
-            with self._opening:
-                if self._bell == bell:
-                    self._bell = None
-                    disk.close(bell)
 
     # -- enqueue ---------------------------------------------------------------------------------------------
 
@@ -254,15 +218,16 @@ class Wheel(Reader):
             due_us = due_at(0, at, DUE_END_US) if delay is None else -1
         if due_us < 0:
             due_us = due_from(now_us, delay=delay, at=at)
-        if key is not None or on_conflict != "reject" or (headers and KEY in headers):
-            sync = self._sync if sync is None else check_sync(sync)
+        if key is not None or on_conflict != "reject":
             return self._enqueue_unique(payload, due_us, now_us, topic, headers, sync, key, on_conflict)
         tail = (self._tails.get(topic) if type(topic) is str else None) or self._know_topic(topic)
         if headers:
+            if KEY in headers:
+                return self._enqueue_unique(payload, due_us, now_us, topic, headers, sync, key, on_conflict)
             tail = pack_tail(topic, check_headers(headers))
         id_ = journal.put(due_us, now_us, tail, payload, sync=self._sync if sync is None else check_sync(sync))
         if due_us < now_us + _HINT_AHEAD_US:
-            self._ring(now_us)
+            self._bell.ring(now_us)
         return id_
 
     def _enqueue_unique(
@@ -272,7 +237,7 @@ class Wheel(Reader):
         now_us: int,
         topic: str,
         headers: Headers,
-        sync: Sync,
+        sync: Sync | None,
         key: str | None,
         on_conflict: str,
     ) -> MessageId:
@@ -285,12 +250,13 @@ class Wheel(Reader):
         if None not in (key, named) and key != named:
             raise BadArgument(f"the key is {key!r}, and the header {KEY} says {named!r}", hint="give the key alone")
         key = check_key(named if key is None else key)
+        sync = self._sync if sync is None else check_sync(sync)
         rest = pack_middle(now_us, topic, check_headers({**(headers or {}), KEY: key})) + pack_payload(payload)
         id_ = unique.put(
             self._keys, self._writer(), key, on_conflict, due_us, rest, now_us=now_us, sync=sync, path=self._dir.path
         )
         if due_us < now_us + _HINT_AHEAD_US:
-            self._ring(now_us)
+            self._bell.ring(now_us)
         return id_
 
     def enqueue_many(
@@ -322,7 +288,7 @@ class Wheel(Reader):
         middle = middles_of(now_us, topic, headers, count)
         made = journal.put_many(dues, middle, bodies, sync=self._sync if sync is None else check_sync(sync))
         if made and min(dues) < now_us + _HINT_AHEAD_US:
-            self._ring(now_us)
+            self._bell.ring(now_us)
         return Ids(made)
 
     def _know_topic(self, topic: str) -> bytes:
@@ -367,7 +333,7 @@ class Wheel(Reader):
             commit()
         if count and (self._sync if sync is None else check_sync(sync)) == "always":
             journal.flush()
-        self._ring(self._clock.now_us())
+        self._bell.ring(self._clock.now_us())
         return count
 
     # -- cancel and reschedule -------------------------------------------------------------------------------
@@ -407,7 +373,7 @@ class Wheel(Reader):
         journal.append(drops, 0, sync=self._sync if sync is None else check_sync(sync))
         now_us = self._clock.now_us()
         if wanted and due_of(min(wanted)) < now_us + _HINT_AHEAD_US:
-            self._ring(now_us)
+            self._bell.ring(now_us)
         return {i for i in wanted if i in found}
 
     @overload
@@ -452,7 +418,7 @@ class Wheel(Reader):
             new = unique.move(
                 self._keys, journal, check_key(key), old, due_us, now_us=now_us, sync=sync, path=self._dir.path
             )
-            self._ring(now_us)
+            self._bell.ring(now_us)
             return new
         if put is None or old is None:
             raise NotFound(
@@ -460,5 +426,5 @@ class Wheel(Reader):
                 path=self._dir.path, hint="it fired, was cancelled or moved; `filewheel inspect list` shows what waits",
             )  # fmt: skip
         new = journal.move(due_us, unique.moved_rest(unpack_put(put)), pack_drop(old, RESCHEDULED), sync=sync)
-        self._ring(now_us)
+        self._bell.ring(now_us)
         return new

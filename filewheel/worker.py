@@ -99,8 +99,10 @@ class Worker:
         if self._last is None:
             self._last = self._give(lambda: (last(), None)[1])
             self._jobs.put(None)
-        await to_the_end(self._last)
-        self._thread.join()  # it has nothing left to do but to return
+        try:
+            await to_the_end(self._last)
+        finally:
+            self._thread.join()  # it has nothing left to do but to return
         self._last.result()
 
     def abandon(self, last: Job) -> None:

@@ -47,6 +47,10 @@ def _prepare(where: Path, *, with_wheel: bool) -> None:
     handler = where / "remind.sh"
     handler.write_text("#!/bin/sh\ncat > handled\n")
     handler.chmod(0o755)
+    (where / "app.py").write_text(
+        "import pathlib\nfrom filewheel import Scheduler\nscheduler = Scheduler('app.wheel')\n"
+        "@scheduler.every(0.1)\ndef tick():\n    pathlib.Path('handled').touch()\n"
+    )
     with Wheel.create(where / "other.wheel") as other:
         other.enqueue(b"from a backup", delay=3600)
     dump = invoke("-C", where / "other.wheel", "dump").raw
@@ -82,7 +86,7 @@ def _adapted(line: str, where: Path) -> str:
 
 def _run(line: str, where: Path) -> None:
     env = environment(PATH=f"{where / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    endless = " run " in line and "--once" not in line and "--until-empty" not in line
+    endless = (" run " in line or " work " in line) and "--once" not in line and "--until-empty" not in line
     if endless:
         invoke("-C", where / "wheel", "enqueue", "--in", "0", "one more")
     shell = subprocess.Popen(

@@ -64,7 +64,7 @@ def test_the_tree_that_is_drawn_is_the_tree_that_is() -> None:
 
 def test_every_error_can_be_imported_from_the_package() -> None:
     offered = {getattr(filewheel, name) for name in filewheel.__all__ if name != "Sync"}
-    assert set(CLASSES) == {o for o in offered if inspect.isclass(o) and issubclass(o, Exception)}
+    assert set(CLASSES) == {o for o in offered if inspect.isclass(o) and issubclass(o, FilewheelError)}
 
 
 def test_a_bad_argument_is_a_value_error_and_nothing_else_is() -> None:

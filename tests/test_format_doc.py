@@ -5,6 +5,7 @@ The decoder (tests/support_reader.py) is written from the page alone; filewheel 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import zlib
@@ -16,6 +17,7 @@ from filewheel import layout
 from filewheel.frame import BODY_BYTES_MAX, FORMAT, HEADER_BYTES, Scanner, seal
 from filewheel.message import DEAD_US, Message, MessageId
 from filewheel.record import REASONS, pack_message
+from filewheel.wheel import Wheel
 from tests import support_reader as reader
 
 DOC = (Path(__file__).parent.parent / "docs" / "format.md").read_text(encoding="utf-8")
@@ -116,6 +118,18 @@ def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
     assert f"{BODY_BYTES_MAX:,}" in DOC
     assert f"{DEAD_US:,}" in DOC
     assert ", ".join(f"{n} {name}" for n, name in REASONS.items()) in DOC
+
+
+def test_a_reader_written_from_the_page_finds_a_unique_key_in_the_index(wheel: Wheel, wheel_dir: Path) -> None:
+    id_ = wheel.enqueue(b"x", delay=60, key="report")
+    salt = bytes.fromhex(reader.settings((wheel_dir / "wheel.json").read_bytes())["salt"])
+    hash_ = hashlib.blake2b(b"report", digest_size=16, key=salt).digest()
+    name = f"keys/{hash_[0]:02x}.keys"
+    entry = bytes.fromhex("F546574B") + hash_ + id_
+    entry += zlib.crc32(hash_ + id_, reader.seed_of(salt, name)).to_bytes(4, "little")
+    mark = bytes.fromhex("F546574B") + bytes(32)
+    mark += zlib.crc32(bytes(32), reader.seed_of(salt, name)).to_bytes(4, "little")
+    assert (wheel_dir / name).read_bytes().rstrip(b"\0") == (mark + entry).rstrip(b"\0")
 
 
 def test_every_link_within_the_page_has_its_heading() -> None:

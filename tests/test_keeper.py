@@ -363,3 +363,66 @@ def test_segments_of_producers_that_ended_are_dealt_while_the_keeper_runs(wheel_
         keeper._housekeeper.step()
         assert len(os.listdir(wheel_dir / "journal")) <= 1
         assert len(os.listdir(wheel_dir / "laps")) == 1
+
+
+def sleeps(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Take note of how long the keeper sleeps, and do not."""
+    slept: list[float] = []
+
+    def wait_hint(fd: int | None, timeout_s: float) -> bool:
+        slept.append(timeout_s)
+        return False
+
+    monkeypatch.setattr(keeper._disk, "wait_hint", wait_hint)
+    return slept
+
+
+def test_a_keeper_that_holds_a_jump_sleeps_and_does_not_spin(
+    wheel_dir: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Wheel(wheel_dir, clock=clock) as wheel, open_keeper(wheel_dir, clock, on_jump="hold") as keeper:
+        assert not keeper.claim()
+        wheel.enqueue(b"x", delay=2)
+        assert not keeper.claim()
+        clock.step(7200)
+        assert not keeper.claim()
+        slept = sleeps(keeper, monkeypatch)
+        assert keeper.wait()
+        assert slept == [0.5]
+
+
+def test_what_memory_does_not_hold_is_claimed_without_a_sleep_in_between(
+    wheel_dir: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Wheel(wheel_dir, clock=clock, sync="never") as wheel,
+        open_keeper(wheel_dir, clock, budget=Budget(records=20, bytes=1 << 20)) as keeper,
+    ):
+        wheel.enqueue_many([b"x"] * 300, delay=[i / 100 for i in range(300)])
+        clock.advance(10)
+        slept = sleeps(keeper, monkeypatch)
+        claimed = 0
+        for batch in keeper.batches(1000):
+            assert not slept
+            claimed += keeper.ack(batch)
+            if claimed == 300:
+                break
+
+
+def test_after_a_batch_the_keeper_sleeps_before_it_looks_at_the_journals_again(
+    wheel_dir: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Wheel(wheel_dir, clock=clock) as wheel, open_keeper(wheel_dir, clock) as keeper:
+        wheel.enqueue(b"x")
+        wheel.enqueue(b"y", delay=0.25)
+        slept = sleeps(keeper, monkeypatch)
+        batches = keeper.batches()
+        keeper.ack(next(batches))
+        passes = keeper._ledger.passes
+        clock.advance(0.25)
+        keeper.ack(next(batches))
+        assert keeper._ledger.passes == passes + 1
+        assert slept == []
+        monkeypatch.setattr(keeper._disk, "wait_hint", lambda fd, timeout_s: slept.append(timeout_s) or keeper.close())
+        assert list(batches) == []
+        assert slept == [0.5]

@@ -20,6 +20,7 @@ from filewheel.exposition import Family, Sample, number, parse, render, with_lab
 from filewheel.journal import Journal
 from filewheel.metrics import BOUNDS_S, EVENTS, OTHER, TIMES, Metrics, quantile_of
 from filewheel.published import INTERVAL_S, REST_S, STALE_S, Publisher, publish, read_published
+from filewheel.record import ACKED, pack_drop
 from tests.support_wheel import StillClock, make_directory
 
 STRANGE = [
@@ -160,7 +161,7 @@ def test_a_journal_tells_how_long_each_flush_took(tmp_path: Path) -> None:
     journal = Journal(make_directory(tmp_path / "w"))
     journal.on_flush = lambda us: metrics.observe("sync", "", us / 1e6)
     for _ in range(3):
-        journal.append([b"\x92\x01" + bytes(16)], 0)
+        journal.append([pack_drop(bytes(16), ACKED)], 0)
     journal.close()
     buckets, sum_s = metrics.times("sync")[""]
     assert sum(buckets) >= 3

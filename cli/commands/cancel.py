@@ -27,30 +27,37 @@ _NAMED = 20
     $ filewheel cancel "$(filewheel enqueue --in 1h hi)"
     $ filewheel inspect list --topic 'mail*' --ids | filewheel cancel -
     $ filewheel cancel --all --topic trial --yes
+    $ filewheel enqueue --in 1h --key oven hi && filewheel cancel --key oven
     """,
 )
 @click.option("--all", "everything", is_flag=True, help="Everything that is pending; asks first.")
+@click.option("--key", metavar="KEY", help="The message that has this unique key.")
 @click.option("--topic", metavar="GLOB", help="With --all: only what has this topic.")
 @click.option("--dead", is_flag=True, help="With --all: the dead letters instead.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.argument("ids", nargs=-1, metavar="[ID... | -]")
-def command(out: Output, everything: bool, topic: str | None, dead: bool, yes: bool, ids: tuple[str, ...]) -> None:
+def command(
+    out: Output, everything: bool, key: str | None, topic: str | None, dead: bool, yes: bool, ids: tuple[str, ...]
+) -> None:
     """Cancel messages before they fire.
 
     Prints the ids of those that were pending. `-` reads ids from stdin, one a line (or JSON lines with an `id`). Once
     this has returned, what it printed does not start any more. Exit code 3 when some of the ids were not pending, 4
     when none was.
     """
+    if everything + (key is not None) + bool(ids) > 1:
+        raise click.UsageError("give ids, --key or --all, and only one of them")
     if everything:
-        if ids:
-            raise click.UsageError("give ids or --all, not both")
         _cancel_all(out, topic, dead, yes)
         return
     if topic is not None or dead:
         raise click.UsageError("--topic and --dead go with --all")
+    if key is not None:
+        _cancel_key(out, key)
+        return
     wanted = read_ids(ids)
     if not ids:
-        raise click.UsageError("which? Give ids, `-` to read them from stdin, or --all")
+        raise click.UsageError("which? Give ids, `-` to read them from stdin, --key, or --all")
     unknown: list[MessageId] = []
     with out.wheel() as wheel, out.progress("cancelling", len(wanted)) as progress:
         for some in chunks(wanted, _CHUNK):
@@ -70,6 +77,17 @@ def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> set[MessageId]:
                 out.write(str(id_))
     out.flush()
     return found
+
+
+def _cancel_key(out: Output, key: str) -> None:
+    with out.wheel() as wheel:
+        message = wheel.get(key=key)
+        if not wheel.cancel(key=key) or message is None:
+            raise Failure("not-found", f"no message holds the key {key!r}", hint="`filewheel inspect list` shows keys")
+    if out.json:
+        out.record({"id": str(message.id), "key": key, "cancelled": True})
+    else:
+        out.write(str(message.id))
 
 
 def _cancel_all(out: Output, topic: str | None, dead: bool, yes: bool) -> None:

@@ -10,17 +10,22 @@ import stat
 
 import click
 
+from filewheel import KeyHeld
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.directory import PAYLOAD_BYTES_LIMIT, Sync
+from filewheel.headers import ARGS
 from filewheel.limits import check_headers, check_topic
 from filewheel.message import MessageId, to_datetime
+from filewheel.scheduling.call import JSON
 from filewheel.transfer import iso
+from filewheel.unique import POLICIES
+from filewheel.wheel import OnConflict
 
 from ..batch import Defaults, Intake, enqueue_all
 from ..failure import Failure
 from ..lines import Spool, stdin
 from ..output import Output
-from ..params import HEADER, SYNC, When, one_due, require_due
+from ..params import HEADER, JSON_ARGS, SYNC, When, one_due, require_due
 from ..text import away, count, full_time, offset
 from ..text import local as to_local
 from ..verb import due_options, verb
@@ -34,19 +39,31 @@ from ..verb import due_options, verb
     $ id=$(filewheel enqueue --in 1h30m 'the oven') && filewheel cancel "$id"
     $ printf 'one\\ntwo\\n' | filewheel enqueue --in 90 --lines
     $ echo '{"in": "2d", "topic": "trial", "payload": "ends"}' | filewheel enqueue --batch
+    $ filewheel enqueue --in 30s --key reindex --on-conflict replace 'reindex when it is quiet'
+    $ filewheel enqueue --in 1h --topic email --args '["ann", 2]'
+    $ filewheel enqueue --in 1h --topic email --args '{"to": "ann", "times": 2}'
     """,
 )
 @due_options
 @click.option("--topic", default="", help="What it is about; `run` and `inspect` show and filter it.")
+@click.option(
+    "--args", "arguments", type=JSON_ARGS, metavar="JSON",
+    help="In place of BODY: arguments for the handler that --topic names. A list, or an object of keyword arguments.",
+)  # fmt: skip
 @click.option("--header", "headers", type=HEADER, multiple=True, metavar="K=V", help="A header; may be repeated.")
+@click.option("--key", metavar="KEY", help="A unique key: of the messages with it at most one lives.")
+@click.option(
+    "--on-conflict", type=click.Choice(POLICIES), default="reject", show_default=True,
+    help="When another message has the key: fail (exit code 5), print that one's id, or cancel that one.",
+)  # fmt: skip
 @click.option(
     "--sync", type=SYNC, metavar="always|never|DUR", help="How durable before this returns.  [default: the wheel's]"
 )
 @click.option("--lines", is_flag=True, help="Each line of stdin is a message, without its newline; an empty line too.")
 @click.option(
     "--batch", is_flag=True,
-    help="Each line of stdin is a JSON object: `payload` or `payload_b64`; one of `in` (\"5m\" or seconds), "
-    "`at` (a time), `due_us`; `topic`; `headers`. The options above hold for lines without.",
+    help="Each line of stdin is a JSON object: `payload`, `payload_b64` or `args`; one of `in` (\"5m\" or seconds), "
+    "`at` (a time), `due_us`; `topic`; `headers`; `key`. The options above hold for lines without.",
 )  # fmt: skip
 @click.option("--skip-bad", is_flag=True, help="Tell of lines that are wrong and enqueue the others (exit code 3).")
 @click.argument("body", required=False)
@@ -55,7 +72,10 @@ def command(
     in_us: int | None,
     at: When | None,
     topic: str,
+    arguments: bytes | None,
     headers: tuple[tuple[str, str], ...],
+    key: str | None,
+    on_conflict: OnConflict,
     sync: Sync | None,
     lines: bool,
     batch: bool,
@@ -68,22 +88,39 @@ def command(
     A message never fires early. A time that names no zone is local time. A time that has passed is fine: it fires at
     once.
 
-    Of --lines and --batch every line is checked first: if one is wrong it is named, and nothing is enqueued.
+    Of --lines and --batch every line is checked first: if one is wrong it is named, and nothing is enqueued. A line
+    whose key is held is told and passed over (exit code 3).
+
+    A message with a --key has it from now until it was acknowledged, cancelled or became a dead letter.
     """
     now_us = SYSTEM_CLOCK.now_us()
     if lines or batch:
-        _check_many(lines, batch, body)
+        _check_many(lines, batch, body, key, arguments)
         due_us = one_due(in_us, at, now_us) if batch else require_due(in_us, at, now_us)
         if at is not None and at.is_local:
             _echo_due(out, at.due_us, now_us)
-        _enqueue_many(out, Defaults(due_us, topic, dict(headers)), now_us, sync, batch=batch, skip_bad=skip_bad)
+        defaults = Defaults(due_us, topic, dict(headers))
+        _enqueue_many(out, defaults, now_us, sync, on_conflict, batch=batch, skip_bad=skip_bad)
         return
     if skip_bad:
         raise click.UsageError("--skip-bad goes with --lines or --batch")
     due_us = require_due(in_us, at, now_us)
-    payload = _payload(out, body)
+    extra = {}
+    if arguments is not None:
+        payload = _check_args(arguments, body, topic)
+        extra = {ARGS: JSON}
+    else:
+        payload = _payload(out, body)
     with out.wheel() as wheel:
-        id_ = wheel.enqueue(payload, at=to_datetime(due_us), topic=topic, headers=dict(headers), sync=sync)
+        id_ = wheel.enqueue(
+            payload,
+            at=to_datetime(due_us),
+            topic=topic,
+            headers=dict(headers) | extra,
+            sync=sync,
+            key=key,
+            on_conflict=on_conflict,
+        )
     _print_ids(out, [id_])
     if due_us < now_us:
         out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}: it fires at once")
@@ -91,11 +128,23 @@ def command(
         _echo_due(out, due_us, now_us)
 
 
-def _check_many(lines: bool, batch: bool, body: str | None) -> None:
+def _check_many(lines: bool, batch: bool, body: str | None, key: str | None, arguments: bytes | None) -> None:
+    if arguments is not None:
+        raise click.UsageError("--args is for one message; lines of --batch have a key `args`")
+    if key is not None:
+        raise click.UsageError("--key is for one message; lines of --batch have a key `key`")
     if lines and batch:
         raise click.UsageError("give --lines or --batch, not both")
     if body not in (None, "-"):
         raise click.UsageError(f"{'--lines' if lines else '--batch'} reads stdin, so there is no BODY")
+
+
+def _check_args(arguments: bytes, body: str | None, topic: str) -> bytes:
+    if body is not None:
+        raise click.UsageError("give BODY or --args, not both")
+    if not topic:
+        raise click.UsageError("--args are those of a handler: name it with --topic")
+    return arguments
 
 
 def _payload(out: Output, body: str | None) -> bytes:
@@ -121,7 +170,14 @@ def _print_ids(out: Output, ids: list[MessageId]) -> None:
 
 
 def _enqueue_many(
-    out: Output, defaults: Defaults, now_us: int, sync: Sync | None, *, batch: bool, skip_bad: bool
+    out: Output,
+    defaults: Defaults,
+    now_us: int,
+    sync: Sync | None,
+    on_conflict: OnConflict,
+    *,
+    batch: bool,
+    skip_bad: bool,
 ) -> None:
     check_topic(defaults.topic)
     check_headers(defaults.headers)
@@ -132,16 +188,20 @@ def _enqueue_many(
         if intake.local:
             zone = offset(to_local(now_us))
             out.note(f"{count(intake.local, 'time')} without a zone taken as local time, which is {zone} now")
+        held = 0
         with out.progress("enqueuing", spool.count) as progress:
-            for rows, ids in enqueue_all(wheel, spool, sync):
-                _print_ids(out, ids)
+            for rows, made in enqueue_all(wheel, spool, sync, on_conflict):
+                _print_ids(out, [id_ for id_ in made if isinstance(id_, MessageId)])
                 progress.add(len(rows))
+                for refused in (id_ for id_ in made if isinstance(id_, KeyHeld)):
+                    held += 1
+                    out.warn(f"{refused.what}; passed over")
         if intake.past:
             out.note(f"{count(intake.past, 'message')} due already: firing at once")
-        out.note(f"enqueued {count(spool.count, 'message')}")
-    if intake.bad:
-        total = len(intake.bad) + spool.count
-        raise Failure("partly", f"{count(len(intake.bad), 'line')} of {total:,} skipped; the others are enqueued")
+        out.note(f"enqueued {count(spool.count - held, 'message')}")
+    if intake.bad or held:
+        total, left = len(intake.bad) + spool.count, len(intake.bad) + held
+        raise Failure("partly", f"{count(left, 'line')} of {total:,} skipped; the others are enqueued")
 
 
 def _stdin_size() -> int | None:

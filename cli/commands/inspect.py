@@ -10,19 +10,22 @@ from typing import Any
 
 import click
 
-from filewheel import BadArgument, MessageId
+from filewheel import BadArgument, Message, MessageId
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.headers import REASON
+from filewheel.headers import HISTORY, KEY, REASON, SCHEDULE
 from filewheel.message import DEAD_US, to_datetime
+from filewheel.scheduling.failure import history_of
+from filewheel.scheduling.schedule import definition_of
 from filewheel.timespec import at_us
 from filewheel.transfer import to_json
 
+from ..calls import arguments_of, call_fields, call_text, schedule_text
 from ..failure import Failure
 from ..output import Output
 from ..picture import Ahead, draw_rows, draw_view
 from ..text import away, clip, count, full_time, safe, safe_block, show_bytes, size, width
 from ..verb import common, examples, verb
-from . import inspect_files, inspect_list
+from . import inspect_files, inspect_list, inspect_schedules
 from .stats import stats_fields
 
 _TOPICS_SHOWN = 8
@@ -56,7 +59,7 @@ class _Inspect(click.Group):
     "inspect",
     cls=_Inspect,
     invoke_without_command=True,
-    subcommand_metavar="[list | slot | journal | ID] ...",
+    subcommand_metavar="[list | schedules | slot | journal | ID] ...",
     epilog=examples(
         """
         $ filewheel inspect
@@ -79,6 +82,7 @@ def command(ctx: click.Context, no_topics: bool) -> None:
 
 
 command.add_command(inspect_list.command)
+command.add_command(inspect_schedules.command)
 command.add_command(inspect_files.slot)
 command.add_command(inspect_files.journal)
 
@@ -174,7 +178,10 @@ def _panels(out: Output, ahead: Ahead, topics: dict[str, int]) -> list[str]:
 @click.option("--body", is_flag=True, help="Only the payload, byte for byte.")
 @click.argument("id_", metavar="ID")
 def message(out: Output, body: bool, id_: str) -> None:
-    """Show one message whole: short, `inspect ID`."""
+    """Show one message whole: short, `inspect ID`.
+
+    Of a handler's call its arguments, of a dead letter why it died, and each attempt that failed.
+    """
     wanted = MessageId.parse(id_)
     now_us = SYSTEM_CLOCK.now_us()
     with out.wheel() as wheel:
@@ -188,7 +195,7 @@ def message(out: Output, body: bool, id_: str) -> None:
         out.raw(found.payload)
         return
     if out.wants_json:
-        out.record(to_json(found) | {"size": len(found.payload)})
+        out.record(to_json(found) | call_fields(found) | {"size": len(found.payload)})
         return
     rows: list[tuple[str, str]] = [("id", str(found.id))]
     if found.root is not None:
@@ -201,12 +208,28 @@ def message(out: Output, body: bool, id_: str) -> None:
     rows.append(("topic", found.topic or "(none)"))
     rows.append(("attempt", str(found.attempt)))
     rows.append(("enqueued", f"{full_time(found.enqueued_us)}, {away(found.enqueued_us - now_us)}"))
-    rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key != REASON]
+    if KEY in found.headers:
+        rows.append(("key", found.headers[KEY]))
+    rows += _call_rows(found)
+    shown = {KEY, REASON, HISTORY if history_of(found.headers) else "", SCHEDULE if definition_of(found) else ""}
+    rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key not in shown]
     rows.append(("payload", size(len(found.payload))))
     _print_pairs(out, rows)
-    if found.payload:
+    if found.payload and arguments_of(found) is None:
         out.write("")
         out.write(safe_block(show_bytes(found.payload)).rstrip("\n"))
+
+
+def _call_rows(found: Message) -> list[tuple[str, str]]:
+    """What a message is to the scheduler: a call, an occurrence, and the attempts that failed."""
+    rows: list[tuple[str, str]] = []
+    call, definition = call_text(found), definition_of(found)
+    if call is not None:
+        rows.append(("call", call))
+    if definition is not None:
+        rows.append(("schedule", schedule_text(definition)))
+    rows += [("failed", f"{full_time(a.at_us)}, attempt {a.attempt}: {a.error}") for a in history_of(found.headers)]
+    return rows
 
 
 def _print_pairs(out: Output, rows: Sequence[tuple[str, str]]) -> None:

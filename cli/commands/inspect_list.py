@@ -10,7 +10,7 @@ import click
 
 from filewheel import Message
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.headers import REASON
+from filewheel.headers import KEY, REASON
 from filewheel.message import DEAD_US, to_datetime
 from filewheel.transfer import iso, to_json
 
@@ -101,21 +101,27 @@ def _print_lines(out: Output, messages: Iterator[Message], only_ids: bool) -> in
 def _print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: int) -> int:
     """Print in parts, so that any number can be listed."""
     shown = 0
-    while rows := [_row(m, dead, now_us) for m in islice(messages, _TABLE_ROWS)]:
+    while some := list(islice(messages, _TABLE_ROWS)):
+        with_key = any(KEY in m.headers for m in some)
+        rows = [_row(m, dead, now_us, with_key) for m in some]
         if dead:
             columns = [Column("ID"), Column("DIED"), Column("TOPIC", 16), Column("REASON", 30), Column("BODY", 200)]
         else:
             columns = [Column("ID"), Column("DUE"), Column("", 10), Column("TOPIC", 16), Column("BODY", 200)]
+        if with_key:
+            columns.insert(-1, Column("KEY", 24))
         out.table(columns, rows)
         shown += len(rows)
     return shown
 
 
-def _row(message: Message, dead: bool, now_us: int) -> tuple[str, ...]:
-    body = show_bytes(message.payload[:_SHOWN_BYTES])
+def _row(message: Message, dead: bool, now_us: int, with_key: bool) -> tuple[str, ...]:
+    end: tuple[str, ...] = (show_bytes(message.payload[:_SHOWN_BYTES]),)
+    if with_key:
+        end = (message.headers.get(KEY, ""), *end)
     if dead:
         died_us = message.id.due_us - DEAD_US
         reason = message.headers.get(REASON, "")
-        return str(message.id), short_time(died_us, now_us), message.topic, reason, body
+        return str(message.id), short_time(died_us, now_us), message.topic, reason, *end
     due_us = message.due_us
-    return str(message.id), short_time(due_us, now_us), away(due_us - now_us), message.topic, body
+    return str(message.id), short_time(due_us, now_us), away(due_us - now_us), message.topic, *end

@@ -24,11 +24,13 @@ _CHUNK = 100
     """
     $ filewheel reschedule "$(filewheel enqueue --in 5m 'remind ann')" --in 1h
     $ filewheel inspect list --dead --ids | filewheel reschedule - --in 0
+    $ filewheel enqueue --in 5m --key oven hi && filewheel reschedule --key oven --in 1h
     """,
 )
 @due_options
-@click.argument("ids", nargs=-1, metavar="ID... | -")
-def command(out: Output, in_us: int | None, at: When | None, ids: tuple[str, ...]) -> None:
+@click.option("--key", metavar="KEY", help="The message that has this unique key.")
+@click.argument("ids", nargs=-1, metavar="[ID... | -]")
+def command(out: Output, in_us: int | None, at: When | None, key: str | None, ids: tuple[str, ...]) -> None:
     """Move messages to another time.
 
     Prints their old and new ids. `-` reads ids from stdin. A dead letter starts anew, its attempts at 0. Exit code 3
@@ -36,8 +38,14 @@ def command(out: Output, in_us: int | None, at: When | None, ids: tuple[str, ...
     """
     now_us = SYSTEM_CLOCK.now_us()
     due_us = require_due(in_us, at, now_us)
-    if not ids:
-        raise click.UsageError("which? Give ids, or `-` to read them from stdin")
+    if bool(ids) == (key is not None):
+        raise click.UsageError("which? Give ids, `-` to read them from stdin, or --key")
+    if key is not None:
+        with out.wheel() as wheel:
+            before = wheel.get(key=key)
+            new = wheel.reschedule(key=key, at=to_datetime(due_us))
+        _show(out, [(new if before is None else before.id, new)], due_us)
+        return
     wanted = read_ids(ids)
     unknown: list[MessageId] = []
     moved: list[tuple[MessageId, MessageId]] = []
@@ -56,11 +64,18 @@ def command(out: Output, in_us: int | None, at: When | None, ids: tuple[str, ...
             progress.add(len(some))
             moved += pairs
             if out.wants_json:
-                for old, new in pairs:
-                    out.record({"old": str(old), "new": str(new), "due": iso(due_us), "due_us": due_us})
-                out.flush()
+                _show(out, pairs, due_us)
     if moved and not out.wants_json:
-        out.table([Column("OLD"), Column("NEW")], [(str(old), str(new)) for old, new in moved])
+        _show(out, moved, due_us)
     if moved and (due_us < now_us or (at is not None and at.is_local)):
         out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}")
     tell_unknown(out, unknown, len(wanted))
+
+
+def _show(out: Output, moved: list[tuple[MessageId, MessageId]], due_us: int) -> None:
+    if not out.wants_json:
+        out.table([Column("OLD"), Column("NEW")], [(str(old), str(new)) for old, new in moved])
+        return
+    for old, new in moved:
+        out.record({"old": str(old), "new": str(new), "due": iso(due_us), "due_us": due_us})
+    out.flush()

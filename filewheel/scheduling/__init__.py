@@ -4,8 +4,8 @@ It stands on the wheel and the keeper and adds nothing to what is on disk but he
 A module imports from the library and only from modules to its left:
 
     zone expression cron recurrence
-    | pool_result pool_frame pool_worker pool_process pool_member pool
-    | events retry call options failure job handler schedule
+    | pool_result pool_frame pool_worker pool_process pool_member pool_collector pool
+    | events retry call options failure job handler outgoing schedule
     | lane overdue task loop threads inline remote
-    | verdict watch dispatcher engine scheduler
+    | verdict watch dispatcher engine scheduler aio
 """

@@ -36,6 +36,21 @@ def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     return packed
 
 
+def pack_json(arguments: object) -> bytes:
+    """Pack the arguments of a call as a shell gives them: a list is positional, an object keyword arguments.
+
+    Raises BadArgument when they are something else.
+    """
+    if not isinstance(arguments, (list, dict)):
+        shown = json.dumps(arguments)[:40]
+        raise BadArgument(f"args are a JSON list, or an object of keyword arguments, not {shown}", hint='["ann", 2]')
+    call = [arguments, {}] if isinstance(arguments, list) else [[], arguments]
+    try:
+        return json.dumps(call, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError as exc:  # NaN, which is no JSON, or half of a surrogate pair
+        raise BadArgument(f"args cannot be stored: {exc}") from None
+
+
 def unpack_call(payload: bytes, how: str | None) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a stored call; `how` is what its header says.
 

@@ -21,6 +21,7 @@ from filewheel.message import US_PER_S, Message
 from filewheel.scheduling import verdict
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler, Handlers
+from filewheel.scheduling.job import NO_PUTS
 from filewheel.scheduling.lane import Lane
 from filewheel.scheduling.loop import time_out
 from filewheel.scheduling.options import Policy
@@ -109,7 +110,7 @@ class Dispatcher:
 
         With `claim` it looks for what is due also when nothing hints at any.
         """
-        now_us = self._clock.now_us()
+        now_us = self._keeper.now_us()  # what follows from a time must be due by the clock that it is fired by
         self._hinted = self._hinted or claim
         worked = self._take_outcomes(now_us)
         self._watch_time(now_us)
@@ -119,22 +120,24 @@ class Dispatcher:
                 self._admit(message, now_us)
             worked = self._claim(now_us, must=claim) or worked
             self._start_waiting(now_us)
-        return self._settle(now_us) or worked
+        return self._settle() or worked
 
     def wait(self, limit_s: float = LOOK_S) -> None:
         """Sleep until there may be something to do, at most `limit_s`."""
-        now_us = self._clock.now_us()
+        now_us = self._keeper.now_us()
         timeout_s = min(limit_s, _TICK_S) if self.claimed else limit_s
-        for lane in self._lanes.values():
-            next_us = lane.next_us(now_us)
-            if next_us is not None:
-                timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
-        next_us = self._overdue.next_us()
+        next_us = self.next_us(now_us)
         if next_us is not None:
             timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
         if timeout_s > 0 and not self._outcomes:
             has_room = not self._more and self.claimed < self._limit
             self._hinted = self._keeper.wait(timeout_s, due=has_room) or self._hinted
+
+    def next_us(self, now_us: int) -> int | None:
+        """Return when the first of what was claimed and held back for a rate may begin; None when nothing is."""
+        times = [lane.next_us(now_us) for lane in self._lanes.values()]
+        times.append(self._overdue.next_us())
+        return min((us for us in times if us is not None), default=None)
 
     # -- what is due -------------------------------------------------------------------------------------------
 
@@ -195,7 +198,8 @@ class Dispatcher:
 
     def _is_unknown(self, message: Message, now_us: int) -> None:
         why = f"no handler is named {message.topic!r}"
-        if self._unknown == "bury":
+        # An occurrence waits in any case: buried, it would end its schedule, or leave a dead letter each time.
+        if self._unknown == "bury" and SCHEDULE not in message.headers:
             self._verdicts.append((message, verdict.buried(message, why, "unknown")))
         else:
             self._verdicts.append((message, verdict.deferred(message, now_us + UNKNOWN_DELAY_US, "unknown")))
@@ -282,7 +286,7 @@ class Dispatcher:
                 self._done.append(message)
                 continue
             failure = outcome.failures[at] if outcome.failures else None
-            puts = outcome.puts[at] if outcome.puts else ()
+            puts = outcome.puts[at] if outcome.puts else NO_PUTS
             # What comes due while an occurrence runs is not covered by it.
             successor = self._next_of(message, call.started_us)
             if failure is None:
@@ -303,10 +307,10 @@ class Dispatcher:
     def _next_of(self, message: Message, now_us: int) -> Message | None:
         return self._successor(message, now_us) if SCHEDULE in message.headers else None
 
-    def _settle(self, now_us: int) -> bool:
+    def _settle(self) -> bool:
         """Write what became of messages; on a full disk, try again later."""
         done, verdicts = self._done, self._verdicts
-        if not (done or verdicts) or now_us < self._retry_us:
+        if not (done or verdicts) or (self._retry_us and self._clock.steady_us() < self._retry_us):
             return False
         try:
             if done:
@@ -320,13 +324,14 @@ class Dispatcher:
                 self._settled(len(verdicts))
                 self._watch.settled(verdicts, moved_to)
         except WheelFull as exc:
-            self._wait_for_room(now_us, exc)
+            self._wait_for_room(exc)
             return False
+        self._retry_us = 0
         return True
 
-    def _wait_for_room(self, now_us: int, exc: WheelFull) -> None:
+    def _wait_for_room(self, exc: WheelFull) -> None:
         """Keep what could not be written, to be written later."""
-        self._retry_us = now_us + _FULL_RETRY_US
+        self._retry_us = self._clock.steady_us() + _FULL_RETRY_US
         written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
         self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
         self._settled(len(written))

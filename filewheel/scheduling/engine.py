@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from filewheel.clock import Clock
@@ -25,7 +26,7 @@ from filewheel.scheduling.handler import Handlers
 from filewheel.scheduling.inline import Inline
 from filewheel.scheduling.loop import Loop
 from filewheel.scheduling.remote import Processes
-from filewheel.scheduling.schedule import Occurrences
+from filewheel.scheduling.schedule import ASTRAY_US, Occurrences
 from filewheel.scheduling.task import Runner
 from filewheel.scheduling.threads import Threads
 from filewheel.scheduling.watch import Watch
@@ -67,7 +68,7 @@ class Engine:
         on_term: Callable[[], None],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`on_term` is called when this process has become the keeper, before it fires."""
+        """`on_term` is called when this process has become the keeper, and again when its clock went back."""
         self._path = path
         self._handlers = handlers
         self._occurrences = occurrences
@@ -81,10 +82,16 @@ class Engine:
         self._grace_s = 0.0
         self._hurry = threading.Event()
         self._keeper: Keeper | None = None
+        self._ahead_us = clock.now_us() - clock.steady_us()
         self._thread: threading.Thread | None = None
         self.is_keeper = threading.Event()
         """Set while this process fires."""
         self.dispatcher: Dispatcher | None = None
+        watch.metrics.gauge("in_flight", "Messages claimed and not settled.", self._in_flight)
+
+    def _in_flight(self) -> float | None:
+        dispatcher = self.dispatcher
+        return dispatcher.claimed if dispatcher is not None and self.is_keeper.is_set() else None
 
     # -- the thread --------------------------------------------------------------------------------------------
 
@@ -93,13 +100,17 @@ class Engine:
         self._thread = threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True)
         self._thread.start()
 
-    def stop(self, grace_s: float) -> None:
-        """Let running calls end for so long, write what became of them, and give the lock back."""
+    def ask_to_stop(self, grace_s: float) -> None:
+        """Begin to stop, and do not wait for it."""
         self._grace_s = grace_s
         self._stop.set()
         keeper = self._keeper
         if keeper is not None:
             keeper.wake()
+
+    def stop(self, grace_s: float) -> None:
+        """Let running calls end for so long, write what became of them, and give the lock back."""
+        self.ask_to_stop(grace_s)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -116,6 +127,9 @@ class Engine:
         pause_s = _PAUSE_S
         told = False
         while not self._stop.is_set():
+            if self._loop is not None and self._loop.is_closed():
+                log.critical("the event loop that calls were to run in was closed; nothing is fired any more")
+                return
             try:
                 keeper = self._open(wait=False)
             except Locked as exc:
@@ -126,6 +140,11 @@ class Engine:
                 continue
             except FilewheelError as exc:
                 log.critical("cannot fire: %s; trying again in %d s", exc, pause_s)
+                self._stop.wait(pause_s)
+                pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+                continue
+            except Exception:
+                log.exception("cannot fire; trying again in %d s", pause_s)
                 self._stop.wait(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
                 continue
@@ -146,6 +165,7 @@ class Engine:
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
         runners |= self._runners(dispatcher)
+        keeper.on_flush(self._watch.flushed)
         publisher = Publisher(self._watch.metrics, keeper.directory, clock=self._clock)
         ended_well = False
         try:
@@ -157,6 +177,7 @@ class Engine:
                 if not dispatcher.step():
                     dispatcher.wait()
                 publisher.tick()
+                self._look_at_clock()
             self._end_calls(dispatcher, runners)
             ended_well = True
         except FilewheelError as exc:
@@ -176,6 +197,13 @@ class Engine:
                 log.critical("%s", exc)
                 ended_well = False
         return ended_well
+
+    def _look_at_clock(self) -> None:
+        """Put recurring work right when the clock was put back: what comes next was computed from a wrong time."""
+        ahead_us = self._clock.now_us() - self._clock.steady_us()
+        if self._ahead_us - ahead_us > ASTRAY_US:
+            self._on_term()
+        self._ahead_us = ahead_us
 
     def _dispatcher(self, keeper: Keeper, runners: dict[str, Runner]) -> Dispatcher:
         limits = self._limits
@@ -205,6 +233,8 @@ class Engine:
         """Let the calls in hand end within the grace time, and write what became of them. Nothing else is begun."""
         for runner in runners.values():
             runner.quiet()
+        if running := sum(r.busy() for r in runners.values()):
+            log.info("stopping: %d calls have %g s to end", running, self._grace_s)
         end_us = self._clock.steady_us() + int(self._grace_s * US_PER_S)
         while any(r.busy() for r in runners.values()) and self._clock.steady_us() < end_us:
             dispatcher.step(fire=False)
@@ -221,18 +251,27 @@ class Engine:
 
         Raises Locked when another process is the keeper.
         """
+        with self.inline() as dispatcher:
+            while dispatcher.step(claim=True):
+                pass
+        return dispatcher.settled
+
+    @contextmanager
+    def inline(self) -> Iterator[Dispatcher]:
+        """Be the keeper inside of the block; what the dispatcher starts is called in this thread, at once.
+
+        Raises Locked when another process is the keeper.
+        """
         keeper = self._open(wait=False, background=False)
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
-        inline = Inline(dispatcher.finish, self._clock, self._path)
+        inline = Inline(dispatcher.finish, self._clock, self._path, loop=self._loop)
         runners |= {"thread": inline, "loop": inline, "process": inline}
         try:
             self._on_term()
-            while dispatcher.step(claim=True):
-                pass
+            yield dispatcher
         finally:
             # Ctrl-C in a handler too: the calls before it have ended.
             dispatcher.settle_all()
             inline.stop()
             keeper.close()
-        return dispatcher.settled

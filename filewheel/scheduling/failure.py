@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from filewheel.errors import FilewheelError
 from filewheel.headers import HISTORY
 from filewheel.limits import HEADERS_BYTES_MAX
 from filewheel.scheduling.pool_result import name_of
@@ -24,20 +23,16 @@ _ROOM_BYTES = 2048
 """Left free in the headers for the reason of a death."""
 
 
-class RetryLater(FilewheelError):
+class RetryLater(Exception):
     """Raised by a handler: try this job again after a delay, whatever its Retry says; it counts as an attempt."""
-
-    kind = "retry"
 
     def __init__(self, delay: float | timedelta, why: str = "retry later") -> None:
         super().__init__(why)
         self.delay_us = max(0, delay_us(delay))
 
 
-class GiveUp(FilewheelError):
+class GiveUp(Exception):
     """Raised by a handler: do not try this job again; it becomes a dead letter with this reason."""
-
-    kind = "give-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ class Failure:
     @classmethod
     def of(cls, exc: BaseException, trace: str = "") -> Failure:
         """Describe an exception."""
-        says = str(exc) if isinstance(exc, FilewheelError) and exc.kind in ("retry", "give-up") else _says(exc)
+        says = str(exc) if isinstance(exc, (RetryLater, GiveUp)) else _says(exc)
         return cls(
             storable(says),
             frozenset(name_of(t) for t in type(exc).__mro__ if issubclass(t, BaseException)),

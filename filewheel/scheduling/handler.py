@@ -22,6 +22,9 @@ from filewheel.scheduling.retry import Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Sent = TypeVar("Sent")
+Sent_co = TypeVar("Sent_co", covariant=True)
+"""What enqueueing gives: an id, or what an event loop awaits to have one."""
 
 Where = Literal["thread", "process", "loop"]
 OnConflict = Literal["reject", "keep", "replace"]
@@ -41,8 +44,16 @@ class Options:
     coalesce: str | bool | None = None
     sync: Sync | None = None
 
+    def over(self, default: Options) -> Options:
+        """Return these options, with a handler's own where nothing is said about being late."""
+        return replace(
+            self,
+            skip_late_s=default.skip_late_s if self.skip_late_s is None else self.skip_late_s,
+            coalesce=default.coalesce if self.coalesce is None else self.coalesce,
+        )
 
-class Sender(Protocol):
+
+class Sender(Protocol[Sent_co]):
     """Who enqueues a handler's calls: the scheduler."""
 
     def send(
@@ -54,7 +65,7 @@ class Sender(Protocol):
         *,
         delay: Delay | None = None,
         at: At | None = None,
-    ) -> MessageId:
+    ) -> Sent_co:
         """Enqueue a call by name."""  # fmt: skip
 
 
@@ -88,31 +99,31 @@ class Terms:
             raise BadArgument("a batch handler runs in a thread or in the event loop, not in a process")
 
 
-class Bound(Generic[P]):
-    """A handler with options for the calls that are enqueued through it."""
+class Enqueues(Generic[P, Sent]):
+    """What calls of one handler are enqueued through: its name, its sender, and options."""
 
-    def __init__(self, name: str, sender: Sender, options: Options, signature: inspect.Signature | None) -> None:
+    def __init__(self, name: str, sender: Sender[Sent], options: Options, signature: inspect.Signature | None) -> None:
         self._name = name
         self._sender = sender
         self._options = options
         self._signature = signature
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due now; return its id."""
-        self._check(args, kwargs)
+        self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options)
 
-    def after(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+    def after(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due after a delay: seconds or a timedelta."""
-        self._check(args, kwargs)
+        self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options, delay=delay)
 
-    def at(self, time: At, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
+    def at(self, time: At, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due at a time: an aware datetime, or seconds since the epoch."""
-        self._check(args, kwargs)
+        self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options, at=time)
 
-    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise BadArgument for arguments that the function does not take: now, and not when it is due."""
         if self._signature is not None:
             try:
@@ -121,15 +132,21 @@ class Bound(Generic[P]):
                 raise BadArgument(f"{self._name}{self._signature}: {exc}") from None
 
 
+class Bound(Enqueues[P, MessageId]):
+    """A handler with options for the calls that are enqueued through it."""
+
+
 class Handler(Bound[P], Generic[P, R]):
     """A decorated function: call it as before, or enqueue a call of it."""
 
-    def __init__(self, name: str, function: Callable[P, R], terms: Terms, sender: Sender, options: Options) -> None:
+    def __init__(
+        self, name: str, function: Callable[P, R], terms: Terms, sender: Sender[MessageId], options: Options
+    ) -> None:
+        functools.update_wrapper(self, function)  # first: what the function has as attributes must not win
         super().__init__(name, sender, options, None if terms.batch else _signature_of(function))
         self.name = name
         self.function = function
         self.terms = terms
-        functools.update_wrapper(self, function)
 
     @classmethod
     def plain(cls, name: str, function: Callable[P, R]) -> Handler[P, R]:
@@ -157,16 +174,15 @@ class Handler(Bound[P], Generic[P, R]):
         than that. `coalesce`: of those with this name that are overdue together, only the first is called.
         """
         given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
-        return Bound(self._name, self._sender, self.with_defaults(given), self._signature)
+        return Bound(self._name, self._sender, given.over(self._options), self._signature)
 
-    def with_defaults(self, given: Options) -> Options:
-        """Return options with this handler's defaults where nothing else is said."""
-        default = self._options
-        return replace(
-            given,
-            skip_late_s=default.skip_late_s if given.skip_late_s is None else given.skip_late_s,
-            coalesce=default.coalesce if given.coalesce is None else given.coalesce,
-        )
+    def options_by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Options) -> Options:
+        """Return the options of a call that is enqueued by this handler's name, as if it were through the handler.
+
+        Raises BadArgument for arguments that the function does not take.
+        """
+        self.check(args, kwargs)
+        return given.over(self._options)
 
     def __repr__(self) -> str:
         return f"<Handler {self.name}>"

@@ -1,11 +1,16 @@
 """The runner that calls handlers in the calling thread, one after another: for tests of programs, and for `drain`.
 
+Coroutine functions run in an event loop of its own, or as tasks of another that runs, for which the calling thread
+waits: it must not be that loop's thread.
+
 Invariant: when `start` returns, the call has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from filewheel.clock import Clock
 from filewheel.scheduling.loop import cancelled_itself, run_async
@@ -13,28 +18,36 @@ from filewheel.scheduling.task import Call, Finish, Outcome, run
 
 
 class Inline:
-    """Runs each call at once. Coroutine functions get an event loop of their own."""
+    """Runs each call at once. Without a `loop` coroutine functions get one of their own."""
 
-    def __init__(self, finish: Finish, clock: Clock, wheel: str) -> None:
+    def __init__(
+        self, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
         self._finish = finish
         self._clock = clock
         self._wheel = wheel
-        self._loop: asyncio.Runner | None = None
+        self._callers = loop
+        self._own: asyncio.Runner | None = None
 
     def start(self, call: Call) -> None:
         """Run a call and finish it."""
         call.begun_us = self._clock.steady_us()
-        if call.handler.terms.where == "loop":
-            if self._loop is None:
-                self._loop = asyncio.Runner()
+        if call.handler.terms.where != "loop":
+            outcome = run(call, self._clock, self._wheel)
+        else:
             try:
-                outcome = self._loop.run(run_async(call, self._clock, self._wheel))
+                outcome = self._await(run_async(call, self._clock, self._wheel))
             except asyncio.CancelledError:  # Ctrl-C comes as KeyboardInterrupt
                 outcome = Outcome.failed(call, cancelled_itself())
-        else:
-            outcome = run(call, self._clock, self._wheel)
         outcome.ended_us = self._clock.steady_us()
         self._finish(outcome)
+
+    def _await(self, running: Coroutine[Any, Any, Outcome]) -> Outcome:
+        if self._callers is not None:
+            return asyncio.run_coroutine_threadsafe(running, self._callers).result()
+        if self._own is None:
+            self._own = asyncio.Runner()
+        return self._own.run(running)
 
     def quiet(self) -> None:
         """Do nothing: nothing is queued here."""
@@ -47,7 +60,7 @@ class Inline:
         """Do nothing: a call has ended before anyone could give it up."""
 
     def stop(self) -> None:
-        """Close the event loop."""
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
+        """Close the event loop of its own."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -52,18 +53,33 @@ MINT = Mint()
 os.register_at_fork(after_in_child=MINT.renew)
 
 
+@dataclass(slots=True)
+class Puts:
+    """What a job enqueues with its acknowledgement."""
+
+    messages: list[Message] = field(default_factory=list)
+    replaces: list[MessageId] = field(default_factory=list)
+    """Those of them that take their key from whoever holds it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
+
+
+NO_PUTS = Puts()
+
+
 class Transaction:
     """The messages that a job enqueues together with its own acknowledgement."""
 
     def __init__(self, wheel: str) -> None:
         self.wheel = wheel
         """The path of the wheel that the job came from; what goes to another wheel is enqueued at once."""
-        self.messages: list[Message] = []
+        self.puts = Puts()
         self.is_open = True
         self._bytes = 0
 
-    def add(self, message: Message) -> None:
-        """Collect a message."""
+    def add(self, message: Message, *, replaces: bool = False) -> MessageId:
+        """Collect a message; return its id. With `replaces` it takes its key from whoever holds it then."""
         if not self.is_open:
             raise Closed("this transaction has ended", hint="enqueue inside of its `with` block")
         self._bytes += len(message.payload)
@@ -72,13 +88,16 @@ class Transaction:
                 f"the payloads of this transaction have more than {BYTES_MAX >> 20} MiB; it is written as one frame",
                 hint="enqueue smaller payloads, or some of them outside of the block",
             )
-        self.messages.append(message)
+        self.puts.messages.append(message)
+        if replaces:
+            self.puts.replaces.append(message.id)
+        return message.id
 
 
 class Job:
     """One call of a handler."""
 
-    __slots__ = ("_messages", "args", "failed", "handler", "kwargs", "message", "started_us", "wheel")
+    __slots__ = ("args", "failed", "handler", "kwargs", "message", "puts", "started_us", "wheel")
 
     def __init__(
         self, message: Message, handler: str, args: list[Any], kwargs: dict[str, Any], started_us: int, wheel: str
@@ -90,7 +109,8 @@ class Job:
         self.started_us = started_us
         self.wheel = wheel
         self.failed: str | None = None
-        self._messages: list[Message] = []
+        self.puts = NO_PUTS
+        """What transactions have collected: written when this job is acknowledged."""
 
     @property
     def id(self) -> MessageId:
@@ -125,7 +145,7 @@ class Job:
     @property
     def enqueued(self) -> tuple[Message, ...]:
         """What transactions have collected: written when this job is acknowledged."""
-        return tuple(self._messages)
+        return tuple(self.puts.messages)
 
     def fail(self, error: str) -> None:
         """Say that this job failed though the handler goes on: for handlers that take several jobs at once."""
@@ -143,7 +163,8 @@ class Job:
         token = _collecting.set(transaction)
         try:
             yield transaction
-            self._messages += transaction.messages
+            before, new = self.puts, transaction.puts
+            self.puts = Puts(before.messages + new.messages, before.replaces + new.replaces)
         finally:
             transaction.is_open = False
             _collecting.reset(token)

@@ -110,7 +110,11 @@ class Loop:
         """In the loop: begin what has come."""
         self._is_told = False
         while self._coming:
-            task = asyncio.ensure_future(self._run(self._coming.popleft()))
+            try:
+                call = self._coming.popleft()
+            except IndexError:  # `quiet`, in another thread, has just cleared it
+                break
+            task = asyncio.ensure_future(self._run(call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -157,6 +161,7 @@ class Loop:
             self._loop = None
 
     async def _end(self) -> None:
+        self._stopping = True
         self._coming.clear()
         tasks = set(self._tasks)
         for task in tasks:

@@ -66,7 +66,8 @@ class Overdue:
         """Tell whether a call that began after this message was due does for it; if not, its own call begins now."""
         key = message.topic, name
         begun_us = self._begun.get(key)
-        if begun_us is not None and message.due_us <= begun_us and not message.attempt:
+        # A beginning that lies ahead of now is from before the clock was put back, and covers nothing.
+        if begun_us is not None and message.due_us <= begun_us <= now_us and not message.attempt:
             return True
         self._begun[key] = now_us
         self._begun.move_to_end(key)

@@ -41,7 +41,7 @@ def serve(requests: Connection, answers: Connection, parent_pid: int, init: str 
     """Answer calls until there are no more. The whole life of a process of the pool."""
     _settle_signals()
     _end_with_parent(parent_pid)
-    # A handler may be a script that starts others; they need not be children of the keeper only.
+    # A daemon in multiprocessing's sense may not start processes; a handler may want to.
     multiprocessing.current_process().daemon = False
     for end in (requests, answers):
         os.set_inheritable(end.fileno(), False)

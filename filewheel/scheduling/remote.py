@@ -14,10 +14,11 @@ import msgpack
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
-from filewheel.message import Message
+from filewheel.message import MessageId
 from filewheel.record import pack_message, unpack_put
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler
+from filewheel.scheduling.job import NO_PUTS, Puts
 from filewheel.scheduling.loop import time_out
 from filewheel.scheduling.pool import Pool
 from filewheel.scheduling.pool_result import Result
@@ -58,8 +59,10 @@ def serve(request: bytes) -> bytes:
     handler = found if isinstance(found, Handler) else Handler.plain(name, found)
     outcome = run(Call(handler, [unpack_put(put)], started_us), SYSTEM_CLOCK, wheel)
     failure = outcome.failures[0] if outcome.failures else None
-    puts = outcome.puts[0] if outcome.puts else ()
-    packed: bytes = msgpack.packb([None if failure is None else failure.to_plain(), [pack_message(m) for m in puts]])
+    puts = outcome.puts[0] if outcome.puts else NO_PUTS
+    packed: bytes = msgpack.packb(
+        [None if failure is None else failure.to_plain(), [pack_message(m) for m in puts.messages], puts.replaces]
+    )
     return packed
 
 
@@ -106,9 +109,9 @@ class Processes:
 def outcome_of_result(call: Call, result: Result) -> Outcome:
     """Return what came of a call from what the pool tells."""
     if result.outcome == "returned":
-        failure, puts = msgpack.unpackb(result.value)
-        messages: list[Message] = [unpack_put(put) for put in puts]
-        return Outcome(call, [None if failure is None else Failure.of_plain(failure)], [messages])
+        failure, packed, replaces = msgpack.unpackb(result.value)
+        puts = Puts([unpack_put(put) for put in packed], [MessageId(i) for i in replaces])
+        return Outcome(call, [None if failure is None else Failure.of_plain(failure)], [puts])
     if result.outcome == "timed_out":
         return Outcome.failed(call, time_out(call.handler.terms.timeout_s))
     if result.outcome == "raised":

@@ -11,23 +11,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from filewheel import headers as names
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
-from filewheel.limits import check_message
-from filewheel.message import Message, MessageId
+from filewheel.exposition import render
+from filewheel.gauges import disk_gauges, overdue_of
+from filewheel.message import MessageId
 from filewheel.metrics import Metrics
-from filewheel.scheduling.call import MSGPACK, pack_call
 from filewheel.scheduling.cron import Cron
 from filewheel.scheduling.engine import Engine, Limits
 from filewheel.scheduling.events import Callback, Events
@@ -44,14 +45,15 @@ from filewheel.scheduling.handler import (
     Where,
     where_of,
 )
-from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
-from filewheel.scheduling.options import headers_of
+from filewheel.scheduling.job import present_job
+from filewheel.scheduling.outgoing import outgoing, transaction_of
+from filewheel.scheduling.pool_worker import preparing
 from filewheel.scheduling.recurrence import Every, Missed, Recurrence, read_recurrence
 from filewheel.scheduling.remote import check_reachable
 from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, key_of
 from filewheel.scheduling.watch import Watch
-from filewheel.timespec import delay_us, due_from
+from filewheel.timespec import delay_us
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
@@ -59,6 +61,7 @@ log = logging.getLogger("filewheel.scheduling")
 F = TypeVar("F", bound=Callable[..., Any])
 When = str | float | timedelta | Cron | Every
 STOP_S = 30.0
+_ENDED = 0
 
 
 class Scheduler:
@@ -69,7 +72,8 @@ class Scheduler:
     `threads` call plain functions, `processes` those with where="process"; coroutine functions run in an event loop.
     `in_flight` bounds what is claimed at once. `catch_up_per_s` bounds how fast a backlog is called after a long stop.
     `unknown` says what becomes of a message that no handler is named for: "wait" (looked at again every five minutes)
-    or "bury" (to the dead letters). `on_jump` is the Keeper's.
+    or "bury" (to the dead letters). `sync` is that of what is enqueued here, and of a wheel that is made.
+    `on_jump` is the Keeper's.
     """
 
     def __init__(
@@ -89,8 +93,7 @@ class Scheduler:
     ) -> None:
         processes = os.cpu_count() or 1 if processes is None else processes
         for name, count in (("threads", threads), ("processes", processes), ("in_flight", in_flight)):
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise BadArgument(f"{name} is a count from 1, not {count!r}")
+            _check_count(name, count)
         if catch_up_per_s is not None and not 0 < catch_up_per_s < float("inf"):
             raise BadArgument(f"catch_up_per_s is a number above 0, not {catch_up_per_s!r}")
         if unknown not in ("wait", "bury"):
@@ -121,6 +124,21 @@ class Scheduler:
         return self._path
 
     @property
+    def handlers(self) -> list[Handler[..., Any]]:
+        """The handlers that are registered."""
+        return list(self._handlers)
+
+    @property
+    def threads(self) -> int:
+        """How many threads call plain functions. Another number holds from the next start."""
+        return self._limits.threads
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        """Choose another number. Raises BadArgument for what is no count from 1."""
+        self._limits = replace(self._limits, threads=_check_count("threads", count))
+
+    @property
     def wheel(self) -> Wheel:
         """The wheel that this process enqueues into; opened, and made, when it is first asked for."""
         with self._lock:
@@ -129,6 +147,7 @@ class Scheduler:
                 sync, clock, disk = self._sync, self._clock, self._disk
                 Wheel.create(self._path, sync=sync or "always", exist_ok=True, clock=clock, disk=disk).close()
                 self._wheel = Wheel(self._path, sync=sync, clock=clock, disk=disk)
+                self._wheel.on_flush = self._watch.flushed
                 self._wheel_pid = os.getpid()
             return self._wheel
 
@@ -157,6 +176,11 @@ class Scheduler:
         """
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            if isinstance(function, Handler):
+                raise BadArgument(
+                    f"this function is the handler {function.name!r} already",
+                    hint="write @scheduler.every above @scheduler.on, and one name for each function",
+                )
             terms = Terms(where_of(function, where), retry or Retry(), timeout_s, concurrency, rate_per_s, batch)
             options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
             own = getattr(function, "__name__", "")
@@ -192,6 +216,7 @@ class Scheduler:
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             handler = function if isinstance(function, Handler) else self.on()(function)
+            handler.check(args, kwargs or {})
             schedule = Schedule(
                 name or handler.name, handler.name, recurrence, args, kwargs or {}, missed, delay_us(grace_s)
             )
@@ -223,14 +248,13 @@ class Scheduler:
     ) -> MessageId:
         """Enqueue a call of a handler by its name, which need not be defined here; return its id.
 
-        It is due after `delay`, `at` a time, or now. The other options are those of `Handler.options`; a handler's
-        defaults hold where it is defined here.
+        It is due after `delay`, `at` a time, or now. The other options are those of `Handler.options`.
         """
-        handler = name if isinstance(name, Handler) else self._handlers.get(name)
-        options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
-        if handler is not None:
-            options = handler.with_defaults(options)
         name = name.name if isinstance(name, Handler) else name
+        options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        handler = self._handlers.get(name)
+        if handler is not None:
+            options = handler.options_by_name(args, kwargs or {}, options)
         return self.send(name, args, kwargs or {}, options, delay=delay, at=at)
 
     def send(
@@ -238,41 +262,18 @@ class Scheduler:
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, into the transaction that is open around the caller if one is."""
-        headers = headers_of(
-            headers=options.headers, deadline=options.deadline,
-            skip_late_s=options.skip_late_s, coalesce=options.coalesce,
-        )  # fmt: skip
-        headers[names.ARGS] = MSGPACK
-        job = present_job()
-        if job is not None and names.TRACEPARENT in job.headers:
-            headers.setdefault(names.TRACEPARENT, job.headers[names.TRACEPARENT])
-        payload = pack_call(args, kwargs)
-        transaction = present_transaction()
-        if transaction is not None and transaction.wheel == self._path:
-            return self._collect(transaction, name, payload, headers, options, delay, at)
-        if options.key is None:
-            id_ = self.wheel.enqueue(payload, delay=delay, at=at, topic=name, headers=headers, sync=options.sync)
-        else:
-            id_ = self.wheel.enqueue(
-                payload, delay=delay, at=at, topic=name, headers=headers, sync=options.sync,
-                key=options.key, on_conflict=options.on_conflict,
-            )  # fmt: skip
+        call = outgoing(name, args, kwargs, options)
+        transaction = transaction_of(self._path)
+        if transaction is not None:
+            wheel, now_us = self.wheel, self._clock.now_us()
+            held = wheel.get(key=call.rejects) if call.rejects is not None else None
+            message = call.message(now_us, held, wheel.payload_bytes_max, delay=delay, at=at)
+            return transaction.add(message, replaces=call.replaces)  # told of when it is written
+        id_ = self.wheel.enqueue(
+            call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
+        )
         self._watch.enqueued(name, id_)
         return id_
-
-    def _collect(
-        self, transaction: Transaction, name: str, payload: bytes, headers: dict[str, str], options: Options,
-        delay: Delay | None, at: At | None,
-    ) -> MessageId:  # fmt: skip
-        """Put a call into a transaction."""
-        if options.key is not None:
-            raise BadArgument("a call in a transaction cannot have a key", hint="enqueue it outside of the block")
-        now_us = self._clock.now_us()
-        due_us = due_from(now_us, delay=delay, at=at)
-        message = Message(MINT.id_at(due_us), payload, name, headers, 0, now_us)
-        check_message(message, self.wheel.payload_bytes_max)
-        transaction.add(message)
-        return message.id
 
     def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> bool:
         """Cancel a call by its id or its key; tell whether it was pending."""
@@ -302,6 +303,9 @@ class Scheduler:
         It goes on until `unschedule`, whatever program fires.
         """
         target = handler.name if isinstance(handler, Handler) else handler
+        known = self._handlers.get(target)
+        if known is not None:
+            known.check(args, kwargs or {})
         recurrence = _recurrence(when, tz)
         return self._plant(
             Schedule(name, target, recurrence, args, kwargs or {}, missed, delay_us(grace_s), is_declared=False)
@@ -315,9 +319,9 @@ class Scheduler:
         """See to it that a schedule's living occurrence is one of this definition."""
         wheel = self.wheel
         living = wheel.get(key=schedule.key)
-        if living is not None and schedule.is_that_of(living):
-            return living.id
         now_us = self._clock.now_us()
+        if living is not None and schedule.is_that_of(living) and not schedule.is_astray(living, now_us):
+            return living.id
         due_us = schedule.recurrence.after(now_us)
         at = due_us / 1_000_000
         return wheel.enqueue(
@@ -342,11 +346,23 @@ class Scheduler:
         """Begin to fire in the background, or to stand by while another process does."""
         if self._engine is not None and self._engine.is_alive:
             raise BadArgument("this scheduler has been started already")
+        if preparing():
+            raise BadArgument(
+                "a process of the pool imports this script, and the script starts the scheduler",
+                hint='put that under `if __name__ == "__main__":`',
+            )
         self._engine = self._new_engine()
         self._engine.start()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Stop firing: running calls may end until the time is up; what has not ended is offered again."""
+        """Stop firing: running calls may end until the time is up; what has not ended is offered again.
+
+        Called by a handler of this scheduler it returns at once, because that handler is one of the calls that may end.
+        """
+        job = present_job()
+        if self._engine is not None and job is not None and job.wheel == self._path:
+            self._engine.ask_to_stop(timeout_s)
+            return
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.stop(timeout_s)
@@ -369,22 +385,25 @@ class Scheduler:
 
         From another thread than the main one, no signals are handled: it runs until `stop` is called.
         """
-        self.start()
-        engine = self._engine
-        assert engine is not None
         with _signals() as asked:
-            while engine.is_alive and not asked.wait(0.5):
+            self.start()
+            engine = self._engine
+            assert engine is not None
+            while engine.is_alive and not _comes(asked, 0.5):
                 pass
             if self._engine is engine:
-                asked.clear()
-                ending = threading.Thread(target=self.stop, args=(stop_s,), name="filewheel-stop")
+                ending = threading.Thread(target=self._end, args=(stop_s, asked), name="filewheel-stop")
                 ending.start()
-                while ending.is_alive() and not asked.is_set():
-                    ending.join(0.1)
-                if asked.is_set():
+                if asked.get() != _ENDED:
                     log.warning("asked twice to stop: running calls are left to be offered again")
                     engine.hurry()
-                    ending.join()
+                ending.join()
+
+    def _end(self, stop_s: float, asked: queue.SimpleQueue[int]) -> None:
+        try:
+            self.stop(stop_s)
+        finally:
+            asked.put(_ENDED)
 
     def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
         """Wait until this process is the one that fires; tell whether it is."""
@@ -398,13 +417,29 @@ class Scheduler:
 
         Raises Locked when another process fires.
         """
+        return self._inline_engine().drain()
+
+    def _inline_engine(self) -> Engine:
+        """Return an engine for calls in the calling thread."""
         if self._engine is not None:
             raise BadArgument("this scheduler fires in the background", hint="drain() is for one that was not started")
-        return self._new_engine().drain()
+        return self._new_engine()
+
+    def prometheus(self) -> str:
+        """Return the metrics of this process and the gauges of the wheel as Prometheus text. Cost: counts the wheel."""
+        wheel, now_us = self.wheel, self._clock.now_us()
+        stats = wheel.stats()
+        return render(self.metrics.families() + disk_gauges(stats, overdue_of(wheel, stats, now_us), now_us))
 
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that ends that."""
         return self._events.subscribe(callback, kinds)
+
+
+def _check_count(name: str, count: int) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise BadArgument(f"{name} is a count from 1, not {count!r}")
+    return count
 
 
 def _recurrence(when: When, tz: str) -> Recurrence:
@@ -416,15 +451,17 @@ def _recurrence(when: When, tz: str) -> Recurrence:
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event, in the main thread; in another one nothing is changed."""
-    asked = threading.Event()
+def _signals() -> Iterator[queue.SimpleQueue[int]]:
+    """Queue the numbers of SIGINT and SIGTERM, in the main thread; in another one nothing is changed."""
+    # Unlike an Event, it may be put into while the main thread is in the middle of using it, also by a second signal
+    # that interrupts the handler of the first.
+    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        asked.set()
+        asked.put(number)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -432,3 +469,12 @@ def _signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _comes(asked: queue.SimpleQueue[int], within_s: float) -> bool:
+    """Wait for a signal; tell whether one came."""
+    try:
+        asked.get(timeout=within_s)
+    except queue.Empty:
+        return False
+    return True

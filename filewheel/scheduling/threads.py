@@ -47,9 +47,12 @@ class Threads:
     def _work(self) -> None:
         while True:
             call = self._calls.get()
-            if call is None or self._stopping:
+            if call is None:
                 return
             self._running[call] = threading.current_thread()
+            if self._stopping:  # looked at last: whoever asks what runs waits for this call, or it is not begun
+                del self._running[call]
+                return
             call.begun_us = self._clock.steady_us()
             try:
                 outcome = run(call, self._clock, self._wheel)

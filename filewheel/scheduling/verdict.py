@@ -7,12 +7,13 @@ Invariant: every outcome of a message leads to exactly one settlement, and nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from filewheel.headers import DUE, KEY, SCHEDULE, SKIP_LATE
 from filewheel.message import DUE_END_US, Message
 from filewheel.scheduling.failure import Attempt, Failure, with_history
+from filewheel.scheduling.job import Puts
 from filewheel.scheduling.retry import Retry
 from filewheel.settlement import Settlement
 
@@ -29,9 +30,12 @@ class Verdict:
     delay_us: int = 0
 
 
-def succeeded(message: Message, puts: Sequence[Message], successor: Message | None) -> Verdict:
+def succeeded(message: Message, puts: Puts, successor: Message | None) -> Verdict:
     """Return the verdict on a call that returned."""
-    return Verdict("acknowledged", Settlement(message.id, "acked", puts=puts, successor=successor))
+    return Verdict(
+        "acknowledged",
+        Settlement(message.id, "acked", puts=puts.messages, replaces=frozenset(puts.replaces), successor=successor),
+    )
 
 
 def failed(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.crash.campaign import Campaign, Tally
-from tests.model import directed, exhaustive, races
+from tests.model import directed, exhaustive, keyed, races
 from tests.model.history import Result, run_history
 
 
@@ -58,6 +58,12 @@ def play_script(number: int, tally: Tally, rig: Any) -> None:
     counted(tally, "scripts", lambda: directed.play(names[which], seed=turn + 1))
 
 
+def play_keys(number: int, tally: Tally, rig: Any) -> None:
+    """Play one small workload with unique keys, and a race for them."""
+    counted(tally, "workloads", lambda: keyed.play_word(number * 7919 % keyed.COUNT))
+    counted(tally, "races", lambda: races.run_race("keys", number))
+
+
 CAMPAIGNS = [
     Campaign(
         name="word",
@@ -85,17 +91,24 @@ CAMPAIGNS = [
         targets={},
     ),
     Campaign(
+        name="keys",
+        title="modelled power cuts: unique keys",
+        play=play_keys,
+        share=0.04,
+        targets={},
+    ),
+    Campaign(
         name="race",
         title="modelled power cuts: races",
         play=play_race,
-        share=0.17,
+        share=0.15,
         targets={},
     ),
     Campaign(
         name="model",
         title="modelled power cuts: random histories, I/O errors, full disks, kills",
         play=play_history,
-        share=0.17,
+        share=0.15,
         targets={"crash states": 4_000_000},
     ),
 ]

@@ -75,6 +75,8 @@ class Consumer:
             delay = self.rng.choice([0, 0, 1, 3, 70])
             told.dues.add(self.world.clock.wall_us + delay * US_PER_S)
             new = keeper.nack(id_, delay=delay)
+            if id_ in keeper._settler.later:
+                return  # it waits for a producer that is busy with its key, and is what it was
         else:
             new = keeper.bury(id_)
         told.acked.add(id_)

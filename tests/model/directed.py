@@ -189,3 +189,6 @@ def journal_of(s: Stage, who: str) -> str:
     journal = s.wheel(who)._journal
     assert journal is not None
     return f"^journal/{journal.writer}"
+
+
+from tests.model import keyed as keyed  # noqa: E402 - its scripts are added to the list above

@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from filewheel import layout
 from filewheel.directory import open_directory
 from filewheel.errors import FilewheelError
+from filewheel.headers import KEY
 from filewheel.keeper import Keeper
+from filewheel.keys import Keys
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S
-from filewheel.record import unpack_put
+from filewheel.record import ID, unpack_put
+from filewheel.snapshot import DEAD_FLOOR
 from filewheel.verify import verify
 from filewheel.window import Budget
 from tests.model.consumer import Consumer
@@ -96,12 +99,28 @@ class Checker:
         keeper, disk = recover(machine, clock, self.rng)
         pending = pending_of(keeper)
         oracle.check_pending(pending, context)
+        if oracle.keys:
+            self.check_keys(machine, keeper, oracle, context)
         self.check_clean(machine, oracle, clock, context)
         if self.rng.random() < deep:
             self.check_again(machine, disk, clock, pending, oracle, context)
         if self.rng.random() < deep / 3 or deep == 1.0:
             self.run_to_the_end(machine, disk, clock, oracle, context)
         disk.kill()
+
+    def check_keys(self, machine: Machine, keeper: Keeper, oracle: Oracle, context: str) -> None:
+        """Of the messages with one key at most one lives, and the index names it, or nobody."""
+        living: dict[str, list[bytes]] = {key: [] for key in oracle.keys}
+        for put in keeper._ledger.window(ID_MIN, DEAD_FLOOR, EVERYTHING).puts:
+            key = unpack_put(put).headers.get(KEY)
+            if key is not None:
+                living.setdefault(key, []).append(put[ID])
+        index = Keys(open_directory("model.wheel", write=False, disk=lambda path: ProcessDisk(machine)))
+        for key, ids in living.items():
+            if len(ids) > 1:
+                oracle.violations.append(f"{len(ids)} messages live with the key {key!r}: {context}")
+            elif [index.find(key).id] != (ids or [None]):
+                oracle.violations.append(f"the index says {index.find(key).id} has {key!r}, not {ids}: {context}")
 
     def crash_in_recovery(self, machine: Machine, clock: ModelClock) -> Machine:
         """Recover, deal, and lose power somewhere on the way."""

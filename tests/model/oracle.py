@@ -42,6 +42,8 @@ class Oracle:
         self.violations: list[str] = []
         self.is_lossy = False
         """Bits flipped on their way from the disk: frames may be lost, and drops with them, but nothing is invented."""
+        self.keys: set[str] = set()
+        """Every unique key that was ever asked for."""
         self.serial = 0
         self.told = 0
         """How often anyone was told anything: two moments with the same count know the same."""

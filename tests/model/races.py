@@ -6,11 +6,14 @@ meets what; its number draws the order in which the actors are exchanged, at eve
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
+from typing import Any
 
 from filewheel.deal import Deal
-from filewheel.errors import NotFound
+from filewheel.errors import KeyHeld, NotFound
+from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, MessageId
 from tests.model.consumer import Consumer
 from tests.model.crashes import crash_at_random
@@ -32,6 +35,8 @@ class Race:
         self.world = world
         self.oracle = world.oracle
         self.actors: Actors = []
+        self.dues: set[int] = set()
+        """Every due that a message with a key was ever asked to have."""
 
     def process(self, name: str, body: Callable[[ProcessDisk], None]) -> ProcessDisk:
         """Add a process with one thread."""
@@ -112,6 +117,8 @@ class Race:
                         consumer.finish_one(keeper, consumer.claimed.pop(0))
                     elif act == "retry" and consumer.claimed:
                         self.retry(consumer, keeper)
+                    elif act == "compact":
+                        self.compact(keeper)
                     elif act == "deal":
                         Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
                     elif act == "look":
@@ -123,12 +130,65 @@ class Race:
 
         return body
 
-    def retry(self, consumer: Consumer, keeper: object) -> None:
+    def compact(self, keeper: Keeper) -> None:
+        """Compact what there is of the index of keys."""
+        for bucket in {keeper._keys.hash_of(key)[0] for key in self.oracle.keys}:
+            keeper._keys._left.pop(bucket, None)
+            keeper._keys.tidy(self.world.clock.wall_us, [bucket])
+
+    def keying(self, count: int, *, replacing: bool) -> Callable[[ProcessDisk], None]:
+        """Return the body of a producer that does one thing after the other with two keys."""
+        world, oracle, rng = self.world, self.oracle, self.world.rng
+
+        def body(disk: ProcessDisk) -> None:
+            producer = Producer(world, disk)
+            producer.wheel = wheel = world.open_wheel(disk)
+            for _ in range(count):
+                how, key = rng.random(), rng.choice(["one", "two"])
+                oracle.keys.add(key)
+                due_us = world.clock.wall_us + rng.choice([0, 0, 1, 70]) * US_PER_S
+                replaces = replacing and how < 0.5
+                if how < 0.7:
+                    told = oracle.new(due_us)
+                    told.dues = self.dues  # whoever moves by key moves what has it then
+                    told.dues.add(due_us)
+                    # With someone who replaces, nobody knows whose message will be there in the end.
+                    told.may_be_gone = replacing
+                    sync, before = rng.choice(["always", "never"]), list(producer.unflushed)
+                    policy: Any = "replace" if replaces else "reject"
+                    try:
+                        id_ = wheel.enqueue(told.payload, at=exact(due_us), sync=sync, key=key, on_conflict=policy)
+                    except KeyHeld:
+                        del oracle.messages[told.payload]
+                    else:
+                        producer.enqueued(told, id_, sync, before)
+                elif how < 0.9 or not replacing:
+                    self.dues.add(due_us)
+                    with contextlib.suppress(NotFound):
+                        wheel.reschedule(key=key, at=exact(due_us))
+                else:
+                    wheel.cancel(key=key)
+            if rng.random() < 0.5:
+                producer.close()
+            else:
+                disk.kill()
+
+        return body
+
+    def killing(self, disk: ProcessDisk, victims: list[ProcessDisk]) -> None:
+        """Kill one of some processes, after a while."""
+        for _ in range(self.world.rng.randrange(1, 60)):
+            disk.wait_hint(None, 0)
+        self.world.rng.choice(victims).kill()
+
+    def retry(self, consumer: Consumer, keeper: Keeper) -> None:
         """Put a claimed message back at once."""
         id_ = consumer.claimed.pop(0)
         told = self.oracle.of(id_)
         told.dues.add(self.world.clock.wall_us)
-        new = keeper.nack(id_)  # type: ignore[attr-defined]
+        new = keeper.nack(id_)
+        if id_ in keeper._settler.later:
+            return  # it waits for a producer that is busy with its key, and is what it was
         told.acked.add(id_)
         if new is not None:
             self.oracle.unflushed.append(id_)
@@ -219,10 +279,24 @@ def takeover(race: Race) -> None:
         race.process(name, race.keeping("claim", "finish", "deal", "wait", times=2))
 
 
+def keys(race: Race) -> None:
+    """Producers enqueue, replace, move and cancel by key, while keepers retry and compact, and processes are killed."""
+    replacing = race.world.rng.random() < 0.7
+    for name in ("producer 1", "producer 2", "producer 3"):
+        race.process(name, race.keying(6, replacing=replacing))
+    for name in ("keeper 1", "keeper 2"):
+        race.process(name, race.keeping("claim", "finish", "retry", "compact", "wait", "claim", "deal", times=3))
+    if race.world.rng.random() < 0.5:
+        reaper = ProcessDisk(race.world.machine)
+        victims = [disk for _, disk, _ in race.actors]
+        race.thread("reaper", reaper, lambda: race.killing(reaper, victims))
+
+
 RACES: dict[str, Callable[[Race], None]] = {
     f.__name__: f for f in (begin, threads, rotation, cancel, move, retry, arrival, reader, takeover)
 }
 NAMES = list(RACES)
+RACES["keys"] = keys  # not among the names: the order in which mutants are searched for stays what it was
 
 
 def run_race(name: str, number: int, *, crash_rate: float = 0.2) -> Result:

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.model import keyed
 from tests.model.exhaustive import NAMES, OPERATIONS, NothingToDo, Scene, begin
 from tests.model.history import run_history
+from tests.model.races import run_race
 from tests.model.stage import Stage
 from tests.model.sweep import Sweep
 
@@ -25,6 +27,24 @@ def quiet() -> Iterator[None]:
 @pytest.mark.parametrize("seed", [1, 8, 32, 98, 100, 1795241302, 1795241437])
 def test_a_history_that_once_went_wrong_goes_right(seed: int) -> None:
     assert not run_history(seed).violations
+
+
+@pytest.mark.parametrize("seed", [7, 26, 31, 58])
+def test_a_race_for_a_key_that_once_went_wrong_goes_right(seed: int) -> None:
+    assert not run_race("keys", seed).violations
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(keyed.BEGINNINGS), st.lists(st.sampled_from(list(keyed.OPERATIONS)), min_size=3, max_size=8))
+def test_whatever_is_done_with_a_key_a_power_cut_anywhere_leaves_at_most_one_that_lives(
+    beginning: str, word: list[str]
+) -> None:
+    def script(stage: Stage) -> None:
+        keyed.begin(stage, beginning)
+        for name in word:
+            keyed.OPERATIONS[name](stage)
+
+    assert not Sweep(limit=12).play(script, name=", ".join(word)).violations
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

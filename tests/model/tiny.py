@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import filewheel.appender
+import filewheel.bell
 import filewheel.deal
 import filewheel.finder
 import filewheel.housekeeper
 import filewheel.index
+import filewheel.keys
 import filewheel.ledger
 import filewheel.slot
 import filewheel.tidy
@@ -47,7 +49,16 @@ def tiny(
     patch(filewheel.index, "RUN_RECORDS", 3)
     patch(filewheel.finder, "IDS_MAX", 12)
     patch(filewheel.finder, "_FEW", 1)
-    for module in (filewheel.appender, filewheel.finder, filewheel.ledger, filewheel.wheel):
+    patch(filewheel.keys, "LISTED_MAX", 4)
+    patch(filewheel.keys, "LISTED_EACH_MAX", 3)
+    for module in (
+        filewheel.appender,
+        filewheel.bell,
+        filewheel.finder,
+        filewheel.ledger,
+        filewheel.tidy,
+        filewheel.wheel,
+    ):
         patch(module, "threading", ModelThreading)
     try:
         yield

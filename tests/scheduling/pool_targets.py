@@ -40,6 +40,10 @@ def pid(request: bytes) -> bytes:
     return str(os.getpid()).encode()
 
 
+def echo_and_pid(request: bytes) -> bytes:
+    return b"%b %d" % (request, os.getpid())
+
+
 def fail(request: bytes) -> bytes:
     raise Trouble(request.decode())
 

@@ -63,6 +63,9 @@ def fires(text: str, tz: str, start: str, count: int, fold: int = 0) -> list[str
         ("0 0 L * *", ["2026-01-31 00:00", "2026-02-28 00:00", "2026-03-31 00:00"]),
         ("0 0 1,L 2 *", ["2026-02-01 00:00", "2026-02-28 00:00", "2027-02-01 00:00"]),
         ("0 0 LW * *", ["2026-01-30 00:00", "2026-02-27 00:00", "2026-03-31 00:00"]),
+        ("0 0 LW 5 *", ["2026-05-29 00:00", "2027-05-31 00:00"]),  # a Sunday: the Friday before
+        ("0 0 LW 8 *", ["2026-08-31 00:00", "2027-08-31 00:00"]),  # a Monday: the Friday before is not the last
+        ("0 0 * * wed#1", ["2026-01-07 00:00", "2026-02-04 00:00"]),
         ("0 0 * * fri#2", ["2026-01-09 00:00", "2026-02-13 00:00"]),
         ("0 0 * * 1#1,1#3", ["2026-01-05 00:00", "2026-01-19 00:00", "2026-02-02 00:00"]),
         ("0 0 * * thu#5", ["2026-01-29 00:00", "2026-04-30 00:00"]),
@@ -431,6 +434,9 @@ def test_at_every_change_of_every_zone_fires_are_those_of_the_rule() -> None:
             while (at_us := cron.after(at_us)) < end_s * US:
                 found.append(at_us // US)
             assert found == job.fires(change, start_s, end_s), (name, job.text, change)
+            # Asked at the very last moment before the change, it is the same.
+            later = [at for at in found if at >= change.at_s]
+            assert not later or cron.after(change.at_s * US - 1) == later[0] * US, (name, job.text, change)
 
 
 def test_around_changes_it_agrees_with_cronsim_where_cronsim_is_right() -> None:

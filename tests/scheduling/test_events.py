@@ -144,7 +144,7 @@ def test_an_event_can_be_the_extra_of_a_log_record(caplog: pytest.LogCaptureFixt
     }  # fmt: skip
 
 
-def test_a_library_that_nobody_asked_for_logs_prints_none() -> None:
+def test_a_program_that_configures_no_logging_still_sees_what_went_wrong() -> None:
     import subprocess
     import sys
 
@@ -152,4 +152,4 @@ def test_a_library_that_nobody_asked_for_logs_prints_none() -> None:
 
     code = "import logging, filewheel; logging.getLogger('filewheel.scheduling.x').error('heard')"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
+    assert (done.stdout, done.stderr) == ("", "heard\n")

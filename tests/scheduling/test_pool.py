@@ -294,14 +294,19 @@ def test_an_idle_process_killed_from_outside_is_replaced_and_no_call_fails(make:
 def test_a_thousand_calls_amid_random_kills_are_each_answered_once(make: Callable[..., Answers]) -> None:
     answers = make(2)
     rng = random.Random(5)
-    kills = 0
+    killed: list[int] = []
     for n in range(1000):
-        answers.submit("echo", b"%d" % n, name=n)
-        if n >= 20:
-            answers.wait()  # twenty at a time
-        if rng.random() < 0.02 and (pids := answers.pool.pids()):
-            kills += 1
-            os.kill(rng.choice(pids), signal.SIGKILL)
+        answers.submit("echo_and_pid", b"%d" % n, name=n)
+        if n < 20:
+            continue
+        answers.wait()  # twenty at a time
+        if rng.random() < 0.03:
+            # Those that have answered: kills of processes that just start would rightly fail the calls.
+            values = [result.value for results in answers.of.values() for result in results if result.value]
+            up = {int(value.split()[1]) for value in values} & {*answers.pool.pids()} - {*killed}
+            for pid in sorted(up)[: rng.randrange(1, 3)]:
+                killed.append(pid)
+                os.kill(pid, signal.SIGKILL)
     answers.wait(20)
     answers.pool.close(timeout_s=WAIT_S)
     assert sorted(answers.of) == list(range(1000))
@@ -309,9 +314,9 @@ def test_a_thousand_calls_amid_random_kills_are_each_answered_once(make: Callabl
     for n, results in answers.of.items():
         (result,) = results
         died += result.outcome == "died"
-        assert result == Result("returned", b"%d" % n) or result.exit_status == "SIGKILL", result
-    assert kills > 5
-    assert died <= kills
+        assert result.value.startswith(b"%d " % n) or result.exit_status == "SIGKILL", result
+    assert len(killed) > 5
+    assert died <= len(killed)
 
 
 def test_processes_are_recycled_after_so_many_calls(make: Callable[..., Answers]) -> None:
@@ -424,8 +429,11 @@ def test_calls_that_cannot_be_are_refused(make: Callable[..., Answers]) -> None:
     for target in ("echo", "a:", ":b"):
         with pytest.raises(BadArgument, match="'module:function'"):
             answers.pool.submit(target, b"", timeout_s=None, done=print)
-    with pytest.raises(BadArgument, match="timeout_s"):
-        answers.submit("echo", timeout_s=0)
+    for timeout_s in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(BadArgument, match="timeout_s"):
+            answers.submit("echo", timeout_s=timeout_s)
+    with pytest.raises(BadArgument, match="bytes, not str"):
+        answers.submit("echo", "text")  # type: ignore[arg-type]
     for options in ({"processes": 0}, {"start_method": "fork"}, {"recycle_after": 0}, {"init": "f"}):
         with pytest.raises(BadArgument):
             make(**{"processes": 1, **options})
@@ -665,4 +673,4 @@ def test_ctrl_c_on_a_terminal_reaches_the_parent_only(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)  # while one runs
     go(tmp_path / "a")
     out, err = process.communicate(timeout=WAIT_S)
-    assert (out.splitlines(), err) == (["b'abab'", "block", "b'told'"], "")
+    assert (sorted(out.splitlines()), err) == (["b'abab'", "b'told'", "block"], "")

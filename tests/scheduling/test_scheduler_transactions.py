@@ -156,7 +156,8 @@ def test_headers_and_the_trace_go_along(scheduler: Scheduler) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Scheduler], Any], type[Exception]]] = {
-    "a key": (lambda s: s.enqueue("x", key="k"), BadArgument),
+    "an empty key": (lambda s: s.enqueue("x", key=""), BadArgument),
+    "a policy that is none": (lambda s: s.enqueue("x", key="k", on_conflict="maybe"), BadArgument),  # type: ignore[arg-type]
     "a payload that is too large": (lambda s: s.enqueue("x", [bytes(2 << 20)]), TooLarge),
     "a name that is no topic": (lambda s: s.enqueue("x" * 300), TooLarge),
     "a time that is none": (lambda s: s.enqueue("x", delay=float("nan")), BadArgument),

@@ -1,0 +1,101 @@
+"""A message as the call of a handler: its arguments, its schedule and its attempts, for people and as JSON.
+
+Messages may come from anywhere, so what cannot be read is simply not shown as a call.
+Invariant: nothing here raises for a message that the library could read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import datetime
+from typing import Any
+
+from filewheel import Cron, Damaged, Message
+from filewheel.headers import ARGS
+from filewheel.message import US_PER_S
+from filewheel.scheduling.call import unpack_call
+from filewheel.scheduling.failure import history_of
+from filewheel.scheduling.recurrence import Recurrence
+from filewheel.scheduling.schedule import Definition, definition_of
+from filewheel.timespec import parse_duration
+from filewheel.transfer import iso
+
+from .text import span
+
+
+def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any]] | None:
+    """Return the positional and keyword arguments that a message holds; None when it holds none that can be read."""
+    if ARGS not in message.headers:
+        return None
+    try:
+        return unpack_call(message.payload, message.headers[ARGS])
+    except Damaged:
+        return None
+
+
+def call_text(message: Message) -> str | None:
+    """Write a message's call as Python would: email('ann', times=2)."""
+    arguments = arguments_of(message)
+    if arguments is None:
+        return None
+    args, kwargs = arguments
+    return f"{message.topic}({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+
+
+def call_fields(message: Message) -> dict[str, Any]:
+    """Return what JSON says of a message's call beyond the message itself."""
+    fields: dict[str, Any] = {}
+    arguments = arguments_of(message)
+    if arguments is not None:
+        fields["args"], fields["kwargs"] = (json.loads(json.dumps(part, default=_plain)) for part in arguments)
+    attempts = history_of(message.headers)
+    if attempts:
+        fields["history"] = [{"at": iso(a.at_us), "attempt": a.attempt, "error": a.error} for a in attempts]
+    definition = definition_of(message)
+    if definition is not None:
+        fields["schedule"] = schedule_fields(definition)
+    return fields
+
+
+def _plain(value: object) -> object:
+    """What msgpack can hold and JSON cannot."""
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    return value.isoformat() if isinstance(value, datetime) else repr(value)
+
+
+# -- recurring work -------------------------------------------------------------------------------------------
+
+
+def when_of(recurrence: Recurrence) -> tuple[str, str | None]:
+    """Return a recurrence as `filewheel when` takes it, and its zone; an interval has none."""
+    if isinstance(recurrence, Cron):
+        return recurrence.text, recurrence.tz
+    us = recurrence.interval_us
+    text = span(us).replace(" ", "") if us % US_PER_S == 0 else ""
+    # Two units are shown; what has more is told in seconds.
+    return f"every {text if _parsed_us(text) == us else f'{us / US_PER_S:.15g}s'}", None
+
+
+def _parsed_us(text: str) -> int:
+    return parse_duration(text) if text else -1
+
+
+def schedule_fields(definition: Definition) -> dict[str, Any]:
+    """Return a schedule's definition as JSON has it."""
+    when, zone = when_of(definition.recurrence)
+    return {
+        "name": definition.name,
+        "when": when,
+        "tz": zone,
+        "missed": definition.missed,
+        "declared": definition.is_declared,
+    }
+
+
+def schedule_text(definition: Definition) -> str:
+    """Write a schedule's definition in a line."""
+    when, zone = when_of(definition.recurrence)
+    origin = "declared in a program" if definition.is_declared else "started at run time"
+    return f"{definition.name}: {when}{f' in {zone}' if zone else ''}; missed: {definition.missed}; {origin}"

@@ -1,0 +1,77 @@
+"""`inspect schedules`: the recurring work that lives, and when it comes next."""
+
+from __future__ import annotations
+
+import click
+
+from filewheel import Message
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.headers import SCHEDULE
+from filewheel.limits import matches
+from filewheel.scheduling.schedule import Definition, definition_of
+from filewheel.transfer import iso
+
+from ..calls import schedule_fields, when_of
+from ..output import Column, Output
+from ..text import away, short_time
+from ..verb import verb
+
+
+@verb(
+    "schedules",
+    """
+    $ filewheel inspect schedules
+    $ filewheel inspect schedules 'report*' --json
+    """,
+)
+@click.argument("name", required=False, metavar="[NAME|GLOB]")
+def command(out: Output, name: str | None) -> None:
+    """List recurring work: what it calls, and when it comes next.
+
+    Of each there is one message that waits for its next time, or runs. It is declared in a program (and ends when one
+    without it fires), or was started at run time (and goes on until `unschedule`, or `cancel --key
+    filewheel.every:NAME`). Reads every pending message.
+    """
+    found: list[tuple[Definition, Message]] = []
+    with out.wheel() as wheel, out.progress("looking", None) as progress:
+        for number, message in enumerate(wheel.list()):
+            progress.at(number)
+            definition = definition_of(message) if SCHEDULE in message.headers else None
+            if definition is not None and (name is None or matches(definition.name, name)):
+                found.append((definition, message))
+    if out.wants_json:
+        for definition, message in found:
+            out.record(_fields(definition, message))
+    elif found:
+        _print_table(out, found)
+    else:
+        out.note("no recurring work" if name is None else "no recurring work of that name")
+
+
+def _fields(definition: Definition, message: Message) -> dict[str, object]:
+    return {
+        **schedule_fields(definition),
+        "handler": message.topic,
+        "next": iso(message.due_us),
+        "next_us": message.due_us,
+        "attempt": message.attempt,
+        "id": str(message.id),
+    }
+
+
+def _print_table(out: Output, found: list[tuple[Definition, Message]]) -> None:
+    now_us = SYSTEM_CLOCK.now_us()
+    columns = [
+        Column("NAME", 30), Column("WHEN", 30), Column("ZONE"), Column("NEXT"), Column("", 12), Column("HANDLER", 30),
+        Column("MISSED"), Column("FROM"),
+    ]  # fmt: skip
+    rows = []
+    for definition, message in found:
+        when, zone = when_of(definition.recurrence)
+        due_us = message.due_us
+        origin = "program" if definition.is_declared else "run time"
+        rows.append(
+            (definition.name, when, zone or "", short_time(due_us, now_us), away(due_us - now_us), message.topic,
+             definition.missed, origin)
+        )  # fmt: skip
+    out.table(columns, rows)

@@ -1,0 +1,93 @@
+"""`work`: run the scheduler that a program defines, until it is told to stop, or once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+import click
+
+from filewheel import AsyncScheduler, Scheduler
+
+from ..failure import Failure
+from ..logs import log_lines
+from ..output import Output
+from ..signals import interruptible
+from ..target import load_scheduler
+from ..text import count
+from ..verb import verb
+
+log = logging.getLogger("filewheel.work")
+
+_FAILURES = ("retried", "dead")
+_NAMES_SHOWN = 20
+
+
+@verb(
+    "work",
+    """
+    $ filewheel work app:scheduler --once
+    $ filewheel work app:scheduler --threads 16
+    """,
+)
+@click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads for plain functions.  [its own]")
+@click.option("--once", is_flag=True, help="Call what is due now, one after another, then exit.")
+@click.argument("target", metavar="MODULE:NAME")
+def command(out: Output, threads: int | None, once: bool, target: str) -> None:
+    """Run a program's scheduler: import it from MODULE, and call its handlers when their messages are due.
+
+    NAME is a Scheduler or an AsyncScheduler. MODULE is looked for in the present directory first. The wheel is the
+    scheduler's own, so -C means nothing here.
+
+    One process fires; more of them stand by, and take over the moment it ends. SIGTERM and Ctrl-C let running calls end
+    (for 30 seconds, or an AsyncScheduler's stop_s) and exit with 0; a second one cuts that short. What had not ended is
+    offered again.
+
+    It logs to stderr: a line when it starts, stands by, takes over and stops, and for what fails; -q leaves the last. A
+    program that configures logging itself has these lines its own way.
+
+    --once is for cron and timers. It exits with 3 when a call failed, and with 11 when another process fires.
+    Time-outs end coroutines only, and handlers for processes are called in this one.
+    """
+    if once and threads is not None:
+        raise click.UsageError("--once calls one after another, so --threads means nothing")
+    scheduler = load_scheduler(target)
+    plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
+    if threads is not None:
+        plain.threads = threads
+    with log_lines(out, logging.WARNING if once or out.quiet else logging.INFO):
+        if once:
+            _once(out, scheduler, plain)
+        else:
+            _work(scheduler, plain, target)
+
+
+def _work(scheduler: Scheduler | AsyncScheduler, plain: Scheduler, target: str) -> None:
+    names = [handler.name for handler in plain.handlers]
+    shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
+    log.info("process %d starts %s on %s: %s", os.getpid(), target, plain.path, shown or "no handlers")
+    plain.on_event(lambda _: log.info("process %d is the keeper now, and fires", os.getpid()), ["took_over"])
+    if isinstance(scheduler, AsyncScheduler):
+        asyncio.run(scheduler.run())
+    else:
+        scheduler.run()
+    log.info("process %d has stopped", os.getpid())
+
+
+def _once(out: Output, scheduler: Scheduler | AsyncScheduler, plain: Scheduler) -> None:
+    with interruptible():
+        try:
+            settled = asyncio.run(scheduler.drain()) if isinstance(scheduler, AsyncScheduler) else scheduler.drain()
+        finally:
+            plain.stop()
+    counts = {kind: sum(plain.metrics.counts(kind).values()) for kind in _FAILURES}
+    if out.json:  # asked for: what cron runs should print nothing
+        out.record({"settled": settled, **counts})
+    failed = sum(counts.values())
+    if failed:
+        raise Failure(
+            "partly", f"{settled - failed:,} done, {counts['retried']:,} to be tried again, "
+            f"{count(counts['dead'], 'dead letter')}",
+            hint="`filewheel inspect list --dead` lists those" if counts["dead"] else None,
+        )  # fmt: skip

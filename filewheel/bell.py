@@ -1,0 +1,46 @@
+"""The bell: how a producer tells the keeper that something was written for the next few seconds.
+
+A pipe in the wheel's directory, opened when it is first rung, and again when the keeper that listened has gone. It is
+a hint: one that is lost costs half a second.
+Invariant: ringing never waits, and never fails.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from filewheel import layout
+from filewheel.disk import Disk
+
+_RETRY_US = 50_000
+
+
+class Bell:
+    """One handle's end of the pipe. Thread-safe. Cost of a ring: one write, or nothing where none listens."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._fd: int | None = None
+        self._tried_us = 0
+
+    def ring(self, now_us: int) -> None:
+        """Tell the keeper, if one listens."""
+        if self._fd is None and abs(now_us - self._tried_us) < _RETRY_US:
+            return
+        with self._lock:
+            if self._fd is None:
+                self._tried_us = now_us
+                self._fd = self._disk.open_bell(layout.HINT)
+            if self._fd is not None and not self._disk.ring(self._fd):
+                self._close()
+
+    def close(self) -> None:
+        """Let go of the pipe."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._disk.close(fd)

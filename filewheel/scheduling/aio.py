@@ -1,0 +1,436 @@
+"""The scheduler for asyncio: handlers run in the caller's event loop, and enqueueing is awaited.
+
+It joins a Scheduler, which defines and fires, with an AsyncWheel, which enqueues. Firing has a thread of its own, as
+in the Scheduler; coroutine functions run as tasks of the loop that started it, and all that touches the disk happens in
+other threads. What code that cannot await needs (plain functions in threads, scripts) is the Scheduler itself,
+`blocking`.
+Invariant: no call here touches the disk in the thread of the event loop, but for the hint that wakes the engine: one
+byte into a pipe that never blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import Context
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from filewheel.aio import WAITING_MAX, AsyncWheel
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.directory import DiskFactory, Sync
+from filewheel.disk import OsDisk
+from filewheel.errors import BadArgument
+from filewheel.message import MessageId
+from filewheel.metrics import Metrics
+from filewheel.scheduling.events import Callback, Event
+from filewheel.scheduling.handler import At, Delay, Enqueues, Handler, OnConflict, Options, P, R, Where
+from filewheel.scheduling.job import present_job
+from filewheel.scheduling.outgoing import outgoing, transaction_of
+from filewheel.scheduling.recurrence import Missed
+from filewheel.scheduling.retry import Retry
+from filewheel.scheduling.schedule import GRACE_US, key_of
+from filewheel.scheduling.scheduler import STOP_S, Scheduler, When
+from filewheel.worker import Worker, tell, to_the_end
+
+T = TypeVar("T")
+Soon = Coroutine[Any, Any, MessageId]
+
+_LOOK_S = 0.5
+
+
+class AsyncBound(Enqueues[P, Soon]):
+    """A handler with options for the calls that are enqueued through it."""
+
+
+class AsyncHandler(Enqueues[P, Soon], Generic[P, R]):
+    """A decorated function: call it as before, or await the enqueue of a call of it."""
+
+    def __init__(self, blocking: Handler[P, R], sender: AsyncScheduler) -> None:
+        super().__init__(blocking.name, sender, blocking._options, blocking._signature)
+        self.name = blocking.name
+        self.function = blocking.function
+        self.terms = blocking.terms
+        self.blocking = blocking
+        """The same handler for code that cannot await: its `enqueue`, `after` and `at` return when it is written."""
+        functools.update_wrapper(self, blocking.function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        on_conflict: OnConflict = "reject",
+        headers: Mapping[str, str] | None = None,
+        deadline: At | None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+        sync: Sync | None = None,
+    ) -> AsyncBound[P]:
+        """Return this handler with options for what is enqueued through it (see Handler.options)."""
+        given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        return AsyncBound(self._name, self._sender, given.over(self._options), self._signature)
+
+    def __repr__(self) -> str:
+        return f"<AsyncHandler {self.name}>"
+
+
+class AsyncScheduler:
+    """A Scheduler for an event loop: the one that started it, or that first enqueues.
+
+    Use it in an `async with`, which fires in the background, or await `run`. `stop_s` is how long running calls have to
+    end when it stops; what has not ended is cancelled, and offered again. The other options are Scheduler's, and
+    `waiting_max` is AsyncWheel's. Defining one opens nothing, and needs no loop.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        threads: int = 4,
+        processes: int | None = None,
+        in_flight: int = 1000,
+        catch_up_per_s: float | None = None,
+        unknown: str = "wait",
+        sync: Sync | None = None,
+        on_jump: str = "fire",
+        stop_s: float = STOP_S,
+        waiting_max: int = WAITING_MAX,
+        metrics: Metrics | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+    ) -> None:
+        self.blocking = Scheduler(
+            path, threads=threads, processes=processes, in_flight=in_flight, catch_up_per_s=catch_up_per_s,
+            unknown=unknown, sync=sync, on_jump=on_jump, metrics=metrics, clock=clock, disk=disk,
+        )  # fmt: skip
+        """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
+        but the event loop. Let this one start and stop it."""
+        self._stop_s = stop_s
+        self._clock = clock
+        self._make_wheel = partial(
+            AsyncWheel.create, self.blocking.path, sync=sync or "always", exist_ok=True,
+            waiting_max=waiting_max, clock=clock, disk=disk,
+        )  # fmt: skip
+        self._wheel: AsyncWheel | None = None
+        self._ready: AsyncWheel | None = None
+        """The wheel, once it is open."""
+        self._home: tuple[asyncio.AbstractEventLoop, int] | None = None
+        """The loop and the process that the wheel is of."""
+        self._asked: asyncio.Event | None = None
+        """Set to end `run`."""
+        self._ending: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<AsyncScheduler {self.path}>"
+
+    @property
+    def path(self) -> str:
+        """The wheel's directory."""
+        return self.blocking.path
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counters and histograms of this process."""
+        return self.blocking.metrics
+
+    # -- definitions -------------------------------------------------------------------------------------------
+
+    def on(
+        self,
+        name: str | None = None,
+        *,
+        where: Where | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+        batch: int | None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+    ) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]:
+        """Register a function, `async def` or plain, as the handler of a name (see Scheduler.on)."""
+        register = self.blocking.on(
+            name, where=where, retry=retry, timeout_s=timeout_s, concurrency=concurrency, rate_per_s=rate_per_s,
+            batch=batch, skip_late_s=skip_late_s, coalesce=coalesce,
+        )  # fmt: skip
+
+        def decorate(function: Callable[P, R]) -> AsyncHandler[P, R]:
+            return AsyncHandler(register(function), self)
+
+        return decorate
+
+    def every(
+        self,
+        when: When,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        missed: Missed = "once",
+        grace_s: float = GRACE_US / 1_000_000,
+    ) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]:
+        """Call a function again and again: each so many seconds, or by a cron expression (see Scheduler.every)."""
+        declare = self.blocking.every(
+            when, tz=tz, name=name, args=args, kwargs=kwargs, missed=missed, grace_s=grace_s
+        )  # fmt: skip
+
+        def decorate(function: Callable[P, R]) -> AsyncHandler[P, R]:
+            handler = function if isinstance(function, AsyncHandler) else self.on()(function)
+            declare(handler.blocking)
+            return handler
+
+        return decorate
+
+    # -- enqueue -----------------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        name: str | AsyncHandler[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        key: str | None = None,
+        on_conflict: OnConflict = "reject",
+        headers: Mapping[str, str] | None = None,
+        deadline: At | None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+        sync: Sync | None = None,
+    ) -> MessageId:
+        """Enqueue a call of a handler by its name, which need not be defined here (see Scheduler.enqueue).
+
+        Tasks that enqueue at the same time share one commit. Cancelled, it may be enqueued nevertheless.
+        """
+        options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        return await self.send(_name_of(name), args, kwargs or {}, options, delay=delay, at=at)
+
+    async def send(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
+        *, delay: Delay | None = None, at: At | None = None,
+    ) -> MessageId:  # fmt: skip
+        """Enqueue a call, into the transaction that is open around the caller if one is."""
+        call = outgoing(name, args, kwargs, options)
+        wheel = await self._opened()
+        transaction = transaction_of(self.path)
+        if transaction is not None:
+            held = await wheel.get(key=call.rejects) if call.rejects is not None else None
+            message = call.message(self._clock.now_us(), held, wheel.payload_bytes_max, delay=delay, at=at)
+            return transaction.add(message, replaces=call.replaces)  # told of when it is written
+        id_ = await wheel.enqueue(
+            call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
+        )
+        self.blocking._watch.enqueued(name, id_)
+        return id_
+
+    async def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> bool:
+        """Cancel a call by its id or its key; tell whether it was pending."""
+        wheel = await self._opened()
+        done = await (wheel.cancel(id_) if key is None else wheel.cancel(id_, key=key))
+        if done:
+            self.metrics.count("cancelled")
+        return done
+
+    async def schedule(
+        self,
+        name: str,
+        when: When,
+        handler: str | AsyncHandler[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "once",
+        grace_s: float = GRACE_US / 1_000_000,
+    ) -> MessageId:
+        """Start recurring work from anywhere, or replace that of this name (see Scheduler.schedule)."""
+        plant = partial(self.blocking.schedule, name, when, _name_of(handler), args, kwargs)
+        return await self._aside(partial(plant, tz=tz, missed=missed, grace_s=grace_s))
+
+    async def unschedule(self, name: str) -> bool:
+        """End recurring work; tell whether there was any of this name."""
+        return await (await self._opened()).cancel(key=key_of(name))
+
+    async def _opened(self) -> AsyncWheel:
+        """Return the wheel to enqueue into: made, and opened, when it is first asked for, or in another loop."""
+        home = self._home
+        if home is None or home[0].is_closed() or home[1] != os.getpid():
+            self._home = (asyncio.get_running_loop(), os.getpid())
+            self._wheel = self._ready = None
+        if self._wheel is None:
+            self._wheel = self._make_wheel()
+        wheel = self._wheel
+        if wheel is not self._ready:
+            await wheel.open()
+            wheel.on_flush(self.blocking._watch.flushed)
+            self._ready = wheel
+        return wheel
+
+    async def _aside(self, function: Callable[[], T]) -> T:
+        """Call what blocks in a thread for this call, to its end, whatever is cancelled meanwhile."""
+        returned: list[T] = []
+        await Worker("filewheel-aside", self.path).finish(lambda: returned.append(function()))
+        return returned[0]
+
+    # -- firing ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to fire in the background, or to stand by while another process does. Cancelled, it has not begun."""
+        if self._is_firing:
+            raise BadArgument("this scheduler has been started already")
+        await self._opened()
+        self.blocking._loop = asyncio.get_running_loop()
+        try:
+            await self._aside(self.blocking.start)
+        except BaseException:
+            await self._finish(0)
+            raise
+
+    @property
+    def _is_firing(self) -> bool:
+        engine = self.blocking._engine
+        return engine is not None and engine.is_alive
+
+    async def stop(self, timeout_s: float | None = None) -> None:
+        """Stop firing: running calls may end until the time is up, then they are cancelled, to be offered again.
+
+        Returns when no task and no thread is left; cancelled, it cuts the time short. Inside of a handler it returns at
+        once, because that handler is one of the calls that may end. Stopping twice is fine.
+        """
+        if self._asked is not None:
+            self._asked.set()
+        if self._ending is None or self._ending.done():
+            ending = self._finish(self._stop_s if timeout_s is None else timeout_s)
+            self._ending = asyncio.create_task(ending, context=Context())  # of no job
+        if present_job() is not None:
+            return
+        task, engine = self._ending, self.blocking._engine
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if engine is not None:
+                engine.hurry()
+            with contextlib.suppress(asyncio.CancelledError):
+                await to_the_end(task)
+            raise
+
+    async def _finish(self, timeout_s: float) -> None:
+        try:
+            await self._aside(partial(self.blocking.stop, timeout_s))
+        finally:
+            self.blocking._loop = None
+            wheel, self._wheel, self._ready = self._wheel, None, None
+            if wheel is not None and self._home == (asyncio.get_running_loop(), os.getpid()):
+                await wheel.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def run(self) -> None:
+        """Fire until SIGINT or SIGTERM, `stop`, or a cancellation; then let running calls end, and return or raise.
+
+        A second signal, or cancellation, cuts that short. Where the loop takes no signals they are left as they are.
+        """
+        await self.start()
+        self._asked = asked = asyncio.Event()
+        try:
+            with self._signals(asked):
+                try:
+                    while self._is_firing and not asked.is_set():
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(_LOOK_S):
+                                await asked.wait()
+                finally:
+                    await self.stop()
+        finally:
+            self._asked = None
+
+    @contextlib.contextmanager
+    def _signals(self, asked: asyncio.Event) -> Iterator[None]:
+        """Have SIGINT and SIGTERM set an event, and the second of them end the grace, where the loop allows it."""
+        loop, engine = asyncio.get_running_loop(), self.blocking._engine
+
+        def ask() -> None:
+            if asked.is_set() and engine is not None:
+                engine.hurry()
+            asked.set()
+
+        before: dict[signal.Signals, Any] = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if handler is None or handler is signal.SIG_IGN:  # nohup(1) ignores some for its children
+                continue
+            # Not in the main thread, or a loop that takes none: then whoever owns the signals cancels.
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, ask)
+                before[number] = handler
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    async def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
+        """Wait until this process is the one that fires; tell whether it is."""
+        took_over = asyncio.Event()
+        loop, engine = asyncio.get_running_loop(), self.blocking._engine
+        if engine is None:
+            return False
+        forget = self.blocking.on_event(lambda _: tell(loop, took_over.set), ["took_over"])
+        try:
+            if not engine.is_keeper.is_set():
+                async with asyncio.timeout(timeout_s):
+                    await took_over.wait()
+        except TimeoutError:
+            return False
+        finally:
+            forget()
+        return True
+
+    async def drain(self) -> int:
+        """Call everything that is due, one after another, without waiting; return how many messages were settled.
+
+        Coroutine functions run in this loop, others in one thread. For tests, and for programs that a timer starts.
+        Cancelled, it goes on to the end. Raises Locked when another process fires.
+        """
+        return await self._inline(self.blocking.drain)
+
+    async def _inline(self, function: Callable[[], T]) -> T:
+        """Call in another thread what calls handlers there, coroutine functions in this loop."""
+        if self._is_firing:
+            raise BadArgument("this scheduler fires in the background", hint="drain() is for one that was not started")
+        self.blocking._loop = asyncio.get_running_loop()
+        try:
+            return await self._aside(function)
+        finally:
+            self.blocking._loop = None
+
+    def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
+        """Call a plain function in the event loop with each event (of these kinds); return what ends that."""
+
+        def pass_on(event: Event) -> None:
+            if self.blocking._loop is not None:
+                tell(self.blocking._loop, callback, event)
+
+        return self.blocking.on_event(pass_on, kinds)
+
+
+def _name_of(handler: str | AsyncHandler[..., Any]) -> str:
+    return handler.name if isinstance(handler, AsyncHandler) else handler

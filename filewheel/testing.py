@@ -1,0 +1,156 @@
+"""For the tests of programs that use filewheel: a clock that moves when told to, and time that passes without waiting.
+
+With a FakeClock as `clock=` of a scheduler, `advance` and `run_until` go from one due time to the next and call what is
+due at each, in the calling thread. So a week of retries, chains and recurring work happens in its order, in
+milliseconds, and a test needs neither sleep nor threads. Nothing here needs a test framework.
+Invariant: at each call of a handler the clock shows when it was due, or as much later as a rate has held it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import overload
+
+from filewheel.errors import BadArgument, FilewheelError
+from filewheel.message import to_datetime
+from filewheel.scheduling.aio import AsyncScheduler
+from filewheel.scheduling.dispatcher import Dispatcher
+from filewheel.scheduling.scheduler import Scheduler
+from filewheel.timespec import at_us, check_due, delay_us
+
+START = datetime(2029, 1, 1, tzinfo=UTC)
+"""Where a clock starts unless told otherwise: a Monday, at midnight."""
+STEPS_MAX = 10_000
+
+
+class TooManySteps(FilewheelError):
+    """Time did not come to where it should in so many steps."""
+
+
+class FakeClock:
+    """A clock that stands still until it is told to move: `clock=` of a Wheel, a Keeper or a Scheduler."""
+
+    def __init__(self, start: datetime | None = None) -> None:
+        """Start at a time, by default Monday, 1 January 2029, midnight UTC. Raises BadArgument for a naive one."""
+        self._wall_us = at_us(START if start is None else start)
+        self._steady_us = 1
+
+    @property
+    def now(self) -> datetime:
+        """The time it shows, in UTC."""
+        return to_datetime(self._wall_us)
+
+    def now_us(self) -> int:
+        """Return the time it shows in microseconds since the epoch."""
+        return self._wall_us
+
+    def steady_us(self) -> int:
+        """Return how much time has passed, in microseconds from an arbitrary start."""
+        return self._steady_us
+
+    def advance(self, by: float | timedelta) -> None:
+        """Let so many seconds pass, or a timedelta. Nothing is called: `advance` below does both.
+
+        Raises BadArgument for a time before now; `set` puts a clock back.
+        """
+        by_us = delay_us(by)
+        if by_us < 0:
+            raise BadArgument(f"time does not pass backwards: {by!r}", hint="clock.set(...) puts the clock back")
+        self._move(check_due(self._wall_us + by_us))
+
+    def set(self, time: datetime) -> None:
+        """Show another time. Up to a later one time passes; an earlier one means that somebody put the clock back.
+
+        Raises BadArgument for a naive datetime.
+        """
+        self._move(check_due(at_us(time)))
+
+    def _move(self, wall_us: int) -> None:
+        self._steady_us += max(0, wall_us - self._wall_us)
+        self._wall_us = wall_us
+
+    def __repr__(self) -> str:
+        return f"<FakeClock {self.now.isoformat()}>"
+
+
+@overload
+def advance(
+    scheduler: Scheduler, clock: FakeClock, seconds: float | timedelta, *, steps_max: int = STEPS_MAX
+) -> int: ...
+@overload
+def advance(
+    scheduler: AsyncScheduler, clock: FakeClock, seconds: float | timedelta, *, steps_max: int = STEPS_MAX
+) -> Awaitable[int]: ...
+def advance(
+    scheduler: Scheduler | AsyncScheduler,
+    clock: FakeClock,
+    seconds: float | timedelta,
+    *,
+    steps_max: int = STEPS_MAX,
+) -> int | Awaitable[int]:
+    """Let time pass and call all that becomes due meanwhile (see run_until)."""
+    by_us = delay_us(seconds)
+    if by_us < 0:
+        raise BadArgument(f"time does not pass backwards: {seconds!r}")
+    until = to_datetime(check_due(clock.now_us() + by_us))
+    if isinstance(scheduler, AsyncScheduler):
+        return run_until(scheduler, clock, until, steps_max=steps_max)
+    return run_until(scheduler, clock, until, steps_max=steps_max)
+
+
+@overload
+def run_until(scheduler: Scheduler, clock: FakeClock, until: datetime, *, steps_max: int = STEPS_MAX) -> int: ...
+@overload
+def run_until(
+    scheduler: AsyncScheduler, clock: FakeClock, until: datetime, *, steps_max: int = STEPS_MAX
+) -> Awaitable[int]: ...
+def run_until(
+    scheduler: Scheduler | AsyncScheduler, clock: FakeClock, until: datetime, *, steps_max: int = STEPS_MAX
+) -> int | Awaitable[int]:
+    """Go from one due time to the next up to `until`, calling what is due at each; return how many were settled.
+
+    Settled is what was acknowledged, put back to be tried again, or buried. What is due now, and at `until`, is called
+    too; then the clock shows `until`. Of an AsyncScheduler it is to be awaited, and coroutines run in that loop. A
+    handler's time-out is real time, and ends coroutines only. The scheduler must not have been started.
+
+    Raises BadArgument when the clock is not the scheduler's, or is past `until`; TooManySteps after `steps_max` steps
+    (about three for each due time); Locked when another process fires.
+    """
+    plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
+    end_us = check_due(at_us(until))
+    if plain._clock is not clock:
+        raise BadArgument("the scheduler goes by another clock", hint="Scheduler(path, clock=clock)")
+    if end_us < clock.now_us():
+        raise BadArgument(f"the clock shows {clock.now} already, which is past {until}")
+    if isinstance(scheduler, AsyncScheduler):
+        return scheduler._inline(partial(_run, plain, clock, end_us, steps_max))
+    return _run(plain, clock, end_us, steps_max)
+
+
+def _run(scheduler: Scheduler, clock: FakeClock, end_us: int, steps_max: int) -> int:
+    arrived = False
+    with scheduler._inline_engine().inline() as dispatcher:
+        for _ in range(steps_max):
+            if dispatcher.step(claim=True):
+                continue
+            next_us = _next_us(scheduler, dispatcher, clock.now_us())
+            if next_us is None or next_us > end_us:
+                clock._move(max(end_us, clock.now_us()))  # a handler may have moved it
+                arrived = True
+                break
+            clock._move(next_us)
+    if not arrived:  # raised here, so that what was called is settled
+        raise TooManySteps(
+            f"{steps_max} steps led to {clock.now} only, on the way to {to_datetime(end_us)}",
+            hint="look for a handler that enqueues itself again and again, or say steps_max=",
+        )
+    return dispatcher.settled
+
+
+def _next_us(scheduler: Scheduler, dispatcher: Dispatcher, now_us: int) -> int | None:
+    """Return when there is something to do next. What is due until now was called, or is held back for a rate."""
+    due = [message.due_us for message in scheduler.wheel.list(after=to_datetime(now_us + 1), limit=1)]
+    held_us = dispatcher.next_us(now_us)
+    return min(due if held_us is None else [*due, held_us], default=None)

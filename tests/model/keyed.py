@@ -1,0 +1,365 @@
+"""Unique keys on the modelled machine: acts with keys, directed scripts, and all workloads of up to three of them.
+
+What must hold in every state that a crash may leave (history.py checks it): of the messages with one key at most one
+lives; and the index names that one, or nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+
+from filewheel.errors import KeyHeld, Locked, NotFound
+from filewheel.message import MessageId
+from tests.model.directed import script
+from tests.model.history import Result
+from tests.model.process import Killed
+from tests.model.stage import Stage
+from tests.model.sweep import Sweep
+from tests.model.world import exact
+
+KEY = "one"
+
+
+# -- acts ----------------------------------------------------------------------------------------------------
+
+
+def put(
+    s: Stage, who: str, in_s: float, *, key: str = KEY, on_conflict: str = "reject", durable: bool = True
+) -> MessageId | None:
+    """Enqueue with a key, durable unless it is asked not to be; None when the key was held."""
+    oracle, due_us = s.oracle, s.due(in_s)
+    oracle.keys.add(key)
+    held = holder(s, key) if on_conflict == "replace" else None
+    if held is not None:
+        oracle.cancelling(held)
+    told = oracle.new(due_us)
+    try:
+        id_ = s.wheel(who).enqueue(
+            told.payload,
+            at=exact(due_us),
+            sync="always" if durable else "never",
+            key=key,
+            on_conflict=on_conflict,  # type: ignore[arg-type]
+        )
+    except KeyHeld:
+        del oracle.messages[told.payload]
+        return None
+    if id_ in oracle.of_id:  # kept
+        del oracle.messages[told.payload]
+        return id_
+    oracle.enqueued(told, id_, durable=durable)
+    if held is not None:
+        oracle.is_cancelled(held, durable=durable)
+    return id_
+
+
+def holder(s: Stage, key: str = KEY) -> MessageId | None:
+    """Return who has a key now, by a walk of a reader that is not watched."""
+    audience, s.audience = s.audience, None
+    try:
+        found = [m.id for m in s.wheel("R").list() if m.headers.get("filewheel.key") == key]
+    finally:
+        s.audience = audience
+    return found[0] if found else None
+
+
+def cancel(s: Stage, who: str, key: str = KEY) -> None:
+    """Cancel by key."""
+    held = holder(s, key)
+    if held is not None:
+        s.oracle.cancelling(held)
+    s.wheel(who).cancel(key=key)
+    if held is not None:
+        s.oracle.is_cancelled(held)
+
+
+def move(s: Stage, who: str, in_s: float, *, key: str = KEY, durable: bool = True) -> MessageId | None:
+    """Reschedule by key; None when nobody has it."""
+    held, due_us = holder(s, key), s.due(in_s)
+    if held is None:
+        return None
+    s.oracle.moving(held, due_us)
+    new = s.wheel(who).reschedule(key=key, at=exact(due_us), sync="always" if durable else "never")
+    s.oracle.is_moved(held, new, durable=durable)
+    return new
+
+
+def revive(s: Stage, who: str, in_s: float) -> None:
+    """Reschedule a dead letter; it may not be able to have its key again."""
+    dead = next(iter(s.wheel("R").list(dead=True)), None)
+    if dead is None:
+        return
+    s.oracle.of_id.setdefault(dead.id, dead.payload)
+    s.oracle.moving(dead.id, s.due(in_s))
+    with contextlib.suppress(KeyHeld, NotFound):
+        s.oracle.is_moved(dead.id, s.wheel(who).reschedule(dead.id, at=exact(s.due(in_s))))
+
+
+def compact(s: Stage) -> None:
+    """Compact every bucket that has anything in it, as the keeper does."""
+    keys = s.keep()._keys
+    for bucket in {keys.hash_of(key)[0] for key in s.oracle.keys}:
+        fd = keys.lock(bucket, 0)
+        if fd is not None:
+            keys.compact(bucket, s.clock.wall_us)
+            keys.unlock(fd)
+
+
+# -- scripts -------------------------------------------------------------------------------------------------
+
+
+@script
+def key_first(s: Stage) -> None:
+    """The first key of a wheel is taken, and then others: in a directory, and a file, that are not there yet."""
+    put(s, "A", 90)
+    put(s, "B", 90)
+    put(s, "B", 90, key="two", durable=False)
+    put(s, "A", 90, key="two")
+
+
+@script
+def key_never(s: Stage) -> None:
+    """A key is taken without a flush, and the message is in the page cache when the power goes."""
+    put(s, "A", 90, durable=False)
+    put(s, "B", 90, key="two")
+    put(s, "B", 91, on_conflict="replace", durable=False)
+    put(s, "A", 92, on_conflict="replace")
+
+
+@script
+def key_maker_killed(s: Stage) -> None:
+    """Who makes the file of a key is killed before its name is durable; the next one relies on the name."""
+    s.when("sync_dir", "^keys", lambda: s.kill("A"))
+    with contextlib.suppress(Killed):
+        put(s, "A", 90, key="lost")
+    put(s, "B", 90, key="lost")
+    put(s, "B", 90)
+
+
+@script
+def key_compactor_killed(s: Stage) -> None:
+    """A keeper that compacts is killed when the new file is in place and its name not durable."""
+    put(s, "A", 90)
+    for _ in range(3):
+        move(s, "A", 91)
+    s.keep()
+    s.when("sync_dir", "^keys", s.kill_keeper)
+    with contextlib.suppress(Killed):
+        compact(s)
+    cancel(s, "A")
+    put(s, "B", 95)
+
+
+@script
+def key_entry_then_killed(s: Stage) -> None:
+    """A producer is killed between the entry and the frame: the key is free."""
+    put(s, "B", 90, key="two")
+    s.put("A", 90)
+    s.when("pwrite", "^journal", lambda: s.kill("A"))
+    with contextlib.suppress(Killed):
+        put(s, "A", 90)
+    put(s, "B", 90)
+
+
+@script
+def key_unflushed_drop(s: Stage) -> None:
+    """What had the key is dropped, and the drop is not flushed when another takes the key, durably."""
+    id_ = put(s, "A", 90)
+    assert id_ is not None
+    s.oracle.cancelling(id_)
+    s.wheel("B").cancel(id_, sync="never")
+    put(s, "A", 91)
+    held = holder(s)
+    assert held is not None
+    s.oracle.cancelling(held)
+    put(s, "B", 92, on_conflict="replace", durable=False)
+    put(s, "A", 93, on_conflict="replace")
+
+
+@script
+def key_unflushed_own(s: Stage) -> None:
+    """The same, in one journal, of which a power cut may keep a later frame and lose an earlier one."""
+    id_ = put(s, "A", 90)
+    assert id_ is not None
+    s.oracle.cancelling(id_)
+    s.wheel("A").cancel(id_, sync="never")
+    put(s, "A", 91, durable=False)
+
+
+@script
+def key_unflushed_retry(s: Stage) -> None:
+    """A message that replaced another, unflushed, is put back by the keeper, whose frame may outlive that one."""
+    s.keep()
+    put(s, "A", 90)
+    put(s, "B", 0, on_conflict="replace", durable=False)
+    s.claim()
+    s.nack(delay=70)
+
+
+@script
+def key_compacted(s: Stage) -> None:
+    """The index is compacted while what holds a key is claimed, and overdue; and while another is overdue and waits."""
+    put(s, "A", 0)
+    s.claim()
+    put(s, "A", 0, key="two")
+    s.wait(5)
+    compact(s)
+    if put(s, "B", 90) is not None or put(s, "B", 90, key="two") is not None:
+        s.oracle.violations.append("a key that is held was given away")
+
+
+@script
+def key_unflushed_ack(s: Stage) -> None:
+    """What had the key is acknowledged, and another takes it before the keeper has flushed."""
+    put(s, "A", 0)
+    s.claim()
+    s.ack()
+    put(s, "A", 0)
+    s.claim()
+    s.nack(delay=20)
+    put(s, "A", 91, on_conflict="replace")
+
+
+@script
+def key_compacted_early(s: Stage) -> None:
+    """A list is compacted while the drop because of which an entry goes is not durable."""
+    put(s, "A", 0)
+    s.claim()
+    s.ack()
+    put(s, "B", 0, key="two")
+    s.claim()
+    s.nack(delay=70)
+    s.wait(2)
+    compact(s)
+    put(s, "A", 91)
+    put(s, "B", 91, key="two")
+
+
+@script
+def key_retry(s: Stage) -> None:
+    """A message with a key is retried, dealt, and retried again."""
+    put(s, "A", 0)
+    s.claim()
+    s.nack(delay=1)
+    s.deal()
+    s.wait(2)
+    s.claim()
+    s.nack(delay=70)
+    put(s, "A", 90)
+    s.flush()
+    put(s, "A", 91, on_conflict="replace")
+
+
+@script
+def key_retry_and_replace(s: Stage) -> None:
+    """A message is replaced while the keeper is about to put it back."""
+    put(s, "A", 0)
+    s.claim()
+    s.when("lock", "", lambda: put(s, "A", 90, on_conflict="replace"))
+    s.nack(delay=1)
+    compact(s)
+    put(s, "B", 90)
+
+
+@script
+def key_busy_retry(s: Stage) -> None:
+    """A keeper puts a message back while a producer is in the middle of replacing it; neither waits."""
+    put(s, "A", 0)
+    s.claim()
+    (id_,) = s.claimed
+
+    def nack() -> None:
+        s.oracle.moving(id_, s.due(3))
+        keeper = s.keep()
+        keeper.nack(id_, delay=3)
+        s.claimed.remove(id_)
+        assert id_ in keeper._settler.later
+
+    s.when("pwrite", "^journal", nack)
+    put(s, "A", 90, on_conflict="replace")
+    s.claim()
+    put(s, "B", 91)
+
+
+@script
+def key_retry_in_the_way(s: Stage) -> None:
+    """A producer finds a key held, while the keeper is between the entry of a retry and its frame."""
+    put(s, "A", 0)
+    s.claim()
+    (id_,) = s.claimed
+
+    def other() -> None:
+        with contextlib.suppress(Locked):
+            put(s, "B", 90)
+
+    s.when("fdatasync", "^keys", other)
+    s.nack(id_, delay=5)
+    put(s, "B", 90)
+
+
+@script
+def key_death(s: Stage) -> None:
+    """A message dies, its key is taken, and it cannot be revived; when the key is free it can."""
+    put(s, "A", 0)
+    s.claim()
+    s.bury()
+    put(s, "B", 90)
+    revive(s, "A", 30)
+    cancel(s, "B")
+    revive(s, "A", 30)
+    put(s, "B", 90)
+    compact(s)
+    put(s, "B", 90)
+
+
+# -- every small workload ------------------------------------------------------------------------------------
+
+OPERATIONS: dict[str, Callable[[Stage], object]] = {
+    "put": lambda s: put(s, "A", 0),
+    "put far, unflushed": lambda s: put(s, "B", 200, durable=False),
+    "replace": lambda s: put(s, "A", 70, on_conflict="replace"),
+    "replace, unflushed": lambda s: put(s, "B", 0, on_conflict="replace", durable=False),
+    "keep": lambda s: put(s, "B", 1, on_conflict="keep"),
+    "cancel": lambda s: cancel(s, "B"),
+    "move": lambda s: move(s, "B", 130),
+    "move, unflushed": lambda s: move(s, "A", 0, durable=False),
+    "revive": lambda s: revive(s, "A", 2),
+    "kill": lambda s: s.kill("A"),
+    "ack": lambda s: s.ack() if s.claim() or s.claimed else None,
+    "retry": lambda s: s.nack() if s.claim() or s.claimed else None,
+    "retry later": lambda s: s.nack(delay=70) if s.claim() or s.claimed else None,
+    "bury": lambda s: s.bury() if s.claim() or s.claimed else None,
+    "deal": lambda s: s.deal(),
+    "compact": compact,
+    "kill keeper": lambda s: s.kill_keeper(),
+    "look": lambda s: s.look(),
+    "a lap later": lambda s: s.wait(61),
+}
+WORDS = [w for n in (1, 2, 3) for w in itertools.product(OPERATIONS, repeat=n)]
+BEGINNINGS = ("empty", "put", "put and claimed")
+COUNT = len(WORDS) * len(BEGINNINGS)
+
+
+def begin(s: Stage, beginning: str) -> None:
+    """Bring a stage to where workloads begin."""
+    if beginning != "empty":
+        put(s, "A", 0)
+        put(s, "A", 0, key="two")
+    if beginning == "put and claimed":
+        s.claim()
+
+
+def play_word(number: int, *, limit: int = 24, deep: float = 0.1) -> Result:
+    """Play one workload, with the power cut at every disk operation of its last act."""
+    word, beginning = WORDS[number % len(WORDS)], BEGINNINGS[number // len(WORDS) % len(BEGINNINGS)]
+
+    def before(s: Stage) -> None:
+        begin(s, beginning)
+        for name in word[:-1]:
+            OPERATIONS[name](s)
+
+    sweep = Sweep(number + 1, limit=limit, deep=deep)
+    name = f"{beginning}: {', '.join(word)}"
+    return sweep.play(lambda s: OPERATIONS[word[-1]](s), before=before, name=name)  # type: ignore[arg-type,return-value]
