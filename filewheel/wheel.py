@@ -400,7 +400,8 @@ class Wheel(Reader):
     ) -> MessageId:
         """Move a pending message (by its id or its unique key), or a dead letter, to another time; return its new id.
 
-        The drop of the old and the put of the new are one commit: both or neither.
+        The drop of the old and the put of the new are one commit: both or neither. A dead letter starts anew, without
+        the deadline that it had for a scheduler.
 
         Raises NotFound when no message is pending under this id or key, KeyHeld when a dead letter had a key that
         another message has now.

@@ -1,6 +1,6 @@
 """Telling whoever asks what becomes of messages, as it happens.
 
-A subscriber is a function that is called on the scheduler's own threads, so it has to be quick. It may fail: that is
+A subscriber is a function that is called on the thread where it happens, so it has to be quick. It may fail: that is
 logged once and stops nothing. Nothing is built for an event that nobody subscribed to.
 Invariant: no subscriber, whatever it does but block, changes what becomes of a message.
 """

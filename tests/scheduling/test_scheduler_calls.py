@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from filewheel import BadArgument, Job, Keeper, Retry, Scheduler, TooLarge, Wheel, current_job
+from filewheel import BadArgument, Job, Keeper, KeyHeld, Retry, Scheduler, TooLarge, Wheel, current_job
 from filewheel.headers import ARGS, REASON
 from filewheel.message import to_datetime
 from tests.scheduling.stage import counted, dead_letters, waiting
@@ -326,3 +326,89 @@ def test_a_deadline_or_lateness_that_a_handler_defines_holds_for_what_is_enqueue
     scheduler.drain()
     assert got == [2]
     assert len(dead_letters(scheduler)) == 2
+
+
+def test_the_defaults_of_a_handler_hold_also_for_what_is_enqueued_by_its_name(
+    scheduler: Scheduler, clock: FakeClock
+) -> None:
+    got: list[int] = []
+    strict = scheduler.on("strict", skip_late_s=2, coalesce="c")(got.append)
+    scheduler.enqueue("strict", [1])
+    scheduler.enqueue(strict, [2], skip_late_s=60)
+    scheduler.enqueue(strict, [3], skip_late_s=60)
+    clock.advance(5)
+    scheduler.drain()
+    assert got == [2]
+    assert counted(scheduler) == {"enqueued": 3, "skipped": 1, "fired": 1, "acknowledged": 1, "coalesced": 1}
+
+
+def test_drain_calls_everything_of_every_kind_that_is_due_and_leaves_what_is_not(
+    scheduler: Scheduler, clock: FakeClock
+) -> None:
+    got: list[str] = []
+
+    @scheduler.on(concurrency=1, timeout_s=5)
+    def plain(n: int) -> None:
+        with current_job().transaction():
+            scheduler.enqueue("coroutine", [n])
+        got.append(f"plain {n}")
+
+    @scheduler.on(rate_per_s=100)
+    async def coroutine(n: int) -> None:
+        got.append(f"coroutine {n}")
+
+    @scheduler.on(batch=2)
+    def many(jobs: list[Job]) -> None:
+        got.append(f"many {[job.args[0] for job in jobs]}")
+
+    @scheduler.on(retry=Retry(limit=1, delay_s=0, jitter=0))
+    def broken() -> None:
+        got.append(f"broken {current_job().attempt}")
+        raise ValueError
+
+    @scheduler.every(60)
+    def tick() -> None:
+        got.append("tick")
+
+    scheduler.drain()  # plants the tick
+    for n in range(3):
+        plain.options(key=f"k{n}").enqueue(n)
+        scheduler.enqueue("many", [n])
+    broken.enqueue()
+    plain.after(3600, 9)
+    scheduler.enqueue("unknown")
+    clock.advance(60)
+    scheduler.drain()
+    assert sorted(got) == [
+        "broken 0", "broken 1", "coroutine 0", "coroutine 1", "coroutine 2", "many [0, 1]", "many [2]",
+        "plain 0", "plain 1", "plain 2", "tick",
+    ]  # fmt: skip
+    assert [m.topic for m in waiting(scheduler.wheel)] == ["tick", "unknown", "plain"]
+    assert [m.topic for m in dead_letters(scheduler)] == ["broken"]
+    assert scheduler.drain() == 0
+
+
+def test_a_key_lets_in_one_call_until_it_is_done_dead_or_cancelled(scheduler: Scheduler, clock: FakeClock) -> None:
+    got: list[int] = []
+
+    @scheduler.on(retry=Retry(limit=1, delay_s=60, jitter=0))
+    def one(n: int) -> None:
+        got.append(n)
+        if n == 1 and current_job().attempt == 0:
+            raise ValueError
+
+    id_ = one.options(key="k").enqueue(1)
+    with pytest.raises(KeyHeld):
+        one.options(key="k").enqueue(2)
+    assert one.options(key="k", on_conflict="keep").enqueue(2) == id_
+    scheduler.drain()
+    with pytest.raises(KeyHeld):  # it waits for its retry
+        one.options(key="k").enqueue(2)
+    clock.advance(60)
+    scheduler.drain()
+    one.options(key="k").after(5, 3)
+    one.options(key="k", on_conflict="replace").enqueue(4)
+    clock.advance(10)
+    scheduler.drain()
+    assert got == [1, 1, 4]
+    assert waiting(scheduler.wheel) == []

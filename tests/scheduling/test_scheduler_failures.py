@@ -202,7 +202,7 @@ def test_a_handler_that_is_given_what_it_does_not_take_fails_as_any_other(schedu
     @scheduler.on(retry=ONCE)
     def one(n: int) -> None: ...
 
-    scheduler.enqueue("one", [1, 2])
+    scheduler.wheel.enqueue(b"[[1, 2], {}]", topic="one", headers={"filewheel.args": "json"})
     scheduler.drain()
     assert "TypeError" in dead_letters(scheduler)[0].headers[REASON]
 

@@ -117,7 +117,7 @@ def test_a_process_takes_twice_as_many_calls_as_there_are_processes_and_no_more(
     function = next(h for h in targets._handlers if h.terms.where == "process").function
     scheduler.on("x", where="process")(function)
     for _ in range(20):
-        scheduler.enqueue("x", [1])
+        scheduler.enqueue("x", ["path", "text"])
     with stage(wheel_dir, clock, scheduler) as on_stage:
         on_stage.step()
         assert len(on_stage.runner.calls) == 4

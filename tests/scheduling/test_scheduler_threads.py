@@ -203,6 +203,7 @@ def test_a_pool_keeps_its_size_whatever_is_given_up_and_whatever_ends_later() ->
         stuck.set()
         for thread in left:
             thread.join(30)
+        assert outcomes == []
         stuck.clear()
     together = threading.Barrier(2)
     for _ in range(4):
