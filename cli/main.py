@@ -36,6 +36,7 @@ VERBS = (
     "repair",
     "dump",
     "load",
+    "diff",
     "demo",
     "bench",
     "completion",

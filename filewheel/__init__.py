@@ -6,9 +6,9 @@ General layout (a module imports only from groups to its left; one/ is a package
     | disk mounts layout frame record columns manifest directory bell segment writer appender journal
     | tail quarantine window slot owner ledger cut deal tidy
     | published snapshot stats index frames finder keyfile keys reader ready head batch housekeeper
-    | ids unique settlement settler wheel keeper
+    | ids unique settlement settler wheel gauges keeper
     | worker joint aiokeeper aio
-    | verify repair transfer
+    | verify repair transfer difference
     | scheduling/
     | bridges/
     | testing

@@ -44,6 +44,12 @@ Places = dict[bytes, Place]
 T = TypeVar("T")
 
 
+def _is_named(manifest: Manifest, name: str) -> bool:
+    """Tell whether a manifest names a lap or slot file."""
+    last = name.rpartition("/")[2]
+    return layout.parse_slot(last) in manifest.slots or layout.parse_lap_file(last) in manifest.laps
+
+
 class Finder:
     """Finds what is pending by its id. Thread-safe. Needs no closing."""
 
@@ -150,6 +156,9 @@ class Finder:
             # From one deal to the next a file grows or goes. Over several it may have gone and come again.
             for file in list(self._files.values()):
                 self._drop(self._files, file)
+        for file in list(self._files.values()):
+            if not _is_named(manifest, file.name):
+                self._drop(self._files, file)  # it has gone, and one of its name may come
         for file in self._journals.values():
             file.is_blank = False
         self._manifest = manifest

@@ -30,6 +30,9 @@ COALESCE = "filewheel.coalesce"
 DEADLINE = "filewheel.deadline_us"
 """The time, in microseconds since the epoch, from which on it must not be started."""
 
+DUE = "filewheel.due_us"
+"""Of a message that a limit of its handler put off: when it was due, in microseconds. SKIP_LATE counts from it."""
+
 SCHEDULE = "filewheel.schedule"
 """Of an occurrence of recurring work: the definition that the next one is computed from, as JSON."""
 

@@ -336,6 +336,11 @@ class Keeper:
                     f"message {name} is not claimed by this keeper",
                     path=self._dir.path, hint="acknowledge each message once, by the keeper that claimed it",
                 )  # fmt: skip
+        if len(set(ids)) < len(ids):
+            raise NotClaimed(
+                "a message is named twice in one call",
+                path=self._dir.path, hint="say of each message once what became of it",
+            )  # fmt: skip
         return ids
 
     def _set_aside(self, put: bytes, exc: Damaged) -> None:
@@ -352,6 +357,11 @@ class Keeper:
                 self._head.settle([id_])
 
     # -- time ------------------------------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        """Return the time that this keeper fires by: that of the clock, less what it holds of a jump."""
+        with self._lock:
+            return self._now_us()
 
     def _now_us(self) -> int:
         """Return the wall time, watching for a step that no passing of time explains."""

@@ -4,6 +4,7 @@
 
 An entry is found at any alignment, and counts only when its checksum holds: one that was torn hides no other. The first
 entry is a mark, with zeros for hash and id; a file that is put in place of another has zeros there until it is marked.
+Behind the last entry may be zeros that were written ahead.
 Invariant: what is yielded as an entry was written as one, to this file of this wheel.
 """
 
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 
 MAGIC = b"\xf5FWK"
 ENTRY_BYTES = 40
+FILL_BYTES = 4096
+"""How far zeros are written ahead: a flush need not commit a new size for each entry."""
 _HASH = slice(4, 20)
 _ID = slice(20, 36)
 _MARK = bytes(32)
@@ -47,6 +50,19 @@ def pack_mark(seed: int) -> bytes:
     return pack_entry(seed, _MARK[:16], _MARK[16:])
 
 
+def end_of(data: bytes, seed: int) -> int:
+    """Return where the next entry goes: behind everything that is not zeros written ahead."""
+    end = len(data.rstrip(b"\0"))
+    # An entry may itself end with zeros.
+    low = max(0, end - ENTRY_BYTES)
+    at = data.rfind(MAGIC, low)
+    while at >= 0:
+        if _entry_at(data, at, seed) is not None:
+            return max(end, at + ENTRY_BYTES)
+        at = data.rfind(MAGIC, low, at + len(MAGIC) - 1)
+    return max(end, ENTRY_BYTES)
+
+
 def listed(data: bytes, seed: int, hash_: bytes) -> list[bytes]:
     """Return the ids that are listed for a key, in the order in which they were last written."""
     ids: dict[bytes, None] = {}
@@ -71,7 +87,10 @@ def _entry_at(data: bytes, at: int, seed: int) -> bytes | None:
 
 
 def entries(data: bytes, seed: int) -> Iterator[Entry | Unreadable]:
-    """Yield a bucket's entries, and between them what is none; zeros where the mark belongs are passed over."""
+    """Yield a bucket's entries, and between them what is none.
+
+    Zeros where the mark belongs, and zeros at the end, are passed over.
+    """
     at = bad = 0 if data[:ENTRY_BYTES].strip(b"\0") else min(len(data), ENTRY_BYTES)
     while at < len(data):
         id_ = _entry_at(data, at, seed)
@@ -85,5 +104,6 @@ def entries(data: bytes, seed: int) -> Iterator[Entry | Unreadable]:
         if hash_ + id_ != _MARK:
             yield Entry(at, hash_, id_)
         at = bad = at + ENTRY_BYTES
-    if at > bad:
-        yield Unreadable(bad, at)
+    end = len(data.rstrip(b"\0"))
+    if end > bad:
+        yield Unreadable(bad, end)

@@ -30,7 +30,7 @@ from filewheel.errors import Damaged, disk_error
 from filewheel.finder import Finder
 from filewheel.headers import KEY
 from filewheel.journal import Journal
-from filewheel.keyfile import ENTRY_BYTES, Entry, entries, pack_entry, pack_mark
+from filewheel.keyfile import ENTRY_BYTES, FILL_BYTES, Entry, end_of, entries, pack_entry, pack_mark
 from filewheel.message import MessageId, due_of
 from filewheel.record import unpack_put
 from filewheel.snapshot import DEAD_FLOOR
@@ -179,16 +179,18 @@ class Keys:
         fd = self._open(name)
         try:
             size = self._disk.size(fd)
-            if self._disk.pread(fd, ENTRY_BYTES, 0) != pack_mark(seed):
+            old = self._disk.pread(fd, size, 0)
+            if old[:ENTRY_BYTES] != pack_mark(seed):
                 # U3: whoever made the file, or put it in place, may have died before its name was durable.
                 self._settle_names()
                 self._disk.pwrite(fd, pack_mark(seed), 0)
-                size = max(size, ENTRY_BYTES)
+            start = end_of(old, seed)
+            end = start + len(data)
             try:
-                self._disk.pwrite(fd, data, size)
+                self._disk.pwrite(fd, data if end <= size else data + bytes(-end % FILL_BYTES), start)
             except OSError:
                 with contextlib.suppress(OSError):
-                    self._disk.truncate(fd, size)
+                    self._disk.truncate(fd, start)
                 raise
         finally:
             self._disk.close(fd)
@@ -262,7 +264,11 @@ class Keys:
 
 
 class Hold:
-    """Keys whose buckets are locked, for as long as the `with` lasts. Made by `Keys.hold`. Not thread-safe."""
+    """Keys whose buckets are locked, for as long as the `with` lasts. Made by `Keys.hold`. Not thread-safe.
+
+    To take a key: leave it if it is `busy`; `look` who has it; give the new message its id; `note` that; and write the
+    frame, which drops whoever had it, before the `with` ends. Its flush may come later.
+    """
 
     def __init__(self, keys: Keys, names: Iterable[str], wait_s: float) -> None:
         self._keys = keys

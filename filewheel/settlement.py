@@ -19,7 +19,7 @@ from filewheel.record import ACKED, BURIED, RESCHEDULED, RETRIED, pack_drop, pac
 What = Literal["acked", "retried", "deferred", "buried"]
 
 _REASONS: dict[str, int] = {"acked": ACKED, "retried": RETRIED, "deferred": RESCHEDULED, "buried": BURIED}
-_REASON_LENGTH_MAX = 1000
+_REASON_BYTES_MAX = 1000
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,6 +88,11 @@ def _moved(settlement: Settlement, put: bytes, now_us: int, new_id: NewId) -> Me
         message.attempt += 1
     if settlement.what == "buried":
         due_us = min(DEAD_US + now_us, DUE_LIMIT_US - 1)
-        message.headers = {**message.headers, REASON: settlement.reason[:_REASON_LENGTH_MAX]}
+        message.headers = {**message.headers, REASON: _cut(settlement.reason)}
     message.id = new_id(due_us)
     return message
+
+
+def _cut(reason: str) -> str:
+    """Return a reason as a header can hold it. What handlers raise may name files in text that is not valid Unicode."""
+    return reason.encode("utf-8", "backslashreplace")[:_REASON_BYTES_MAX].decode("utf-8", "ignore")

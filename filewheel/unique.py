@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from filewheel.directory import Sync
 from filewheel.errors import BadArgument, KeyHeld, Locked, NotFound
-from filewheel.headers import KEY, REASON
+from filewheel.headers import DEADLINE, DUE, KEY, REASON
 from filewheel.journal import Journal
 from filewheel.keys import Hold, Keys
 from filewheel.message import Message, MessageId
@@ -103,10 +103,13 @@ def move(
 
 def moved_rest(message: Message) -> bytes:
     """Pack what follows the id of a message that moves; a dead letter starts anew."""
-    headers, attempt = message.headers, message.attempt
+    # A new time is one that nobody is late for yet.
+    headers = {k: v for k, v in message.headers.items() if k != DUE}
+    attempt = message.attempt
     if message.is_dead:
         attempt = 0
-        headers = {k: v for k, v in headers.items() if k != REASON}
+        # Its deadline is what it died of, or has passed since: it would die again at once.
+        headers = {k: v for k, v in headers.items() if k not in (REASON, DEADLINE)}
     root = message.root or message.id
     return pack_middle(message.enqueued_us, message.topic, headers, root=root, attempt=attempt) + pack_payload(
         message.payload

@@ -667,6 +667,33 @@ def test_a_second_that_went_and_came_again_is_another_file(wheel_dir: Path, find
     assert look(finder, ids) == [b"b"]
 
 
+def test_a_second_that_went_with_one_deal_and_came_with_the_next_is_another_file(
+    wheel: Wheel, wheel_dir: Path, finder: Finder, clock: FakeClock
+) -> None:
+    """The same, when the finder looked after each deal."""
+    due = clock.now_us() / US_PER_S + 30
+    with Keeper(wheel_dir, clock=clock, background=False) as keeper:
+
+        def deal_one() -> None:
+            before = keeper._ledger.manifest.deal
+            Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+            assert keeper._ledger.manifest.deal == before + 1
+
+        a = wheel.enqueue(b"a", at=due)
+        deal_one()
+        for _ in range(3):
+            assert look(finder, [a]) == [b"a"]
+        clock.advance(60)
+        keeper.ack(keeper.claim())
+        deal_one()
+        assert not list((wheel_dir / "laps").glob("*/*.slot"))
+        assert look(finder, [a]) == []
+        clock.step(-60)
+        b = wheel.enqueue(b"b", at=due)
+        deal_one()
+        assert look(finder, [a, b]) == [b"b"]
+
+
 def test_frames_that_hold_something_else_than_their_headers_say(wheel_dir: Path, finder: Finder) -> None:
     """Drops that are not where the header says make no sense, and nothing of them is taken."""
     from filewheel.index import ids_of

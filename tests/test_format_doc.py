@@ -129,7 +129,7 @@ def test_a_reader_written_from_the_page_finds_a_unique_key_in_the_index(wheel: W
     entry += zlib.crc32(hash_ + id_, reader.seed_of(salt, name)).to_bytes(4, "little")
     mark = bytes.fromhex("F546574B") + bytes(32)
     mark += zlib.crc32(bytes(32), reader.seed_of(salt, name)).to_bytes(4, "little")
-    assert (wheel_dir / name).read_bytes() == mark + entry
+    assert (wheel_dir / name).read_bytes().rstrip(b"\0") == (mark + entry).rstrip(b"\0")
 
 
 def test_every_link_within_the_page_has_its_heading() -> None:

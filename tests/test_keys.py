@@ -34,7 +34,18 @@ from filewheel.deal import Deal
 from filewheel.directory import open_directory
 from filewheel.headers import KEY
 from filewheel.housekeeper import TIDY_KEYS_US
-from filewheel.keyfile import ENTRY_BYTES, Entry, Unreadable, entries, listed, pack_entry, pack_mark
+from filewheel.keyfile import (
+    ENTRY_BYTES,
+    FILL_BYTES,
+    MAGIC,
+    Entry,
+    Unreadable,
+    end_of,
+    entries,
+    listed,
+    pack_entry,
+    pack_mark,
+)
 from filewheel.keys import LISTED_EACH_MAX, LISTED_MAX, Keys, key_of
 from filewheel.record import pack_message
 from filewheel.repair import repair
@@ -131,7 +142,8 @@ def test_a_debounced_storm_leaves_the_last_one_and_a_short_list(wheel: Wheel, wh
         wheel.enqueue(b"%d" % i, delay=60 + i, key="typing", on_conflict="replace", sync="never")
     assert [m.payload for m in living(wheel_dir, "typing")] == [b"499"]
     # Also where no keeper runs: the list is cut short by whoever adds to it.
-    assert bucket_of(wheel_dir, "typing").stat().st_size <= (LISTED_EACH_MAX + 3) * ENTRY_BYTES
+    assert len(wheel._keys.listed("typing")) <= LISTED_EACH_MAX + 1
+    assert bucket_of(wheel_dir, "typing").stat().st_size == FILL_BYTES
 
 
 def test_the_header_of_a_message_that_was_printed_is_its_key(wheel: Wheel) -> None:
@@ -528,7 +540,7 @@ def test_a_torn_entry_hides_no_other(wheel: Wheel, wheel_dir: Path, cut: int) ->
     first = wheel.enqueue(b"1", delay=60, key="report")
     place = bucket_of(wheel_dir, "report")
     data = place.read_bytes()
-    place.write_bytes(data + data[ENTRY_BYTES : ENTRY_BYTES + cut])
+    place.write_bytes(data[: 2 * ENTRY_BYTES] + data[ENTRY_BYTES : ENTRY_BYTES + cut])
     second = wheel.reschedule(first, delay=70)
     third = wheel.reschedule(second, delay=80)
     assert wheel.get(key="report").id == third  # type: ignore[union-attr]
@@ -832,7 +844,9 @@ HASHES = st.binary(min_size=16, max_size=16)
 @given(st.lists(st.one_of(st.tuples(HASHES, HASHES), st.binary(max_size=60)), max_size=12), st.integers(0, 2**32 - 1))
 def test_every_entry_is_found_whatever_lies_between(parts: list[tuple[bytes, bytes] | bytes], seed: int) -> None:
     data = pack_mark(seed) + b"".join(p if isinstance(p, bytes) else pack_entry(seed, *p) for p in parts)
-    wanted = [p for p in parts if isinstance(p, tuple)]
+    data += pack_entry(seed, b"\1" * 16, b"\1" * 16)
+    wanted = [*(p for p in parts if isinstance(p, tuple)), (b"\1" * 16, b"\1" * 16)]
+    assert end_of(data + bytes(100), seed) == end_of(data, seed) == len(data)
     found = list(entries(data, seed))
     assert [(e.hash, e.id) for e in found if isinstance(e, Entry)] == [w for w in wanted if w != (bytes(16),) * 2]
     for hash_, id_ in wanted:
@@ -840,6 +854,14 @@ def test_every_entry_is_found_whatever_lies_between(parts: list[tuple[bytes, byt
     assert listed(data, seed ^ 1, b"\1" * 16) == []
     covered = sum(e.end - e.offset for e in found if isinstance(e, Unreadable))
     assert covered == sum(len(p) for p in parts if isinstance(p, bytes))
+
+
+def test_an_entry_that_ends_with_zeros_and_holds_what_entries_begin_with_is_not_written_over() -> None:
+    id_ = MAGIC + b"\1" * 12
+    seed = next(s for s in range(1 << 20) if pack_entry(s, b"\2" * 16, id_).endswith(b"\0"))
+    data = pack_mark(seed) + pack_entry(seed, b"\2" * 16, id_)
+    assert end_of(data + bytes(100), seed) == len(data)
+    assert end_of(bytes(200), seed) == ENTRY_BYTES
 
 
 def test_the_key_of_a_put_is_its_header_and_not_what_its_payload_says() -> None:

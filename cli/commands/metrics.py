@@ -12,12 +12,13 @@ from typing import Any
 from filewheel import FilewheelError
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.exposition import Family, gauge, render
+from filewheel.gauges import disk_gauges, overdue_of
 from filewheel.message import US_PER_S
 from filewheel.metrics import PREFIX, summary
 from filewheel.published import Published, read_published
 from filewheel.transfer import iso
 
-from ..gauges import disk_gauges, of_wheel, overdue_of
+from ..gauges import of_wheel
 from ..output import Output
 from ..text import count
 from ..verb import verb

@@ -9,11 +9,12 @@ import click
 from filewheel import Stats
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.exposition import render
+from filewheel.gauges import disk_gauges, overdue_of
 from filewheel.message import US_PER_S
 from filewheel.timespec import at_us
 from filewheel.transfer import iso
 
-from ..gauges import disk_gauges, of_wheel, overdue_of
+from ..gauges import of_wheel
 from ..output import Column, Output
 from ..text import away, count, full_time, safe, size
 from ..verb import verb

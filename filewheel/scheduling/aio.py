@@ -226,11 +226,10 @@ class AsyncScheduler:
         if transaction is not None:
             held = await wheel.get(key=call.rejects) if call.rejects is not None else None
             message = call.message(self._clock.now_us(), held, wheel.payload_bytes_max, delay=delay, at=at)
-            id_ = transaction.add(message, replaces=call.replaces)
-        else:
-            id_ = await wheel.enqueue(
-                call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
-            )
+            return transaction.add(message, replaces=call.replaces)
+        id_ = await wheel.enqueue(
+            call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
+        )
         self.blocking._watch.enqueued(name, id_)
         return id_
 
@@ -423,12 +422,18 @@ class AsyncScheduler:
         finally:
             self.blocking._loop = None
 
+    async def prometheus(self) -> str:
+        """Return the metrics of this process and the gauges of the wheel as Prometheus text."""
+        return await self._aside(self.blocking.prometheus)
+
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a plain function in the event loop with each event (of these kinds); return what ends that."""
 
         def pass_on(event: Event) -> None:
-            if self.blocking._loop is not None:
-                tell(self.blocking._loop, callback, event)
+            if self._home is None:
+                callback(event)
+            else:
+                tell(self._home[0], callback, event)
 
         return self.blocking.on_event(pass_on, kinds)
 

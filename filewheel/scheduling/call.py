@@ -68,6 +68,6 @@ def unpack_call(payload: bytes, how: str | None) -> tuple[list[Any], dict[str, A
         args, kwargs = call
         if isinstance(args, list) and isinstance(kwargs, dict) and all(isinstance(k, str) for k in kwargs):
             return args, kwargs
-    except (ValueError, TypeError, RecursionError) as exc:
+    except (ValueError, TypeError, OverflowError, RecursionError) as exc:
         raise Damaged(f"the arguments cannot be read: {exc}") from exc
     raise Damaged("the payload is not [positional arguments, keyword arguments]")

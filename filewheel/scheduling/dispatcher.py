@@ -25,7 +25,7 @@ from filewheel.scheduling.job import NO_PUTS
 from filewheel.scheduling.lane import Lane
 from filewheel.scheduling.loop import time_out
 from filewheel.scheduling.options import Policy
-from filewheel.scheduling.overdue import Overdue
+from filewheel.scheduling.overdue import HELD_MAX, Overdue
 from filewheel.scheduling.task import Call, Outcome, Runner
 from filewheel.scheduling.verdict import Verdict
 from filewheel.scheduling.watch import Watch
@@ -74,7 +74,7 @@ class Dispatcher:
         self._watch = watch
         self._successor = successor
         self._fate = fate
-        self._overdue = Overdue(catch_up_per_s, clock.now_us())
+        self._overdue = Overdue(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4))
         self._lanes: dict[str, Lane] = {}
         self._outcomes: deque[Outcome] = deque()
         self._back = 0
@@ -110,18 +110,21 @@ class Dispatcher:
 
         With `claim` it looks for what is due also when nothing hints at any.
         """
-        now_us = self._clock.now_us()
+        now_us = self._keeper.now_us()  # what follows from a time must be due by the clock that it is fired by
         self._hinted = self._hinted or claim
         worked = self._take_outcomes(now_us)
         self._watch_time(now_us)
         if fire:
-            worked = self._claim(now_us) or worked
+            for message in self._overdue.take(now_us):  # first: what is claimed now may be due after it
+                worked = True
+                self._admit(message, now_us)
+            worked = self._claim(now_us, must=claim) or worked
             self._start_waiting(now_us)
         return self._settle() or worked
 
     def wait(self, limit_s: float = LOOK_S) -> None:
         """Sleep until there may be something to do, at most `limit_s`."""
-        now_us = self._clock.now_us()
+        now_us = self._keeper.now_us()
         timeout_s = min(limit_s, _TICK_S) if self.claimed else limit_s
         next_us = self.next_us(now_us)
         if next_us is not None:
@@ -138,15 +141,17 @@ class Dispatcher:
 
     # -- what is due -------------------------------------------------------------------------------------------
 
-    def _claim(self, now_us: int) -> bool:
+    def _claim(self, now_us: int, *, must: bool) -> bool:
         """Claim what is due, if there may be something, and give each message its way."""
         steady_us = self._clock.steady_us()
         room = self._limit - self.claimed
+        waited_us = steady_us - self._looked_us
         if self._more:
-            wanted = room * 4 >= self._limit  # in bunches: a claim looks at every journal
+            # In bunches, because a claim looks at every journal; but what little room there is must not lie idle.
+            wanted = room * 4 >= self._limit or must or waited_us > _TICK_S * US_PER_S
         else:
-            wanted = room > 0 and (self._hinted or steady_us - self._looked_us > LOOK_S * US_PER_S)
-        if not wanted:
+            wanted = self._hinted or waited_us > LOOK_S * US_PER_S
+        if not wanted or room <= 0:
             return False
         self._hinted = False
         self._looked_us = steady_us
@@ -155,15 +160,12 @@ class Dispatcher:
         self.claimed += len(batch)
         for message in batch:
             self._route(message, now_us)
-        released = self._overdue.take(now_us)
-        for message in released:
-            self._admit(message, now_us)
-        return bool(batch) or bool(released)
+        return bool(batch)
 
     def _route(self, message: Message, now_us: int) -> None:
         """Settle what is not to be called; hold back what is overdue where a rate is asked for; admit the rest."""
         handler = self._handlers.get(message.topic)
-        if len(message.headers) > 1 and self._is_passed_over(message, now_us):
+        if len(message.headers) > 1 and self._is_passed_over(message, now_us, is_known=handler is not None):
             return
         if handler is None:
             self._is_unknown(message, now_us)
@@ -174,8 +176,11 @@ class Dispatcher:
         else:
             self._admit(message, now_us, handler)
 
-    def _is_passed_over(self, message: Message, now_us: int) -> bool:
-        """Settle a message that its own policy keeps from being called; tell whether it was."""
+    def _is_passed_over(self, message: Message, now_us: int, *, is_known: bool) -> bool:
+        """Settle a message that its own policy keeps from being called; tell whether it was.
+
+        Without a handler there is no call that could do for another.
+        """
         headers = message.headers
         policy = Policy.of(headers)
         why = policy.too_late(message.due_us, now_us)
@@ -185,7 +190,7 @@ class Dispatcher:
         if SCHEDULE in headers and (fate := self._fate(message, now_us)) is not None:
             self._verdicts.append((message, verdict.passed_over(message, fate, self._next_of(message, now_us))))
             return True
-        if policy.coalesce is not None and self._overdue.is_covered(message, policy.coalesce, now_us):
+        if is_known and policy.coalesce is not None and self._overdue.is_covered(message, policy.coalesce, now_us):
             successor = self._next_of(message, now_us)
             self._verdicts.append((message, verdict.passed_over(message, "coalesced", successor)))
             return True
@@ -211,10 +216,17 @@ class Dispatcher:
         if not lane.is_limited and handler.terms.batch is None:
             lane.running += 1
             self._start(lane, [message], now_us)
-        elif lane.full():
+            return
+        if lane.full(now_us):
+            self._start_from(lane, now_us)  # which may make room
+        if lane.full(now_us) or (lane.is_limited and lane.waiting and self._waiting() >= self._limit // 2):
             self._verdicts.append((message, verdict.deferred(message, lane.defer_us(now_us))))
         else:
             lane.waiting.append(message)
+
+    def _waiting(self) -> int:
+        """Return how many messages wait in lanes: together they must not take the room of all other handlers."""
+        return sum(len(lane.waiting) for lane in self._lanes.values())
 
     def _make_lane(self, handler: Handler[..., object], now_us: int) -> Lane:
         terms = handler.terms
@@ -223,8 +235,11 @@ class Dispatcher:
 
     def _start_waiting(self, now_us: int) -> None:
         for lane in self._lanes.values():
-            while messages := lane.take(now_us):
-                self._start(lane, messages, now_us)
+            self._start_from(lane, now_us)
+
+    def _start_from(self, lane: Lane, now_us: int) -> None:
+        while messages := lane.take(now_us):
+            self._start(lane, messages, now_us)
 
     def _start(self, lane: Lane, messages: list[Message], now_us: int) -> None:
         call = Call(lane.handler, messages, now_us)
@@ -282,6 +297,9 @@ class Dispatcher:
     def _fail(
         self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int, took_us: int
     ) -> None:
+        if failure.is_too_late:
+            self._verdicts.append((message, verdict.skipped(message, failure.text, successor)))
+            return
         found = verdict.failed(message, failure, call.handler.terms.retry, now_us, random.random, successor)
         self._watch.failed(message, failure, found, took_us)
         self._verdicts.append((message, found))
@@ -301,10 +319,10 @@ class Dispatcher:
                 self._settled(len(done))
                 self._watch.done(done)
             if verdicts:
-                self._keeper.settle([v.settlement for _, v in verdicts])
+                moved_to = self._keeper.settle([v.settlement for _, v in verdicts])
                 self._verdicts = []
                 self._settled(len(verdicts))
-                self._watch.settled(verdicts)
+                self._watch.settled(verdicts, moved_to)
         except WheelFull as exc:
             self._wait_for_room(exc)
             return False
@@ -329,6 +347,7 @@ class Dispatcher:
 
     def settle_all(self) -> None:
         """Write what has ended, after the runners were stopped. What has not is offered again by the next keeper."""
+        self._retry_us = 0
         try:
             self.step(fire=False)
         except FilewheelError as exc:

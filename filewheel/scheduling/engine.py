@@ -27,7 +27,7 @@ from filewheel.scheduling.inline import Inline
 from filewheel.scheduling.job import present_job
 from filewheel.scheduling.loop import Loop
 from filewheel.scheduling.remote import Processes
-from filewheel.scheduling.schedule import Occurrences
+from filewheel.scheduling.schedule import ASTRAY_US, Occurrences
 from filewheel.scheduling.task import Runner
 from filewheel.scheduling.threads import Threads
 from filewheel.scheduling.watch import Watch
@@ -69,7 +69,7 @@ class Engine:
         on_term: Callable[[], None],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`on_term` is called when this process has become the keeper, before it fires."""
+        """`on_term` is called when this process has become the keeper, and again when its clock went back."""
         self._path = path
         self._handlers = handlers
         self._occurrences = occurrences
@@ -83,6 +83,7 @@ class Engine:
         self._grace_s = 0.0
         self._hurry = threading.Event()
         self._keeper: Keeper | None = None
+        self._ahead_us = clock.now_us() - clock.steady_us()
         self._thread: threading.Thread | None = None
         self.is_keeper = threading.Event()
         """Set while this process fires."""
@@ -177,6 +178,7 @@ class Engine:
                 if not dispatcher.step():
                     dispatcher.wait()
                 publisher.tick()
+                self._look_at_clock()
             self._end_calls(dispatcher, runners)
             ended_well = True
         except FilewheelError as exc:
@@ -196,6 +198,13 @@ class Engine:
                 log.critical("%s", exc)
                 ended_well = False
         return ended_well
+
+    def _look_at_clock(self) -> None:
+        """Put recurring work right when the clock was put back: what comes next was computed from a wrong time."""
+        ahead_us = self._clock.now_us() - self._clock.steady_us()
+        if self._ahead_us - ahead_us > ASTRAY_US:
+            self._on_term()
+        self._ahead_us = ahead_us
 
     def _dispatcher(self, keeper: Keeper, runners: dict[str, Runner]) -> Dispatcher:
         limits = self._limits
@@ -262,7 +271,8 @@ class Engine:
         try:
             self._on_term()
             yield dispatcher
-            dispatcher.settle_all()
         finally:
+            # Ctrl-C in a handler too: the calls before it have ended.
+            dispatcher.settle_all()
             inline.stop()
             keeper.close()

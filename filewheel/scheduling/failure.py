@@ -28,7 +28,7 @@ class RetryLater(Exception):
 
     def __init__(self, delay: float | timedelta, why: str = "retry later") -> None:
         super().__init__(why)
-        self.delay_us = delay_us(delay)
+        self.delay_us = max(0, delay_us(delay))
 
 
 class GiveUp(Exception):
@@ -47,23 +47,25 @@ class Failure:
     """The handler's own wish."""
     gives_up: bool = False
     is_time_out: bool = False
+    is_too_late: bool = False
+    """It was not begun, because its own policy forbids it by now."""
 
     def to_plain(self) -> list[object]:
         """Return this as plain data, for `of_plain` in another process."""
-        return [self.text, sorted(self.ancestry), self.trace, self.retry_in_us, self.gives_up]
+        return [self.text, sorted(self.ancestry), self.trace, self.retry_in_us, self.gives_up, self.is_too_late]
 
     @classmethod
     def of_plain(cls, plain: Any) -> Failure:
         """Read what `to_plain` made."""
-        text, ancestry, trace, retry_in_us, gives_up = plain
-        return cls(text, frozenset(ancestry), trace, retry_in_us, gives_up)
+        text, ancestry, trace, retry_in_us, gives_up, is_too_late = plain
+        return cls(text, frozenset(ancestry), trace, retry_in_us, gives_up, is_too_late=is_too_late)
 
     @classmethod
     def of(cls, exc: BaseException, trace: str = "") -> Failure:
         """Describe an exception."""
         says = str(exc) if isinstance(exc, (RetryLater, GiveUp)) else _says(exc)
         return cls(
-            says,
+            storable(says),
             frozenset(name_of(t) for t in type(exc).__mro__ if issubclass(t, BaseException)),
             trace,
             exc.delay_us if isinstance(exc, RetryLater) else None,
@@ -74,9 +76,14 @@ class Failure:
 def _says(exc: BaseException) -> str:
     try:
         text = str(exc)
-    except Exception:
+    except (Exception, SystemExit):
         text = "(its text cannot be had)"
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def storable(text: str) -> str:
+    """Return a text that can be encoded: names of files may come as text that is not valid Unicode."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Invariant: what a transaction collected is written exactly when its block ended 
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Iterator
@@ -17,12 +18,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from filewheel.errors import BadArgument, Closed
+from filewheel.errors import BadArgument, Closed, TooLarge
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.writer import Writer
 
 _current: ContextVar[Job | None] = ContextVar("filewheel_job", default=None)
 _collecting: ContextVar[Transaction | None] = ContextVar("filewheel_transaction", default=None)
+
+
+BYTES_MAX = 64 << 20
+"""The payloads that one transaction may hold."""
 
 
 class Mint:
@@ -39,8 +44,13 @@ class Mint:
                 self._writer = Writer(secrets.token_bytes)
             return self._writer.id_at(due_us, self._writer.take(1))
 
+    def renew(self) -> None:
+        """In a forked child: draw another name, or it would give the ids that its parent gives."""
+        self.__init__()  # type: ignore[misc]
+
 
 MINT = Mint()
+os.register_at_fork(after_in_child=MINT.renew)
 
 
 @dataclass(slots=True)
@@ -66,11 +76,18 @@ class Transaction:
         """The path of the wheel that the job came from; what goes to another wheel is enqueued at once."""
         self.puts = Puts()
         self.is_open = True
+        self._bytes = 0
 
     def add(self, message: Message, *, replaces: bool = False) -> MessageId:
         """Collect a message; return its id. With `replaces` it takes its key from whoever holds it then."""
         if not self.is_open:
             raise Closed("this transaction has ended", hint="enqueue inside of its `with` block")
+        self._bytes += len(message.payload)
+        if self._bytes > BYTES_MAX:
+            raise TooLarge(
+                f"the payloads of this transaction have more than {BYTES_MAX >> 20} MiB; it is written as one frame",
+                hint="enqueue smaller payloads, or some of them outside of the block",
+            )
         self.puts.messages.append(message)
         if replaces:
             self.puts.replaces.append(message.id)
@@ -124,6 +141,11 @@ class Job:
     def headers(self) -> dict[str, str]:
         """The message's headers."""
         return self.message.headers
+
+    @property
+    def enqueued(self) -> tuple[Message, ...]:
+        """What transactions have collected: written when this job is acknowledged."""
+        return tuple(self.puts.messages)
 
     def fail(self, error: str) -> None:
         """Say that this job failed though the handler goes on: for handlers that take several jobs at once."""

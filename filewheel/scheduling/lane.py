@@ -55,6 +55,8 @@ class Lane:
         self._waiting_max = max(waiting_max, terms.batch or 1)
         self._bucket = None if terms.rate_per_s is None else Bucket(terms.rate_per_s, now_us)
         self._horizon_us = 0
+        self._first_us = 0
+        """When the first of those comes back that were deferred since the lane was last able to take all."""
         self._mean_us = float(_GUESS_US)
 
     @property
@@ -62,14 +64,19 @@ class Lane:
         """Whether messages may have to wait here."""
         return self.slots is not None or self._bucket is not None
 
-    def full(self) -> bool:
-        """Tell whether what comes next has to be deferred."""
-        return self.is_limited and len(self.waiting) >= self._waiting_max
+    def full(self, now_us: int) -> bool:
+        """Tell whether what comes next has to be deferred.
+
+        Until the first deferred message comes back, it is also while half full, or what comes would overtake those.
+        """
+        count = len(self.waiting)
+        return self.is_limited and (count if now_us >= self._first_us else count * 2) >= self._waiting_max
 
     def defer_us(self, now_us: int) -> int:
         """Return when the turn of a message is expected that finds the lane full."""
         if self._horizon_us < now_us + _DEFER_MIN_US:
             self._horizon_us = now_us + max(_DEFER_MIN_US, int(self._step_us() * len(self.waiting)))
+            self._first_us = self._horizon_us + math.ceil(self._step_us())
         self._horizon_us += math.ceil(self._step_us())
         return self._horizon_us
 

@@ -8,6 +8,7 @@ Invariant: a task that is cancelled because the runner stops has no outcome, so 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 
@@ -16,11 +17,16 @@ from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.job import Job, enter, leave
 from filewheel.scheduling.task import Call, Finish, Outcome, failure_of, jobs_of, outcome_of
 
+log = logging.getLogger(__name__)
+
+_END_S = 5.0
+"""How long cancelled tasks have to end."""
+
 
 async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
     """Await a coroutine function, and return what came of it.
 
-    Raises CancelledError when the task was cancelled from outside, not by the time-out.
+    Raises CancelledError when the task was cancelled, but for the time-out, and KeyboardInterrupt as `run` does.
     """
     jobs = jobs_of(call, clock, wheel)
     good = [job for job in jobs if isinstance(job, Job)]
@@ -36,16 +42,23 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
                     await function(*good[0].args, **good[0].kwargs)
         except TimeoutError as exc:
             raised = time_out(terms.timeout_s) if limit.expired() else failure_of(exc)
-        except (asyncio.CancelledError, KeyboardInterrupt):
+        except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raised = Failure("CancelledError: the handler cancelled itself")
+            raised = cancelled_itself()
+        except KeyboardInterrupt:
+            raise
         except BaseException as exc:
             raised = failure_of(exc)
         finally:
             leave(token)
     return outcome_of(call, jobs, raised)
+
+
+def cancelled_itself() -> Failure:
+    """Return the failure of a call that was cancelled by its own handler."""
+    return Failure("CancelledError: the handler cancelled itself")
 
 
 def time_out(timeout_s: float | None) -> Failure:
@@ -70,8 +83,8 @@ class Loop:
         self._thread: threading.Thread | None = None
         self._coming: deque[Call] = deque()
         self._is_told = False
+        self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_ending = False
 
     def start(self, call: Call) -> None:
         """Hand a call to the loop."""
@@ -109,10 +122,11 @@ class Loop:
         call.begun_us = self._clock.steady_us()
         try:
             outcome = await run_async(call, self._clock, self._wheel)
-        except asyncio.CancelledError as exc:
-            if self._is_ending:
+        except asyncio.CancelledError:
+            if self._stopping:
                 return  # the message stays claimed, and is offered again
-            # By somebody else, in a loop that is not ours alone. Without an outcome it would be claimed for ever.
+            outcome = Outcome.failed(call, cancelled_itself())
+        except KeyboardInterrupt as exc:  # raised by the handler itself
             outcome = Outcome.failed(call, Failure.of(exc))
         if call.end():
             outcome.ended_us = self._clock.steady_us()
@@ -133,7 +147,13 @@ class Loop:
         """Cancel what still runs. Not to be called in the loop's own thread."""
         if self._loop is None or self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._stopping = True
+        ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        try:
+            ending.result(_END_S)
+        except TimeoutError:
+            log.warning("a coroutine does not end though it was cancelled; its event loop is left to itself")
+            return
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -141,7 +161,6 @@ class Loop:
             self._loop = None
 
     async def _end(self) -> None:
-        self._is_ending = True
         self._coming.clear()
         tasks = set(self._tasks)
         for task in tasks:

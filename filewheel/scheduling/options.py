@@ -54,6 +54,8 @@ class Policy:
     deadline_us: int | None = None
     skip_late_us: int | None = None
     coalesce: str | None = None
+    was_due_us: int | None = None
+    """When it was due before it was put off."""
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Policy:
@@ -62,10 +64,12 @@ class Policy:
             _number(headers.get(names.DEADLINE), 1),
             _number(headers.get(names.SKIP_LATE), US_PER_S),
             headers.get(names.COALESCE),
+            _number(headers.get(names.DUE), 1),
         )
 
     def too_late(self, due_us: int, now_us: int) -> str | None:
         """Return why a message is not to be started any more, or None."""
+        due_us = due_us if self.was_due_us is None else self.was_due_us
         if self.deadline_us is not None and now_us >= self.deadline_us:
             return f"skipped: {_seconds(now_us - self.deadline_us)} after its deadline"
         if self.skip_late_us is not None and now_us - due_us > self.skip_late_us:

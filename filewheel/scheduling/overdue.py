@@ -15,7 +15,7 @@ from filewheel.scheduling.lane import Bucket
 
 OVERDUE_US = 10 * US_PER_S
 """What is later than that is part of a backlog."""
-_HELD_MAX = 256
+HELD_MAX = 256
 _NAMES_MAX = 10_000
 _DEFER_MIN_US = US_PER_S
 
@@ -23,7 +23,8 @@ _DEFER_MIN_US = US_PER_S
 class Overdue:
     """Holds back and passes over what is overdue. Belongs to the dispatcher's thread."""
 
-    def __init__(self, rate_per_s: float | None, now_us: int) -> None:
+    def __init__(self, rate_per_s: float | None, now_us: int, held_max: int = HELD_MAX) -> None:
+        self._held_max = max(1, held_max)
         self._bucket = None if rate_per_s is None else Bucket(rate_per_s, now_us)
         self._held: deque[Message] = deque()
         self._horizon_us = 0
@@ -40,7 +41,7 @@ class Overdue:
     def keep(self, message: Message, now_us: int) -> int | None:
         """Hold a message back; or return until when it goes back into the wheel, when enough are held."""
         assert self._bucket is not None
-        if len(self._held) < _HELD_MAX:
+        if len(self._held) < self._held_max:
             self._held.append(message)
             return None
         step_us = math.ceil(US_PER_S / self._bucket.rate_per_s)

@@ -16,13 +16,15 @@ from typing import Any
 from filewheel.clock import Clock
 from filewheel.errors import BadArgument
 from filewheel.headers import ARGS, HISTORY, KEY, SCHEDULE
-from filewheel.message import Message
+from filewheel.message import US_PER_S, Message
 from filewheel.scheduling.call import MSGPACK, pack_call
 from filewheel.scheduling.job import MINT
 from filewheel.scheduling.recurrence import Missed, Recurrence, from_text, is_skipped, next_due
 
 KEY_PREFIX = "filewheel.every:"
 GRACE_US = 60_000_000
+ASTRAY_US = 3600 * US_PER_S
+"""A clock that goes back by less than this is set right, not wrong: what was called stays called."""
 NAME_BYTES_MAX = 200
 
 
@@ -79,6 +81,13 @@ class Schedule:
             and message.topic == self.handler
             and message.payload == self.payload()
         )
+
+    def is_astray(self, message: Message, now_us: int) -> bool:
+        """Tell whether an occurrence is due long after the next time there is: a clock sent it there that was wrong.
+
+        One that was moved or put back has the id that it began with, and stays where it is.
+        """
+        return message.root is None and message.due_us > self.recurrence.after(now_us + ASTRAY_US)
 
 
 def key_of(name: str) -> str:

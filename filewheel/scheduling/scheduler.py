@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
+from filewheel.exposition import render
+from filewheel.gauges import disk_gauges, overdue_of
 from filewheel.message import MessageId
 from filewheel.metrics import Metrics
 from filewheel.scheduling.cron import Cron
@@ -58,6 +61,7 @@ log = logging.getLogger("filewheel.scheduling")
 F = TypeVar("F", bound=Callable[..., Any])
 When = str | float | timedelta | Cron | Every
 STOP_S = 30.0
+_ENDED = 0
 
 
 class Scheduler:
@@ -138,9 +142,10 @@ class Scheduler:
         """The wheel that this process enqueues into; opened, and made, when it is first asked for."""
         with self._lock:
             if self._wheel is None or self._wheel_pid != os.getpid():
-                self._wheel = Wheel.create(
-                    self._path, sync=self._sync or "always", exist_ok=True, clock=self._clock, disk=self._disk
-                )
+                # The wheel may be older than this program's opinion on `sync`.
+                sync, clock, disk = self._sync, self._clock, self._disk
+                Wheel.create(self._path, sync=sync or "always", exist_ok=True, clock=clock, disk=disk).close()
+                self._wheel = Wheel(self._path, sync=sync, clock=clock, disk=disk)
                 self._wheel.on_flush = self._watch.flushed
                 self._wheel_pid = os.getpid()
             return self._wheel
@@ -253,11 +258,10 @@ class Scheduler:
             wheel, now_us = self.wheel, self._clock.now_us()
             held = wheel.get(key=call.rejects) if call.rejects is not None else None
             message = call.message(now_us, held, wheel.payload_bytes_max, delay=delay, at=at)
-            id_ = transaction.add(message, replaces=call.replaces)
-        else:
-            id_ = self.wheel.enqueue(
-                call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
-            )
+            return transaction.add(message, replaces=call.replaces)
+        id_ = self.wheel.enqueue(
+            call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
+        )
         self._watch.enqueued(name, id_)
         return id_
 
@@ -267,7 +271,7 @@ class Scheduler:
             raise BadArgument("give an id or a key")
         done = self.wheel.cancel(id_) if id_ is not None else self.wheel.cancel(key=key or "")
         if done:
-            self.metrics.count("cancelled")
+            self._watch.cancelled(None if id_ is None else MessageId.parse(id_))
         return done
 
     # -- recurring work at run time ----------------------------------------------------------------------------
@@ -302,9 +306,9 @@ class Scheduler:
         """See to it that a schedule's living occurrence is one of this definition."""
         wheel = self.wheel
         living = wheel.get(key=schedule.key)
-        if living is not None and schedule.is_that_of(living):
-            return living.id
         now_us = self._clock.now_us()
+        if living is not None and schedule.is_that_of(living) and not schedule.is_astray(living, now_us):
+            return living.id
         due_us = schedule.recurrence.after(now_us)
         at = due_us / 1_000_000
         return wheel.enqueue(
@@ -361,22 +365,25 @@ class Scheduler:
 
         From another thread than the main one, no signals are handled: it runs until `stop` is called.
         """
-        self.start()
-        engine = self._engine
-        assert engine is not None
         with _signals() as asked:
-            while engine.is_alive and not asked.wait(0.5):
+            self.start()
+            engine = self._engine
+            assert engine is not None
+            while engine.is_alive and not _comes(asked, 0.5):
                 pass
             if self._engine is engine:
-                asked.clear()
-                ending = threading.Thread(target=self.stop, args=(stop_s,), name="filewheel-stop")
+                ending = threading.Thread(target=self._end, args=(stop_s, asked), name="filewheel-stop")
                 ending.start()
-                while ending.is_alive() and not asked.is_set():
-                    ending.join(0.1)
-                if asked.is_set():
+                if asked.get() != _ENDED:
                     log.warning("asked twice to stop: running calls are left to be offered again")
                     engine.hurry()
-                    ending.join()
+                ending.join()
+
+    def _end(self, stop_s: float, asked: queue.SimpleQueue[int]) -> None:
+        try:
+            self.stop(stop_s)
+        finally:
+            asked.put(_ENDED)
 
     def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
         """Wait until this process is the one that fires; tell whether it is."""
@@ -398,6 +405,12 @@ class Scheduler:
             raise BadArgument("this scheduler fires in the background", hint="drain() is for one that was not started")
         return self._new_engine()
 
+    def prometheus(self) -> str:
+        """Return the metrics of this process and the gauges of the wheel as Prometheus text. Cost: counts the wheel."""
+        wheel, now_us = self.wheel, self._clock.now_us()
+        stats = wheel.stats()
+        return render(self.metrics.families() + disk_gauges(stats, overdue_of(wheel, stats, now_us), now_us))
+
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that ends that."""
         return self._events.subscribe(callback, kinds)
@@ -418,15 +431,17 @@ def _recurrence(when: When, tz: str) -> Recurrence:
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event, in the main thread; in another one nothing is changed."""
-    asked = threading.Event()
+def _signals() -> Iterator[queue.SimpleQueue[int]]:
+    """Queue the numbers of SIGINT and SIGTERM, in the main thread; in another one nothing is changed."""
+    # Unlike an Event, it may be put into while the main thread is in the middle of using it, also by a second signal
+    # that interrupts the handler of the first.
+    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        asked.set()
+        asked.put(number)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -434,3 +449,12 @@ def _signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _comes(asked: queue.SimpleQueue[int], within_s: float) -> bool:
+    """Wait for a signal; tell whether one came."""
+    try:
+        asked.get(timeout=within_s)
+    except queue.Empty:
+        return False
+    return True

@@ -13,12 +13,13 @@ from typing import Any, Protocol
 
 from filewheel.clock import Clock
 from filewheel.errors import Damaged
-from filewheel.headers import ARGS
+from filewheel.headers import ARGS, DEADLINE, SKIP_LATE
 from filewheel.message import Message
 from filewheel.scheduling.call import unpack_call
-from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.failure import Failure, storable
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import NO_PUTS, Job, Puts, enter, leave
+from filewheel.scheduling.options import Policy
 
 _TRACE_LENGTH = 8000
 
@@ -91,12 +92,21 @@ class Runner(Protocol):
 
 
 def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
-    """Return a job for each message of a call, or why its arguments cannot be had."""
+    """Return a job for each message of a call, or why it cannot be had.
+
+    It may have waited for its turn until it is too late, so that is asked here once more.
+    """
     now_us = clock.now_us()
     made: list[Job | Failure] = []
     for message in call.messages:
+        headers = message.headers
+        if DEADLINE in headers or SKIP_LATE in headers:
+            why = Policy.of(headers).too_late(message.due_us, now_us)
+            if why is not None:
+                made.append(Failure(why, gives_up=True, is_too_late=True))
+                continue
         try:
-            args, kwargs = unpack_call(message.payload, message.headers.get(ARGS))
+            args, kwargs = unpack_call(message.payload, headers.get(ARGS))
             made.append(Job(message, call.handler.name, args, kwargs, now_us, wheel))
         except Damaged as exc:
             made.append(Failure(exc.what, gives_up=True))
@@ -112,7 +122,7 @@ def outcome_of(call: Call, jobs: Sequence[Job | Failure], raised: Failure | None
         if isinstance(job, Failure):
             failure: Failure | None = job
         else:
-            failure = raised or (None if job.failed is None else Failure(job.failed))
+            failure = raised or (None if job.failed is None else Failure(storable(job.failed)))
         enqueued = NO_PUTS if failure is not None or isinstance(job, Failure) else job.puts
         failures.append(failure)
         puts.append(enqueued)
@@ -123,8 +133,11 @@ def outcome_of(call: Call, jobs: Sequence[Job | Failure], raised: Failure | None
 def failure_of(exc: BaseException) -> Failure:
     """Describe what a handler raised, with its traceback from the handler on."""
     trace = exc.__traceback__
-    text = "".join(traceback.format_exception(exc.with_traceback(trace.tb_next if trace else None)))
-    return Failure.of(exc, text[-_TRACE_LENGTH:])
+    try:
+        text = "".join(traceback.format_exception(exc.with_traceback(trace.tb_next if trace else None)))
+    except Exception as odd:  # an exception is the handler's own code, and may be wrong as well
+        text = f"(no traceback: {type(odd).__name__})"
+    return Failure.of(exc, storable(text[-_TRACE_LENGTH:]))
 
 
 def run(call: Call, clock: Clock, wheel: str) -> Outcome:

@@ -28,7 +28,7 @@ class Threads:
         self._wheel = wheel
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._threads: set[threading.Thread] = set()
-        self._running: set[Call] = set()
+        self._running: dict[Call, threading.Thread] = {}
         self._stopping = False
         self.given_up = 0
         """Threads that were left to themselves."""
@@ -47,9 +47,12 @@ class Threads:
     def _work(self) -> None:
         while True:
             call = self._calls.get()
-            if call is None or self._stopping:
+            if call is None:
                 return
-            self._running.add(call)
+            self._running[call] = threading.current_thread()
+            if self._stopping:  # looked at last: whoever asks what runs waits for this call, or it is not begun
+                del self._running[call]
+                return
             call.begun_us = self._clock.steady_us()
             try:
                 outcome = run(call, self._clock, self._wheel)
@@ -59,22 +62,23 @@ class Threads:
                 return  # it timed out, and another thread has taken this one's place
             outcome.ended_us = self._clock.steady_us()
             self._finish(outcome)
-            self._running.discard(call)
+            self._running.pop(call, None)
 
     def give_up(self, call: Call) -> None:
         """Put another thread in the place of the one that is stuck."""
         self.given_up += 1
-        self._running.discard(call)
+        stuck = self._running.pop(call, None)
         log.warning("a call of %s goes on after its time-out; its thread is left to itself", call.handler.name)
-        self._threads = {t for t in self._threads if t.is_alive()}
-        self._count += 1
-        self._add_thread()
+        if stuck is not None:
+            self._threads.discard(stuck)
+        if not self._stopping:
+            self._add_thread()
 
     def quiet(self) -> None:
         """Begin nothing more."""
         self._stopping = True
         for _ in self._threads:
-            self._calls.put(None)
+            self._calls.put(None)  # one for each thread: a stuck one is none of them
 
     def busy(self) -> int:
         """Return how many calls run."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from filewheel.headers import KEY, SCHEDULE
+from filewheel.headers import DUE, KEY, SCHEDULE, SKIP_LATE
 from filewheel.message import DUE_END_US, Message
 from filewheel.scheduling.failure import Attempt, Failure, with_history
 from filewheel.scheduling.job import Puts
@@ -47,7 +47,8 @@ def failed(
     successor: Message | None,
 ) -> Verdict:
     """Return the verdict on a call that failed."""
-    headers = with_history(message.headers, Attempt(now_us, message.attempt, failure.text))
+    kept = {k: v for k, v in message.headers.items() if k != DUE}
+    headers = with_history(kept, Attempt(now_us, message.attempt, failure.text))
     delay_us = None
     if failure.retry_in_us is not None:
         delay_us = failure.retry_in_us
@@ -74,7 +75,10 @@ def passed_over(message: Message, kind: Kind, successor: Message | None) -> Verd
 
 def deferred(message: Message, due_us: int, kind: Kind = "deferred") -> Verdict:
     """Return the verdict on a message whose turn comes later."""
-    return Verdict(kind, Settlement(message.id, "deferred", min(due_us, DUE_END_US - 1)))
+    headers = None
+    if SKIP_LATE in message.headers and DUE not in message.headers:
+        headers = {**message.headers, DUE: str(message.due_us)}
+    return Verdict(kind, Settlement(message.id, "deferred", min(due_us, DUE_END_US - 1), headers=headers))
 
 
 def buried(message: Message, why: str, kind: Kind = "dead") -> Verdict:

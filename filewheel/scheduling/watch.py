@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from filewheel.message import US_PER_S, Message
+from filewheel.message import US_PER_S, Message, MessageId, due_of
 from filewheel.metrics import Metrics
 from filewheel.scheduling.events import Events
 from filewheel.scheduling.failure import Failure
@@ -33,6 +33,13 @@ class Watch:
     def enqueued(self, handler: str, message_id: bytes) -> None:
         """Note that a call was enqueued."""
         self.metrics.count("enqueued", handler)
+        if self.events.wants("enqueued"):
+            self.events.emit("enqueued", handler, MessageId(message_id), due_us=due_of(message_id))
+
+    def cancelled(self, message_id: MessageId | None) -> None:
+        """Note that a message was cancelled."""
+        self.metrics.count("cancelled")
+        self.events.emit("cancelled", id=message_id)
 
     def fired(self, handler: str, messages: Sequence[Message], now_us: int) -> None:
         """Note that a call begins."""
@@ -63,10 +70,18 @@ class Watch:
             for message in messages:
                 self._emit("acknowledged", message)
 
-    def settled(self, verdicts: Sequence[tuple[Message, Verdict]]) -> None:
-        """Note what became of messages, once it is written."""
+    def settled(
+        self, verdicts: Sequence[tuple[Message, Verdict]], moved_to: Sequence[MessageId | None] | None = None
+    ) -> None:
+        """Note what became of messages, once it is written. One that went nowhere was cancelled while it ran."""
         counts: Counter[tuple[str, str]] = Counter()
-        for message, verdict in verdicts:
+        for at, (message, verdict) in enumerate(verdicts):
+            if moved_to is not None and moved_to[at] is None and verdict.settlement.what != "acked":
+                self._failures.pop(message.id, None)
+                log.debug("%s %s was cancelled while it ran", message.topic, message.root or message.id)
+                continue
+            for put in verdict.settlement.puts:
+                self.enqueued(put.topic, put.id)
             counts[verdict.kind, message.topic] += 1
             failure, seconds = self._failures.pop(message.id, (None, None)) if self._failures else (None, None)
             error = failure.text if failure is not None else verdict.settlement.reason

@@ -10,7 +10,8 @@ import importlib
 from tests.crash.campaign import Campaign
 
 MODULES: list[str] = [
-    "mutant", "fault", "fault_cli", "kill", "cut", "full", "flip", "fuzz", "foreign", "clock", "zones", "model",
+    "mutant", "fault", "fault_cli", "kill", "scheduler", "cut", "full", "flip", "fuzz", "foreign", "clock", "zones",
+    "model",
 ]  # fmt: skip
 
 

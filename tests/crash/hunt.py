@@ -50,6 +50,14 @@ def races() -> Iterator[Try]:
             yield f"race {name} {number}", lambda name=name, number=number: run_race(name, number)  # type: ignore[misc]
 
 
+def keys() -> Iterator[Try]:
+    """Yield races for unique keys."""
+    from tests.model.races import run_race
+
+    for number in range(1, 100_000):
+        yield f"race keys {number}", lambda number=number: run_race("keys", number)  # type: ignore[misc]
+
+
 def histories() -> Iterator[Try]:
     """Yield random histories."""
     from tests.model.history import run_history
@@ -119,7 +127,7 @@ def main(args: list[str]) -> int:
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGALRM, _stuck)
     mutate.install(options.name)
-    kinds = [known(by_name(options.name).killer)] if options.known else [words(), races(), histories()]
+    kinds = [known(by_name(options.name).killer)] if options.known else [words(), races(), histories(), keys()]
     killer, states, how = None, 0, ""
     for tries in kinds:
         killer, more, how = search(tries, options.seconds)

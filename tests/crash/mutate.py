@@ -27,9 +27,14 @@ class Stale(AssertionError):
     """The text that a mutant changes is not there, or there more than once."""
 
 
+def source_of(module: str) -> Path:
+    """Return the file of a module of the library."""
+    return PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+
+
 def mutated(mutant: Mutant, module: str) -> str:
     """Return a module's source with the mutant's changes of it. Raises Stale."""
-    source = (PACKAGE / f"{module}.py").read_text()
+    source = source_of(module).read_text()
     for change in mutant.changes:
         if change.module == module:
             if source.count(change.old) != 1:
@@ -51,7 +56,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         if fullname not in self._modules:
             return None
         module = fullname.partition(".")[2]
-        loader = _Loader(fullname, str(PACKAGE / f"{module}.py"), mutated(self._mutant, module))
+        loader = _Loader(fullname, str(source_of(module)), mutated(self._mutant, module))
         return importlib.machinery.ModuleSpec(fullname, loader, origin=loader.path)
 
 

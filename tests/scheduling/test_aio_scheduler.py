@@ -539,7 +539,7 @@ def test_events_come_in_the_loop(path: Path, play: Play) -> None:
             forget()
             await work.enqueue()
             await until(lambda: not pending(path))
-        assert told == ["took_over", "fired", "acknowledged"]
+        assert sorted(told) == ["acknowledged", "enqueued", "fired", "took_over"]
 
     play(main())
 
@@ -627,6 +627,10 @@ def test_flushes_are_timed_and_enqueued_calls_counted(path: Path) -> None:
         await scheduler.stop()
 
     asyncio.run(main())
+    text = asyncio.run(scheduler.prometheus())
+    assert 'filewheel_enqueued_total{handler="work"} 1' in text
+    assert "filewheel_pending 1" in text
+    scheduler.blocking.stop()
     assert scheduler.metrics.counts("enqueued") == {"work": 1}
     assert scheduler.metrics.times("sync")
 

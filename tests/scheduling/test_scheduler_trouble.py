@@ -1,0 +1,299 @@
+"""A scheduler in trouble: disks that are full or fail, programs that fork, start twice, stop and start again."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from filewheel import BadArgument, Retry, Scheduler, current_job
+from filewheel.scheduling import dispatcher, engine
+from tests.scheduling.stage import dead_letters, make, stage, waiting
+from tests.support import FakeClock, FaultyDisk, eventually
+
+
+class Trouble:
+    """Makes chosen calls of a disk fail while it is on."""
+
+    def __init__(self, kind: str, code: int) -> None:
+        self.kind = kind
+        self.code = code
+        self.on = False
+        self.times = 0
+
+    def disk(self, path: str) -> FaultyDisk:
+        def fail(kind: str, name: str) -> None:
+            if self.on and kind == self.kind and "journal" in name:
+                self.times += 1
+                raise OSError(self.code, os.strerror(self.code))
+
+        return FaultyDisk(path, fail)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses after trouble are short."""
+    monkeypatch.setattr(engine, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(engine, "STANDBY_S", 0.01)
+    monkeypatch.setattr(dispatcher, "_FULL_RETRY_US", 10_000)
+
+
+def test_on_a_full_disk_outcomes_are_kept_and_written_when_there_is_room(
+    wheel_dir: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = Trouble("pwrite", errno.ENOSPC)
+    called: list[str] = []
+    scheduler = Scheduler(wheel_dir, clock=clock, disk=full.disk)
+
+    @scheduler.on(retry=Retry(limit=1, delay_s=600, jitter=0))
+    def work(how: str) -> None:
+        called.append(how)
+        if how == "chain":
+            with current_job().transaction():
+                scheduler.enqueue("work", ["next"], delay=900)
+        elif how == "fails":
+            raise ValueError
+
+    for how in ("fine", "chain", "fails"):
+        work.enqueue(how)
+    with stage(wheel_dir, clock, scheduler, disk=full.disk) as on_stage:
+        on_stage.step()
+        full.on = True
+        on_stage.finish()
+        for _ in range(5):
+            clock.advance(1.1)
+            on_stage.step()
+        assert full.times >= 5
+        assert "what became of 3 messages cannot be written yet" in caplog.text
+        assert len(waiting(scheduler.wheel)) == 3
+        full.on = False
+        clock.advance(1.1)
+        on_stage.step()
+        assert on_stage.dispatcher.claimed == 0
+    assert called == ["fine", "chain", "fails"]
+    assert [(m.attempt, m.topic) for m in waiting(scheduler.wheel)] == [(1, "work"), (0, "work")]
+    scheduler.stop()
+
+
+def test_what_could_not_be_written_is_tried_once_more_at_the_end(wheel_dir: Path, clock: FakeClock) -> None:
+    full = Trouble("pwrite", errno.ENOSPC)
+    called = []
+    scheduler = Scheduler(wheel_dir, clock=clock, disk=full.disk)
+    scheduler.on("x")(lambda: called.append(1))
+    scheduler.enqueue("x")
+    with stage(wheel_dir, clock, scheduler, disk=full.disk) as on_stage:
+        on_stage.step()
+        full.on = True
+        on_stage.finish()
+        full.on = False
+        on_stage.dispatcher.settle_all()
+    assert waiting(scheduler.wheel) == []
+    scheduler.stop()
+
+
+def test_a_keeper_whose_flush_failed_is_opened_anew_and_firing_goes_on(
+    wheel_dir: Path, quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = Trouble("fdatasync", errno.EIO)
+    took_over, called = threading.Semaphore(0), threading.Semaphore(0)
+    scheduler = Scheduler(wheel_dir, disk=bad.disk)
+    scheduler.on("x")(lambda: called.release())
+    scheduler.on_event(lambda e: took_over.release(), ["took_over"])
+    producer = Scheduler(wheel_dir)
+    with scheduler:
+        assert took_over.acquire(timeout=20)
+        producer.enqueue("x")
+        assert called.acquire(timeout=20)
+        bad.on = True
+        producer.enqueue("x")
+        assert called.acquire(timeout=20)
+        eventually(lambda: "a flush failed" in caplog.text)
+        bad.on = False
+        assert took_over.acquire(timeout=20)
+        producer.enqueue("x")
+        assert called.acquire(timeout=20)
+        eventually(lambda: waiting(producer.wheel) == [])
+    producer.stop()
+
+
+def test_a_scheduler_is_started_once_and_can_be_started_again_after_it_was_stopped(wheel_dir: Path) -> None:
+    called = threading.Semaphore(0)
+    scheduler = Scheduler(wheel_dir)
+    scheduler.on("x")(lambda: called.release())
+    for _ in range(2):
+        scheduler.start()
+        with pytest.raises(BadArgument, match="started already"):
+            scheduler.start()
+        with pytest.raises(BadArgument, match="fires in the background"):
+            scheduler.drain()
+        scheduler.enqueue("x")
+        assert called.acquire(timeout=20)
+        scheduler.stop()
+        scheduler.stop()
+    assert scheduler.drain() == 0
+    assert not scheduler.wait_until_keeper(0)
+    assert waiting(scheduler.wheel) == []
+    scheduler.stop()
+
+
+def test_a_standby_takes_over_when_the_keeper_stops(wheel_dir: Path, quick: None) -> None:
+    order: list[str] = []
+    done = threading.Semaphore(0)
+
+    def made(name: str) -> Scheduler:
+        scheduler = Scheduler(wheel_dir)
+
+        def handler() -> None:
+            order.append(name)
+            done.release()
+
+        scheduler.on("x")(handler)
+        return scheduler
+
+    first, second = made("first"), made("second")
+    first.start()
+    assert first.wait_until_keeper(20)
+    second.start()
+    second.enqueue("x")
+    assert done.acquire(timeout=20)
+    assert not second.wait_until_keeper(0)
+    first.stop()
+    assert second.wait_until_keeper(20)
+    second.enqueue("x")
+    assert done.acquire(timeout=20)
+    second.stop()
+    assert order == ["first", "second"]
+
+
+def test_stop_lets_the_call_in_hand_end_and_begins_nothing_that_is_queued(wheel_dir: Path) -> None:
+    began, go_on = threading.Semaphore(0), threading.Event()
+    ended: list[int] = []
+    scheduler = Scheduler(wheel_dir, threads=1)
+
+    @scheduler.on("x")
+    def x(n: int) -> None:
+        began.release()
+        assert go_on.wait(20)
+        ended.append(n)
+
+    for n in range(5):
+        x.enqueue(n)
+    scheduler.start()
+    assert began.acquire(timeout=20)
+    stopping = threading.Thread(target=scheduler.stop)
+    stopping.start()
+    made = scheduler._engine
+    eventually(lambda: scheduler._engine is None)
+    assert made is None or eventually(made._stop.is_set)
+    runner_is_quiet(stopping)
+    go_on.set()
+    stopping.join(20)
+    assert ended == [0]
+    assert len(waiting(scheduler.wheel)) == 4
+    scheduler.stop()
+
+
+def runner_is_quiet(stopping: threading.Thread) -> None:
+    """Wait until the engine waits for the call in hand: it has told the threads to begin nothing more."""
+    import sys
+
+    def waits() -> bool:
+        return any(
+            frame.f_code.co_name == "_end_calls" or (frame.f_back and frame.f_back.f_code.co_name == "_end_calls")
+            for frame in stack()
+        )
+
+    def stack():  # type: ignore[no-untyped-def]
+        for frame in sys._current_frames().values():
+            while frame is not None:
+                yield frame
+                frame = frame.f_back  # type: ignore[assignment]
+
+    eventually(waits)
+    assert stopping.is_alive()
+
+
+def test_a_call_that_does_not_end_in_time_is_offered_again(wheel_dir: Path) -> None:
+    began, go_on, ended = threading.Semaphore(0), threading.Event(), threading.Event()
+    scheduler = Scheduler(wheel_dir, threads=1)
+
+    @scheduler.on("x")
+    def x() -> None:
+        began.release()
+        go_on.wait(20)
+        ended.set()
+
+    id_ = x.enqueue()
+    scheduler.start()
+    assert began.acquire(timeout=20)
+    scheduler.stop(timeout_s=0)
+    go_on.set()
+    assert ended.wait(20)
+    # what it returned after the end counts for nothing
+    assert [m.id for m in waiting(scheduler.wheel)] == [id_]
+    assert scheduler.drain() == 1
+    scheduler.stop()
+
+
+def test_the_forked_child_of_a_program_with_a_scheduler_may_enqueue(wheel_dir: Path) -> None:
+    called = threading.Semaphore(0)
+    got: list[str] = []
+    scheduler = Scheduler(wheel_dir)
+
+    @scheduler.on("x")
+    def x(who: str) -> None:
+        got.append(who)
+        called.release()
+
+    with scheduler:
+        x.enqueue("parent")
+        assert called.acquire(timeout=20)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                x.enqueue("child")
+                scheduler.stop()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert called.acquire(timeout=20)
+        x.enqueue("parent")
+        assert called.acquire(timeout=20)
+    assert got == ["parent", "child", "parent"]
+
+
+def test_dead_letters_and_waiting_messages_of_a_scheduler_that_never_fired_are_there_for_the_next(
+    wheel_dir: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make(wheel_dir, clock)
+    first.on("x", retry=Retry(limit=0))(lambda: 1 / 0)
+    first.enqueue("x")
+    first.enqueue("y", delay=5)
+    with caplog.at_level(logging.CRITICAL):
+        first.drain()
+    first.stop()
+    second = make(wheel_dir, clock)
+    assert len(dead_letters(second)) == 1
+    assert [m.topic for m in waiting(second.wheel)] == ["y"]
+    second.stop()
+
+
+def test_claimed_messages_of_a_stage_that_is_left_are_offered_again(wheel_dir: Path, clock: FakeClock) -> None:
+    scheduler = make(wheel_dir, clock)
+    called: list[int] = []
+    x = scheduler.on("x")(called.append)
+    for n in range(3):
+        x.enqueue(n)
+    with stage(wheel_dir, clock, scheduler) as on_stage:
+        on_stage.step()
+        on_stage.finish(1)
+    assert called == [0]
+    assert scheduler.drain() == 2
+    assert called == [0, 1, 2]
+    scheduler.stop()

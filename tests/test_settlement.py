@@ -1,0 +1,222 @@
+"""Keeper.settle: what became of a claimed message and what comes of it are one frame, whatever happens around it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from filewheel import Keeper, Message, NotClaimed, Wheel, WheelFull
+from filewheel.headers import KEY, REASON
+from filewheel.message import MessageId
+from filewheel.settlement import Settlement
+from tests.support import START_US, FakeClock, FaultyDisk
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def wheel(wheel_dir: Path, clock: FakeClock) -> Iterator[Wheel]:
+    with Wheel(wheel_dir, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def keeper(wheel_dir: Path, clock: FakeClock) -> Iterator[Keeper]:
+    with Keeper(wheel_dir, clock=clock, background=False) as opened:
+        yield opened
+
+
+def a_message(n: int, *, due_us: int = START_US, **fields: Any) -> Message:
+    return Message(MessageId.make(due_us, 77, n), b"%d" % n, **fields)
+
+
+def frames(keeper: Keeper) -> int:
+    """How many frames the keeper has written."""
+    return keeper._ledger.own.number
+
+
+def payloads(wheel: Wheel, **which: Any) -> list[bytes]:
+    return [m.payload for m in wheel.list(**which)]
+
+
+def test_what_became_of_a_batch_and_all_that_comes_of_it_are_one_frame(wheel: Wheel, keeper: Keeper) -> None:
+    wheel.enqueue_many([b"ack", b"retry", b"defer", b"bury"])
+    acked, retried, deferred, buried = keeper.claim()
+    before = frames(keeper)
+    moved_to = keeper.settle([
+        Settlement(acked.id, puts=[a_message(1), a_message(2)], successor=a_message(3)),
+        Settlement(retried.id, "retried", START_US + 1_000_000, puts=[a_message(4)], headers={"why": "x"}),
+        Settlement(deferred.id, "deferred", START_US + 2_000_000),
+        Settlement(buried.id, "buried", reason="no", successor=a_message(5)),
+    ])  # fmt: skip
+    assert frames(keeper) == before + 1
+    assert moved_to[0] is None
+    assert sorted(payloads(wheel)) == [b"1", b"2", b"3", b"4", b"5", b"defer", b"retry"]
+    found = {m.payload: m for m in wheel.list()}
+    assert (found[b"retry"].attempt, found[b"retry"].headers, found[b"retry"].root) == (1, {"why": "x"}, retried.id)
+    assert (found[b"defer"].attempt, found[b"defer"].due_us, found[b"defer"].root) == (
+        0,
+        START_US + 2_000_000,
+        deferred.id,
+    )
+    assert [found[b"retry"].id, found[b"defer"].id] == moved_to[1:3]
+    (dead,) = wheel.list(dead=True)
+    assert (dead.id, dead.headers[REASON], dead.due_us) == (moved_to[3], "no", START_US)
+
+
+def test_what_is_put_and_due_is_claimed_next_and_an_acknowledged_one_never_again(
+    wheel_dir: Path, wheel: Wheel, keeper: Keeper, clock: FakeClock
+) -> None:
+    wheel.enqueue(b"first")
+    (first,) = keeper.claim()
+    keeper.settle([Settlement(first.id, puts=[a_message(1)], successor=a_message(2, due_us=START_US + 10_000_000))])
+    assert [m.payload for m in keeper.claim()] == [b"1"]
+    clock.advance(10)
+    assert [m.payload for m in keeper.claim()] == [b"2"]
+    keeper.close()
+    with Keeper(wheel_dir, clock=clock) as again:
+        assert [m.payload for m in again.claim()] == [b"1", b"2"]
+        again.settle(
+            [Settlement(MessageId.make(START_US, 77, 1)), Settlement(MessageId.make(START_US + 10_000_000, 77, 2))]
+        )
+
+
+@pytest.mark.parametrize("what", ["retried", "deferred", "buried", "acked"])
+def test_of_a_message_that_was_cancelled_while_it_ran_nothing_goes_on_but_what_its_transaction_enqueued(
+    wheel: Wheel, keeper: Keeper, what: Any
+) -> None:
+    id_ = wheel.enqueue(b"x")
+    keeper.claim()
+    assert wheel.cancel(id_)
+    settlement = Settlement(id_, what, START_US, puts=[a_message(1)], successor=a_message(2))
+    assert keeper.settle([settlement]) == [None]
+    assert payloads(wheel) == [b"1"]
+    assert payloads(wheel, dead=True) == []
+
+
+def test_what_is_not_claimed_is_refused_before_anything_is_written(wheel: Wheel, keeper: Keeper) -> None:
+    waits = wheel.enqueue(b"later", delay=60)
+    id_ = wheel.enqueue(b"x")
+    keeper.claim()
+    before = frames(keeper)
+    for wrong in ([Settlement(id_), Settlement(waits)], [Settlement(id_), Settlement(id_)], [Settlement(bytes(16))]):
+        with pytest.raises(NotClaimed):
+            keeper.settle(wrong)
+    with pytest.raises(NotClaimed, match="twice"):
+        keeper.ack([id_, id_])
+    assert frames(keeper) == before
+    assert keeper.holds(id_)
+    keeper.settle([Settlement(id_)])
+    assert not keeper.holds(id_)
+    with pytest.raises(NotClaimed):
+        keeper.settle([Settlement(id_)])
+
+
+def test_a_reason_that_is_no_unicode_or_too_long_is_kept_as_far_as_it_can_be(wheel: Wheel, keeper: Keeper) -> None:
+    for _ in range(2):
+        wheel.enqueue(b"x")
+    first, second = keeper.claim()
+    keeper.settle(
+        [Settlement(first.id, "buried", reason="no \udcff"), Settlement(second.id, "buried", reason="ü" * 999)]
+    )
+    assert [m.headers[REASON] for m in wheel.list(dead=True)] == [r"no \udcff", "ü" * 500]
+
+
+def test_on_a_full_disk_everything_stays_claimed_and_is_written_when_there_is_room(
+    wheel_dir: Path, wheel: Wheel, clock: FakeClock
+) -> None:
+    full = [False]
+
+    def fail(kind: str, name: str) -> None:
+        if full[0] and kind == "pwrite" and "journal" in name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    wheel.enqueue_many([b"a", b"b", b"c"])
+    with Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+        a, b, c = keeper.claim()
+        settlements = [
+            Settlement(a.id, puts=[a_message(1)]),
+            Settlement(b.id, "retried", START_US, headers={KEY: "k"}),
+            Settlement(c.id, "buried"),
+        ]
+        full[0] = True
+        for _ in range(2):
+            with pytest.raises(WheelFull):
+                keeper.settle(settlements)
+            assert all(keeper.holds(m.id) for m in (a, b, c))
+            assert payloads(wheel) == [b"a", b"b", b"c"]
+        full[0] = False
+        keeper.settle(settlements)
+        assert not any(keeper.holds(m.id) for m in (a, b, c))
+    assert sorted(payloads(wheel)) == [b"1", b"b"]
+
+
+def test_a_message_with_a_key_waits_while_another_holds_the_lock_and_is_written_at_the_next_claim(
+    wheel: Wheel, keeper: Keeper, clock: FakeClock
+) -> None:
+    id_ = wheel.enqueue(b"keyed", key="k")
+    other = wheel.enqueue(b"plain")
+    keeper.claim()
+    before = frames(keeper)
+    with wheel._keys.hold(["k"]):
+        moved_to = keeper.settle([Settlement(id_, "retried", START_US), Settlement(other)])
+        assert frames(keeper) == before + 1  # the plain one
+        assert not keeper.holds(id_)
+        assert [m.id for m in wheel.list()] == [id_]
+        assert list(keeper.claim()) == []
+        with pytest.raises(NotClaimed):
+            keeper.ack(id_)
+    (again,) = keeper.claim()
+    assert (again.id, again.attempt, again.headers[KEY]) == (moved_to[0], 1, "k")
+    holder = wheel.get(key="k")
+    assert holder is not None
+    assert holder.id == again.id
+
+
+def test_a_keyed_successor_and_the_end_of_the_one_before_it_are_one_frame(wheel: Wheel, keeper: Keeper) -> None:
+    id_ = wheel.enqueue(b"0", key="k")
+    keeper.claim()
+    before = frames(keeper)
+    keeper.settle([Settlement(id_, successor=a_message(1, due_us=START_US + 5_000_000, headers={KEY: "k"}))])
+    assert frames(keeper) == before + 1
+    assert payloads(wheel) == [b"1"]
+    holder = wheel.get(key="k")
+    assert holder is not None
+    assert holder.payload == b"1"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before it is settled", "while it waits for the lock"])
+def test_a_keyed_message_that_was_cancelled_has_no_successor(wheel: Wheel, keeper: Keeper, late: bool) -> None:
+    id_ = wheel.enqueue(b"0", key="k")
+    keeper.claim()
+    settlement = Settlement(id_, successor=a_message(1, due_us=START_US + 5_000_000, headers={KEY: "k"}))
+    if late:
+        with wheel._keys.hold(["k"]):
+            keeper.settle([settlement])
+            wheel.cancel(id_)
+        keeper.claim()
+    else:
+        wheel.cancel(id_)
+        assert keeper.settle([settlement]) == [None]
+    assert payloads(wheel) == []
+    assert wheel.get(key="k") is None
+
+
+def test_a_large_batch_is_several_frames_and_each_settlement_is_whole_in_one(
+    wheel: Wheel, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("filewheel.settler.FRAME_BYTES", 1000)
+    wheel.enqueue_many([bytes(400)] * 10)
+    messages = list(keeper.claim())
+    before = frames(keeper)
+    keeper.settle([Settlement(m.id, "retried", START_US) for m in messages])
+    assert before + 3 <= frames(keeper) <= before + 5
+    assert len(payloads(wheel)) == 10
