@@ -28,6 +28,7 @@ from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
 from filewheel.message import MessageId
 from filewheel.metrics import Metrics
+from filewheel.scheduling.engine import Engine
 from filewheel.scheduling.events import Callback, Event
 from filewheel.scheduling.handler import At, Delay, Enqueues, Handler, OnConflict, Options, P, R, Where
 from filewheel.scheduling.job import present_job
@@ -127,6 +128,8 @@ class AsyncScheduler:
         self._asked: asyncio.Event | None = None
         """Set to end `run`."""
         self._ending: asyncio.Task[None] | None = None
+        self._engine: Engine | None = None
+        """The last that was started: it is told when there is no more time to end."""
 
     def __repr__(self) -> str:
         return f"<AsyncScheduler {self.path}>"
@@ -292,6 +295,7 @@ class AsyncScheduler:
         self.blocking._loop = asyncio.get_running_loop()
         try:
             await self._aside(self.blocking.start)
+            self._engine = self.blocking._engine
         except BaseException:
             await self._finish(0)
             raise
@@ -314,12 +318,12 @@ class AsyncScheduler:
             self._ending = asyncio.create_task(ending, context=Context())  # of no job
         if present_job() is not None:
             return
-        task, engine = self._ending, self.blocking._engine
+        task = self._ending
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            if engine is not None:
-                engine.hurry()
+            if self._engine is not None:
+                self._engine.hurry()
             with contextlib.suppress(asyncio.CancelledError):
                 await to_the_end(task)
             raise
@@ -347,28 +351,29 @@ class AsyncScheduler:
 
         A second signal, or cancellation, cuts that short. Where the loop takes no signals they are left as they are.
         """
-        await self.start()
-        self._asked = asked = asyncio.Event()
-        try:
-            with self._signals(asked):
+        asked = asyncio.Event()
+        with self._signals(asked):  # first: a handler may be called before `start` returns
+            await self.start()
+            self._asked = asked
+            try:
+                while self._is_firing and not asked.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_S):
+                            await asked.wait()
+            finally:
                 try:
-                    while self._is_firing and not asked.is_set():
-                        with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(_LOOK_S):
-                                await asked.wait()
-                finally:
                     await self.stop()
-        finally:
-            self._asked = None
+                finally:
+                    self._asked = None
 
     @contextlib.contextmanager
     def _signals(self, asked: asyncio.Event) -> Iterator[None]:
         """Have SIGINT and SIGTERM set an event, and the second of them end the grace, where the loop allows it."""
-        loop, engine = asyncio.get_running_loop(), self.blocking._engine
+        loop = asyncio.get_running_loop()
 
         def ask() -> None:
-            if asked.is_set() and engine is not None:
-                engine.hurry()
+            if asked.is_set() and self._engine is not None:
+                self._engine.hurry()
             asked.set()
 
         before: dict[signal.Signals, Any] = {}
