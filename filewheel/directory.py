@@ -15,7 +15,7 @@ import os
 import secrets
 import stat
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 
 from filewheel import layout
@@ -184,17 +184,6 @@ def create_directory(
             os.mkdir(where, 0o700)
         if not os.path.isdir(where):
             raise WheelExists("a file is there", path=where, hint="choose another name")
-        found = set(os.listdir(where))
-        if layout.SETTINGS in found:
-            raise WheelExists("there is a wheel already", path=where, hint="use it as it is")
-        if layout.SETTINGS_COPY in found:
-            # A new salt would make everything in it unreadable.
-            raise WheelExists("there is a wheel already, without its wheel.json", path=where, hint="`filewheel repair`")
-        # What a `create` that was cut short left behind is taken over; anything else is not ours.
-        if found - _LEFT_BEHIND or any(
-            os.listdir(os.path.join(where, name)) for name in found & {layout.JOURNAL, layout.LAPS, layout.QUARANTINE}
-        ):
-            raise WheelExists("the directory is not empty", path=where, hint="choose an empty one")
         _check_network(where, force)
         _check_owner(where)
         settings = Settings(
@@ -205,7 +194,14 @@ def create_directory(
             payload_bytes_max=payload_bytes_max,
             created=to_datetime(now_us // US_PER_S * US_PER_S).isoformat(),
         )
-        _write(disk(where), settings)
+        opened = disk(where)
+        try:
+            # Two that make it at once would each write a salt, and what was enqueued with the first be unreadable.
+            with _alone(where, opened):
+                _check_empty(where)
+                _write(opened, settings)
+        finally:
+            opened.release()
         parent = os.open(os.path.dirname(os.path.abspath(where)), os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(parent)
@@ -215,6 +211,32 @@ def create_directory(
         raise NoWheel("the parent directory does not exist", path=where, hint="make it first") from exc
     except OSError as exc:
         raise disk_error(exc, where) from exc
+
+
+@contextlib.contextmanager
+def _alone(where: str, disk: Disk) -> Iterator[None]:
+    """Keep others from making a wheel in this directory meanwhile."""
+    fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        disk.lock(fd, wait=True)
+        yield
+    finally:
+        disk.close(fd)
+
+
+def _check_empty(where: str) -> None:
+    """Raise WheelExists unless a wheel can be made here."""
+    found = set(os.listdir(where))
+    if layout.SETTINGS in found:
+        raise WheelExists("there is a wheel already", path=where, hint="use it as it is")
+    if layout.SETTINGS_COPY in found:
+        # A new salt would make everything in it unreadable.
+        raise WheelExists("there is a wheel already, without its wheel.json", path=where, hint="`filewheel repair`")
+    # What a `create` that was cut short left behind is taken over; anything else is not ours.
+    if found - _LEFT_BEHIND or any(
+        os.listdir(os.path.join(where, name)) for name in found & {layout.JOURNAL, layout.LAPS, layout.QUARANTINE}
+    ):
+        raise WheelExists("the directory is not empty", path=where, hint="choose an empty one")
 
 
 def _write(disk: Disk, settings: Settings) -> None:

@@ -29,7 +29,7 @@ from filewheel.directory import (
     open_directory,
 )
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, DiskError, KeyHeld, NotFound, partly_done
+from filewheel.errors import BadArgument, DiskError, KeyHeld, NotFound, WheelExists, partly_done
 from filewheel.headers import KEY
 from filewheel.ids import Ids
 from filewheel.journal import Journal
@@ -114,7 +114,8 @@ class Wheel(Reader):
 
         Raises WheelExists when something is there already, unless it is a wheel and `exist_ok`.
         """
-        if not (exist_ok and os.path.exists(os.path.join(path, layout.SETTINGS))):
+        # With `exist_ok` too: another process may be in the middle of making it, and this waits until it has.
+        try:
             create_directory(
                 path,
                 slots=slots,
@@ -125,6 +126,9 @@ class Wheel(Reader):
                 disk=disk,
                 entropy=entropy,
             )
+        except WheelExists:
+            if not (exist_ok and os.path.exists(os.path.join(path, layout.SETTINGS))):
+                raise
         return cls(path, force=force, clock=clock, disk=disk, entropy=entropy)
 
     # -- life ------------------------------------------------------------------------------------------------

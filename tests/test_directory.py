@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ from filewheel.errors import (
 )
 from filewheel.frame import FORMAT
 from filewheel.manifest import Manifest, read_manifest
+from tests.support import FaultyDisk
 from tests.support_wheel import NOW_US, flip
 
 IS_ROOT = os.geteuid() == 0
@@ -466,3 +468,29 @@ def test_settings_are_written_as_the_page_says_and_read_back() -> None:
 def test_a_lap_is_a_run_of_seconds() -> None:
     settings = Settings(id="", salt="", slots=60)
     assert [settings.lap_of(s) for s in (0, 59, 60, 119, 120)] == [0, 0, 1, 1, 2]
+
+
+def test_a_wheel_that_two_make_at_once_has_one_salt_and_holds_what_both_enqueued(tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    is_half_done, may_go_on = threading.Event(), threading.Event()
+
+    def pause(what: str, name: str) -> None:
+        if (what, name) == ("rename", "wheel.json"):
+            is_half_done.set()
+            may_go_on.wait(20)
+
+    def make(payload: bytes, fail: Callable[[str, str], None]) -> None:
+        with Wheel.create(path, exist_ok=True, disk=lambda where: FaultyDisk(where, fail)) as wheel:
+            wheel.enqueue(payload, delay=60)
+
+    first = threading.Thread(target=make, args=(b"first", pause))
+    second = threading.Thread(target=make, args=(b"second", lambda what, name: None))
+    first.start()
+    assert is_half_done.wait(20)
+    second.start()
+    second.join(0.3)  # it waits for the first; one that did not would be done by now
+    may_go_on.set()
+    first.join()
+    second.join()
+    with Wheel(path) as wheel:
+        assert {m.payload for m in wheel.list()} == {b"first", b"second"}

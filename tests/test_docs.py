@@ -18,12 +18,13 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @pytest.fixture
 def shell(tmp_path: Path) -> dict[str, str]:
-    """An environment in which `filewheel` is this checkout's."""
+    """An environment in which `filewheel` is this checkout's, and `python` the one that runs the tests."""
     binaries = tmp_path / "bin"
     binaries.mkdir()
-    script = binaries / "filewheel"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} -m cli "$@"\n')
-    script.chmod(0o755)
+    for name, command in (("filewheel", f"{sys.executable} -m cli"), ("python", f"{sys.executable} -W error")):
+        script = binaries / name
+        script.write_text(f'#!/bin/sh\nPYTHONPATH={REPO} exec {command} "$@"\n')
+        script.chmod(0o755)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FILEWHEEL")}
     return {**environment, "PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": str(REPO)}
 

@@ -37,6 +37,7 @@ from filewheel.scheduling.recurrence import Missed
 from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.schedule import GRACE_US, key_of
 from filewheel.scheduling.scheduler import STOP_S, Scheduler, When
+from filewheel.wheel import Wheel
 from filewheel.worker import Worker, tell, to_the_end
 
 T = TypeVar("T")
@@ -53,13 +54,13 @@ class AsyncHandler(Enqueues[P, Soon], Generic[P, R]):
     """A decorated function: call it as before, or await the enqueue of a call of it."""
 
     def __init__(self, blocking: Handler[P, R], sender: AsyncScheduler) -> None:
+        functools.update_wrapper(self, blocking.function)  # first: what the function has as attributes must not win
         super().__init__(blocking.name, sender, blocking._options, blocking._signature)
         self.name = blocking.name
         self.function = blocking.function
         self.terms = blocking.terms
         self.blocking = blocking
         """The same handler for code that cannot await: its `enqueue`, `after` and `at` return when it is written."""
-        functools.update_wrapper(self, blocking.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -116,13 +117,13 @@ class AsyncScheduler:
         but the event loop. Let this one start and stop it."""
         self._stop_s = stop_s
         self._clock = clock
-        self._make_wheel = partial(
-            AsyncWheel.create, self.blocking.path, sync=sync or "always", exist_ok=True,
-            waiting_max=waiting_max, clock=clock, disk=disk,
-        )  # fmt: skip
+        path = self.blocking.path
+        # In two steps: a wheel that is there may be older than this program's opinion on `sync`.
+        make = partial(Wheel.create, path, sync=sync or "always", exist_ok=True, clock=clock, disk=disk)
+        self._create: Callable[[], None] = lambda: make().close()
+        self._prepare = partial(AsyncWheel, path, sync=sync, waiting_max=waiting_max, clock=clock, disk=disk)
         self._wheel: AsyncWheel | None = None
-        self._ready: AsyncWheel | None = None
-        """The wheel, once it is open."""
+        self._opening = asyncio.Lock()
         self._home: tuple[asyncio.AbstractEventLoop, int] | None = None
         """The loop and the process that the wheel is of."""
         self._asked: asyncio.Event | None = None
@@ -166,7 +167,8 @@ class AsyncScheduler:
         )  # fmt: skip
 
         def decorate(function: Callable[P, R]) -> AsyncHandler[P, R]:
-            return AsyncHandler(register(function), self)
+            known = function.blocking if isinstance(function, AsyncHandler) else function
+            return AsyncHandler(register(known), self)
 
         return decorate
 
@@ -215,8 +217,12 @@ class AsyncScheduler:
 
         Tasks that enqueue at the same time share one commit. Cancelled, it may be enqueued nevertheless.
         """
+        name = _name_of(name)
         options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
-        return await self.send(_name_of(name), args, kwargs or {}, options, delay=delay, at=at)
+        handler = self.blocking._handlers.get(name)
+        if handler is not None:
+            options = handler.options_by_name(args, kwargs or {}, options)
+        return await self.send(name, args, kwargs or {}, options, delay=delay, at=at)
 
     async def send(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
@@ -229,7 +235,7 @@ class AsyncScheduler:
         if transaction is not None:
             held = await wheel.get(key=call.rejects) if call.rejects is not None else None
             message = call.message(self._clock.now_us(), held, wheel.payload_bytes_max, delay=delay, at=at)
-            return transaction.add(message, replaces=call.replaces)
+            return transaction.add(message, replaces=call.replaces)  # told of when it is written
         id_ = await wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
@@ -241,7 +247,7 @@ class AsyncScheduler:
         wheel = await self._opened()
         done = await (wheel.cancel(id_) if key is None else wheel.cancel(id_, key=key))
         if done:
-            self.metrics.count("cancelled")
+            self.blocking._watch.cancelled(None if id_ is None else MessageId.parse(id_))
         return done
 
     async def schedule(
@@ -268,16 +274,17 @@ class AsyncScheduler:
         """Return the wheel to enqueue into: made, and opened, when it is first asked for, or in another loop."""
         home = self._home
         if home is None or home[0].is_closed() or home[1] != os.getpid():
-            self._home = (asyncio.get_running_loop(), os.getpid())
-            self._wheel = self._ready = None
+            self._home, self._wheel = (asyncio.get_running_loop(), os.getpid()), None
+            self._opening = asyncio.Lock()
         if self._wheel is None:
-            self._wheel = self._make_wheel()
-        wheel = self._wheel
-        if wheel is not self._ready:
-            await wheel.open()
-            wheel.on_flush(self.blocking._watch.flushed)
-            self._ready = wheel
-        return wheel
+            async with self._opening:
+                if self._wheel is None:
+                    await self._aside(self._create)
+                    wheel = self._prepare()
+                    await wheel.open()
+                    wheel.on_flush(self.blocking._watch.flushed)
+                    self._wheel = wheel
+        return self._wheel
 
     async def _aside(self, function: Callable[[], T]) -> T:
         """Call what blocks in a thread for this call, to its end, whatever is cancelled meanwhile."""
@@ -316,7 +323,8 @@ class AsyncScheduler:
         if self._ending is None or self._ending.done():
             ending = self._finish(self._stop_s if timeout_s is None else timeout_s)
             self._ending = asyncio.create_task(ending, context=Context())  # of no job
-        if present_job() is not None:
+        job = present_job()
+        if job is not None and job.wheel == self.path:
             return
         task = self._ending
         try:
@@ -333,9 +341,11 @@ class AsyncScheduler:
             await self._aside(partial(self.blocking.stop, timeout_s))
         finally:
             self.blocking._loop = None
-            wheel, self._wheel, self._ready = self._wheel, None, None
-            if wheel is not None and self._home == (asyncio.get_running_loop(), os.getpid()):
-                await wheel.close()
+            is_home = self._home == (asyncio.get_running_loop(), os.getpid())
+            async with self._opening if is_home else contextlib.nullcontext():
+                wheel, self._wheel = self._wheel, None
+                if wheel is not None and is_home:
+                    await wheel.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

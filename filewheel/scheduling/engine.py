@@ -24,7 +24,6 @@ from filewheel.published import Publisher
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.handler import Handlers
 from filewheel.scheduling.inline import Inline
-from filewheel.scheduling.job import present_job
 from filewheel.scheduling.loop import Loop
 from filewheel.scheduling.remote import Processes
 from filewheel.scheduling.schedule import ASTRAY_US, Occurrences
@@ -101,18 +100,18 @@ class Engine:
         self._thread = threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True)
         self._thread.start()
 
-    def stop(self, grace_s: float) -> None:
-        """Let running calls end for so long, write what became of them, and give the lock back.
-
-        Called by a handler, it returns at once: the handler is one of the calls that may end.
-        """
+    def ask_to_stop(self, grace_s: float) -> None:
+        """Begin to stop, and do not wait for it."""
         self._grace_s = grace_s
         self._stop.set()
         keeper = self._keeper
         if keeper is not None:
             keeper.wake()
-        is_outside = present_job() is None and self._thread is not threading.current_thread()
-        if self._thread is not None and is_outside:
+
+    def stop(self, grace_s: float) -> None:
+        """Let running calls end for so long, write what became of them, and give the lock back."""
+        self.ask_to_stop(grace_s)
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def hurry(self) -> None:

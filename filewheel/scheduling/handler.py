@@ -45,7 +45,7 @@ class Options:
     sync: Sync | None = None
 
     def over(self, default: Options) -> Options:
-        """Return these, with the lateness of a handler's own where nothing is said of it."""
+        """Return these options, with a handler's own where nothing is said about being late."""
         return replace(
             self,
             skip_late_s=default.skip_late_s if self.skip_late_s is None else self.skip_late_s,
@@ -110,20 +110,20 @@ class Enqueues(Generic[P, Sent]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due now; return its id."""
-        self._check(args, kwargs)
+        self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options)
 
     def after(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due after a delay: seconds or a timedelta."""
-        self._check(args, kwargs)
+        self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options, delay=delay)
 
     def at(self, time: At, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due at a time: an aware datetime, or seconds since the epoch."""
-        self._check(args, kwargs)
+        self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options, at=time)
 
-    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise BadArgument for arguments that the function does not take: now, and not when it is due."""
         if self._signature is not None:
             try:
@@ -142,11 +142,11 @@ class Handler(Bound[P], Generic[P, R]):
     def __init__(
         self, name: str, function: Callable[P, R], terms: Terms, sender: Sender[MessageId], options: Options
     ) -> None:
+        functools.update_wrapper(self, function)  # first: what the function has as attributes must not win
         super().__init__(name, sender, options, None if terms.batch else _signature_of(function))
         self.name = name
         self.function = function
         self.terms = terms
-        functools.update_wrapper(self, function)
 
     @classmethod
     def plain(cls, name: str, function: Callable[P, R]) -> Handler[P, R]:
@@ -175,6 +175,14 @@ class Handler(Bound[P], Generic[P, R]):
         """
         given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
         return Bound(self._name, self._sender, given.over(self._options), self._signature)
+
+    def options_by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Options) -> Options:
+        """Return the options of a call that is enqueued by this handler's name, as if it were through the handler.
+
+        Raises BadArgument for arguments that the function does not take.
+        """
+        self.check(args, kwargs)
+        return given.over(self._options)
 
     def __repr__(self) -> str:
         return f"<Handler {self.name}>"

@@ -72,7 +72,8 @@ class Scheduler:
     `threads` call plain functions, `processes` those with where="process"; coroutine functions run in an event loop.
     `in_flight` bounds what is claimed at once. `catch_up_per_s` bounds how fast a backlog is called after a long stop.
     `unknown` says what becomes of a message that no handler is named for: "wait" (looked at again every five minutes)
-    or "bury" (to the dead letters). `on_jump` is the Keeper's.
+    or "bury" (to the dead letters). `sync` is that of what is enqueued here, and of a wheel that is made.
+    `on_jump` is the Keeper's.
     """
 
     def __init__(
@@ -175,6 +176,11 @@ class Scheduler:
         """
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            if isinstance(function, Handler):
+                raise BadArgument(
+                    f"this function is the handler {function.name!r} already",
+                    hint="write @scheduler.every above @scheduler.on, and one name for each function",
+                )
             terms = Terms(where_of(function, where), retry or Retry(), timeout_s, concurrency, rate_per_s, batch)
             options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
             own = getattr(function, "__name__", "")
@@ -210,6 +216,7 @@ class Scheduler:
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             handler = function if isinstance(function, Handler) else self.on()(function)
+            handler.check(args, kwargs or {})
             schedule = Schedule(
                 name or handler.name, handler.name, recurrence, args, kwargs or {}, missed, delay_us(grace_s)
             )
@@ -245,6 +252,9 @@ class Scheduler:
         """
         name = name.name if isinstance(name, Handler) else name
         options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        handler = self._handlers.get(name)
+        if handler is not None:
+            options = handler.options_by_name(args, kwargs or {}, options)
         return self.send(name, args, kwargs or {}, options, delay=delay, at=at)
 
     def send(
@@ -293,6 +303,9 @@ class Scheduler:
         It goes on until `unschedule`, whatever program fires.
         """
         target = handler.name if isinstance(handler, Handler) else handler
+        known = self._handlers.get(target)
+        if known is not None:
+            known.check(args, kwargs or {})
         recurrence = _recurrence(when, tz)
         return self._plant(
             Schedule(name, target, recurrence, args, kwargs or {}, missed, delay_us(grace_s), is_declared=False)
@@ -342,13 +355,20 @@ class Scheduler:
         self._engine.start()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Stop firing: running calls may end until the time is up; what has not ended is offered again."""
+        """Stop firing: running calls may end until the time is up; what has not ended is offered again.
+
+        Called by a handler of this scheduler it returns at once, because that handler is one of the calls that may end.
+        """
+        job = present_job()
+        if self._engine is not None and job is not None and job.wheel == self._path:
+            self._engine.ask_to_stop(timeout_s)
+            return
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.stop(timeout_s)
         with self._lock:
             wheel, self._wheel = self._wheel, None
-        if wheel is not None and self._wheel_pid == os.getpid() and present_job() is None:
+        if wheel is not None and self._wheel_pid == os.getpid():
             wheel.close()
 
     def __enter__(self) -> Self:

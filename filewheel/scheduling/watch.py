@@ -86,7 +86,7 @@ class Watch:
             failure, seconds = self._failures.pop(message.id, (None, None)) if self._failures else (None, None)
             error = failure.text if failure is not None else verdict.settlement.reason
             if verdict.kind != "acknowledged":
-                _log(message, verdict, failure, error)
+                _log(message, verdict, failure, seconds, error)
             if self.events.wants(verdict.kind):
                 self._emit(verdict.kind, message, error=error, seconds=seconds)
         for (kind, handler), n in counts.items():
@@ -104,8 +104,11 @@ class Watch:
         )  # fmt: skip
 
 
-def _log(message: Message, verdict: Verdict, failure: Failure | None, error: str) -> None:
-    extra = {"handler": message.topic, "message_id": str(message.id), "attempt": message.attempt, "event": verdict.kind}
+def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: float | None, error: str) -> None:
+    extra = {  # as Event.extra() has them
+        "event": verdict.kind, "handler": message.topic, "message_id": str(message.id), "attempt": message.attempt,
+        "due_us": message.due_us, "seconds": took_s, "error": error,
+    }  # fmt: skip
     name = f"{message.topic} {message.root or message.id}"
     if verdict.kind == "retried":
         seconds = verdict.delay_us / US_PER_S
@@ -114,7 +117,7 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, error: str
     elif verdict.kind == "dead":
         log.error("%s is dead: %s\n%s", name, error, failure.trace if failure else "", extra=extra)
     elif verdict.kind in ("skipped", "missed", "stopped"):
-        log.warning("%s was not called (%s) %s", name, verdict.kind, error, extra=extra)
+        log.warning("%s was not called: %s", name, error or verdict.kind, extra=extra)
     elif verdict.kind == "unknown":
         log.warning("%s: no handler has this name", name, extra=extra)
     else:

@@ -344,6 +344,8 @@ MUTANTS: list[Mutant] = [
        "disk", "os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK\n_MODES", "os.O_CLOEXEC | os.O_NONBLOCK\n_MODES"),
     _m("pipes-opened", "D", "what is no regular file is left alone", "tests/test_directory.py::test_a_wheel_json_that_is_no_regular_file_is_not_followed",
        "disk", "        if not stat.S_ISREG(os.fstat(fd).st_mode):\n            os.close(fd)\n", "        if False:\n            os.close(fd)\n"),
+    _m("made-together", "D", "of two that make one wheel the second waits for the first", "tests/test_directory.py::test_a_wheel_that_two_make_at_once_has_one_salt_and_holds_what_both_enqueued",
+       "directory", "        disk.lock(fd, wait=True)\n", "        pass\n"),
     _m("lock-in-child", "D", "a forked child does not keep its parent's locks", "tests/test_guards.py::test_a_child_that_outlives_a_killed_keeper_does_not_keep_the_next_one_out",
        "disk", "os.register_at_fork(after_in_child=_in_child)\n", ""),
     _m("lock-not-freed", "D", "closing frees the lock although a child has a copy", "tests/test_guards.py::test_a_lock_is_free_when_its_file_is_closed_though_a_child_that_was_just_forked_has_it_open",

@@ -1,0 +1,98 @@
+"""A web app that schedules reminders, with the scheduler inside of it. Standard library and filewheel only.
+
+    python reminders.py 8080
+    curl -d '{"key": "dentist", "text": "dentist at ten", "in_s": 5}' localhost:8080/reminders
+    curl localhost:8080/reminders
+    curl -X DELETE localhost:8080/reminders/dentist
+
+Kill it in any way and start it again: what was answered with 201 is still there, and what came due meanwhile is sent
+late. Start it twice, on two ports: both take requests, one sends; when that one dies, the other does.
+"""
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+import msgpack
+
+from filewheel import BadArgument, KeyHeld, Retry, Scheduler, current_job
+
+# Defining a scheduler opens nothing, so it can stand at the top of the module that the rest of the app imports.
+scheduler = Scheduler("reminders.wheel")
+
+
+@scheduler.on("remind", retry=Retry(limit=10, delay_s=5))
+def remind(text):
+    # A mail, a push message. At least once: whoever receives it can tell repetitions by the fire id.
+    print(f"remind {text} ({current_job().fire_id})", flush=True)
+
+
+def add(wish):
+    """Schedule a reminder. It is on disk when this returns, so "201 Created" is a promise that survives a power cut."""
+    key, text = wish["key"], wish["text"]
+    if "at" in wish:
+        return remind.options(key=key).at(datetime.fromisoformat(wish["at"]), text)  # without a zone it is refused
+    return remind.options(key=key).after(wish["in_s"], text)
+
+
+def pending():
+    """What waits, in due order. Read from disk without a lock: it is the truth, not a copy in this process."""
+    for message in scheduler.wheel.list(topic="remind"):
+        (text, *_), _ = msgpack.unpackb(message.payload)
+        yield {"key": message.headers.get("filewheel.key"), "text": text, "due": message.due.isoformat()}
+
+
+class Api(BaseHTTPRequestHandler):
+    def do_POST(self):
+        if self.path != "/reminders":
+            return self.answer(404, {"error": "no such page"})
+        try:
+            wish = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            return self.answer(201, {"id": str(add(wish))})
+        except KeyHeld:  # rejected: a second click must not remind twice. on_conflict="replace" would move it instead
+            return self.answer(409, {"error": "there is a reminder with this key"})
+        except (BadArgument, KeyError, TypeError, ValueError) as exc:
+            return self.answer(400, {"error": str(exc)})
+
+    def do_GET(self):
+        if self.path != "/reminders":
+            return self.answer(404, {"error": "no such page"})
+        return self.answer(200, list(pending()))
+
+    def do_DELETE(self):
+        # By key, and not by id: a retry gives a message a new id, its key stays.
+        key = unquote(self.path.removeprefix("/reminders/"))
+        done = scheduler.cancel(key=key) if self.path.startswith("/reminders/") and key else False
+        return self.answer(200 if done else 404, {"cancelled": done})
+
+    def answer(self, status, body):
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args):
+        pass
+
+
+def main():
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else 8080
+    server = ThreadingHTTPServer(("127.0.0.1", port), Api)
+    # `stop` lets a reminder that is being sent end. shutdown() waits for serve_forever, so it needs another thread.
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    with scheduler:  # start() and stop()
+        print(f"http://127.0.0.1:{server.server_port}/reminders", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever(poll_interval=0.1)
+        server.server_close()
+
+
+if __name__ == "__main__":
+    main()
