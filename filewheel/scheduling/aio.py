@@ -28,6 +28,7 @@ from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
 from filewheel.message import MessageId
 from filewheel.metrics import Metrics
+from filewheel.scheduling.engine import Engine
 from filewheel.scheduling.events import Callback, Event
 from filewheel.scheduling.handler import At, Delay, Enqueues, Handler, OnConflict, Options, P, R, Where
 from filewheel.scheduling.job import present_job
@@ -36,6 +37,7 @@ from filewheel.scheduling.recurrence import Missed
 from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.schedule import GRACE_US, key_of
 from filewheel.scheduling.scheduler import STOP_S, Scheduler, When
+from filewheel.wheel import Wheel
 from filewheel.worker import Worker, tell, to_the_end
 
 T = TypeVar("T")
@@ -52,13 +54,13 @@ class AsyncHandler(Enqueues[P, Soon], Generic[P, R]):
     """A decorated function: call it as before, or await the enqueue of a call of it."""
 
     def __init__(self, blocking: Handler[P, R], sender: AsyncScheduler) -> None:
+        functools.update_wrapper(self, blocking.function)  # first: what the function has as attributes must not win
         super().__init__(blocking.name, sender, blocking._options, blocking._signature)
         self.name = blocking.name
         self.function = blocking.function
         self.terms = blocking.terms
         self.blocking = blocking
         """The same handler for code that cannot await: its `enqueue`, `after` and `at` return when it is written."""
-        functools.update_wrapper(self, blocking.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -115,18 +117,20 @@ class AsyncScheduler:
         but the event loop. Let this one start and stop it."""
         self._stop_s = stop_s
         self._clock = clock
-        self._make_wheel = partial(
-            AsyncWheel.create, self.blocking.path, sync=sync or "always", exist_ok=True,
-            waiting_max=waiting_max, clock=clock, disk=disk,
-        )  # fmt: skip
+        path = self.blocking.path
+        # In two steps: a wheel that is there may be older than this program's opinion on `sync`.
+        make = partial(Wheel.create, path, sync=sync or "always", exist_ok=True, clock=clock, disk=disk)
+        self._create: Callable[[], None] = lambda: make().close()
+        self._prepare = partial(AsyncWheel, path, sync=sync, waiting_max=waiting_max, clock=clock, disk=disk)
         self._wheel: AsyncWheel | None = None
-        self._ready: AsyncWheel | None = None
-        """The wheel, once it is open."""
+        self._opening = asyncio.Lock()
         self._home: tuple[asyncio.AbstractEventLoop, int] | None = None
         """The loop and the process that the wheel is of."""
         self._asked: asyncio.Event | None = None
         """Set to end `run`."""
         self._ending: asyncio.Task[None] | None = None
+        self._engine: Engine | None = None
+        """The last that was started: it is told when there is no more time to end."""
 
     def __repr__(self) -> str:
         return f"<AsyncScheduler {self.path}>"
@@ -163,7 +167,8 @@ class AsyncScheduler:
         )  # fmt: skip
 
         def decorate(function: Callable[P, R]) -> AsyncHandler[P, R]:
-            return AsyncHandler(register(function), self)
+            known = function.blocking if isinstance(function, AsyncHandler) else function
+            return AsyncHandler(register(known), self)
 
         return decorate
 
@@ -212,8 +217,12 @@ class AsyncScheduler:
 
         Tasks that enqueue at the same time share one commit. Cancelled, it may be enqueued nevertheless.
         """
+        name = _name_of(name)
         options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
-        return await self.send(_name_of(name), args, kwargs or {}, options, delay=delay, at=at)
+        handler = self.blocking._handlers.get(name)
+        if handler is not None:
+            options = handler.options_by_name(args, kwargs or {}, options)
+        return await self.send(name, args, kwargs or {}, options, delay=delay, at=at)
 
     async def send(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
@@ -238,7 +247,7 @@ class AsyncScheduler:
         wheel = await self._opened()
         done = await (wheel.cancel(id_) if key is None else wheel.cancel(id_, key=key))
         if done:
-            self.metrics.count("cancelled")
+            self.blocking._watch.cancelled(None if id_ is None else MessageId.parse(id_))
         return done
 
     async def schedule(
@@ -265,16 +274,17 @@ class AsyncScheduler:
         """Return the wheel to enqueue into: made, and opened, when it is first asked for, or in another loop."""
         home = self._home
         if home is None or home[0].is_closed() or home[1] != os.getpid():
-            self._home = (asyncio.get_running_loop(), os.getpid())
-            self._wheel = self._ready = None
+            self._home, self._wheel = (asyncio.get_running_loop(), os.getpid()), None
+            self._opening = asyncio.Lock()
         if self._wheel is None:
-            self._wheel = self._make_wheel()
-        wheel = self._wheel
-        if wheel is not self._ready:
-            await wheel.open()
-            wheel.on_flush(self.blocking._watch.flushed)
-            self._ready = wheel
-        return wheel
+            async with self._opening:
+                if self._wheel is None:
+                    await self._aside(self._create)
+                    wheel = self._prepare()
+                    await wheel.open()
+                    wheel.on_flush(self.blocking._watch.flushed)
+                    self._wheel = wheel
+        return self._wheel
 
     async def _aside(self, function: Callable[[], T]) -> T:
         """Call what blocks in a thread for this call, to its end, whatever is cancelled meanwhile."""
@@ -292,6 +302,7 @@ class AsyncScheduler:
         self.blocking._loop = asyncio.get_running_loop()
         try:
             await self._aside(self.blocking.start)
+            self._engine = self.blocking._engine
         except BaseException:
             await self._finish(0)
             raise
@@ -312,14 +323,15 @@ class AsyncScheduler:
         if self._ending is None or self._ending.done():
             ending = self._finish(self._stop_s if timeout_s is None else timeout_s)
             self._ending = asyncio.create_task(ending, context=Context())  # of no job
-        if present_job() is not None:
+        job = present_job()
+        if job is not None and job.wheel == self.path:
             return
-        task, engine = self._ending, self.blocking._engine
+        task = self._ending
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            if engine is not None:
-                engine.hurry()
+            if self._engine is not None:
+                self._engine.hurry()
             with contextlib.suppress(asyncio.CancelledError):
                 await to_the_end(task)
             raise
@@ -329,9 +341,11 @@ class AsyncScheduler:
             await self._aside(partial(self.blocking.stop, timeout_s))
         finally:
             self.blocking._loop = None
-            wheel, self._wheel, self._ready = self._wheel, None, None
-            if wheel is not None and self._home == (asyncio.get_running_loop(), os.getpid()):
-                await wheel.close()
+            is_home = self._home == (asyncio.get_running_loop(), os.getpid())
+            async with self._opening if is_home else contextlib.nullcontext():
+                wheel, self._wheel = self._wheel, None
+                if wheel is not None and is_home:
+                    await wheel.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -347,28 +361,29 @@ class AsyncScheduler:
 
         A second signal, or cancellation, cuts that short. Where the loop takes no signals they are left as they are.
         """
-        await self.start()
-        self._asked = asked = asyncio.Event()
-        try:
-            with self._signals(asked):
+        asked = asyncio.Event()
+        with self._signals(asked):  # first: a handler may be called before `start` returns
+            await self.start()
+            self._asked = asked
+            try:
+                while self._is_firing and not asked.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_S):
+                            await asked.wait()
+            finally:
                 try:
-                    while self._is_firing and not asked.is_set():
-                        with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(_LOOK_S):
-                                await asked.wait()
-                finally:
                     await self.stop()
-        finally:
-            self._asked = None
+                finally:
+                    self._asked = None
 
     @contextlib.contextmanager
     def _signals(self, asked: asyncio.Event) -> Iterator[None]:
         """Have SIGINT and SIGTERM set an event, and the second of them end the grace, where the loop allows it."""
-        loop, engine = asyncio.get_running_loop(), self.blocking._engine
+        loop = asyncio.get_running_loop()
 
         def ask() -> None:
-            if asked.is_set() and engine is not None:
-                engine.hurry()
+            if asked.is_set() and self._engine is not None:
+                self._engine.hurry()
             asked.set()
 
         before: dict[signal.Signals, Any] = {}
@@ -422,12 +437,18 @@ class AsyncScheduler:
         finally:
             self.blocking._loop = None
 
+    async def prometheus(self) -> str:
+        """Return the metrics of this process and the gauges of the wheel as Prometheus text."""
+        return await self._aside(self.blocking.prometheus)
+
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a plain function in the event loop with each event (of these kinds); return what ends that."""
 
         def pass_on(event: Event) -> None:
-            if self.blocking._loop is not None:
-                tell(self.blocking._loop, callback, event)
+            if self._home is None:
+                callback(event)
+            else:
+                tell(self._home[0], callback, event)
 
         return self.blocking.on_event(pass_on, kinds)
 

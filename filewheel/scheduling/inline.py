@@ -9,8 +9,7 @@ Invariant: when `start` returns, the call has ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+import concurrent.futures
 
 from filewheel.clock import Clock
 from filewheel.scheduling.loop import cancelled_itself, run_async
@@ -32,22 +31,21 @@ class Inline:
     def start(self, call: Call) -> None:
         """Run a call and finish it."""
         call.begun_us = self._clock.steady_us()
-        if call.handler.terms.where != "loop":
-            outcome = run(call, self._clock, self._wheel)
-        else:
-            try:
-                outcome = self._await(run_async(call, self._clock, self._wheel))
-            except asyncio.CancelledError:  # Ctrl-C comes as KeyboardInterrupt
-                outcome = Outcome.failed(call, cancelled_itself())
+        is_async = call.handler.terms.where == "loop"
+        outcome = self._await(call) if is_async else run(call, self._clock, self._wheel)
         outcome.ended_us = self._clock.steady_us()
         self._finish(outcome)
 
-    def _await(self, running: Coroutine[Any, Any, Outcome]) -> Outcome:
-        if self._callers is not None:
-            return asyncio.run_coroutine_threadsafe(running, self._callers).result()
-        if self._own is None:
-            self._own = asyncio.Runner()
-        return self._own.run(running)
+    def _await(self, call: Call) -> Outcome:
+        running = run_async(call, self._clock, self._wheel)
+        try:
+            if self._callers is not None:
+                return asyncio.run_coroutine_threadsafe(running, self._callers).result()
+            if self._own is None:
+                self._own = asyncio.Runner()
+            return self._own.run(running)
+        except (asyncio.CancelledError, concurrent.futures.CancelledError):  # Ctrl-C comes as KeyboardInterrupt
+            return Outcome.failed(call, cancelled_itself())
 
     def quiet(self) -> None:
         """Do nothing: nothing is queued here."""

@@ -161,7 +161,6 @@ class Loop:
             self._loop = None
 
     async def _end(self) -> None:
-        self._stopping = True
         self._coming.clear()
         tasks = set(self._tasks)
         for task in tasks:

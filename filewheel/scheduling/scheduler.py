@@ -268,7 +268,7 @@ class Scheduler:
             wheel, now_us = self.wheel, self._clock.now_us()
             held = wheel.get(key=call.rejects) if call.rejects is not None else None
             message = call.message(now_us, held, wheel.payload_bytes_max, delay=delay, at=at)
-            return transaction.add(message, replaces=call.replaces)  # told of when it is written
+            return transaction.add(message, replaces=call.replaces)
         id_ = self.wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )

@@ -539,7 +539,7 @@ def test_events_come_in_the_loop(path: Path, play: Play) -> None:
             forget()
             await work.enqueue()
             await until(lambda: not pending(path))
-        assert told == ["took_over", "fired", "acknowledged"]
+        assert sorted(told) == ["acknowledged", "enqueued", "fired", "took_over"]
 
     play(main())
 
@@ -619,6 +619,28 @@ def test_a_loop_that_is_closed_without_a_stop_ends_the_firing_and_frees_the_lock
     eventually(lambda: our_threads() == [])
 
 
+def test_its_own_sync_holds_on_a_wheel_that_was_there_and_many_may_ask_for_it_first(wheel_dir: Path) -> None:
+    watch = Watch()
+    scheduler = AsyncScheduler(wheel_dir, sync="never", disk=watch)
+
+    @scheduler.on(skip_late_s=5)
+    async def work(number: int) -> None: ...
+
+    async def main() -> None:
+        calls = [scheduler.enqueue("work", [n], delay=60) for n in range(5)]
+        ids = await asyncio.gather(*calls, *(work.after(60, n) for n in range(5)))
+        assert len(set(ids)) == 10
+        assert watch.flushes == 0
+        assert our_threads() == ["filewheel-aio"]
+        with pytest.raises(BadArgument, match="missing"):
+            await scheduler.enqueue("work")
+        await scheduler.stop()
+
+    asyncio.run(main())
+    with Wheel(wheel_dir) as wheel:
+        assert {m.headers["filewheel.skip_late_s"] for m in wheel.list()} == {"5.0"}
+
+
 def test_flushes_are_timed_and_enqueued_calls_counted(path: Path) -> None:
     scheduler = AsyncScheduler(path)
 
@@ -627,6 +649,10 @@ def test_flushes_are_timed_and_enqueued_calls_counted(path: Path) -> None:
         await scheduler.stop()
 
     asyncio.run(main())
+    text = asyncio.run(scheduler.prometheus())
+    assert 'filewheel_enqueued_total{handler="work"} 1' in text
+    assert "filewheel_pending 1" in text
+    scheduler.blocking.stop()
     assert scheduler.metrics.counts("enqueued") == {"work": 1}
     assert scheduler.metrics.times("sync")
 
@@ -641,6 +667,8 @@ def test_where_a_function_runs_is_checked_when_it_is_registered(path: Path) -> N
     @scheduler.on("same")
     async def one() -> None: ...
 
+    with pytest.raises(BadArgument, match="already"):
+        scheduler.on("other")(one)
     with pytest.raises(BadArgument, match="two handlers"):
 
         @scheduler.on("same")
