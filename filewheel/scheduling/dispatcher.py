@@ -108,15 +108,16 @@ class Dispatcher:
     def step(self, *, fire: bool = True, claim: bool = False) -> bool:
         """Settle what has ended, and start what is due; tell whether anything was done.
 
-        With `claim` it looks for what is due also when nothing hints at any.
+        With `claim` it looks for what is due also when nothing hints at any, and waits for no lane.
         """
         now_us = self._clock.now_us()
         self._hinted = self._hinted or claim
         worked = self._take_outcomes(now_us)
         self._watch_time(now_us)
         if fire:
-            worked = self._claim(now_us) or worked
+            worked = self._claim(now_us, patient=not claim) or worked
             self._start_waiting(now_us)
+        self._watch.note_down()
         return self._settle() or worked
 
     def wait(self, limit_s: float = LOOK_S) -> None:
@@ -131,17 +132,17 @@ class Dispatcher:
         if next_us is not None:
             timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
         if timeout_s > 0 and not self._outcomes:
-            has_room = not self._more and self.claimed < self._limit
+            has_room = not self._more and self._room(now_us)[0] > 0
             self._hinted = self._keeper.wait(timeout_s, due=has_room) or self._hinted
 
     # -- what is due -------------------------------------------------------------------------------------------
 
-    def _claim(self, now_us: int) -> bool:
+    def _claim(self, now_us: int, *, patient: bool) -> bool:
         """Claim what is due, if there may be something, and give each message its way."""
         steady_us = self._clock.steady_us()
-        room = self._limit - self.claimed
+        room, limit = self._room(now_us) if patient else (self._limit - self.claimed, self._limit)
         if self._more:
-            wanted = room * 4 >= self._limit  # in bunches: a claim looks at every journal
+            wanted = room > 0 and room * 4 >= limit  # in bunches: a claim looks at every journal
         else:
             wanted = room > 0 and (self._hinted or steady_us - self._looked_us > LOOK_S * US_PER_S)
         if not wanted:
@@ -157,6 +158,18 @@ class Dispatcher:
         for message in released:
             self._admit(message, now_us)
         return bool(batch) or bool(released)
+
+    def _room(self, now_us: int) -> tuple[int, int]:
+        """Return how many messages may be claimed, and how many that were at most."""
+        room, limit = self._limit - self.claimed, self._limit
+        if len(self._lanes) < len(self._handlers):
+            for handler in self._handlers:
+                self._lane_of(handler, now_us)
+        for lane in self._lanes.values():
+            spare = lane.spare(now_us)
+            if spare is not None:
+                room, limit = min(room, spare), min(limit, lane.waiting_max)
+        return room, limit
 
     def _route(self, message: Message, now_us: int) -> None:
         """Settle what is not to be called; hold back what is overdue where a rate is asked for; admit the rest."""
@@ -203,9 +216,7 @@ class Dispatcher:
         if handler is None:  # unregistered since
             self._is_unknown(message, now_us)
             return
-        lane = self._lanes.get(handler.name)
-        if lane is None or lane.handler is not handler:
-            lane = self._lanes[handler.name] = self._make_lane(handler, now_us)
+        lane = self._lane_of(handler, now_us)
         if not lane.is_limited and handler.terms.batch is None:
             lane.running += 1
             self._start(lane, [message], now_us)
@@ -214,10 +225,13 @@ class Dispatcher:
         else:
             lane.waiting.append(message)
 
-    def _make_lane(self, handler: Handler[..., object], now_us: int) -> Lane:
-        terms = handler.terms
-        slots = [s for s in (terms.concurrency, self._slots.get(terms.where)) if s is not None]
-        return Lane(handler, min(slots, default=None), self._limit // 4, now_us)
+    def _lane_of(self, handler: Handler[..., object], now_us: int) -> Lane:
+        lane = self._lanes.get(handler.name)
+        if lane is None or lane.handler is not handler:
+            terms = handler.terms
+            slots = [s for s in (terms.concurrency, self._slots.get(terms.where)) if s is not None]
+            lane = self._lanes[handler.name] = Lane(handler, min(slots, default=None), self._limit // 4, now_us)
+        return lane
 
     def _start_waiting(self, now_us: int) -> None:
         for lane in self._lanes.values():
