@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -145,7 +144,6 @@ def memory(cell: Cell, system: System) -> list[Metric]:
     return [
         Metric("process and server", process + server, "MiB", up=False),
         Metric("process", process, "MiB", up=False),
-        Metric("its peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB", up=False),
         Metric("before it starts", imported, "MiB", up=False),
         Metric("processor", share * 100, "% of a core", up=False),
         Metric("waiting", float(count), "jobs"),

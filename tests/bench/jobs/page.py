@@ -15,6 +15,8 @@ PAGE = DOCS / "benchmarks-scheduler.md"
 RUN = DOCS / "benchmarks" / "jobs.json"
 _PLAIN = ("jobs",)
 """Units of what is no figure of speed or size, and has no ratio."""
+_CONTEXT = ("before it starts",)
+"""What is told beside the figures and is none itself."""
 _LIBRARIES = ("filewheel", "sqlite", "huey", "redis", "hiredis", "redis-server", "APScheduler", "SQLAlchemy")
 
 
@@ -81,7 +83,7 @@ def _figure(run: Run, place: str, measure: str, key: str, name: str) -> str:
         return cells.missing or "-"
     low, high = cells.spread(name)
     spread = f" ({number(low)}–{number(high)})" if low != high else ""
-    plain = BY_KEY[key].module == BY_KEY[OURS].module or cells.units[name][0] in _PLAIN
+    plain = BY_KEY[key].module == BY_KEY[OURS].module or cells.units[name][0] in _PLAIN or name in _CONTEXT
     ratio = None if plain else run.ratio(place, measure, name, OURS, key)
     return number(value) + spread + (f" **×{number(ratio)}**" if ratio is not None else "")
 
@@ -95,7 +97,7 @@ def ahead(run: Run, place: str) -> str:
             if peer.module == BY_KEY[OURS].module or ratio is None or ratio >= NOTABLE:
                 continue
             unit = run.unit(place, measure, peer.key, name)
-            if unit not in _PLAIN:
+            if unit not in _PLAIN and name not in _CONTEXT:
                 theirs, ours = (number(run.median(place, measure, key, name) or 0) for key in (peer.key, OURS))
                 space = "" if unit.startswith("/") else " "
                 lines.append(
