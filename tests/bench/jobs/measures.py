@@ -31,7 +31,8 @@ QUIET_S_MAX = 30.0
 _SAMPLE_S = 0.002
 _LEAD_S = 2.0
 _LEAD_EACH_S = 200e-6
-_QUIET_SHARE = 0.1
+_QUIET_SHARE = 0.03
+_QUIET_S = 3
 
 
 @dataclass
@@ -144,6 +145,7 @@ def memory(cell: Cell, system: System) -> list[Metric]:
     return [
         Metric("process and server", process + server, "MiB", up=False),
         Metric("process", process, "MiB", up=False),
+        Metric("the most it was", _most_mib(), "MiB", up=False),
         Metric("before it starts", imported, "MiB", up=False),
         Metric("processor", share * 100, "% of a core", up=False),
         Metric("waiting", float(count), "jobs"),
@@ -153,12 +155,20 @@ def memory(cell: Cell, system: System) -> list[Metric]:
 def _settled_share(pids: list[int]) -> float:
     """Wait until what an opening leaves to be done is done; return the share of a core that is used from then on."""
     end_s = time.monotonic() + QUIET_S_MAX
+    shares: list[float] = []
     while True:
         spent_s, at_s = cpu_s(pids), time.monotonic()
         time.sleep(1)
-        share = (cpu_s(pids) - spent_s) / (time.monotonic() - at_s)
-        if share < _QUIET_SHARE or time.monotonic() > end_s:
-            return share
+        shares.append((cpu_s(pids) - spent_s) / (time.monotonic() - at_s))
+        last = shares[-_QUIET_S:]
+        if (len(last) == _QUIET_S and max(last) < _QUIET_SHARE) or time.monotonic() > end_s:
+            return sum(last) / len(last)
+
+
+def _most_mib() -> float:
+    """Return the most memory that this process has had resident."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
 
 
 def _now_us() -> int:
