@@ -123,6 +123,20 @@ def test_a_duration_falls_into_the_first_bucket_whose_bound_it_does_not_exceed()
     assert sum_s == pytest.approx(0.00101 + 7200.1)
 
 
+def test_many_durations_at_once_are_as_many_one_by_one() -> None:
+    one_by_one, at_once = Metrics(handlers_max=1), Metrics(handlers_max=1)
+    values_s = [0.2, -1.0, 5000.0, float("nan"), 0.0004, 0.2]
+    for name in ("mail", "stranger"):
+        for value_s in values_s:
+            one_by_one.observe("lateness", name, value_s)
+        at_once.observe_all("lateness", name, values_s)
+        at_once.observe_all("lateness", name, [])
+    assert at_once.times("lateness") == one_by_one.times("lateness")
+    assert set(at_once.times("lateness")) == {"mail", OTHER}
+    with pytest.raises(BadArgument, match="no time is called 'length'"):
+        at_once.observe_all("length", "mail", [1.0])
+
+
 def test_a_quantile_lies_in_the_bucket_of_what_was_observed() -> None:
     metrics = Metrics()
     assert metrics.quantile("handler", "mail", 0.5) is None

@@ -66,7 +66,11 @@ def unpack_call(payload: bytes, how: str | None) -> tuple[list[Any], dict[str, A
         else:
             raise Damaged(f"arguments are packed in a way that is not known: {how!r}")
         args, kwargs = call
-        if isinstance(args, list) and isinstance(kwargs, dict) and all(isinstance(k, str) for k in kwargs):
+        if (
+            isinstance(args, list)
+            and isinstance(kwargs, dict)
+            and (not kwargs or all(isinstance(k, str) for k in kwargs))
+        ):
             return args, kwargs
     except (ValueError, TypeError, OverflowError, RecursionError) as exc:
         raise Damaged(f"the arguments cannot be read: {exc}") from exc

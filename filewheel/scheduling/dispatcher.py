@@ -108,7 +108,7 @@ class Dispatcher:
     def step(self, *, fire: bool = True, claim: bool = False) -> bool:
         """Settle what has ended, and start what is due; tell whether anything was done.
 
-        With `claim` it looks for what is due also when nothing hints at any.
+        With `claim` it looks for what is due also when nothing hints at any, and waits for no lane.
         """
         now_us = self._keeper.now_us()  # what follows from a time must be due by the clock that it is fired by
         self._hinted = self._hinted or claim
@@ -120,6 +120,7 @@ class Dispatcher:
                 self._admit(message, now_us)
             worked = self._claim(now_us, must=claim) or worked
             self._start_waiting(now_us)
+        self._watch.note_down()
         return self._settle() or worked
 
     def wait(self, limit_s: float = LOOK_S) -> None:
@@ -130,7 +131,7 @@ class Dispatcher:
         if next_us is not None:
             timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
         if timeout_s > 0 and not self._outcomes:
-            has_room = not self._more and self.claimed < self._limit
+            has_room = not self._more and self._room(now_us)[0] > 0
             self._hinted = self._keeper.wait(timeout_s, due=has_room) or self._hinted
 
     def next_us(self, now_us: int) -> int | None:
@@ -144,11 +145,11 @@ class Dispatcher:
     def _claim(self, now_us: int, *, must: bool) -> bool:
         """Claim what is due, if there may be something, and give each message its way."""
         steady_us = self._clock.steady_us()
-        room = self._limit - self.claimed
+        room, limit = (self._limit - self.claimed, self._limit) if must else self._room(now_us)
         waited_us = steady_us - self._looked_us
         if self._more:
             # In bunches, because a claim looks at every journal; but what little room there is must not lie idle.
-            wanted = room * 4 >= self._limit or must or waited_us > _TICK_S * US_PER_S
+            wanted = room * 4 >= limit or must or waited_us > _TICK_S * US_PER_S
         else:
             wanted = self._hinted or waited_us > LOOK_S * US_PER_S
         if not wanted or room <= 0:
@@ -161,6 +162,18 @@ class Dispatcher:
         for message in batch:
             self._route(message, now_us)
         return bool(batch)
+
+    def _room(self, now_us: int) -> tuple[int, int]:
+        """Return how many messages may be claimed, and how many that were at most."""
+        room, limit = self._limit - self.claimed, self._limit
+        if len(self._lanes) < len(self._handlers):
+            for handler in self._handlers:
+                self._lane_of(handler, now_us)
+        for lane in self._lanes.values():
+            spare = lane.spare(now_us)
+            if spare is not None:
+                room, limit = min(room, spare), min(limit, lane.waiting_max)
+        return room, limit
 
     def _route(self, message: Message, now_us: int) -> None:
         """Settle what is not to be called; hold back what is overdue where a rate is asked for; admit the rest."""
@@ -210,9 +223,7 @@ class Dispatcher:
         if handler is None:  # unregistered since
             self._is_unknown(message, now_us)
             return
-        lane = self._lanes.get(handler.name)
-        if lane is None or lane.handler is not handler:
-            lane = self._lanes[handler.name] = self._make_lane(handler, now_us)
+        lane = self._lane_of(handler, now_us)
         if not lane.is_limited and handler.terms.batch is None:
             lane.running += 1
             self._start(lane, [message], now_us)
@@ -228,10 +239,13 @@ class Dispatcher:
         """Return how many messages wait in lanes: together they must not take the room of all other handlers."""
         return sum(len(lane.waiting) for lane in self._lanes.values())
 
-    def _make_lane(self, handler: Handler[..., object], now_us: int) -> Lane:
-        terms = handler.terms
-        slots = [s for s in (terms.concurrency, self._slots.get(terms.where)) if s is not None]
-        return Lane(handler, min(slots, default=None), self._limit // 4, now_us)
+    def _lane_of(self, handler: Handler[..., object], now_us: int) -> Lane:
+        lane = self._lanes.get(handler.name)
+        if lane is None or lane.handler is not handler:
+            terms = handler.terms
+            slots = [s for s in (terms.concurrency, self._slots.get(terms.where)) if s is not None]
+            lane = self._lanes[handler.name] = Lane(handler, min(slots, default=None), self._limit // 4, now_us)
+        return lane
 
     def _start_waiting(self, now_us: int) -> None:
         for lane in self._lanes.values():

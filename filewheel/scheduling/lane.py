@@ -2,7 +2,8 @@
 
 A limited handler must not fill the memory nor stand in the way of the others. So a lane holds a bounded number of
 messages; what comes beyond is *deferred*: put back into the wheel at the time when its turn is expected. The wheel
-itself is the waiting room, and each message moves about once.
+itself is the waiting room, and each message moves about once. A lane is brisk when what fills it soon has its turn:
+then no more is claimed than it holds, and nothing is deferred only to come back to a handler that has been idle.
 Invariant: at most `concurrency` calls run and at most `rate_per_s` begin each second (bursts of a second's worth).
 """
 
@@ -17,6 +18,10 @@ from filewheel.scheduling.handler import Handler
 _DEFER_MIN_US = US_PER_S
 _GUESS_US = US_PER_S // 10
 _SMOOTH = 16
+_WINDOW_US = US_PER_S // 10
+"""How often it is asked whether a lane is brisk: so long others may have to wait for what fills one that is not."""
+_START_US = US_PER_S
+"""A process may take so long to start before its lane is found slow."""
 
 
 class Bucket:
@@ -52,12 +57,18 @@ class Lane:
         """How many calls may run at once; None for no limit but the runner's."""
         self.waiting: deque[Message] = deque()
         self.running = 0
-        self._waiting_max = max(waiting_max, terms.batch or 1)
+        self.waiting_max = max(waiting_max, terms.batch or 1)
+        """How many messages may wait here."""
         self._bucket = None if terms.rate_per_s is None else Bucket(terms.rate_per_s, now_us)
         self._horizon_us = 0
         self._first_us = 0
         """When the first of those comes back that were deferred since the lane was last able to take all."""
         self._mean_us = float(_GUESS_US)
+        self._begun_us = now_us
+        self._ended = 0
+        self._is_brisk = True
+        self._asked_us = now_us
+        self._asked_ended = 0
 
     @property
     def is_limited(self) -> bool:
@@ -70,7 +81,24 @@ class Lane:
         Until the first deferred message comes back, it is also while half full, or what comes would overtake those.
         """
         count = len(self.waiting)
-        return self.is_limited and (count if now_us >= self._first_us else count * 2) >= self._waiting_max
+        return self.is_limited and (count if now_us >= self._first_us else count * 2) >= self.waiting_max
+
+    def spare(self, now_us: int) -> int | None:
+        """Return how many messages this lane takes in, where it is brisk; None where it bounds nothing."""
+        if not self.is_limited:
+            return None
+        is_starting = self.handler.terms.where == "process" and self._ended <= (self.slots or 0)
+        if not self.waiting or (is_starting and 0 <= now_us - self._begun_us < _START_US):
+            self._ask(now_us, True)
+        elif not 0 <= now_us - self._asked_us < _WINDOW_US:
+            went = (self._ended - self._asked_ended) * (self.handler.terms.batch or 1)
+            self._ask(now_us, went * 4 >= self.waiting_max)
+        return max(0, self.waiting_max - len(self.waiting)) if self._is_brisk else None
+
+    def _ask(self, now_us: int, is_brisk: bool) -> None:
+        self._is_brisk = is_brisk
+        self._asked_us = now_us
+        self._asked_ended = self._ended
 
     def defer_us(self, now_us: int) -> int:
         """Return when the turn of a message is expected that finds the lane full."""
@@ -101,13 +129,19 @@ class Lane:
             count = self._bucket.take(now_us, count)
         if not count:
             return []
+        if not (self.running or self._ended):
+            self._begun_us = now_us
         self.running += 1
         return [self.waiting.popleft() for _ in range(count)]
 
     def ended(self, took_us: int) -> None:
         """Note that a call has ended."""
         self.running -= 1
-        self._mean_us += (took_us - self._mean_us) / _SMOOTH
+        self._ended += 1
+        if self._ended <= (self.slots or 0) + 1:  # until now it is a guess, or has the starting of processes in it
+            self._mean_us = float(took_us)
+        else:
+            self._mean_us += (took_us - self._mean_us) / _SMOOTH
 
     def next_us(self, now_us: int) -> int | None:
         """Return when a waiting message may begin; None when that depends on another call's end."""

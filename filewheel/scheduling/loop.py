@@ -31,17 +31,19 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
     jobs = jobs_of(call, clock, wheel)
     good = [job for job in jobs if isinstance(job, Job)]
     raised = None
+    limit: asyncio.Timeout | None = None
     if good:
         terms, function = call.handler.terms, call.handler.function
         token = enter(None if terms.batch else good[0])
         try:
-            async with asyncio.timeout(terms.timeout_s) as limit:
-                if terms.batch:
-                    await function(good)
-                else:
-                    await function(*good[0].args, **good[0].kwargs)
+            awaited = function(good) if terms.batch else function(*good[0].args, **good[0].kwargs)
+            if terms.timeout_s is None:
+                await awaited
+            else:
+                async with asyncio.timeout(terms.timeout_s) as limit:
+                    await awaited
         except TimeoutError as exc:
-            raised = time_out(terms.timeout_s) if limit.expired() else failure_of(exc)
+            raised = time_out(terms.timeout_s) if limit is not None and limit.expired() else failure_of(exc)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

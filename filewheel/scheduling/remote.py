@@ -110,6 +110,8 @@ def outcome_of_result(call: Call, result: Result) -> Outcome:
     """Return what came of a call from what the pool tells."""
     if result.outcome == "returned":
         failure, packed, replaces = msgpack.unpackb(result.value)
+        if failure is None and not packed:
+            return Outcome(call)
         puts = Puts([unpack_put(put) for put in packed], [MessageId(i) for i in replaces])
         return Outcome(call, [None if failure is None else Failure.of_plain(failure)], [puts])
     if result.outcome == "timed_out":

@@ -150,18 +150,19 @@ def run(call: Call, clock: Clock, wheel: str) -> Outcome:
     if not good:
         return outcome_of(call, jobs, None)
     function, batch = call.handler.function, call.handler.terms.batch
-    token = enter(None if batch else good[0])
+    first = good[0]
+    token = enter(None if batch else first)
     try:
         if batch:
             function(good)
         else:
-            function(*good[0].args, **good[0].kwargs)
+            function(*first.args, **first.kwargs)
     except KeyboardInterrupt:
         raise
     except BaseException as exc:
         return outcome_of(call, jobs, failure_of(exc))
     finally:
         leave(token)
-    if len(jobs) == 1 and good[0].failed is None and not good[0].puts:
+    if len(jobs) == 1 and first.failed is None and first.puts is NO_PUTS:
         return Outcome(call)
     return outcome_of(call, jobs, None)

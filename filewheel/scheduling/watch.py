@@ -19,12 +19,17 @@ log = logging.getLogger("filewheel.scheduling")
 
 
 class Watch:
-    """Takes note of what happens to messages. `failed` and `fired` come from the dispatcher's thread."""
+    """Takes note of what happens to messages. All but `enqueued` and `flushed` come from the dispatcher's thread.
+
+    What is told of each call by itself is kept until `note_down`, and counted in one go.
+    """
 
     def __init__(self, metrics: Metrics, events: Events) -> None:
         self.metrics = metrics
         self.events = events
         self._failures: dict[bytes, tuple[Failure, float]] = {}
+        self._late_us: dict[str, list[int]] = {}
+        self._took_us: dict[str, list[int]] = {}
 
     def flushed(self, us: int) -> None:
         """Note that a flush to the disk took so many microseconds."""
@@ -43,16 +48,33 @@ class Watch:
 
     def fired(self, handler: str, messages: Sequence[Message], now_us: int) -> None:
         """Note that a call begins."""
-        self.metrics.count("fired", handler, len(messages))
+        late_us = self._late_us.get(handler)
+        if late_us is None:
+            late_us = self._late_us[handler] = []
         for message in messages:
-            self.metrics.observe("lateness", handler, (now_us - message.due_us) / US_PER_S)
+            late_us.append(now_us - message.due_us)
         if self.events.wants("fired"):
             for message in messages:
                 self._emit("fired", message)
 
     def ended(self, handler: str, took_us: int) -> None:
         """Note that a call ended."""
-        self.metrics.observe("handler", handler, took_us / US_PER_S)
+        times_us = self._took_us.get(handler)
+        if times_us is None:
+            times_us = self._took_us[handler] = []
+        times_us.append(took_us)
+
+    def note_down(self) -> None:
+        """Count and time the calls that began or ended since the last time."""
+        if self._late_us:
+            late, self._late_us = self._late_us, {}
+            for handler, times_us in late.items():
+                self.metrics.count("fired", handler, len(times_us))
+                self.metrics.observe_all("lateness", handler, [us / US_PER_S for us in times_us])
+        if self._took_us:
+            took, self._took_us = self._took_us, {}
+            for handler, times_us in took.items():
+                self.metrics.observe_all("handler", handler, [us / US_PER_S for us in times_us])
 
     def failed(self, message: Message, failure: Failure, verdict: Verdict, took_us: int) -> None:
         """Note that a call failed, and what will become of it."""

@@ -41,8 +41,13 @@ def parts(run: Run) -> dict[str, str]:
 
 
 def filled(page: str, run: Run) -> str:
-    """Return the page with its parts made anew. Raises Missing when the page has no place for one."""
-    for name, text in parts(run).items():
+    """Return the page with its parts made anew. Raises Missing when the page has no place for one of them."""
+    return filled_with(page, parts(run))
+
+
+def filled_with(page: str, made: dict[str, str]) -> str:
+    """Return the page with these parts in their places."""
+    for name, text in made.items():
         pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
         page, count = pattern.subn(lambda m, text=text: f"{m[1]}{text.strip()}\n{m[2]}", page)  # type: ignore[misc]
         if count != 1:

@@ -43,6 +43,9 @@ class Plan:
     seconds: float
     scale: float
     seed: int
+    child: str = "tests.bench.child"
+    """The module that is a cell's process."""
+    cell_s_max: float = CELL_S_MAX
 
 
 def run_plan(plan: Plan, place: str, directory: Path, run: Run, tell: Tell) -> None:
@@ -78,14 +81,14 @@ def run_child(plan: Plan, workload: str, peer: str, directory: Path, number: int
     }  # fmt: skip
     home = tempfile.mkdtemp(prefix="fwb-")  # short: servers put their sockets there
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.child", json.dumps(order)],
+        [sys.executable, "-m", plan.child, json.dumps(order)],
         cwd=TOP, env={**os.environ, "PYTHONPATH": str(TOP), "TMPDIR": home}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
-        out, err = child.communicate(timeout=CELL_S_MAX)
+        out, err = child.communicate(timeout=plan.cell_s_max)
     except subprocess.TimeoutExpired:
-        return f"failed: not done after {CELL_S_MAX} s"
+        return f"failed: not done after {plan.cell_s_max:g} s"
     finally:
         end_group(child)
         for path in (directory, home):
