@@ -252,9 +252,18 @@ def test_a_step_that_fails_is_tried_again_and_the_steps_before_it_are_not(tmp_pa
         assert [(m.topic, m.attempt) for m in wheel.list()] == [("publish", 1), ("collect", 0)]
 
 
+def fires(process: subprocess.Popen[str], wheel: Path) -> bool:
+    """Whether this process is the one that fires."""
+    if not (wheel / "wheel.json").exists():
+        return False
+    with Wheel(wheel) as opened:
+        return opened.stats().keeper_pid == process.pid
+
+
 def test_a_report_that_is_asked_for_while_another_process_fires_is_made_by_that_one(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     with stopped(example("nightly.py", cwd=tmp_path)) as keeper:
+        eventually(lambda: fires(keeper, tmp_path / "nightly.wheel"))
         assert finish(example("nightly.py", "--now", cwd=tmp_path)).code == 0
         assert line_of(keeper).startswith("published reports/")
 

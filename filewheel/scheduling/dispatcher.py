@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from filewheel.clock import Clock
+from filewheel.directory import Sync
 from filewheel.errors import BadArgument, FilewheelError, WheelFull
 from filewheel.headers import SCHEDULE
 from filewheel.keeper import LOOK_S, Keeper
@@ -69,6 +70,7 @@ class Dispatcher:
         self._runners = runners
         self._slots = slots
         self._limit = in_flight
+        self._puts_sync: Sync = "always" if keeper.directory.settings.sync == "always" else "never"
         self._unknown = unknown
         self._clock = clock
         self._watch = watch
@@ -333,7 +335,10 @@ class Dispatcher:
                 self._settled(len(done))
                 self._watch.done(done)
             if verdicts:
-                moved_to = self._keeper.settle([v.settlement for _, v in verdicts])
+                # What a job enqueued must not be called before it is durable: a power cut would have the job enqueue
+                # it again, under another id.
+                sync = self._puts_sync if any(v.settlement.puts for _, v in verdicts) else "never"
+                moved_to = self._keeper.settle([v.settlement for _, v in verdicts], sync=sync)
                 self._verdicts = []
                 self._settled(len(verdicts))
                 self._watch.settled(verdicts, moved_to)

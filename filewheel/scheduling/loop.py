@@ -104,6 +104,7 @@ class Loop:
         def live() -> None:
             asyncio.set_event_loop(loop)
             loop.run_forever()
+            loop.close()
 
         self._thread = threading.Thread(target=live, name="filewheel-loop", daemon=True)
         self._thread.start()
@@ -155,11 +156,13 @@ class Loop:
             ending.result(_END_S)
         except TimeoutError:
             log.warning("a coroutine does not end though it was cancelled; its event loop is left to itself")
+            if self._thread is not None:  # until it does
+                loop = self._loop
+                ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
             return
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._loop.close()
             self._loop = None
 
     async def _end(self) -> None:

@@ -19,6 +19,7 @@ from filewheel.deal import Deal
 from filewheel.journal import Journal
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, Message, MessageId, to_datetime
+from filewheel.tidy import Tidier
 from filewheel.wheel import Wheel
 from tests.crash.memory import Image
 from tests.model.machine import Dir, Inode, Machine
@@ -35,7 +36,7 @@ def small_segments() -> Iterator[None]:
         mock.patch.dict(Journal.__init__.__kwdefaults__, defaults),
         mock.patch.object(filewheel.housekeeper, "BALLAST_BYTES", 0),
         # A producer that tidies up does so in a thread: when would be anybody's guess.
-        mock.patch.object(Wheel, "_segment_ended", autospec=True),
+        mock.patch.object(Tidier, "segment_ended", autospec=True),
     ):
         yield
 

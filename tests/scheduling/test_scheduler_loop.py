@@ -13,6 +13,7 @@ from filewheel.headers import REASON
 from filewheel.scheduling import loop as loops
 from tests.scheduling.stage import counted, dead_letters, waiting
 from tests.scheduling.test_scheduler_threads import until
+from tests.support import eventually
 
 ONCE = Retry(limit=0)
 
@@ -168,6 +169,7 @@ def test_a_coroutine_that_will_not_be_cancelled_does_not_keep_the_scheduler_from
     assert len(waiting(live.wheel)) == 1
     go_on.set()
     assert gone.wait(30)
+    eventually(lambda: not any(t.name == "filewheel-loop" for t in threading.enumerate()))
 
 
 def test_threads_and_coroutines_are_drained_in_due_order_in_the_calling_thread(live: Scheduler) -> None:

@@ -249,3 +249,21 @@ def test_of_a_cancelled_job_what_its_transaction_enqueued_is_still_written(wheel
     scheduler.stop()
     with Keeper(wheel_dir, clock=clock, background=False) as keeper:
         assert list(keeper.claim()) == []
+
+
+def test_what_a_job_enqueued_is_durable_before_anything_else_is_called(wheel_dir: Path, clock: FakeClock) -> None:
+    scheduler = make(wheel_dir, clock)
+
+    @scheduler.on("first")
+    def first() -> None:
+        with current_job().transaction():
+            scheduler.enqueue("second")
+
+    scheduler.on("second")(lambda: None)
+    first.enqueue()
+    with stage(wheel_dir, clock, scheduler) as on_stage:
+        on_stage.step()
+        on_stage.runner.end()
+        on_stage.step()
+        own = on_stage.keeper._ledger.own
+        assert own.synced == own.number > 0
