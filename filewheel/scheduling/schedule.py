@@ -135,14 +135,18 @@ class Occurrences:
         definition = definition_of(message)
         if definition is None or self._has_stopped(definition):
             return None
+        now_us = self._clock.now_us()
         try:
             was_due_us = (message.root or message.id).due_us  # a retry is due later than its occurrence
+            # It began by a clock that was ahead, and has been put back since: what that clock said counts for nothing.
+            ahead_us = now_us + ASTRAY_US
+            was_due_us, started_us = (now_us if us > ahead_us else us for us in (was_due_us, started_us))
             due_us = next_due(definition.recurrence, was_due_us, started_us, definition.missed)
         except BadArgument:
             return None  # after the year 9999
         kept = {k: v for k, v in message.headers.items() if k != HISTORY}
         kept[KEY] = key_of(definition.name)
-        return Message(MINT.id_at(due_us), message.payload, message.topic, kept, 0, self._clock.now_us())
+        return Message(MINT.id_at(due_us), message.payload, message.topic, kept, 0, now_us)
 
     def fate_of(self, message: Message, now_us: int) -> str | None:
         """Return why an occurrence is not to be called, or None."""

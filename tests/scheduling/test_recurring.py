@@ -657,3 +657,26 @@ def test_the_next_occurrence_is_in_the_frame_that_ends_this_one(make: Make, cloc
     assert len(calls) == 1
     (frame,) = [w for w in Telling.writes if this.id in w]
     assert following.id in frame
+
+
+@pytest.mark.parametrize("ticks", [1, 3])
+def test_a_clock_that_is_put_right_while_an_occurrence_runs_does_not_send_the_next_years_ahead(
+    make: Make, path: Path, clock: FakeClock, ticks: int
+) -> None:
+    scheduler = make()
+    called: list[int] = []
+
+    @scheduler.every(1)
+    def tick() -> None:
+        called.append(1)
+        if len(called) == ticks:
+            clock.step(-50 * 366 * 86_400)
+
+    scheduler.drain()
+    clock.advance(1)
+    clock.step(50 * 366 * 86_400)
+    while len(called) < ticks:
+        scheduler.drain()
+        clock.advance(1)
+    (occurrence,) = living(path)
+    assert 0 <= occurrence.due_us - clock.now_us() + US_PER_S <= 2 * US_PER_S
