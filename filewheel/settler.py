@@ -98,14 +98,20 @@ class Settler:
                 self._ingest()  # whoever took the key away did so before this lock was ours
                 cancelled = id_ in self._head.cancelled
                 records = self._records_of(settlement, new)
-                self._contend(settlement, records, holders)
+                displaced = self._contend(settlement, records, holders)
                 self._write([(settlement, records)])
                 del self.later[id_]
+                for other in displaced:  # only now: while nothing is written, they are pending
+                    self._head.cancel(other)
                 return not cancelled
 
-    def _contend(self, settlement: Settlement, records: Written, holders: Mapping[str, bytes | None]) -> None:
-        """Leave out the puts whose key another message holds, or drop that one, as the settlement says."""
+    def _contend(self, settlement: Settlement, records: Written, holders: Mapping[str, bytes | None]) -> list[bytes]:
+        """Leave out the puts whose key another message holds, or drop that one, as the settlement says.
+
+        Returns the messages that are dropped.
+        """
         taken: dict[str, bytes] = {}
+        displaced: list[bytes] = []
         for key, id_ in records.enters:
             held = holders[key]
             # The message that is settled here lets go of its key in this very frame.
@@ -118,8 +124,9 @@ class Settler:
                 taken[key] = id_ if loser != id_ else holder
             else:
                 records.drops.append(pack_drop(holder, CANCELLED))
-                self._head.cancel(holder)
+                displaced.append(holder)
                 taken[key] = id_
+        return displaced
 
     def _ingest(self) -> None:
         try:

@@ -220,3 +220,40 @@ def test_a_large_batch_is_several_frames_and_each_settlement_is_whole_in_one(
     keeper.settle([Settlement(m.id, "retried", START_US) for m in messages])
     assert before + 3 <= frames(keeper) <= before + 5
     assert len(payloads(wheel)) == 10
+
+
+def test_whose_key_was_to_be_taken_fires_when_the_frame_that_takes_it_could_not_be_written(
+    wheel: Wheel, keeper: Keeper, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = wheel.enqueue(b"held", delay=1, key="k")
+    wheel.enqueue(b"job")
+    (job,) = keeper.claim()
+    new = a_message(1, due_us=START_US + 60_000_000, headers={KEY: "k"})
+    settlement = Settlement(job.id, puts=[new], replaces=frozenset([new.id]))
+
+    def full(records: object, puts: int) -> None:
+        raise WheelFull("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper._housekeeper, "write", full)
+        with pytest.raises(WheelFull):
+            keeper.settle([settlement])
+    assert keeper.holds(job.id)
+    clock.advance(1)
+    batch = keeper.claim()
+    assert [m.id for m in batch] == [held]
+    keeper.ack(batch)
+    keeper.settle([settlement])
+    assert payloads(wheel) == [b"1"]
+
+
+def test_whose_key_was_taken_does_not_fire_any_more(wheel: Wheel, keeper: Keeper, clock: FakeClock) -> None:
+    wheel.enqueue(b"held", delay=1, key="k")
+    wheel.enqueue(b"job")
+    (job,) = keeper.claim()
+    new = a_message(1, due_us=START_US + 2_000_000, headers={KEY: "k"})
+    keeper.settle([Settlement(job.id, puts=[new], replaces=frozenset([new.id]))])
+    clock.advance(2)
+    batch = keeper.claim()
+    assert [m.payload for m in batch] == [b"1"]
+    keeper.ack(batch)
