@@ -138,18 +138,14 @@ class Engine:
                 told = True
                 self._stop.wait(STANDBY_S)
                 continue
-            except FilewheelError as exc:
-                log.critical("cannot fire: %s; trying again in %d s", exc, pause_s)
-                self._stop.wait(pause_s)
-                pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-                continue
-            except Exception:
-                log.exception("cannot fire; trying again in %d s", pause_s)
-                self._stop.wait(pause_s)
-                pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-                continue
-            told = False
-            if self._term(keeper):
+            except Exception as exc:
+                is_ours = isinstance(exc, FilewheelError)
+                log.critical("cannot fire: %s; trying again in %d s", exc, pause_s, exc_info=not is_ours)
+                ended_well = False
+            else:
+                told = False
+                ended_well = self._term(keeper)
+            if ended_well:
                 pause_s = _PAUSE_S
             else:
                 self._stop.wait(pause_s)

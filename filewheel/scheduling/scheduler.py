@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
@@ -27,7 +27,7 @@ from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
 from filewheel.exposition import render
 from filewheel.gauges import disk_gauges, overdue_of
-from filewheel.message import MessageId
+from filewheel.message import US_PER_S, MessageId, to_datetime
 from filewheel.metrics import Metrics
 from filewheel.scheduling.cron import Cron
 from filewheel.scheduling.engine import Engine, Limits
@@ -58,7 +58,6 @@ from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
 
-F = TypeVar("F", bound=Callable[..., Any])
 When = str | float | timedelta | Cron | Every
 STOP_S = 30.0
 _ENDED = 0
@@ -204,7 +203,7 @@ class Scheduler:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         missed: Missed = "once",
-        grace_s: float = GRACE_US / 1_000_000,
+        grace_s: float = GRACE_US / US_PER_S,
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Call a function again and again: each so many seconds, or by a cron expression in a time zone.
 
@@ -296,7 +295,7 @@ class Scheduler:
         *,
         tz: str = "UTC",
         missed: Missed = "once",
-        grace_s: float = GRACE_US / 1_000_000,
+        grace_s: float = GRACE_US / US_PER_S,
     ) -> MessageId:
         """Start recurring work from anywhere, or replace that of this name; return the id of its next occurrence.
 
@@ -322,8 +321,7 @@ class Scheduler:
         now_us = self._clock.now_us()
         if living is not None and schedule.is_that_of(living) and not schedule.is_astray(living, now_us):
             return living.id
-        due_us = schedule.recurrence.after(now_us)
-        at = due_us / 1_000_000
+        at = to_datetime(schedule.recurrence.after(now_us))
         return wheel.enqueue(
             schedule.payload(), at=at, topic=schedule.handler, headers=schedule.headers(),
             key=schedule.key, on_conflict="replace" if living is not None else "keep",
