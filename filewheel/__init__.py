@@ -3,7 +3,7 @@
 General layout (a module imports only from groups to its left; one/ is a package; tests/test_layers.py guards it):
 
     errors clock headers message limits timespec loops speed exposition metrics
-    | disk mounts layout frame record columns manifest directory bell segment writer appender journal
+    | disk mounts layout frame record columns manifest directory roster standing bell segment writer appender journal
     | tail quarantine window slot owner ledger cut deal tidy
     | published snapshot stats index frames finder keyfile keys reader ready head batch housekeeper
     | ids unique settlement settler wheel gauges keeper
@@ -24,6 +24,7 @@ from filewheel.errors import (
     Closed,
     Damaged,
     DiskError,
+    Fenced,
     FilewheelError,
     Forked,
     KeyHeld,
@@ -36,6 +37,7 @@ from filewheel.errors import (
     OtherLoop,
     Poisoned,
     ReadOnly,
+    TooFewCopies,
     TooLarge,
     Unsafe,
     WheelExists,
@@ -74,6 +76,7 @@ __all__ = [
     "DiskError",
     "Event",
     "Every",
+    "Fenced",
     "FilewheelError",
     "Forked",
     "GiveUp",
@@ -101,6 +104,7 @@ __all__ = [
     "Settlement",
     "Stats",
     "Sync",
+    "TooFewCopies",
     "TooLarge",
     "Unsafe",
     "Wheel",

@@ -19,6 +19,8 @@
     ├── OtherLoop                            used in another event loop than the one that opened it
     ├── NotFound                             no pending message has this id, or this key
     ├── KeyHeld                              another message that lives has this unique key
+    ├── Fenced                               another wheel of the set is the primary
+    ├── TooFewCopies                         fewer wheels hold it than were asked for
     └── NotClaimed                           acknowledged or put back without being claimed
 
 Each carries `.path`, `.offset` and `.hint` (the next thing to try); `str()` shows all three.
@@ -192,6 +194,29 @@ class KeyHeld(FilewheelError):
         super().__init__(what, path=path, hint=hint)
         self.key = key
         self.id = id
+
+
+class Fenced(FilewheelError):
+    """This wheel is a backup, or was fenced when another was promoted. `.primary` is that one's path."""
+
+    kind = "fenced"
+
+    def __init__(
+        self, what: str, *, primary: str = "", epoch: int = 0, path: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(what, path=path, hint=hint)
+        self.primary = primary
+        self.epoch = epoch
+
+
+class TooFewCopies(FilewheelError):
+    """Fewer wheels hold the message than were asked for: it is not confirmed, and may be there or not."""
+
+    kind = "too-few-copies"
+
+    def __init__(self, what: str, *, copies: int = 0, path: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what, path=path, hint=hint)
+        self.copies = copies
 
 
 class NotClaimed(FilewheelError):

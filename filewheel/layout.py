@@ -11,6 +11,10 @@
       laps/<lap>.lap                   a lap that is still far away, or long past: one file
       laps/<lap>/<second>.slot         a lap that is near: one file for each second that holds anything
       keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made with the first of them
+      roster.json  roster.lock         which wheels hold the same messages; only in a set
+      follows.json                     in a backup: how far it has followed the primary's journals
+      retained/<writer>-<n>.log        in a primary: covered segments that a backup has still to read
+      retained/overflow                how often such segments had to go before all had read them
       quarantine/                      bytes that did not decode, with the reason
 
 Names are built from integers and accepted only by a full match, so nothing that a message carries can become
@@ -40,6 +44,14 @@ JOURNAL = "journal"
 LAPS = "laps"
 KEYS = "keys"
 QUARANTINE = "quarantine"
+ROSTER = "roster.json"
+ROSTER_TMP = "roster.json.tmp"
+ROSTER_LOCK = "roster.lock"
+FOLLOWS = "follows.json"
+FOLLOWS_TMP = "follows.json.tmp"
+RETAINED = "retained"
+OVERFLOW = "retained/overflow"
+OVERFLOW_TMP = "retained/.overflow.tmp"
 
 SECOND_END = DUE_LIMIT_US // US_PER_S
 """No message is due in this second, or later: a name with a larger number is not ours."""
@@ -61,6 +73,11 @@ _KEY_SPARE = re.compile(r"[0-9a-f]{2}\.lock|\.[0-9a-f]{2}\.tmp")
 def segment(writer: str, n: int) -> str:
     """Name a writer's n-th journal segment (n counts from 1)."""
     return f"{JOURNAL}/{writer}-{n:06d}.log"
+
+
+def retained(name: str) -> str:
+    """Name a journal segment in the place where it waits for backups."""
+    return RETAINED + name[len(JOURNAL) :]
 
 
 def segment_tmp(writer: str, n: int) -> str:

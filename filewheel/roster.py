@@ -1,0 +1,172 @@
+"""The roster: which wheels hold the same messages, which of them fires, and under which epoch.
+
+Each wheel of a set keeps a copy of it as roster.json: whole, replaced by rename, with a checksum, durable on return.
+The primary's copy is the one that counts; a backup's is there so that a promotion knows whom to tell. A wheel without
+one stands alone. Whoever changes it holds the kernel lock of roster.lock from reading to replacing.
+
+An epoch says who may fire: it is raised with each promotion, and a wheel that meets a higher one than its own stops.
+Invariant: a roster that was read is one that was written, and the epoch in a wheel's file only ever rises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from filewheel import layout
+from filewheel.directory import Directory
+from filewheel.disk import Disk
+from filewheel.errors import Damaged, disk_error
+
+Mode = Literal["mirror", "ship"]
+"""`"mirror"`: producers write to it themselves; `"ship"`: the replicator does, later."""
+
+State = Literal["joining", "current", "stale", "fenced"]
+"""`"joining"`: being filled; `"current"`: in step; `"stale"`: misses something; `"fenced"`: was the primary before."""
+
+Role = Literal["primary", "backup", "fenced"]
+OnFailure = Literal["refuse", "stale"]
+"""What an enqueue does when a mirror fails: refuse, or mark it stale and go on."""
+
+TIMEOUT_S = 5.0
+RETAIN_BYTES = 256 << 20
+_BYTES_MAX = 1 << 20
+_CRC_MARK = b',\n  "crc32": '
+
+
+@dataclass(frozen=True)
+class Member:
+    """Another wheel of the set, as the primary sees it."""
+
+    path: str
+    """Its absolute path."""
+    wheel: str
+    """Its id, as its wheel.json says: a directory that has come in its place is not taken for it."""
+    mode: Mode = "ship"
+    state: State = "joining"
+    since_us: int = 0
+    """When it came into this state."""
+    why: str = ""
+    """What it was marked stale for."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """A set of wheels that hold the same messages."""
+
+    set: str
+    """The id of the set."""
+    epoch: int
+    role: Role
+    """What the wheel is whose file this is."""
+    primary: str
+    """The absolute path of the wheel that fires."""
+    primary_wheel: str
+    """Its id."""
+    members: tuple[Member, ...] = ()
+    """All other wheels."""
+    on_failure: OnFailure = "refuse"
+    copies: int = 0
+    """How many wheels hold an enqueue before it returns; 0 is the primary and every mirror that is current."""
+    timeout_s: float = TIMEOUT_S
+    """How long an enqueue waits for a mirror before that counts as failed."""
+    retain_bytes: int = RETAIN_BYTES
+    """How many bytes of journals the primary keeps for backups that are behind."""
+
+    def member(self, wheel: str) -> Member | None:
+        """Return the member with this wheel id."""
+        return next((m for m in self.members if m.wheel == wheel), None)
+
+    def mirrors(self) -> list[Member]:
+        """Return the members that producers write to themselves."""
+        return [m for m in self.members if m.mode == "mirror" and m.state == "current"]
+
+    def with_member(self, member: Member) -> Roster:
+        """Return the roster with this member in the place of the one with its wheel id, or added."""
+        if self.member(member.wheel) is None:
+            return replace(self, members=(*self.members, member))
+        return replace(self, members=tuple(member if m.wheel == member.wheel else m for m in self.members))
+
+    def without_member(self, wheel: str) -> Roster:
+        """Return the roster without the member with this wheel id."""
+        return replace(self, members=tuple(m for m in self.members if m.wheel != wheel))
+
+    def to_json(self) -> bytes:
+        """Write roster.json, with its checksum as the last line."""
+        body = json.dumps({"roster": 1, **asdict(self)}, indent=2).encode()
+        return body[:-2] + _CRC_MARK + b"%d\n}\n" % zlib.crc32(body)
+
+
+def parse_roster(data: bytes, path: str) -> Roster:
+    """Read roster.json. Raises Damaged when it is not what was written."""
+    body, mark, tail = data.rpartition(_CRC_MARK)
+    if not mark or tail != b"%d\n}\n" % zlib.crc32(body + b"\n}"):
+        raise Damaged("the roster fails its checksum", path=path, hint="`filewheel repair`, or copy another member's")
+    try:
+        fields: dict[str, Any] = json.loads(body + b"\n}")
+        if fields.pop("roster") != 1:
+            raise ValueError("another version")
+        members = tuple(Member(**m) for m in fields.pop("members"))
+        roster = Roster(members=members, **fields)
+        if roster.role not in ("primary", "backup", "fenced") or type(roster.epoch) is not int:
+            raise ValueError(f"role {roster.role!r}, epoch {roster.epoch!r}")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        raise Damaged(f"not a roster ({exc})", path=path, hint="upgrade filewheel, or `filewheel repair`") from exc
+    return roster
+
+
+def read_roster(disk: Disk, path: str) -> Roster | None:
+    """Read a wheel's roster; None when it stands alone. Raises Damaged, OSError."""
+    try:
+        fd = disk.open(layout.ROSTER, "r")
+    except FileNotFoundError:
+        return None
+    try:
+        return parse_roster(disk.pread(fd, _BYTES_MAX, 0), f"{path}/{layout.ROSTER}")
+    finally:
+        disk.close(fd)
+
+
+def write_roster(disk: Disk, roster: Roster) -> None:
+    """Replace a wheel's roster. On return it is durable. The caller holds roster.lock. Raises OSError."""
+    fd = disk.open(layout.ROSTER_TMP, "rw")
+    try:
+        disk.truncate(fd, 0)  # a crash may have left one
+        disk.pwrite(fd, roster.to_json(), 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    # A crash before this leaves the old roster, after it the new one.
+    disk.rename(layout.ROSTER_TMP, layout.ROSTER)
+    disk.sync_dir("")
+
+
+def change_roster(directory: Directory, change: Callable[[Roster | None], Roster | None]) -> Roster | None:
+    """Replace a wheel's roster by what `change` makes of it, alone; return the new one. None removes it.
+
+    An epoch that would fall is refused: the roster stays as it is. Raises Damaged, DiskError, and what `change` raises.
+    """
+    disk = directory.disk
+    try:
+        fd = disk.open(layout.ROSTER_LOCK, "rw")
+        try:
+            disk.lock(fd, wait=True)
+            old = read_roster(disk, directory.path)
+            new = change(old)
+            if new == old or (old is not None and new is not None and new.epoch < old.epoch):
+                return old
+            if new is None:
+                with contextlib.suppress(FileNotFoundError):
+                    disk.unlink(layout.ROSTER)
+                disk.sync_dir("")
+            else:
+                write_roster(disk, new)
+            return new
+        finally:
+            disk.close(fd)
+    except OSError as exc:
+        raise disk_error(exc, directory.place(layout.ROSTER)) from exc

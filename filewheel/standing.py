@@ -1,0 +1,170 @@
+"""A handle's standing: the place of its wheel in a set, kept up to date while others change it.
+
+Producers look every fifth of a second, which costs one stat; a keeper looks before each claim, at its own roster and
+at those of the other wheels, because a promotion may have been able to reach only one of them. Whoever meets a higher
+epoch than its own stops, and says so in its own roster if that can be written.
+Invariant: `check_may_fire` returns only if no wheel of the set that can be seen has an epoch above this one's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from filewheel import layout
+from filewheel.directory import Directory, DiskFactory
+from filewheel.disk import Disk, OsDisk
+from filewheel.errors import Damaged, Fenced, FilewheelError
+from filewheel.roster import Roster, change_roster, read_roster
+
+log = logging.getLogger(__name__)
+
+LOOK_US = 200_000
+"""How long a producer goes without a look at the roster."""
+_FORGET_US = 1_000_000
+"""How long another wheel's directory stays open: a mount must not be kept busy by whoever only looks."""
+
+Identity = tuple[int, int, int] | None
+
+
+class Standing:
+    """The place of one wheel in its set. Not thread-safe: whoever has it guards it."""
+
+    def __init__(self, directory: Directory, *, disk: DiskFactory = OsDisk) -> None:
+        """Read the roster. Raises Damaged, DiskError."""
+        self._dir = directory
+        self._factory = disk
+        self.roster: Roster | None = None
+        """None when the wheel stands alone."""
+        self._identity: Identity = None
+        self._looked_us: int | None = None
+        self._others: dict[str, _Other] = {}
+        self.on_change: Callable[[], None] | None = None
+        """Called after the roster was read anew."""
+        self.look()
+
+    # -- its own roster --------------------------------------------------------------------------------------
+
+    def is_old(self, now_us: int) -> bool:
+        """Tell whether it is time to look again (by any clock that the caller keeps to)."""
+        looked = self._looked_us
+        if looked is not None and 0 <= now_us - looked < LOOK_US:
+            return False
+        self._looked_us = now_us
+        return True
+
+    def look(self) -> bool:
+        """Read the roster if it was replaced; tell whether it was. Cost: one stat.
+
+        Raises Fenced when it has gone: then the wheel has, or someone took it out of its set by hand.
+        """
+        disk = self._dir.disk
+        identity = disk.identity(layout.ROSTER)
+        if identity == self._identity:
+            return False
+        if identity is None and self.roster is not None:
+            raise Fenced(
+                "the roster of this wheel has gone, and perhaps the wheel with it",
+                path=self._dir.path, hint="open the wheel again, or another one of its set",
+            )  # fmt: skip
+        self.roster = read_roster(disk, self._dir.path)
+        self._identity = identity
+        if self.on_change is not None:
+            self.on_change()
+        return True
+
+    def check_may_write(self) -> None:
+        """Raise Fenced unless this wheel stands alone, or is the primary of its set as far as its own roster says."""
+        roster = self.roster
+        if roster is not None and roster.role != "primary":
+            raise fenced(roster, self._dir.path)
+
+    # -- the others' -----------------------------------------------------------------------------------------
+
+    def check_may_fire(self, now_us: int) -> None:
+        """Raise Fenced unless this wheel may fire now. Cost: one stat, and one for each other wheel of the set."""
+        self.look()
+        self.check_may_write()
+        roster = self.roster
+        if roster is None or not roster.members:
+            return
+        for member in roster.members:
+            other = self._others.get(member.path)
+            if other is None:
+                other = self._others[member.path] = _Other(member.path, self._factory)
+            theirs = other.look(now_us)
+            if theirs is not None and theirs.set == roster.set and theirs.epoch > roster.epoch:
+                self._yield_to(theirs)
+
+    def _yield_to(self, theirs: Roster) -> None:
+        """Write down that another wheel was promoted, and raise Fenced."""
+
+        def fence(mine: Roster | None) -> Roster | None:
+            if mine is None or mine.epoch >= theirs.epoch:
+                return mine
+            return replace(
+                mine, role="fenced", epoch=theirs.epoch, primary=theirs.primary, primary_wheel=theirs.primary_wheel
+            )
+
+        log.critical("%s: %s was promoted with epoch %d; this wheel fires nothing more",
+                     self._dir.path, theirs.primary, theirs.epoch)  # fmt: skip
+        with contextlib.suppress(FilewheelError):  # its disk may be what failed; it stops all the same
+            change_roster(self._dir, fence)
+        raise fenced(theirs, self._dir.path)
+
+    def close(self) -> None:
+        """Let go of the other wheels' directories."""
+        for other in self._others.values():
+            other.forget()
+        self._others.clear()
+
+
+class _Other:
+    """Another wheel's roster, looked at by its path."""
+
+    def __init__(self, path: str, factory: DiskFactory) -> None:
+        self._path = path
+        self._factory = factory
+        self._disk: Disk | None = None
+        self._opened_us = 0
+        self._identity: Identity = None
+        self._roster: Roster | None = None
+
+    def look(self, now_us: int) -> Roster | None:
+        """Return its roster as it is now; None when it cannot be seen."""
+        if self._disk is not None and not 0 <= now_us - self._opened_us < _FORGET_US:
+            self.forget()
+        try:
+            if self._disk is None:
+                self._disk = self._factory(self._path)
+                self._opened_us = now_us
+            identity = self._disk.identity(layout.ROSTER)
+            if identity != self._identity:
+                self._roster = read_roster(self._disk, self._path)
+                self._identity = identity
+        except (OSError, Damaged):
+            self.forget()
+            return None
+        return None if identity is None else self._roster
+
+    def forget(self) -> None:
+        """Close its directory."""
+        if self._disk is not None:
+            self._disk.release()
+        self._disk = None
+
+
+def fenced(roster: Roster, path: str) -> Fenced:
+    """Return the error for a wheel that may not be written to, or fired from, because of this roster."""
+    if roster.role == "backup":
+        return Fenced(
+            f"this wheel is a backup of {roster.primary}", primary=roster.primary, epoch=roster.epoch, path=path,
+            hint=f"use {roster.primary}, or `filewheel promote` this one",
+        )  # fmt: skip
+    return Fenced(
+        f"{roster.primary} was promoted in the place of this wheel (epoch {roster.epoch})",
+        primary=roster.primary, epoch=roster.epoch, path=path,
+        hint=f"use {roster.primary}; `filewheel rejoin` makes this wheel a backup of it",
+    )  # fmt: skip
