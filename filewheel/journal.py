@@ -141,6 +141,13 @@ class Journal(Appender):
             self._write(segment, body, 0, len(ids), min(ids), max(ids))
             return self._written
 
+    def write_body(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
+        """Write records that were in frames before, as one frame, without waiting for a flush; return the ticket."""
+        with self.lock:
+            segment = self._ready(len(body))
+            self._write(segment, body, puts, drops, first, last)
+            return self._written
+
     def new_id(self, due_us: int) -> MessageId:
         """Return an id for a message that the caller writes with `write` or `append`."""
         with self.lock:

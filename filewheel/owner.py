@@ -69,10 +69,10 @@ class Owner:
             self._fd = -1
 
 
-def holder(directory: Directory) -> int | None:
-    """Return the keeper's process id as its note gives it, if that process lives. Takes no lock."""
-    pid, role = _note(directory)
-    return pid if role == "keeper" else None
+def holder(directory: Directory, role: str = "keeper") -> int | None:
+    """Return the process id of who holds the lock in this role, as the note gives it, if it lives. Takes no lock."""
+    pid, held_as = _note(directory)
+    return pid if held_as == role else None
 
 
 def _note(directory: Directory) -> tuple[int | None, str]:

@@ -28,7 +28,9 @@ Mode = Literal["mirror", "ship"]
 State = Literal["joining", "current", "stale", "fenced"]
 """`"joining"`: being filled; `"current"`: in step; `"stale"`: misses something; `"fenced"`: was the primary before."""
 
-Role = Literal["primary", "backup", "fenced"]
+Role = Literal["primary", "backup", "promoting", "fenced"]
+"""`"promoting"`: a backup whose promotion has begun, and may have been cut short."""
+
 OnFailure = Literal["refuse", "stale"]
 """What an enqueue does when a mirror fails: refuse, or mark it stale and go on."""
 
@@ -52,6 +54,8 @@ class Member:
     """When it came into this state."""
     why: str = ""
     """What it was marked stale for."""
+    overflow: int = 0
+    """Of a fenced one: how often the primary's retained segments had overflown when it was promoted."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def parse_roster(data: bytes, path: str) -> Roster:
             raise ValueError("another version")
         members = tuple(Member(**m) for m in fields.pop("members"))
         roster = Roster(members=members, **fields)
-        if roster.role not in ("primary", "backup", "fenced") or type(roster.epoch) is not int:
+        if roster.role not in ("primary", "backup", "promoting", "fenced") or type(roster.epoch) is not int:
             raise ValueError(f"role {roster.role!r}, epoch {roster.epoch!r}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         raise Damaged(f"not a roster ({exc})", path=path, hint="upgrade filewheel, or `filewheel repair`") from exc

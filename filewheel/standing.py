@@ -163,6 +163,11 @@ def fenced(roster: Roster, path: str) -> Fenced:
             f"this wheel is a backup of {roster.primary}", primary=roster.primary, epoch=roster.epoch, path=path,
             hint=f"use {roster.primary}, or `filewheel promote` this one",
         )  # fmt: skip
+    if roster.role == "promoting":
+        return Fenced(
+            "this wheel is being promoted", primary=roster.primary, epoch=roster.epoch, path=path,
+            hint="wait a moment; if that was cut short, `filewheel promote` it again",
+        )  # fmt: skip
     return Fenced(
         f"{roster.primary} was promoted in the place of this wheel (epoch {roster.epoch})",
         primary=roster.primary, epoch=roster.epoch, path=path,
