@@ -463,6 +463,9 @@ def test_wherever_it_is_killed_or_loses_power_a_segment_is_there_or_the_counter_
     assert whole.ops - start > 12
     raised = read_overflow(Directory("model.wheel", ProcessDisk(whole), SETTINGS))
     assert raised < 0 if full else raised == before + 1
+    for seed in range(12):
+        after = crash(whole, RandomFates(random.Random(seed), "some"))
+        assert full or read_overflow(Directory("model.wheel", ProcessDisk(after), SETTINGS)) == raised
     for stop_at in range(start + 1, whole.ops + 1):
         machine = model(CONTENTS, counter=counter)
         with pytest.raises(Killed):
