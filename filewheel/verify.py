@@ -24,10 +24,12 @@ from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
 from filewheel.owner import holder
 from filewheel.quarantine import items
 from filewheel.record import ID, records_of, unpack_put
+from filewheel.retained import read_overflow
 from filewheel.tail import UNKNOWN
 from filewheel.window import Span
 
 _TRIES = 5
+_HEALS = "a backup that has not read it heals"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Report:
     drops: int = 0
     files: int = 0
     bytes: int = 0
+    retained_bytes: int = 0
+    """Bytes that only backups have still to read: no part of `bytes`, nor are their files of `files`."""
 
     @property
     def damage(self) -> list[Finding]:
@@ -112,6 +116,7 @@ class _Verifier:
         for span in spans:
             self._check_file(span, manifest)
         self._check_journals(manifest, segments)
+        self._check_retained()
         self._check_names(manifest, keeper)
         self._check_keys()
         for item in items(self._dir):
@@ -280,6 +285,57 @@ class _Verifier:
             if gap is not None and not gap.blank:
                 self._add("note", name, gap.offset, gap.end, "a commit that never completed, at the end")
             self._read(self._disk.size(fd))
+        finally:
+            self._disk.close(fd)
+        return number
+
+    def _check_retained(self) -> None:
+        """Look through the covered segments that backups have still to read. This wheel needs none of them."""
+        try:
+            names = sorted(self._disk.listdir(layout.RETAINED))
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            self._foreign(layout.RETAINED)
+            return
+        numbers: dict[str, int] = {}
+        for last in names:
+            parsed = layout.parse_segment(last)
+            name = f"{layout.RETAINED}/{last}"
+            if parsed is not None:
+                number = numbers.get(parsed[0], UNKNOWN if parsed[1] > 1 else 0)
+                numbers[parsed[0]] = self._check_kept(name, layout.segment(*parsed), number)
+            elif name not in (layout.OVERFLOW, layout.OVERFLOW_TMP):
+                self._foreign(name)
+        try:
+            unread = read_overflow(self._dir) < 0
+        except Damaged:
+            unread = True
+        if unread:
+            self._add("note", layout.OVERFLOW, 0, 0, "the counter cannot be read; each backup heals once for that")
+
+    def _check_kept(self, name: str, was: str, number: int) -> int:
+        """Check a segment that is kept, by the seed of the name it had; return the last frame's number."""
+        try:
+            fd = self._disk.open(name, "r")
+        except FileNotFoundError:
+            return UNKNOWN  # released meanwhile
+        except OSError as exc:
+            self._add("note", name, 0, 0, f"cannot be read: {exc.strerror or exc}", _HEALS)
+            return UNKNOWN
+        gap: Gap | None = None
+        try:
+            for item in self._scan(fd, was, 0):
+                if isinstance(item, Gap):
+                    gap = item
+                    continue
+                missing = 0 if number == UNKNOWN else item.missing_after(number)
+                if missing > 0 and item.synced > number:
+                    at = gap or Gap(item.offset, item.offset, "")
+                    what = f"frames {number + 1} to {number + missing}, which had been durable, cannot be read"
+                    self._add("note", name, at.offset, at.end, what, _HEALS)
+                gap, number = None, item.number
+            self._report.retained_bytes += self._disk.size(fd)
         finally:
             self._disk.close(fd)
         return number
