@@ -68,10 +68,13 @@ class Owner:
             self._fd = -1
 
 
-def holder(directory: Directory) -> int | None:
-    """Return the keeper's process id as its note gives it, if that process lives. Takes no lock."""
+def holder(directory: Directory, *roles: str) -> int | None:
+    """Return the id of the process that holds the lock in one of these roles, or as the keeper. Takes no lock.
+
+    That is as its note gives it, if that process lives.
+    """
     pid, role = _note(directory)
-    return pid if role == "keeper" else None
+    return pid if role in (roles or ("keeper",)) else None
 
 
 def _note(directory: Directory) -> tuple[int | None, str]:

@@ -233,8 +233,8 @@ class Wheel(Reader):
         returns that one's id and enqueues nothing, "replace" cancels that one and enqueues this, in one commit. A key
         costs one more flush.
 
-        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked. Fenced in a
-        set of wheels of which another is the primary; that is seen within a fifth of a second.
+        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked. Fenced in
+        a set of wheels of which another is the primary; that is seen within a fifth of a second.
         """
         journal = self._journal
         if journal is None or self._closed or os.getpid() != self._pid:

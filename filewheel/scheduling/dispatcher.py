@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from filewheel.clock import Clock
 from filewheel.directory import Sync
-from filewheel.errors import BadArgument, FilewheelError, WheelFull
+from filewheel.errors import BadArgument, Fenced, FilewheelError, WheelFull
 from filewheel.headers import SCHEDULE
 from filewheel.keeper import LOOK_S, Keeper
 from filewheel.message import US_PER_S, Message
@@ -360,18 +360,30 @@ class Dispatcher:
         except WheelFull as exc:
             self._wait_for_room(exc)
             return False
+        except Fenced:
+            self._forget_unwritten()
         self._retry_us = 0
         return True
+
+    def _forget_unwritten(self) -> None:
+        """Let go of what is to be tried again: it waits in the new primary, which fires it."""
+        log.warning("%d messages were not put back: another wheel fires them now", len(self._keep_unwritten()))
+        self._verdicts = []
 
     def _wait_for_room(self, exc: WheelFull) -> None:
         """Keep what could not be written, to be written later."""
         self._retry_us = self._clock.steady_us() + _FULL_RETRY_US
+        self._keep_unwritten()
+        count = len(self._done) + len(self._verdicts)
+        log.critical("what became of %d messages cannot be written yet: %s", count, exc)
+
+    def _keep_unwritten(self) -> list[tuple[Message, Verdict]]:
+        """Tell of the verdicts that were written; return the others, which stay."""
         written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
         self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
         self._settled(len(written))
         self._watch.settled(written)
-        count = len(self._done) + len(self._verdicts)
-        log.critical("what became of %d messages cannot be written yet: %s", count, exc)
+        return self._verdicts
 
     def _settled(self, count: int) -> None:
         self.claimed -= count

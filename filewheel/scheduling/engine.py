@@ -38,6 +38,8 @@ STANDBY_S = 0.1
 _PAUSE_S = 1.0
 _END_LOOK_S = 0.01
 _PAUSE_MAX_S = 60.0
+_FENCED_S = 5.0
+"""How long calls have to end when another wheel was promoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ class Engine:
             ended_well = True
         except Fenced as exc:
             self._yield_to(exc)
+            self._grace_s = max(self._grace_s, _FENCED_S)
             self._end_fenced(dispatcher, runners)
         except FilewheelError as exc:
             log.critical("firing broke off: %s", exc)
