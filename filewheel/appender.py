@@ -22,6 +22,7 @@ from filewheel.errors import Closed, FilewheelError, Poisoned, TooLarge
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
 from filewheel.manifest import Position
 from filewheel.message import ID_END, ID_MIN
+from filewheel.roster import Roster
 from filewheel.segment import Segment
 from filewheel.writer import Entropy, Writer
 
@@ -56,6 +57,8 @@ class Appender:
         self._closed = False
         self._free_to = 0
         """Up to here the segment takes small frames without another look (`_ready`)."""
+        self.roster: Roster | None = None
+        """The set that the wheel is in, as `follow` was told last."""
         # Frames over the life of this handle, whatever writer they belong to: what waiters wait for.
         self._written = 0
         self._durable = 0
@@ -123,6 +126,10 @@ class Appender:
             self._flusher.join(timeout=5)
         if self._untold is not None:
             raise self._untold
+
+    def follow(self, roster: Roster | None) -> None:
+        """Write for this set from the next frame on; None is a wheel that stands alone."""
+        self.roster = roster
 
     def rotate(self) -> None:
         """Go on in a new segment, so that the present one can be covered and removed."""

@@ -38,6 +38,7 @@ TIMEOUT_S = 5.0
 RETAIN_BYTES = 256 << 20
 _BYTES_MAX = 1 << 20
 _CRC_MARK = b',\n  "crc32": '
+_MEND = "copy the roster.json of a backup of its set, then `filewheel promote` the wheel that is to fire"
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def parse_roster(data: bytes, path: str) -> Roster:
     """Read roster.json. Raises Damaged when it is not what was written."""
     body, mark, tail = data.rpartition(_CRC_MARK)
     if not mark or tail != b"%d\n}\n" % zlib.crc32(body + b"\n}"):
-        raise Damaged("the roster fails its checksum", path=path, hint="`filewheel repair`, or copy another member's")
+        raise Damaged("the roster fails its checksum", path=path, hint=_MEND)
     try:
         fields: dict[str, Any] = json.loads(body + b"\n}")
         if fields.pop("roster") != 1:
@@ -119,7 +120,7 @@ def parse_roster(data: bytes, path: str) -> Roster:
         if roster.role not in ("primary", "backup", "promoting", "fenced") or type(roster.epoch) is not int:
             raise ValueError(f"role {roster.role!r}, epoch {roster.epoch!r}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
-        raise Damaged(f"not a roster ({exc})", path=path, hint="upgrade filewheel, or `filewheel repair`") from exc
+        raise Damaged(f"not a roster ({exc})", path=path, hint=f"upgrade filewheel, or {_MEND}") from exc
     return roster
 
 
