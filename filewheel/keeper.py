@@ -89,7 +89,7 @@ class Keeper:
         self._bell_lock = threading.Lock()
         self._owner = Owner(self._dir)
         self._owner.take("keeper", wait=wait)
-        self._ledger = Ledger(self._dir, clock, entropy=entropy)
+        self._ledger = Ledger(self._dir, clock, entropy=entropy, disk=disk)
         self._head = Head(self._ledger, budget)
         self._lock = self._ledger.lock
         try:
