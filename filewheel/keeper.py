@@ -102,7 +102,7 @@ class Keeper:
         except BaseException:
             self._let_go()
             raise
-        self._ledger = Ledger(self._dir, clock, entropy=entropy)
+        self._ledger = Ledger(self._dir, clock, entropy=entropy, disk=disk)
         self._head = Head(self._ledger, budget)
         self._lock = self._ledger.lock
         try:

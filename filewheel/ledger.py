@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from filewheel import layout
 from filewheel.clock import Clock
-from filewheel.directory import Directory
+from filewheel.directory import Directory, DiskFactory
+from filewheel.disk import OsDisk
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap
 from filewheel.journal import Journal
@@ -50,6 +51,7 @@ class Ledger:
         clock: Clock,
         *,
         entropy: Entropy = secrets.token_bytes,
+        disk: DiskFactory = OsDisk,
         on_frame: OnFrame | None = None,
     ) -> None:
         self.dir = directory
@@ -63,7 +65,7 @@ class Ledger:
         self.manifest = Manifest()
         self.tails: dict[str, Tail] = {}
         self._entropy = entropy
-        self.own = Journal(directory, entropy=entropy)
+        self.own = Journal(directory, entropy=entropy, disk=disk, clock=clock, on_copies="ignore")
         self.own.on_segment_end = self._own_segment_ended
         self.on_frame = on_frame
         self.undealt_bytes = 0

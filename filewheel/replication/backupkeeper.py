@@ -32,7 +32,6 @@ from filewheel.record import ID, records_of
 from filewheel.window import Budget
 from filewheel.writer import Entropy
 
-
 _KEY_BYTES = KEY.encode()
 OnFrame = Callable[[Frame], None]
 

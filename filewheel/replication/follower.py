@@ -74,7 +74,7 @@ class Follower:
         self.damage: list[Damage] = []
         """What had been durable and cannot be read. Whoever looks at it empties it."""
         self.vanished: set[str] = set()
-        """Writers whose journals have gone, though nobody has read them to their end. Whoever looks at it empties it."""
+        """Writers whose journals went before they were read to their end. Whoever looks at it empties it."""
         for writer, position in (positions or {}).items():
             self._tails[writer] = Tail(directory, self._handles, writer, position)
 
@@ -221,5 +221,3 @@ def _ids(frame: Frame, which: int) -> list[bytes]:
         return [r[ID] for r in records_of(frame)[which]]
     except Damaged:
         return []  # its checksums hold: it was written like this, and is copied like this
-
-

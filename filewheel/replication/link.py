@@ -45,6 +45,7 @@ LOOK_US = 200_000
 NOTE_US = 250_000
 SCRUB_US = 24 * 3600 * US_PER_S
 SUSPECTS_MAX = 200_000
+_UNKNOWN = -2
 _NEVER = -1
 """No primary's retained segments have overflown so often: such a note says only when the backup was in step last."""
 
@@ -134,14 +135,14 @@ class Link:
         self._due_note: tuple[dict[str, Position], int] | None = None
         self._positions: dict[str, Position] = {}
         self._in_quarantine = self._count_quarantine()
-        self._overflow = self._retained.overflow()
+        self._overflow = self._read_overflow()
         follows = read_follows(self.target.disk, self.target.path)
         state = self._member().state
         known = (
             follows is not None
             and follows.primary_wheel == self.source.settings.id
-            and follows.boot == self._boot
-            and follows.overflow == self._overflow
+            and follows.boot == self._boot != ""
+            and follows.overflow == self._overflow >= 0
             and (state == "current" or self._fenced)
         )
         if follows is not None and follows.primary_wheel == self.source.settings.id:
@@ -388,7 +389,9 @@ class Link:
     def _read_source_roster(self) -> Roster:
         roster = read_roster(self.source.disk, self.source.path)
         if roster is None or (roster.role != "primary" and not self._fenced):
-            raise Fenced("this wheel is not the primary of a set", path=self.source.path, hint="`filewheel backup list`")
+            raise Fenced(
+                "this wheel is not the primary of a set", path=self.source.path, hint="`filewheel backup list`"
+            )
         return roster
 
     def _member(self) -> Member:
@@ -405,7 +408,9 @@ class Link:
                 hint="`filewheel backup remove` it and add this one, or mount the right disk",
             )  # fmt: skip
         if roster is None or roster.set != self._roster.set or (roster.role == "primary" and not self._fenced):
-            raise Fenced("this wheel is not a backup of the set", path=member.path, hint="`filewheel backup add` it anew")
+            raise Fenced(
+                "this wheel is not a backup of the set", path=member.path, hint="`filewheel backup add` it anew"
+            )
         if roster.epoch > self._epoch and not self._fenced:
             raise Fenced("this wheel has a higher epoch than its primary", path=member.path, hint="`filewheel rejoin`")
 
@@ -426,7 +431,7 @@ class Link:
         if member.state == "stale" and self._matcher is not None:
             self._matcher = None  # who marked it writes to it no more
             self.heal()
-        overflow = self._retained.overflow()
+        overflow = self._read_overflow()
         count = self._count_quarantine()
         if overflow != self._overflow or count > self._in_quarantine or self.follower.damage or (
             now_us - self._scrubbed_us > SCRUB_US
@@ -459,6 +464,12 @@ class Link:
 
     def _set_state(self, state: str) -> None:
         self.report = replace(self.report, state=state)
+
+    def _read_overflow(self) -> int:
+        try:
+            return self._retained.overflow()
+        except Damaged:
+            return _UNKNOWN
 
     def _count_quarantine(self) -> int:
         return sum(len(d.disk.listdir(layout.QUARANTINE)) for d in (self.source, self.target))

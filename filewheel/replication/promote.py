@@ -22,7 +22,6 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
-from filewheel.message import US_PER_S
 from filewheel.owner import Owner
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.link import Link

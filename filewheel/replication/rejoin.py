@@ -2,8 +2,8 @@
 
 What only it has was enqueued there and never copied: it goes to the new primary. What waits in it and not in the new
 primary may also have been fired there since; the drops that the new primary wrote since its promotion, which it keeps
-for this very purpose, tell the two apart. What the old one fired, and could not say, is dropped in the new one. Both are
-sets, so doing it twice, or half, changes nothing more. Then a replicator makes the old wheel equal to the new one.
+for this very purpose, tell the two apart. What the old one fired, and could not say, is dropped in the new one. Both
+are sets, so doing it twice, or half, changes nothing more. Then a replicator makes the old wheel equal to the new one.
 Invariant: no message that was only here is dropped before it is durable in the new primary.
 """
 
@@ -164,7 +164,7 @@ class _Rejoining:
         known = 0 if self._member is None else self._member.overflow
         if self._member is None or Retained(self._new, limit_bytes=1 << 62).overflow() != known:
             self._result.notes.append(
-                "the new primary has not kept all it wrote since it was promoted: what it fired may be among what is kept"
+                "the new primary has not kept all it wrote since it was promoted: what is kept may have fired there"
             )
 
     def _keep(self, ids: list[bytes]) -> None:

@@ -19,7 +19,7 @@ from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel
+from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel
 from filewheel.replication.link import Link, LinkReport, Progress
 from filewheel.retained import Retained
 from filewheel.roster import Member, Roster, read_roster
@@ -140,9 +140,7 @@ class Replicator:
     def _bring(self, primary: str, member: Member, progress: Progress | None) -> tuple[LinkReport, Link | None]:
         link: Link | None = None
         try:
-            link = Link(
-                primary, member, progress=progress, clock=self._clock, disk=self._disk, entropy=self._entropy
-            )
+            link = Link(primary, member, progress=progress, clock=self._clock, disk=self._disk, entropy=self._entropy)
             link.catch_up(lambda: self._stopping.wait(self._interval_s))
             return link.report, link
         except FilewheelError as exc:

@@ -90,9 +90,7 @@ def add_backup(
     return member
 
 
-def _check(
-    mode: object, on_failure: object, copies: object, timeout_s: object, retain_bytes: object
-) -> None:
+def _check(mode: object, on_failure: object, copies: object, timeout_s: object, retain_bytes: object) -> None:
     if mode not in ("ship", "mirror"):
         raise BadArgument(f'mode is "ship" or "mirror", not {mode!r}')
     if on_failure not in (None, "refuse", "stale"):
@@ -107,9 +105,8 @@ def _check(
 
 def _make(where: str, ours: Directory, *, force: bool, clock: Clock, disk: DiskFactory) -> None:
     """Make the backup's wheel unless there is one."""
-    with contextlib.suppress(NoWheel):
-        with _opened(where, disk):
-            return
+    with contextlib.suppress(NoWheel), _opened(where, disk):
+        return
     create_directory(
         where,
         slots=ours.settings.slots,

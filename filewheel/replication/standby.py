@@ -102,7 +102,9 @@ class Standby:
         In a thread of its own: a disk that hangs answers never, and that is an answer too.
         """
         answer: list[str] = []
-        thread = threading.Thread(target=lambda: answer.append(self._probe(roster)), name="filewheel-probe", daemon=True)
+        thread = threading.Thread(
+            target=lambda: answer.append(self._probe(roster)), name="filewheel-probe", daemon=True
+        )
         thread.start()
         thread.join(self._after_s)
         return answer[0] if answer else "its disk does not answer"
