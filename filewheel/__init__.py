@@ -56,10 +56,10 @@ from filewheel.wheel import Wheel
 if _typing.TYPE_CHECKING:
     from filewheel.aio import AsyncWheel
     from filewheel.aiokeeper import AsyncKeeper
-    from filewheel.replication.link import LinkReport
     from filewheel.replication.promote import Promotion, promote
     from filewheel.replication.rejoin import Rejoin, rejoin
     from filewheel.replication.replicator import Replicator
+    from filewheel.replication.report import LinkReport
     from filewheel.replication.sets import MemberStatus, SetStatus, add_backup, remove_backup, set_status
     from filewheel.replication.standby import Standby
     from filewheel.scheduling.aio import AsyncScheduler
@@ -145,7 +145,7 @@ _LATER = {
     "GiveUp": "filewheel.scheduling.failure",
     "Handler": "filewheel.scheduling.handler",
     "Job": "filewheel.scheduling.job",
-    "LinkReport": "filewheel.replication.link",
+    "LinkReport": "filewheel.replication.report",
     "MemberStatus": "filewheel.replication.sets",
     "Promotion": "filewheel.replication.promote",
     "Rejoin": "filewheel.replication.rejoin",
