@@ -9,6 +9,7 @@ General layout (a module imports only from groups to its left; one/ is a package
     | ids unique settlement settler wheel gauges keeper
     | worker joint aiokeeper aio
     | verify repair transfer difference
+    | replication/
     | scheduling/
     | bridges/
     | testing
