@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +145,12 @@ def test_of_two_processes_that_change_it_at_once_neither_loses_what_the_other_di
             process.stdout.close()
 
 
+def dying(disk: ProcessDisk, at: int) -> Callable[[str, str], None]:
+    """Return what ends a process at an operation."""
+    left = iter(range(at - 1, -1, -1))
+    return lambda kind, name: None if next(left, 1) else disk.kill()
+
+
 def test_a_crash_at_any_operation_leaves_the_old_roster_or_the_new_one() -> None:
     rng = random.Random(6)
     at = 0
@@ -154,14 +161,7 @@ def test_a_crash_at_any_operation_leaves_the_old_roster_or_the_new_one() -> None
         disk = ProcessDisk(machine)
         directory = Directory(disk.path, disk, Settings("a1", "00" * 16))
         change_roster(directory, lambda _: OLD)
-        left = [at]
-
-        def count(kind: str, name: str) -> None:
-            left[0] -= 1
-            if not left[0]:
-                disk.kill()
-
-        machine.on_op = count
+        machine.on_op = dying(disk, at)
         killed = False
         try:
             change_roster(directory, lambda _: NEW)
