@@ -247,11 +247,12 @@ def test_a_keeper_is_not_opened_when_another_wheel_was_promoted_though_nobody_to
     assert roster_of(pair).role == "fenced"
 
 
-def test_no_keeper_waits_for_the_lock_of_a_fenced_wheel(pair: Path, other: Path) -> None:
+@pytest.mark.parametrize("wait", [False, True])
+def test_no_keeper_waits_for_the_lock_of_a_fenced_wheel(pair: Path, other: Path, wait: bool) -> None:
     with Keeper(pair):
         promote(other)
         with pytest.raises(Fenced):
-            Keeper(pair, wait=True)
+            Keeper(pair, wait=wait)
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -297,6 +298,23 @@ def test_a_keeper_claims_nothing_after_a_promotion_but_what_is_in_hand_is_acknow
     promote(pair)
     with Keeper(pair, wait=False) as keeper:
         assert [m.payload for m in keeper.claim()] == [b"2"]
+
+
+def test_a_keeper_that_was_fenced_does_not_fire_again_when_the_other_wheel_goes_out_of_sight(
+    pair: Path, other: Path
+) -> None:
+    def fail(kind: str, name: str) -> None:
+        if kind == "pwrite" and "roster" in name:
+            raise OSError(28, "No space left on device")
+
+    with Keeper(pair, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+        promote(other)
+        with pytest.raises(Fenced):
+            keeper.claim()
+        assert roster_of(pair).role == "primary"
+        other.rename(other.with_name("unmounted"))
+        with pytest.raises(Fenced):
+            keeper.claim()
 
 
 def test_what_failed_after_a_promotion_stays_where_it_is_and_what_succeeded_is_written(pair: Path, other: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -143,6 +145,27 @@ def test_of_two_processes_that_change_it_at_once_neither_loses_what_the_other_di
     for process in both:
         if process.stdout is not None:
             process.stdout.close()
+
+
+def test_of_two_threads_that_change_it_at_once_neither_loses_what_the_other_did(wheel_dir: Path) -> None:
+    make_set(wheel_dir)
+
+    def add(mark: str) -> None:
+        directory = open_directory(wheel_dir, write=True)
+
+        def change(roster: Roster | None) -> Roster | None:
+            time.sleep(0.001)  # let the other one read the same, if it can
+            return roster and roster.with_member(Member("/" + mark, f"{mark}{len(roster.members)}"))
+
+        for _ in range(20):
+            change_roster(directory, change)
+
+    threads = [threading.Thread(target=add, args=(mark,)) for mark in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(roster_of(wheel_dir).members) == 40
 
 
 def dying(disk: ProcessDisk, at: int) -> Callable[[str, str], None]:
