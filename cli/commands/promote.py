@@ -45,7 +45,7 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
     """Make the backup that -C names the primary of its set.
 
     Every wheel that can be reached is fenced first: the old primary fires nothing more, and starts again only after
-    `filewheel rejoin`. Then the backup is brought up to date, as far as that can be, and may fire: start `filewheel run`
+    `filewheel rejoin`. Then the backup is brought up to date, as far as that can be, and may fire: `filewheel run`
     there. What the old primary had in hand fires again. A wheel that cannot be reached is named: make sure that
     nothing fires from it, which nobody else can.
 

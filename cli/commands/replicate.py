@@ -51,7 +51,7 @@ def command(out: Output, once: bool, interval: int, summary: int) -> None:
     be brought in step.
     """
     if roster_of(out) is None:
-        raise Failure("not-found", f"{out.dir} has no backups", hint="`filewheel backup add DIR`")
+        raise Failure("usage", f"{out.dir} has no backups", hint="`filewheel backup add DIR`")
     if once:
         _once(out, interval)
     else:
