@@ -321,7 +321,8 @@ class Deal:
                 return
             for fd in self._dirty.values():
                 self._disk.fdatasync(fd)
-            for name in self._touched_dirs | self._ledger.unlinked_in:
+            # retained/ before journal/: where a rename is two steps, a segment must not be lost between them.
+            for name in sorted(self._touched_dirs | self._ledger.unlinked_in, reverse=True):
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.sync_dir(name)
 
@@ -368,12 +369,12 @@ class Deal:
 
     def _unlink_segments(self, tail: Tail, position: Position, *, ended: bool) -> None:
         for n in [n for n in tail.ends if tail.covered.segment <= n < position.segment]:
-            self._ledger.unlink_file(layout.segment(tail.writer, n))
+            self._ledger.retire_segment(layout.segment(tail.writer, n))
             tail.ends.pop(n, None)
         tail.covered = position
         if ended:
             # K3: nobody appends to it (its lock was free when it was read), and nothing valid lies past the cut.
-            self._ledger.unlink_file(layout.segment(tail.writer, position.segment))
+            self._ledger.retire_segment(layout.segment(tail.writer, position.segment))
             tail.gone = True
 
 

@@ -128,7 +128,7 @@ class Housekeeper:
     def spend(self, act: Callable[[], None]) -> None:
         """Do what writes for an acknowledgement; on a full disk, once more with the room of the ballast."""
         try:
-            act()
+            self._attempt(act)
         except WheelFull:
             if not self._give_ballast():
                 raise
@@ -137,6 +137,15 @@ class Housekeeper:
         if not self._dirty:
             self._dirty = True
             self._wake.set()
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        """Do it; on a full disk, once more without what is kept for backups: they can heal."""
+        try:
+            act()
+        except WheelFull:
+            if not self._ledger.give_up_retained():
+                raise
+            act()
 
     def _give_ballast(self) -> bool:
         self._ballast_bytes = 0
@@ -205,7 +214,9 @@ class Housekeeper:
     def _deal(self, now: int) -> None:
         need = min(self._ledger.undealt_bytes, CHUNK_BYTES) * 2 + _ROOM_BYTES
         try:
-            if self._disk.free_bytes() < need:
+            if self._disk.free_bytes() < need and not (
+                self._ledger.give_up_retained() and self._disk.free_bytes() >= need
+            ):
                 # Not even begun: what little room there is belongs to acknowledgements.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             Deal(self._ledger, spread=True, finished=self._finished).run()

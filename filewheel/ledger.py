@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from filewheel import layout
 from filewheel.clock import Clock
-from filewheel.directory import Directory
+from filewheel.directory import Directory, DiskFactory
+from filewheel.disk import OsDisk
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap
 from filewheel.journal import Journal
@@ -27,6 +28,8 @@ from filewheel.loops import DROP_BYTES
 from filewheel.manifest import Found, Manifest, Position, adopt, find_files, read_manifest
 from filewheel.message import ID_MIN, US_PER_S, due_of
 from filewheel.quarantine import Quarantine
+from filewheel.retained import Retained, discard_retained
+from filewheel.roster import RETAIN_BYTES, Roster, read_roster
 from filewheel.slot import lap_floor, slot_floor, slot_name
 from filewheel.tail import Damage, Handles, Tail
 from filewheel.window import MISSING, Budget, Span, Window, read_window
@@ -48,6 +51,7 @@ class Ledger:
         clock: Clock,
         *,
         entropy: Entropy = secrets.token_bytes,
+        disk: DiskFactory = OsDisk,
         on_frame: OnFrame | None = None,
     ) -> None:
         self.dir = directory
@@ -56,9 +60,12 @@ class Ledger:
         self.lock = threading.RLock()
         self.handles = Handles(directory)
         self.quarantine = Quarantine(directory, clock)
+        self.retained: Retained | None = None
+        """Where covered segments wait for backups; None when the wheel is not a primary that has any."""
         self.manifest = Manifest()
         self.tails: dict[str, Tail] = {}
-        self.own = Journal(directory, entropy=entropy)
+        self._entropy = entropy
+        self.own = Journal(directory, entropy=entropy, disk=disk, clock=clock, on_copies="ignore")
         self.own.on_segment_end = self._own_segment_ended
         self.on_frame = on_frame
         self.undealt_bytes = 0
@@ -83,6 +90,7 @@ class Ledger:
             self.disk.sync_all()
             self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.settings.lap_of, self.dir.path)
             self._remove(layout.CHECKPOINT_TMP)
+            self._follow_own_roster()
             self._sweep_journal()
             found = find_files(self.disk, self.dir.settings.lap_of)
             if self.manifest.doubt:
@@ -97,6 +105,30 @@ class Ledger:
                 )  # fmt: skip
             self.ingest(test_locks=True)
 
+    def follow(self, roster: Roster | None) -> None:
+        """Keep covered segments for the members of this set, or for nobody. Raises OSError."""
+        with self.lock:
+            if roster is not None and roster.role == "primary" and roster.members:
+                self._retain(roster.retain_bytes)
+                return
+            self.retained = None
+            # A primary that was fenced leaves what it kept: its backups may have to read it still.
+            if roster is None or not roster.members or roster.role == "backup":
+                discard_retained(self.dir)
+
+    def _follow_own_roster(self) -> None:
+        try:
+            self.follow(read_roster(self.disk, self.dir.path))
+        except Damaged as exc:
+            # Perhaps there are backups: what they may have to read is kept.
+            self.notes.append(str(exc))
+            self._retain(RETAIN_BYTES)
+
+    def _retain(self, limit_bytes: int) -> None:
+        if self.retained is None:
+            self.retained = Retained(self.dir, limit_bytes=limit_bytes, entropy=self._entropy)
+        self.retained.limit_bytes = limit_bytes
+
     def _sweep_journal(self) -> None:
         """Remove what a writer that died left under a temporary name (K5), and covered segments that came back (R5).
 
@@ -109,7 +141,7 @@ class Ledger:
             if parsed is not None:
                 covered = self.manifest.positions.get(parsed[0])
                 if covered is not None and parsed[1] < covered.segment:
-                    self._remove(name)
+                    self.retire_segment(name)
                 continue
             if not layout.is_segment_tmp(last):
                 continue
@@ -325,6 +357,36 @@ class Ledger:
             self.handles.drop(name)
             self._remove(name)
             self.unlinked_in.add(name.rpartition("/")[0])
+
+    def retire_segment(self, name: str) -> None:
+        """Remove a segment from the journals because it is covered: keep it for backups, if there are any."""
+        with self.lock:
+            if self.retained is None:
+                self.unlink_file(name)
+                return
+            self.handles.drop(name)
+            try:
+                self.retained.keep(name)
+            except OSError as exc:
+                # Whatever is wrong with retained/, covered segments must go: read anew, they would fire again.
+                log.warning("%s: not kept for backups: %s", self.dir.place(name), exc)
+                self.retained.owe()
+                self.give_up_retained()
+                self._remove(name)
+            self.unlinked_in |= {layout.JOURNAL, layout.RETAINED}
+
+    def give_up_retained(self) -> bool:
+        """Free what is kept for backups, which heal then; tell whether there was anything. Never raises OSError."""
+        with self.lock:
+            if self.retained is None:
+                return False
+            try:
+                freed = bool(self.retained.names())
+                self.retained.give_up()
+            except OSError as exc:
+                log.critical("%s: what is kept for backups cannot be given up: %s", self.dir.path, exc)
+                return False
+            return freed
 
     # -- end -----------------------------------------------------------------------------------------------
 

@@ -52,9 +52,12 @@ class Handles:
         if fd is None:
             while len(self._open) >= self._limit:
                 self.drop(next(iter(self._open)))
-            fd = self._disk.open(name, "r")
+            fd = self._open_file(name)
         self._open[name] = fd
         return fd
+
+    def _open_file(self, name: str) -> int:
+        return self._disk.open(name, "r")
 
     def drop(self, name: str) -> None:
         """Close one."""

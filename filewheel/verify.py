@@ -24,10 +24,13 @@ from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
 from filewheel.owner import holder
 from filewheel.quarantine import items
 from filewheel.record import ID, records_of, unpack_put
+from filewheel.retained import read_overflow
+from filewheel.roster import read_roster
 from filewheel.tail import UNKNOWN
 from filewheel.window import Span
 
 _TRIES = 5
+_HEALS = "a backup that has not read it heals"
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Report:
     drops: int = 0
     files: int = 0
     bytes: int = 0
+    retained_bytes: int = 0
+    """Bytes that only backups have still to read: no part of `bytes`, nor are their files of `files`."""
 
     @property
     def damage(self) -> list[Finding]:
@@ -94,7 +99,7 @@ class _Verifier:
         self._total = 0
 
     def run(self) -> Report:
-        keeper = holder(self._dir)
+        keeper = holder(self._dir, "keeper", "backup")
         for note in self._dir.notes:
             self._add("damage", layout.SETTINGS, 0, 0, note, "filewheel repair")
         self._check_spares()
@@ -112,8 +117,10 @@ class _Verifier:
         for span in spans:
             self._check_file(span, manifest)
         self._check_journals(manifest, segments)
+        self._check_retained()
         self._check_names(manifest, keeper)
         self._check_keys()
+        self._check_set()
         for item in items(self._dir):
             self._add(
                 "note", str(item["item"]), 0, 0,
@@ -284,6 +291,57 @@ class _Verifier:
             self._disk.close(fd)
         return number
 
+    def _check_retained(self) -> None:
+        """Look through the covered segments that backups have still to read. This wheel needs none of them."""
+        try:
+            names = sorted(self._disk.listdir(layout.RETAINED))
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            self._foreign(layout.RETAINED)
+            return
+        numbers: dict[str, int] = {}
+        for last in names:
+            parsed = layout.parse_segment(last)
+            name = f"{layout.RETAINED}/{last}"
+            if parsed is not None:
+                number = numbers.get(parsed[0], UNKNOWN if parsed[1] > 1 else 0)
+                numbers[parsed[0]] = self._check_kept(name, layout.segment(*parsed), number)
+            elif name not in (layout.OVERFLOW, layout.OVERFLOW_TMP):
+                self._foreign(name)
+        try:
+            unread = read_overflow(self._dir) < 0
+        except Damaged:
+            unread = True
+        if unread:
+            self._add("note", layout.OVERFLOW, 0, 0, "the counter cannot be read; each backup heals once for that")
+
+    def _check_kept(self, name: str, was: str, number: int) -> int:
+        """Check a segment that is kept, by the seed of the name it had; return the last frame's number."""
+        try:
+            fd = self._disk.open(name, "r")
+        except FileNotFoundError:
+            return UNKNOWN  # released meanwhile
+        except OSError as exc:
+            self._add("note", name, 0, 0, f"cannot be read: {exc.strerror or exc}", _HEALS)
+            return UNKNOWN
+        gap: Gap | None = None
+        try:
+            for item in self._scan(fd, was, 0):
+                if isinstance(item, Gap):
+                    gap = item
+                    continue
+                missing = 0 if number == UNKNOWN else item.missing_after(number)
+                if missing > 0 and item.synced > number:
+                    at = gap or Gap(item.offset, item.offset, "")
+                    what = f"frames {number + 1} to {number + missing}, which had been durable, cannot be read"
+                    self._add("note", name, at.offset, at.end, what, _HEALS)
+                gap, number = None, item.number
+            self._report.retained_bytes += self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
+        return number
+
     def _scan(self, fd: int, name: str, start: int) -> Iterator[Frame | Gap]:
         return iter(scan(self._disk, fd, start, self._disk.size(fd), self._dir.seed(name)))
 
@@ -353,6 +411,23 @@ class _Verifier:
                     "no entry: one that never completed, or damage, which may let a key be taken twice",
                     "filewheel repair enters every key anew",
                 )  # fmt: skip
+
+    def _check_set(self) -> None:
+        """Look at what a wheel has in a set: its roster, and segments that wait for backups."""
+        try:
+            read_roster(self._disk, self._dir.path)
+        except Damaged as exc:
+            self._add("damage", layout.ROSTER, 0, 0, exc.what, exc.hint or "")
+        except OSError as exc:
+            self._add("damage", layout.ROSTER, 0, 0, f"cannot be read: {exc.strerror or exc}")
+        try:
+            waiting = self._disk.listdir(layout.RETAINED)
+        except FileNotFoundError:
+            return
+        for last in waiting:
+            name = f"{layout.RETAINED}/{last}"
+            if layout.parse_segment(last) is None and name not in (layout.OVERFLOW, layout.OVERFLOW_TMP):
+                self._foreign(name)
 
     def _foreign(self, name: str) -> None:
         self._add("note", name, 0, 0, "not a file of filewheel's; it is left alone")

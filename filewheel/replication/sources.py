@@ -1,0 +1,38 @@
+"""A primary's journals as they are seen from outside: in journal/, and in retained/ once they are covered.
+
+The primary's keeper moves a segment at any time, between a listing and an open as well. Whoever follows takes both
+places for one: journal/ is looked at first, so that a segment that moves meanwhile is seen in one of them. A segment
+is read under the name that it was written with, which its checksums are seeded with.
+Invariant: a segment that is there during the whole of a listing, wherever, is in it.
+"""
+
+from __future__ import annotations
+
+from filewheel import layout
+from filewheel.directory import Directory
+from filewheel.tail import Handles
+
+
+class SourceHandles(Handles):
+    """Segments kept open for reading, by the names that they have in journal/, wherever they lie."""
+
+    def _open_file(self, name: str) -> int:
+        try:
+            return self._disk.open(name, "r")
+        except FileNotFoundError:
+            return self._disk.open(layout.retained(name), "r")
+
+
+def list_segments(directory: Directory) -> dict[str, set[int]]:
+    """Return writer → its segments, those that wait in retained/ too. Cost: two listings. Raises OSError."""
+    names = directory.disk.listdir(layout.JOURNAL)
+    try:
+        names += directory.disk.listdir(layout.RETAINED)
+    except FileNotFoundError:
+        pass  # none was covered since the wheel is a primary
+    listing: dict[str, set[int]] = {}
+    for last in names:
+        parsed = layout.parse_segment(last)
+        if parsed is not None:
+            listing.setdefault(parsed[0], set()).add(parsed[1])
+    return listing
