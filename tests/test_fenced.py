@@ -307,12 +307,14 @@ def test_a_keeper_that_was_fenced_does_not_fire_again_when_the_other_wheel_goes_
         if kind == "pwrite" and "roster" in name:
             raise OSError(28, "No space left on device")
 
-    with Keeper(pair, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+    clock = FakeClock()
+    with Keeper(pair, background=False, clock=clock, disk=lambda path: FaultyDisk(path, fail)) as keeper:
         promote(other)
         with pytest.raises(Fenced):
             keeper.claim()
         assert roster_of(pair).role == "primary"
         other.rename(other.with_name("unmounted"))
+        clock.advance(2)
         with pytest.raises(Fenced):
             keeper.claim()
 
