@@ -391,6 +391,26 @@ def test_an_event_loops_keeper_ends_with_the_error_and_acknowledges_what_is_in_h
     assert payloads(pair) == [b"1", b"2"]
 
 
+def test_what_an_event_loop_has_claimed_is_not_all_handed_out_after_a_promotion(wheel_dir: Path, other: Path) -> None:
+    count = 100
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue_many([b"x"] * count)
+    make_set(wheel_dir, other)
+    handed: list[bytes] = []
+
+    async def main() -> None:
+        async with AsyncKeeper(wheel_dir) as keeper:
+            with pytest.raises(Fenced):
+                async for message in keeper.due(count):
+                    handed.append(message.payload)
+                    if len(handed) == 1:
+                        promote(other)
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert len(handed) < count
+
+
 def test_an_event_loops_standby_ends_with_the_error_too(pair: Path, other: Path) -> None:
     async def main() -> None:
         async with AsyncKeeper(pair):
