@@ -307,12 +307,14 @@ def test_a_keeper_that_was_fenced_does_not_fire_again_when_the_other_wheel_goes_
         if kind == "pwrite" and "roster" in name:
             raise OSError(28, "No space left on device")
 
-    with Keeper(pair, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+    clock = FakeClock()
+    with Keeper(pair, background=False, clock=clock, disk=lambda path: FaultyDisk(path, fail)) as keeper:
         promote(other)
         with pytest.raises(Fenced):
             keeper.claim()
         assert roster_of(pair).role == "primary"
         other.rename(other.with_name("unmounted"))
+        clock.advance(2)
         with pytest.raises(Fenced):
             keeper.claim()
 
@@ -387,6 +389,26 @@ def test_an_event_loops_keeper_ends_with_the_error_and_acknowledges_what_is_in_h
 
     asyncio.run(main())
     assert payloads(pair) == [b"1", b"2"]
+
+
+def test_what_an_event_loop_has_claimed_is_not_all_handed_out_after_a_promotion(wheel_dir: Path, other: Path) -> None:
+    count = 100
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue_many([b"x"] * count)
+    make_set(wheel_dir, other)
+    handed: list[bytes] = []
+
+    async def main() -> None:
+        async with AsyncKeeper(wheel_dir) as keeper:
+            with pytest.raises(Fenced):
+                async for message in keeper.due(count):
+                    handed.append(message.payload)
+                    if len(handed) == 1:
+                        promote(other)
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert len(handed) < count
 
 
 def test_an_event_loops_standby_ends_with_the_error_too(pair: Path, other: Path) -> None:

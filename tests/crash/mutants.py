@@ -464,6 +464,8 @@ MUTANTS: list[Mutant] = [
        "keeper", "        true = settlements if fenced is None else", "        true = settlements if fenced is not None else"),
     _m("fenced-close", "B", "a fenced keeper closes on a disk that fails", "tests/test_fenced.py::test_a_fenced_keeper_on_a_disk_that_fails_closes_and_frees_the_lock",
        "keeper", "(OSError, FilewheelError) if isinstance(self._broken, Fenced) else ()", "()"),
+    _m("claimed-handed-out", "B", "what was claimed for an event loop is not all handed out after a promotion", "tests/test_fenced.py::test_what_an_event_loop_has_claimed_is_not_all_handed_out_after_a_promotion",
+       "aiokeeper", "            keeper.check_may_fire()  # after", "            pass  # after"),
     _m("keeper-mirrors-untold", "B", "a keeper's journal is told of a roster that changed", "tests/test_fenced.py::test_a_keepers_journal_is_told_of_each_roster_once",
        "keeper", "            self._ledger.own.follow(self._standing.roster)\n", "            pass\n"),
     _m("others-unseen", "B", "who fires looks at the rosters of the other wheels", "tests/test_standing.py::test_a_wheel_of_the_set_with_a_higher_epoch_fences_this_one_which_writes_it_down",

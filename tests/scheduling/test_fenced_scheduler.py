@@ -63,6 +63,19 @@ def test_on_a_backup_it_neither_runs_nor_drains(wheel_dir: Path, other: Path) ->
     assert_lock_is_free(wheel_dir)
 
 
+def test_who_waits_for_its_turn_to_fire_is_told_that_it_never_comes(wheel_dir: Path, other: Path) -> None:
+    make_set(other, wheel_dir)
+    with Scheduler(wheel_dir, processes=1) as scheduler, pytest.raises(Fenced):
+        scheduler.wait_until_keeper()
+
+    async def main() -> None:
+        async with AsyncScheduler(wheel_dir, processes=1) as scheduler:
+            with pytest.raises(Fenced):
+                await scheduler.wait_until_keeper()
+
+    asyncio.run(main())
+
+
 def test_in_an_event_loop_neither(wheel_dir: Path, other: Path) -> None:
     make_set(other, wheel_dir)
     scheduler = AsyncScheduler(wheel_dir, processes=1)
