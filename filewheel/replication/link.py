@@ -26,6 +26,7 @@ from filewheel.frame import Frame
 from filewheel.journal import Journal
 from filewheel.message import ID_END, ID_MIN, US_PER_S, to_datetime
 from filewheel.record import CANCELLED, ID, pack_drop, records_of
+from filewheel.replication.absorb import Absorption
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
 from filewheel.replication.bundle import Bundle
@@ -110,6 +111,8 @@ class Link:
         self._overflow = self._read_overflow()
         self.bookmark = Bookmark(self.source, self.target, self._epoch, self._boot, self._clock)
         member = self._member()
+        if member.absorb and not self._fenced:
+            self._absorb(member)
         is_known = member.state == "current" or self._fenced
         if is_known and self.bookmark.go_on(self._overflow):
             self.follower = self._follower = Follower(self.source, self.bookmark.positions)
@@ -119,12 +122,29 @@ class Link:
             self.follower = self._follower = Follower(self.source)
             self.heal()
 
-    def heal(self) -> None:
-        """Begin to compare both wheels from the start, and to mend what differs."""
+    def _absorb(self, member: Member) -> None:
+        """Give the primary what only this backup has: both followed another primary before."""
+        absorbed = Absorption(
+            self.target, self.source, overflow=member.overflow, clock=self._clock, entropy=self._entropy,
+            progress=self._progress,
+        ).run()  # fmt: skip
+        if absorbed.kept or absorbed.dropped:
+            log.warning("%s: %d messages that only %s had were added, %d that it had fired were dropped",
+                        self.source.path, absorbed.kept, self.target.path, absorbed.dropped)  # fmt: skip
+        self.report = replace(self.report, returned=self.report.returned + absorbed.kept)
+        # A crash before this absorbs again, which changes nothing more.
+        self._change_member(member, lambda known: replace(known, absorb=False))
+
+    def heal(self, *, lost: bool = True) -> None:
+        """Begin to compare both wheels from the start, and to mend what differs.
+
+        Where the follower's place is `lost`, it goes on from the present one: what lay between is found by comparing.
+        """
         if self._heal_at is None:
             with Snapshot(self.source) as snapshot:
                 lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
                 self._total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
+        if lost:
             self.follower.skip()
         self.bookmark.forget()
         self._compared = 0
@@ -138,8 +158,11 @@ class Link:
             if self._journal is not None:
                 self._journal.flush()
                 self._note(self._clock.steady_us(), clean=True)
-                if self._keeper is not None:
-                    self._keeper.ingest()
+                if not self._fenced:
+                    self._roster = self._read_source_roster()
+                    self._tell_target()
+        except OSError as exc:
+            raise disk_error(exc, self.target.path) from exc
         finally:
             self._release(deal=True)
 
@@ -383,26 +406,31 @@ class Link:
             raise Fenced("the epoch has changed", path=self.source.path)
         self._roster = roster
         member = self._member()
-        mine = replace(roster, role="backup")
-        theirs = read_roster(self.target.disk, self.target.path)
         if not self._fenced:
-            if theirs is None or theirs.role != "backup" or theirs.epoch > self._epoch:
-                raise Fenced("this backup is being promoted, or was taken out of its set", path=self.target.path)
-            if theirs != mine:
-                change_roster(self.target, lambda old: mine if old is not None and old.role == "backup" else old)
+            self._tell_target()
         if member.state == "stale" and self._matcher is not None:
             self._matcher = None  # who marked it writes to it no more
             self.heal()
         overflow = self._read_overflow()
         count = self._count_quarantine()
-        if overflow != self._overflow or count > self._in_quarantine or self.follower.damage or (
-            now_us - self._scrubbed_us > SCRUB_US
-        ):  # fmt: skip
-            self.follower.damage.clear()
-            self._overflow, self._in_quarantine = overflow, count
+        if overflow != self._overflow:
+            self._overflow = overflow
             self.heal()
+        elif count > self._in_quarantine or self.follower.damage or now_us - self._scrubbed_us > SCRUB_US:
+            self.heal(lost=False)
+        self._in_quarantine = count
+        self.follower.damage.clear()
         if self.is_in_step and member.state != "current" and not self._fenced:
             self._become_current(member)
+
+    def _tell_target(self) -> None:
+        """Give the backup a copy of the roster. Raises Fenced when it is no backup of this primary any more."""
+        mine = replace(self._roster, role="backup")
+        theirs = read_roster(self.target.disk, self.target.path)
+        if theirs is None or theirs.role != "backup" or theirs.epoch > self._epoch:
+            raise Fenced("this backup is being promoted, or was taken out of its set", path=self.target.path)
+        if theirs != mine:
+            change_roster(self.target, lambda old: mine if old is not None and old.role == "backup" else old)
 
     def _become_current(self, member: Member) -> None:
         if member.mode == "mirror":
@@ -412,17 +440,23 @@ class Link:
 
     def _set_member_state(self, member: Member, state: State) -> None:
         now_us = self._clock.now_us()
+        self._change_member(member, lambda known: replace(known, state=state, since_us=now_us, why=""))
+        self._set_state("following")
 
-        def change(roster: Roster | None) -> Roster | None:
+    def _change_member(self, member: Member, change: Callable[[Member], Member]) -> None:
+        """Change how this backup is registered, unless someone has marked it meanwhile."""
+
+        def change_known(roster: Roster | None) -> Roster | None:
             known = None if roster is None else roster.member(member.wheel)
             if roster is None or known is None or known.since_us != member.since_us:
-                return roster  # someone has marked it meanwhile
-            return roster.with_member(replace(known, state=state, since_us=now_us, why=""))
+                return roster
+            return roster.with_member(change(known))
 
-        changed = change_roster(self.source, change)
+        changed = change_roster(self.source, change_known)
         if changed is not None:
             self._roster = changed
-        self._set_state("following")
+            # If the primary is lost now, this is the copy that says whether the backup may be promoted.
+            self._tell_target()
 
     def _set_state(self, state: str) -> None:
         self.report = replace(self.report, state=state)

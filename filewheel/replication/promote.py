@@ -102,7 +102,9 @@ class _Promoting:
         """Raise unless no wheel that can be seen says that this one lacks something."""
         for path, theirs in [(self._here.path, self._roster), *self._seen()]:
             me = theirs.member(self._me.wheel)
-            if me is not None and me.state != "current" and theirs.epoch >= self._roster.epoch and not force:
+            if me is None or me.since_us < self._me.since_us or theirs.epoch < self._roster.epoch:
+                continue  # a copy that is older than the one here
+            if me.state != "current" and not force:
                 raise BadArgument(
                     f"{self._here.path} is {me.state}, says {path}: messages that were enqueued are not in it",
                     hint="wait until it is in step (`filewheel backup list`), promote another, or force it (`--force`)",
@@ -257,9 +259,7 @@ class _Promoting:
 
         def change(mine: Roster | None) -> Roster:
             now = (mine or self._roster).without_member(self._me.wheel)
-            members = tuple(
-                m if m.state == "fenced" else replace(m, state="joining", since_us=now_us) for m in now.members
-            )
+            members = tuple(m if m.state == "fenced" else _joining(m, now_us, old.overflow) for m in now.members)
             now = replace(
                 now, role="primary", epoch=epoch, primary=self._here.path, primary_wheel=self._me.wheel, members=members
             )
@@ -267,6 +267,17 @@ class _Promoting:
 
         # From here on this wheel fires.
         change_roster(self._here, change)
+
+
+def _joining(member: Member, now_us: int, overflow: int) -> Member:
+    """Return a backup as the new primary sees it: one that was in step may have what this one never got."""
+    return replace(
+        member,
+        state="joining",
+        since_us=now_us,
+        overflow=overflow,
+        absorb=member.absorb or member.state == "current",
+    )
 
 
 @contextlib.contextmanager

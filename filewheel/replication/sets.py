@@ -144,8 +144,8 @@ def remove_backup(
 ) -> Member:
     """Take a backup out of its set, by its path or the start of its wheel id; return it as it was registered.
 
-    If it can be reached it stands alone afterwards: a keeper that is started on it fires what it holds. With the last
-    backup the set is dissolved. Raises NotFound, Fenced.
+    If it can be reached it stands alone afterwards: a keeper that is started on it fires what it holds. Raises NotFound,
+    Fenced.
     """
     with _opened(os.path.abspath(os.fspath(primary)), disk) as ours:
         roster = read_roster(ours.disk, ours.path)
@@ -156,8 +156,8 @@ def remove_backup(
         def leave(old: Roster | None) -> Roster | None:
             if old is None:
                 return None
-            left = old.without_member(member.wheel)
-            return left if left.members else None
+            # Without members it stays the primary of a set: a roster that goes is a wheel that has gone.
+            return old.without_member(member.wheel)
 
         # First here: from now on nobody waits for it, or writes to it. A crash leaves it as a backup without a set.
         change_roster(ours, leave)
