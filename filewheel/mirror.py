@@ -205,6 +205,7 @@ class Mirror:
         if room:
             self._writer.make_room(room)
         else:
+            self._writer.fill_ahead()
             self._writer.flush()
         with self._lock:
             self._busy_us = None
