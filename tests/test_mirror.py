@@ -565,7 +565,7 @@ def test_a_mirror_that_does_not_answer_goes_stale_and_the_others_go_on(make_set:
 
 
 def test_with_enough_copies_nobody_waits_for_a_mirror_that_is_slow_and_it_catches_up(make_set: MakeSet) -> None:
-    wheels = make_set("mirror", "mirror", copies=2, timeout_s=30)
+    wheels = make_set("mirror", "mirror", copies=2, timeout_s=10)
     hang = Hang("fdatasync")
     with wheels.open() as wheel:
         wheels.fail[1] = hang
@@ -622,8 +622,10 @@ def test_a_directory_that_is_not_this_set_s_backup_is_not_written_to(make_set: M
     place = wheels.paths[1]
     match what:
         case "another wheel":
+            theirs = wheels.roster(1)
             place.rename(place.with_name("away"))
             create_directory(place, now_us=START_US)
+            wheels.write(1, lambda _: theirs)
         case "another set":
             wheels.write(1, lambda r: replace(r, set="another"))
         case "no roster":
