@@ -269,6 +269,11 @@ class Appender:
 
     # -- for whoever writes the frames of another writer ---------------------------------------------------
 
+    def is_there(self) -> bool:
+        """Tell whether the segment in use still has its name. Cost: one stat."""
+        segment = self._segment
+        return segment is None or self._dir.disk.identity(segment.name) is not None
+
     def has_room(self, body_bytes: int) -> bool:
         """Tell whether a frame with a body of this size goes into the segment in use."""
         segment = self._segment

@@ -182,6 +182,7 @@ class Copies:
         if self._strict:
             needed = self._roster.copies or 1 + sum(m.since < ticket for m in self._mirrors)
             if held < needed:
+                self._check_fence()
                 raise self._too_few(held, needed, "it was written, and is not confirmed")
         return held
 
