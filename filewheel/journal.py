@@ -69,18 +69,18 @@ class Journal(Appender):
             return
         with self.lock:
             copies = self._copies
+            assert copies is None or isinstance(copies, Copies)
             if roster is not None and roster.role == "primary" and (roster.mirrors() or roster.copies > 1):
                 if copies is None:
                     copies = Copies(
                         self._dir, disk=self._factory, entropy=self._entropy, clock=self._clock, strict=self._strict
                     )
-                assert isinstance(copies, Copies)
                 # Set first: a mirror that shows a higher epoch leaves nothing that could be written to.
                 self._copies = copies
                 copies.follow(roster, self._written)
             elif copies is not None:
                 self._copies = None
-                copies.close()
+                copies.release()
             self.roster = roster
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:

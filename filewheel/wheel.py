@@ -234,8 +234,10 @@ class Wheel(Reader):
         returns that one's id and enqueues nothing, "replace" cancels that one and enqueues this, in one commit. A key
         costs one more flush.
 
-        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked. Fenced in
-        a set of wheels of which another is the primary; that is seen within a fifth of a second.
+        In a set of wheels it returns when as many of them hold it as the set asks for; the id's `copies` says how many.
+
+        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked. In a set
+        TooFewCopies: then it may be enqueued or not; Fenced within a fifth of a second after another was promoted.
         """
         journal = self._journal
         if journal is None or self._closed or os.getpid() != self._pid:
