@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -20,14 +21,14 @@ from filewheel import layout, unique
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Damaged, KeyHeld, NoWheel
+from filewheel.errors import BadArgument, Damaged, Fenced, KeyHeld
 from filewheel.frame import Frame, scan
 from filewheel.headers import REASON
 from filewheel.journal import Journal
 from filewheel.keys import Keys, key_of
-from filewheel.message import DEAD_US, ID_END, ID_MIN, Message
+from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, Message
 from filewheel.owner import Owner
-from filewheel.record import ACKED, ID, pack_drop, pack_message, records_of, unpack_put
+from filewheel.record import ACKED, CANCELLED, ID, pack_drop, pack_message, records_of, unpack_put
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import compare, pending
 from filewheel.replication.replicator import find_primary
@@ -35,11 +36,14 @@ from filewheel.replication.sources import SourceHandles, list_segments
 from filewheel.retained import Retained
 from filewheel.roster import Member, Roster, change_roster, read_roster
 from filewheel.snapshot import Snapshot
+from filewheel.standing import LOOK_US
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
 
 _BATCH = 10_000
+FENCE_S = LOOK_US / US_PER_S * 1.25
+"""How long a producer may go on that has not looked yet."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -81,13 +85,16 @@ def rejoin(
         primary, theirs = find_primary(where, disk)
         if theirs.primary_wheel == old.settings.id:
             raise BadArgument(f"{where} is the primary", hint="promote another wheel first")
-        if mine.role == "backup" and not force:
+        member = theirs.member(old.settings.id)
+        # Cut short between the two rosters it says so already, and the new primary does not.
+        is_registered = member is not None and member.state != "fenced"
+        if mine.role == "backup" and is_registered and not force:
             raise BadArgument(f"{where} is a backup already", hint="`filewheel replicate` keeps it in step")
         owner = Owner(old)
         owner.take("rejoin", wait=False)
         try:
             with _opened(primary, disk) as new:
-                member = theirs.member(old.settings.id)
+                _fence(old, theirs)
                 result = Rejoin(primary)
                 act = _Rejoining(old, new, member, clock, entropy, progress, result)
                 act.run()
@@ -97,18 +104,32 @@ def rejoin(
     return result
 
 
+def _fence(old: Directory, theirs: Roster) -> None:
+    """Have nobody write to the old wheel any more, and wait until its producers have seen that."""
+
+    def fence(mine: Roster | None) -> Roster | None:
+        if mine is None or mine.role not in ("primary", "promoting"):
+            return mine
+        return replace(
+            mine, role="fenced", epoch=theirs.epoch, primary=theirs.primary, primary_wheel=theirs.primary_wheel
+        )
+
+    change_roster(old, fence)
+    threading.Event().wait(FENCE_S)
+
+
 def _register(old: Directory, new: Directory, mine: Roster, member: Member | None, clock: Clock) -> None:
     """Write into both rosters that the old wheel is a backup now: into its own first, so that it never fires again."""
     mode = member.mode if member is not None else "ship"
     back = Member(old.path, old.settings.id, mode, "joining", clock.now_us())
 
-    def join(roster: Roster | None) -> Roster | None:
-        return None if roster is None else roster.with_member(back)
+    def join(roster: Roster | None) -> Roster:
+        if roster is None or roster.role != "primary" or roster.set != mine.set:
+            raise Fenced("this wheel is not the primary any more", path=new.path, hint="`filewheel rejoin` again")
+        return roster.with_member(back)
 
-    theirs = read_roster(new.disk, new.path)
-    if theirs is None:
-        raise NoWheel("the primary has left its set", path=new.path)
-    joined = theirs.with_member(back)
+    joined = join(read_roster(new.disk, new.path))
+    # A crash between the two leaves a backup that the new primary takes for a fenced wheel: it is kept as one.
     change_roster(old, lambda _: replace(joined, role="backup"))
     change_roster(new, join)
 
@@ -140,8 +161,9 @@ class _Rejoining:
             if only_old:
                 only_old -= self._dropped_among(self._new, only_old)
                 self._check_complete()
-            self._keep(sorted(only_old))
+            # First: what was moved there has the key that it has here under its old id.
             self._drop_fired()
+            self._keep(sorted(only_old))
             self._journal.flush()
 
     def _only_in_old(self) -> set[bytes]:
@@ -193,7 +215,8 @@ class _Rejoining:
                 root=root,
                 headers={**message.headers, REASON: f"rejoin: {exc.what}"},
             )
-            self._journal.write([pack_message(dead)], 1)
+            # One commit, as a move: who rejoins again finds the drop, and makes no second dead letter.
+            self._journal.write([pack_drop(message.id, CANCELLED), pack_message(dead)], 1)
             self._result.notes.append(f"message {message.id} is a dead letter now: {exc.what}")
 
     def _drop_fired(self) -> None:
@@ -229,12 +252,14 @@ class _Rejoining:
             for writer, segments in list_segments(directory).items():
                 for n in sorted(segments):
                     name = layout.segment(writer, n)
-                    with contextlib.suppress(OSError):
+                    try:
                         fd = handles.get(name)
-                        end = directory.disk.size(fd)
-                        for item in scan(directory.disk, fd, 0, end, directory.seed(name)):
-                            if isinstance(item, Frame):
-                                yield item
+                    except FileNotFoundError:
+                        continue  # every backup has read it, or the counter of what went too early has changed
+                    end = directory.disk.size(fd)
+                    for item in scan(directory.disk, fd, 0, end, directory.seed(name)):
+                        if isinstance(item, Frame):
+                            yield item
         finally:
             handles.close()
 
