@@ -23,7 +23,7 @@ from filewheel.headers import REASON
 from filewheel.journal import Journal
 from filewheel.keys import Keys, key_of
 from filewheel.message import DEAD_US, ID_END, ID_MIN, Message
-from filewheel.record import ACKED, ID, pack_drop, pack_message, records_of, unpack_put
+from filewheel.record import ACKED, CANCELLED, ID, pack_drop, pack_message, records_of, unpack_put
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import compare, pending
 from filewheel.replication.sources import SourceHandles, list_segments
@@ -82,8 +82,9 @@ class Absorption:
             if only_old:
                 only_old -= self._dropped_among(self._new, only_old)
                 self._check_complete()
-            self._keep(sorted(only_old))
+            # First: what was moved there has the key that it has here under its old id.
             self._drop_fired()
+            self._keep(sorted(only_old))
             self._journal.flush()
         return self._result
 
@@ -135,7 +136,8 @@ class Absorption:
                 root=root,
                 headers={**message.headers, REASON: f"rejoin: {exc.what}"},
             )
-            self._journal.write([pack_message(dead)], 1)
+            # One commit, as a move: who absorbs again finds the drop, and makes no second dead letter.
+            self._journal.write([pack_drop(message.id, CANCELLED), pack_message(dead)], 1)
             self._result.notes.append(f"message {message.id} is a dead letter now: {exc.what}")
 
     def _drop_fired(self) -> None:
@@ -171,11 +173,13 @@ class Absorption:
             for writer, segments in list_segments(directory).items():
                 for n in sorted(segments):
                     name = layout.segment(writer, n)
-                    with contextlib.suppress(OSError):
+                    try:
                         fd = handles.get(name)
-                        end = directory.disk.size(fd)
-                        for item in scan(directory.disk, fd, 0, end, directory.seed(name)):
-                            if isinstance(item, Frame):
-                                yield item
+                    except FileNotFoundError:
+                        continue  # every backup has read it, or the counter of what went too early has changed
+                    end = directory.disk.size(fd)
+                    for item in scan(directory.disk, fd, 0, end, directory.seed(name)):
+                        if isinstance(item, Frame):
+                            yield item
         finally:
             handles.close()

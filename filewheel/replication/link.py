@@ -392,7 +392,7 @@ class Link:
                 "another wheel is here than the backup that was registered", path=member.path,
                 hint="`filewheel backup remove` it and add this one, or mount the right disk",
             )  # fmt: skip
-        if roster is None or roster.set != self._roster.set or (roster.role == "primary" and not self._fenced):
+        if roster is None or roster.set != self._roster.set or (roster.role != "backup" and not self._fenced):
             raise Fenced(
                 "this wheel is not a backup of the set", path=member.path, hint="`filewheel backup add` it anew"
             )

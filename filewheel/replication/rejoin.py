@@ -8,23 +8,26 @@ Invariant: no message that was only here is dropped before it is durable in the 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, NoWheel
+from filewheel.errors import BadArgument, Fenced
+from filewheel.message import US_PER_S
 from filewheel.owner import Owner
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.replicator import find_primary
 from filewheel.roster import Member, Roster, change_roster, read_roster
+from filewheel.standing import LOOK_US
 from filewheel.writer import Entropy
 
-log = logging.getLogger(__name__)
+FENCE_S = LOOK_US / US_PER_S * 1.25
+"""How long a producer may go on that has not looked yet."""
 
 _BATCH = 10_000
 
@@ -68,35 +71,52 @@ def rejoin(
         primary, theirs = find_primary(where, disk)
         if theirs.primary_wheel == old.settings.id:
             raise BadArgument(f"{where} is the primary", hint="promote another wheel first")
-        if mine.role == "backup" and not force:
+        member = theirs.member(old.settings.id)
+        # Cut short between the two rosters it says so already, and the new primary does not.
+        is_registered = member is not None and member.state != "fenced"
+        if mine.role == "backup" and is_registered and not force:
             raise BadArgument(f"{where} is a backup already", hint="`filewheel replicate` keeps it in step")
         owner = Owner(old)
         owner.take("rejoin", wait=False)
         try:
             with _opened(primary, disk) as new:
-                member = theirs.member(old.settings.id)
+                _fence(old, theirs)
                 found = Absorption(
                     old, new, overflow=None if member is None else member.overflow, clock=clock, entropy=entropy,
                     progress=progress,
                 ).run()  # fmt: skip
-                _register(old, new, member, clock)
+                _register(old, new, mine, member, clock)
                 return Rejoin(primary, found.kept, found.dropped, found.notes)
         finally:
             owner.release()
 
 
-def _register(old: Directory, new: Directory, member: Member | None, clock: Clock) -> None:
+def _fence(old: Directory, theirs: Roster) -> None:
+    """Have nobody write to the old wheel any more, and wait until its producers have seen that."""
+
+    def fence(mine: Roster | None) -> Roster | None:
+        if mine is None or mine.role not in ("primary", "promoting"):
+            return mine
+        return replace(
+            mine, role="fenced", epoch=theirs.epoch, primary=theirs.primary, primary_wheel=theirs.primary_wheel
+        )
+
+    change_roster(old, fence)
+    threading.Event().wait(FENCE_S)
+
+
+def _register(old: Directory, new: Directory, mine: Roster, member: Member | None, clock: Clock) -> None:
     """Write into both rosters that the old wheel is a backup now: into its own first, so that it never fires again."""
     mode = member.mode if member is not None else "ship"
     back = Member(old.path, old.settings.id, mode, "joining", clock.now_us())
 
-    def join(roster: Roster | None) -> Roster | None:
-        return None if roster is None else roster.with_member(back)
+    def join(roster: Roster | None) -> Roster:
+        if roster is None or roster.role != "primary" or roster.set != mine.set:
+            raise Fenced("this wheel is not the primary any more", path=new.path, hint="`filewheel rejoin` again")
+        return roster.with_member(back)
 
-    theirs = read_roster(new.disk, new.path)
-    if theirs is None:
-        raise NoWheel("the primary has left its set", path=new.path)
-    joined = theirs.with_member(back)
+    joined = join(read_roster(new.disk, new.path))
+    # A crash between the two leaves a backup that the new primary takes for a fenced wheel: it is kept as one.
     change_roster(old, lambda _: replace(joined, role="backup"))
     change_roster(new, join)
 
