@@ -14,17 +14,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import Damaged, Fenced, FilewheelError, NoWheel, disk_error
 from filewheel.frame import Frame
 from filewheel.journal import Journal
-from filewheel.message import ID_END, ID_MIN, US_PER_S, to_datetime
+from filewheel.message import ID_END, ID_MIN, US_PER_S
 from filewheel.record import CANCELLED, ID, pack_drop, records_of
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.backupkeeper import BackupKeeper
@@ -33,9 +32,11 @@ from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import Chunk, compare, pending
 from filewheel.replication.follower import Follower, Step
 from filewheel.replication.follows import boot_id
-from filewheel.replication.matcher import Matcher
+from filewheel.replication.matcher import OWED_US, Matcher
+from filewheel.replication.replay import PASSES, still_pending
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
+from filewheel.replication.whole import items_before, items_now
 from filewheel.retained import Retained
 from filewheel.roster import Member, Roster, State, change_roster, read_roster
 from filewheel.snapshot import Snapshot
@@ -103,23 +104,32 @@ class Link:
 
     def _begin(self) -> None:
         """Go on from where the backup was, if that is known; otherwise begin to heal."""
-        self._passes = 0
+        self._passes = self._healed_pass = 0
         self._looked_us = self._scrubbed_us = self._clock.steady_us()
         self._total = self._compared = 0
+        self._replays = 0
         self._heal_at: bytes | None = None
-        self._in_quarantine = self._count_quarantine()
+        self._lost = self._must_heal = False
         self._overflow = self._read_overflow()
         self.bookmark = Bookmark(self.source, self.target, self._epoch, self._boot, self._clock)
+        # What was put aside since it was in step is found by the first look.
+        self._sound_us = self.bookmark.in_step_us
+        self._aside = [items_before(wheel, self._sound_us) for wheel in (self.source, self.target)]
+        self._known = self._aside[0]
         member = self._member()
         if member.absorb and not self._fenced:
             self._absorb(member)
         is_known = member.state == "current" or self._fenced
-        if is_known and self.bookmark.go_on(self._overflow):
+        is_mirror = member.mode == "mirror" and member.state == "current"
+        if is_mirror:
+            self._matcher = Matcher()
+        # A link that was killed may have known of what came to the mirror too late: it is found by comparing.
+        if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):
             self.follower = self._follower = Follower(self.source, self.bookmark.positions)
-            if member.mode == "mirror" and member.state == "current":
-                self._matcher = Matcher()
+            self._replays = PASSES
         else:
             self.follower = self._follower = Follower(self.source)
+            self.follower.skip()
             self.heal()
 
     def _absorb(self, member: Member) -> None:
@@ -135,17 +145,12 @@ class Link:
         # A crash before this absorbs again, which changes nothing more.
         self._change_member(member, lambda known: replace(known, absorb=False))
 
-    def heal(self, *, lost: bool = True) -> None:
-        """Begin to compare both wheels from the start, and to mend what differs.
-
-        Where the follower's place is `lost`, it goes on from the present one: what lay between is found by comparing.
-        """
+    def heal(self) -> None:
+        """Begin to compare both wheels from the start, and mend what differs; the journals are followed meanwhile."""
         if self._heal_at is None:
             with Snapshot(self.source) as snapshot:
                 lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
                 self._total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
-        if lost:
-            self.follower.skip()
         self.bookmark.forget()
         self._compared = 0
         self._heal_at = ID_MIN
@@ -190,8 +195,8 @@ class Link:
 
         Raises what `tick` does.
         """
-        first = self._passes
-        while not (self.is_in_step and self._passes >= first + 3 and (self._fenced or self._is_current)):
+        first, now_us = self._passes, self._clock.steady_us()
+        while not (self.is_in_step(now_us) and self._passes >= first + 3 and (self._fenced or self._is_current)):
             busy = self.tick()
             if not (busy and self._heal_at is not None) and pause() is True:
                 return  # told to stop
@@ -215,6 +220,9 @@ class Link:
         if not 0 <= now_us - self._looked_us < LOOK_US:
             self._looked_us = now_us
             self._look(now_us)
+        if self._must_heal:
+            self._must_heal = False
+            self.heal()
         if self._heal_at is not None and len(self._suspects) < SUSPECTS_MAX:
             busy = self._heal_chunk(now_us)
         else:
@@ -228,15 +236,22 @@ class Link:
         return busy
 
     def _follow(self, step: Step, now_us: int) -> bool:
+        self._ship(step, now_us)
+        return step.frames > 0
+
+    def _ship(self, frames: Iterable[Frame], now_us: int) -> None:
+        """Write what a pass gives out, or leave it to whoever mirrors."""
+        if self._replays and self._matcher is None:
+            frames = still_pending(self.source, frames)
         bundle = Bundle(self.journal)
-        for frame in step:
+        for frame in frames:
             if self._matcher is not None:
                 self._matcher.in_source(frame, now_us)
             else:
                 bundle.add(frame)
         bundle.write()
+        self._replays = max(0, self._replays - 1)
         self._stepped(bundle.records, now_us)
-        return step.frames > 0
 
     def _stepped(self, records: int, now_us: int) -> None:
         self._passes += 1
@@ -244,6 +259,8 @@ class Link:
             log.warning("%s: journals of %d writers have vanished", self.source.path, len(self.follower.vanished))
             self.follower.vanished.clear()
             self._suspects.be_uneasy(now_us)
+            # What was in them and was not dealt yet is in the backup only.
+            self._lost = self._must_heal = True
         if records:
             self.report = replace(self.report, shipped=self.report.shipped + records)
 
@@ -255,20 +272,14 @@ class Link:
         frames = list(step)
         self._add_missing(chunk, step)
         self._suspects.add(chunk.extra)
-        bundle = Bundle(self.journal)
-        for frame in frames:
-            if self._matcher is not None:
-                self._matcher.in_source(frame, now_us)
-            else:
-                bundle.add(frame)
-        bundle.write()
-        self._stepped(bundle.records, now_us)
+        self._ship(frames, now_us)
         self._compared += chunk.count
         if self._progress is not None:
             self._progress(self.target.path, self._compared, self._total)
         self._heal_at = chunk.hi
         if chunk.hi == ID_END:
             self._heal_at = None
+            self._healed_pass = self._passes
             if self._member().state == "current":
                 self._set_state("following")
         return True
@@ -323,7 +334,9 @@ class Link:
     # -- what only the backup has ----------------------------------------------------------------------------
 
     def _judge(self, now_us: int) -> bool:
-        verdict = self._suspects.judge(now_us, self._passes, to_datetime(self.bookmark.in_step_us).isoformat())
+        verdict = self._suspects.judge(
+            now_us, self._passes, known=self._known, has_lost=self.follower.has_lost, lost=self._lost
+        )
         if verdict is None:
             return len(self._suspects) > 0
         if verdict.drop:
@@ -354,11 +367,18 @@ class Link:
 
     # -- the set ---------------------------------------------------------------------------------------------
 
-    @property
-    def is_in_step(self) -> bool:
-        """Whether the backup holds what the primary held at the last pass."""
-        even = self._matcher is None or self._matcher.owed_since_us() is None
-        return self._heal_at is None and not self._suspects and self.follower.is_idle and even
+    def is_in_step(self, us: int) -> bool:
+        """Tell whether the backup holds what the primary held at a (steady) time.
+
+        A primary that is in use is never read to its end: there are always drops of the last pass that wait for the
+        next. One that is fenced must have been.
+        """
+        owed_us = None if self._matcher is None else self._matcher.owed_since_us()
+        if self._fenced and not (self.follower.is_idle and owed_us is None):
+            return False
+        settled = self.follower.is_idle or self._passes >= self._healed_pass + 2
+        even = owed_us is None or owed_us > us
+        return self._heal_at is None and not self._must_heal and not self._suspects and settled and even
 
     @property
     def _is_current(self) -> bool:
@@ -412,15 +432,16 @@ class Link:
             self._matcher = None  # who marked it writes to it no more
             self.heal()
         overflow = self._read_overflow()
-        count = self._count_quarantine()
-        if overflow != self._overflow:
+        looked_us = self._clock.now_us()
+        aside = [items_now(wheel) for wheel in (self.source, self.target)]
+        if overflow != self._overflow or self.follower.damage or now_us - self._scrubbed_us > SCRUB_US or any(
+            new - old for new, old in zip(aside, self._aside, strict=True)
+        ):  # fmt: skip
+            self.follower.damage.clear()
             self._overflow = overflow
             self.heal()
-        elif count > self._in_quarantine or self.follower.damage or now_us - self._scrubbed_us > SCRUB_US:
-            self.heal(lost=False)
-        self._in_quarantine = count
-        self.follower.damage.clear()
-        if self.is_in_step and member.state != "current" and not self._fenced:
+        self._sound_us, self._aside = looked_us, aside
+        if self.is_in_step(now_us) and member.state != "current" and not self._fenced:
             self._become_current(member)
 
     def _tell_target(self) -> None:
@@ -467,19 +488,19 @@ class Link:
         except Damaged:
             return UNKNOWN
 
-    def _count_quarantine(self) -> int:
-        return sum(len(d.disk.listdir(layout.QUARANTINE)) for d in (self.source, self.target))
-
     # -- how far ---------------------------------------------------------------------------------------------
 
     def _note(self, now_us: int, *, clean: bool = False) -> None:
         """Write down how far the backup has come, unless it is healing."""
-        if self._heal_at is None and not len(self._suspects):
+        if self._heal_at is None and not self._must_heal and not len(self._suspects):
+            self._lost = False
+            self._known = self._aside[0]  # what was lost with them has been given back
             self.bookmark.note(
                 self.follower.positions(),
                 self._overflow,
                 now_us,
                 owed_us=None if self._matcher is None else self._matcher.owed_since_us(),
-                in_step=self.is_in_step,
-                clean=clean,
+                in_step_us=self._sound_us if self.is_in_step(now_us - OWED_US) else None,
+                at_once=clean,
+                clean=clean and not (self._matcher is not None and self._matcher.has_surplus),
             )
