@@ -19,7 +19,9 @@ from cli.main import cli
 from cli.members import Copying, lag_text, member_fields, set_line, trouble_of, work_text
 from cli.output import Output
 from cli.progress import Progress
-from filewheel import LinkReport, MemberStatus, SetStatus, TooFewCopies
+from filewheel import TooFewCopies
+from filewheel.replication.link import LinkReport
+from filewheel.replication.sets import MemberStatus, SetStatus
 from filewheel.roster import Member, Roster
 from tests.cli_support import Fw, Terminal, finish, invoke, on_terminal, start, stopped
 from tests.conftest import assert_whole
@@ -421,17 +423,13 @@ def test_a_change_of_state_is_told_once(caplog: pytest.LogCaptureFixture, capsys
     teller = Teller(out)
     gone = _report("unreachable", error="no such directory")
     for report in (_report("healing"), _report("healing", shipped=5), gone, gone, _report("following", healed_puts=3)):
-        teller.look([report])
-    teller.look([])
-    teller.look([_report("following")])  # added again
+        teller.tell(report)
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("INFO", "/mnt/b is brought up to date"),
-        ("WARNING", "/mnt/b cannot be reached: no such directory"),
         ("INFO", "/mnt/b is in step, and followed (3 messages added)"),
-        ("INFO", "/mnt/b is in step, and followed (nothing to do)"),
     ]
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["state"] for line in lines] == ["healing", "unreachable", "following", "following"]
+    assert [line["state"] for line in lines] == ["healing", "unreachable", "following"]
 
 
 def test_the_work_of_a_replicator_in_words() -> None:

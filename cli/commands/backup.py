@@ -8,8 +8,11 @@ import os
 import click
 from click.shell_completion import CompletionItem
 
-from filewheel import FilewheelError, LinkReport, Locked, Replicator, add_backup, remove_backup, set_status
+from filewheel import FilewheelError
 from filewheel.message import US_PER_S
+from filewheel.replication.link import LinkReport
+from filewheel.replication.replicator import Replicator
+from filewheel.replication.sets import add_backup, remove_backup, set_status
 from filewheel.roster import RETAIN_BYTES, TIMEOUT_S, Member, OnFailure, Roster
 
 from ..failure import Failure
@@ -104,7 +107,7 @@ def add(
     """
     member = add_backup(
         out.dir, path, mode="mirror" if mirror else "ship", on_failure=on_failure, copies=copies,
-        timeout_s=None if timeout is None else timeout / US_PER_S, retain_bytes=retain,
+        timeout_s=None if timeout is None else timeout / US_PER_S, retain_bytes=retain, force=out.force,
     )  # fmt: skip
     _tell_of_one_disk(out, member)
     report = None if no_copy else _copy(out, member)
@@ -130,15 +133,12 @@ def _tell_of_one_disk(out: Output, member: Member) -> None:
 
 def _copy(out: Output, member: Member) -> LinkReport | None:
     """Make the first copy, unless a replicator runs that does."""
-    if any(one.following for one in set_status(out.dir).members):
+    status = set_status(out.dir)
+    if status is not None and any(one.following for one in status.members):
         out.note("a replicator is running, and makes the first copy")
         return None
-    try:
-        with interruptible(), Replicator(out.dir) as replicator, out.progress("copying") as progress:
-            reports = replicator.once(Copying(progress))
-    except Locked as exc:
-        out.note(f"{exc.what}; the first copy is left to it")
-        return None
+    with interruptible(), Replicator(out.dir) as replicator, out.progress("copying") as progress:
+        reports = replicator.once(Copying(progress))
     return next((report for report in reports if report.wheel == member.wheel), None)
 
 
@@ -158,10 +158,10 @@ def show(out: Output) -> None:
     Exits with 0 when all of them are in order, and with 3 when one is not current (joining, stale), cannot be reached,
     or has no replicator. A wheel that stands alone has none, which is in order.
     """
-    if roster_of(out) is None:
+    status = set_status(out.dir)
+    if status is None:
         out.note("this wheel stands alone: `filewheel backup add DIR`")
         return
-    status = set_status(out.dir)
     print_members(out, status)
     out.flush()
     if status.roster.role != "primary":

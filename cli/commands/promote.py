@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
-from filewheel import Promotion, SetStatus, Standby, promote
 from filewheel.message import US_PER_S
+from filewheel.replication.promote import Promotion, promote
+from filewheel.replication.sets import SetStatus
+from filewheel.replication.standby import AFTER_S, Standby
 
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once
@@ -39,7 +41,7 @@ from ..verb import verb
 )
 @click.option(
     "--after", "after_us", type=DURATION, metavar="DUR",
-    help="With --auto: how long the primary has to be gone.  [default: 5s]",
+    help=f"With --auto: how long the primary has to be gone.  [default: {AFTER_S:g}s]",
 )  # fmt: skip
 def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after_us: int | None) -> None:
     """Make the backup that -C names the primary of its set.
@@ -57,7 +59,7 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
     if after_us is not None and not auto:
         raise click.UsageError("--after goes with --auto")
     if auto:
-        result = _stand_by(out, 5.0 if after_us is None else after_us / US_PER_S)
+        result = _stand_by(out, AFTER_S if after_us is None else after_us / US_PER_S)
     else:
         status = find_set(out)
         if not out.ask(_question(out, status), yes=yes):
@@ -77,6 +79,7 @@ def _stand_by(out: Output, after_s: float) -> Promotion:
         try:
             standby = Standby(out.dir, after_s=after_s)
             stop.wakes(standby.stop)
+            out.note(f"standing by to promote {out.dir} when its primary is lost for {after_s:g} s")
             result = standby.run(out.note)
         except Quit:
             result = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from filewheel import rejoin
+from filewheel.replication.rejoin import rejoin
 
 from ..failure import Failure
 from ..members import Copying, roster_of
