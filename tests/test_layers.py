@@ -69,9 +69,9 @@ def test_a_module_imports_only_from_modules_before_it(path: Path) -> None:
 
 
 def test_only_disk_makes_system_calls_on_files() -> None:
-    # directory makes the wheel's directory and checks its owner; mounts and owner look at /proc.
+    # directory makes the wheel's directory and checks its owner; mounts, owner and follows look at /proc.
     # The pool reads and writes pipes to its processes, never a file: fork, ready ends and half writes are its matter.
-    allowed = {"disk", "directory", "mounts", "owner", "pool_collector", "pool_process", "pool_worker"}
+    allowed = {"disk", "directory", "mounts", "owner", "follows", "pool_collector", "pool_process", "pool_worker"}
     calls = re.compile(
         r"\bos\.(open|read|write|p?read|p?write|fsync|fdatasync|rename|replace|unlink|mkdir|stat|listdir)\b"
     )
@@ -141,5 +141,5 @@ def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
     assert list(filewheel.__all__) == sorted(filewheel.__all__)
     for name in filewheel.__all__:
         assert hasattr(filewheel, name)
-    public = {n for n in vars(filewheel) if not n.startswith("_")} - {p.stem for p in modules()} - set(PACKAGES)
+    public = {n for n in vars(filewheel) if not n.startswith("_")} - {p.stem for p in LIBRARY.glob("*.py")} - set(PACKAGES)
     assert public == set(filewheel.__all__) - {"__version__"}

@@ -2,6 +2,6 @@
 
 Module order (a module imports only from those to its left; tests/test_layers.py guards it):
 
-    follows sources whole chunk bundle follower matcher suspects backupkeeper behind
+    follows sources whole chunk bundle follower matcher suspects backupkeeper behind bookmark report
     | link replicator sets promote rejoin standby
 """

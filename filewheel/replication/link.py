@@ -15,7 +15,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
@@ -24,15 +24,16 @@ from filewheel.disk import OsDisk
 from filewheel.errors import Damaged, Fenced, FilewheelError, NoWheel, disk_error
 from filewheel.frame import Frame
 from filewheel.journal import Journal
-from filewheel.manifest import Position
 from filewheel.message import ID_END, ID_MIN, US_PER_S, to_datetime
 from filewheel.record import CANCELLED, ID, pack_drop, records_of
 from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.bookmark import UNKNOWN, Bookmark
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import Chunk, compare, pending
 from filewheel.replication.follower import Follower, Step
-from filewheel.replication.follows import Follows, boot_id, read_follows, write_follows
+from filewheel.replication.follows import boot_id
 from filewheel.replication.matcher import Matcher
+from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
 from filewheel.retained import Retained
 from filewheel.roster import Member, Roster, State, change_roster, read_roster
@@ -42,34 +43,8 @@ from filewheel.writer import Entropy
 log = logging.getLogger(__name__)
 
 LOOK_US = 200_000
-NOTE_US = 250_000
 SCRUB_US = 24 * 3600 * US_PER_S
 SUSPECTS_MAX = 200_000
-_UNKNOWN = -2
-_NEVER = -1
-"""No primary's retained segments have overflown so often: such a note says only when the backup was in step last."""
-
-
-@dataclass(frozen=True)
-class LinkReport:
-    """How one backup is doing."""
-
-    path: str
-    wheel: str
-    mode: str
-    state: str
-    """`"healing"`, `"following"`, `"unreachable"`, `"failed"`."""
-    shipped: int = 0
-    """Records that the link wrote to the backup from the primary's journals."""
-    healed_puts: int = 0
-    healed_drops: int = 0
-    returned: int = 0
-    """Messages that were given back to a damaged primary."""
-    error: str = ""
-
-
-Progress = Callable[[str, int, int], None]
-"""Told (path of the backup, messages compared, messages in all)."""
 
 
 class Link:
@@ -127,30 +102,18 @@ class Link:
 
     def _begin(self) -> None:
         """Go on from where the backup was, if that is known; otherwise begin to heal."""
-        self._passes = self._shipped = 0
-        self._looked_us = self._noted_us = self._scrubbed_us = self._clock.steady_us()
-        self._since_us = self._clock.now_us()
+        self._passes = 0
+        self._looked_us = self._scrubbed_us = self._clock.steady_us()
         self._total = self._compared = 0
         self._heal_at: bytes | None = None
-        self._due_note: tuple[dict[str, Position], int] | None = None
-        self._positions: dict[str, Position] = {}
         self._in_quarantine = self._count_quarantine()
         self._overflow = self._read_overflow()
-        follows = read_follows(self.target.disk, self.target.path)
-        state = self._member().state
-        known = (
-            follows is not None
-            and follows.primary_wheel == self.source.settings.id
-            and follows.boot == self._boot != ""
-            and follows.overflow == self._overflow >= 0
-            and (state == "current" or self._fenced)
-        )
-        if follows is not None and follows.primary_wheel == self.source.settings.id:
-            self._since_us = follows.in_step_us
-        if known and follows is not None:
-            self._positions = dict(follows.positions)
-            self.follower = self._follower = Follower(self.source, follows.positions)
-            if self._member().mode == "mirror" and state == "current":
+        self.bookmark = Bookmark(self.source, self.target, self._epoch, self._boot, self._clock)
+        member = self._member()
+        is_known = member.state == "current" or self._fenced
+        if is_known and self.bookmark.go_on(self._overflow):
+            self.follower = self._follower = Follower(self.source, self.bookmark.positions)
+            if member.mode == "mirror" and member.state == "current":
                 self._matcher = Matcher()
         else:
             self.follower = self._follower = Follower(self.source)
@@ -163,8 +126,7 @@ class Link:
                 lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
                 self._total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
             self.follower.skip()
-        # Whoever dies before this is done begins it again.
-        self._write_follows({}, _NEVER, clean=False)
+        self.bookmark.forget()
         self._compared = 0
         self._heal_at = ID_MIN
         self._scrubbed_us = self._clock.steady_us()
@@ -338,7 +300,7 @@ class Link:
     # -- what only the backup has ----------------------------------------------------------------------------
 
     def _judge(self, now_us: int) -> bool:
-        verdict = self._suspects.judge(now_us, self._passes, to_datetime(self._since_us).isoformat())
+        verdict = self._suspects.judge(now_us, self._passes, to_datetime(self.bookmark.in_step_us).isoformat())
         if verdict is None:
             return len(self._suspects) > 0
         if verdict.drop:
@@ -381,7 +343,7 @@ class Link:
 
     def has_read(self, writer: str, segment: int) -> bool:
         """Tell whether a segment of the primary was read to its end, and that is written down."""
-        position = self._positions.get(writer)
+        position = self.bookmark.positions.get(writer)
         if position is None:
             return False
         return position.segment > segment or (position.segment == segment and self.follower.has_ended(writer, position))
@@ -469,7 +431,7 @@ class Link:
         try:
             return self._retained.overflow()
         except Damaged:
-            return _UNKNOWN
+            return UNKNOWN
 
     def _count_quarantine(self) -> int:
         return sum(len(d.disk.listdir(layout.QUARANTINE)) for d in (self.source, self.target))
@@ -477,35 +439,13 @@ class Link:
     # -- how far ---------------------------------------------------------------------------------------------
 
     def _note(self, now_us: int, *, clean: bool = False) -> None:
-        """Write down how far the backup has come, now and then."""
-        if self._heal_at is not None or len(self._suspects):
-            return
-        owed_us = None if self._matcher is None else self._matcher.owed_since_us()
-        if self._due_note is None:
-            self._due_note = (self.follower.positions(), now_us)
-        positions, at_us = self._due_note
-        if owed_us is not None and owed_us <= at_us:
-            return  # some of what lies below these positions is not in the backup yet
-        if not clean and 0 <= now_us - self._noted_us < NOTE_US:
-            return
-        self._due_note = None
-        self._noted_us = now_us
-        if self.is_in_step:
-            self._since_us = self._clock.now_us()
-        self._write_follows(positions, self._overflow, clean=clean)
-        self._positions = positions
-
-    def _write_follows(self, positions: dict[str, Position], overflow: int, *, clean: bool) -> None:
-        write_follows(
-            self.target.disk,
-            Follows(
-                primary_wheel=self.source.settings.id,
-                epoch=self._epoch,
-                overflow=overflow,
-                boot=self._boot,
-                positions=positions,
-                at_us=self._clock.now_us(),
-                in_step_us=self._since_us,
+        """Write down how far the backup has come, unless it is healing."""
+        if self._heal_at is None and not len(self._suspects):
+            self.bookmark.note(
+                self.follower.positions(),
+                self._overflow,
+                now_us,
+                owed_us=None if self._matcher is None else self._matcher.owed_since_us(),
+                in_step=self.is_in_step,
                 clean=clean,
-            ),
-        )
+            )

@@ -20,7 +20,8 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel
-from filewheel.replication.link import Link, LinkReport, Progress
+from filewheel.replication.link import Link
+from filewheel.replication.report import LinkReport, Progress
 from filewheel.retained import Retained
 from filewheel.roster import Member, Roster, read_roster
 from filewheel.writer import Entropy
