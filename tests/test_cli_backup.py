@@ -205,7 +205,7 @@ def test_on_a_terminal_a_replicator_shows_how_the_backups_are(wheels: Set) -> No
     terminal = Terminal("-C", wheels.a.wheel, "replicate", columns=120)
     terminal.wait_for("is in step, and followed")
     terminal.wait_for("2 of 2 backups in step")
-    terminal.type("\x03")
+    terminal.process.send_signal(signal.SIGINT)
     assert terminal.finish().code == 0
 
 
