@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from filewheel import FilewheelError
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.replication.link import LinkReport
+from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import SetStatus, set_status
 from filewheel.transfer import iso
 

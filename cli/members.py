@@ -18,7 +18,7 @@ from .progress import Progress
 from .text import count, size, span
 
 if TYPE_CHECKING:  # loaded only where there is a set
-    from filewheel.replication.link import LinkReport
+    from filewheel.replication.report import LinkReport
     from filewheel.replication.sets import MemberStatus, SetStatus
 
 

@@ -20,7 +20,7 @@ from cli.members import Copying, lag_text, member_fields, set_line, trouble_of, 
 from cli.output import Output
 from cli.progress import Progress
 from filewheel import TooFewCopies
-from filewheel.replication.link import LinkReport
+from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import MemberStatus, SetStatus
 from filewheel.roster import Member, Roster
 from tests.cli_support import Fw, Terminal, finish, invoke, on_terminal, start, stopped

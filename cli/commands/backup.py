@@ -10,8 +10,8 @@ from click.shell_completion import CompletionItem
 
 from filewheel import FilewheelError
 from filewheel.message import US_PER_S
-from filewheel.replication.link import LinkReport
 from filewheel.replication.replicator import Replicator
+from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import add_backup, remove_backup, set_status
 from filewheel.roster import RETAIN_BYTES, TIMEOUT_S, Member, OnFailure, Roster
 
