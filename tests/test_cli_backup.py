@@ -232,7 +232,7 @@ def test_promoting_is_refused_where_nobody_can_answer(wheels: Set) -> None:
 def test_on_a_terminal_it_is_asked_first(wheels: Set) -> None:
     wheels.add()
     for answer, code in (("n", 1), ("y", 0)):
-        terminal = Terminal("-C", wheels.b.wheel, "promote", columns=200)
+        terminal = Terminal("-C", wheels.b.wheel, "promote", columns=200, env={"NO_COLOR": "1"})
         terminal.wait_for("[y/N]")
         assert f"fence {wheels.a.wheel} (epoch 1)?" in terminal.text
         terminal.type(f"{answer}\n")
