@@ -166,9 +166,15 @@ class OsDisk:
         with self._mutex:
             fd = os.open(".", _DIR_FLAGS, dir_fd=self._dir(name))
         try:
-            return os.listdir(fd)
+            names = os.listdir(fd)
+            was_removed = bool(name) and not names and os.fstat(fd).st_nlink == 0
         finally:
             os.close(fd)
+        if not was_removed:
+            return names
+        with self._mutex:
+            self._forget_dir(name)
+        return self.listdir(name)  # it may have been made again
 
     def mkdir(self, name: str) -> None:
         with self._mutex:
