@@ -98,16 +98,18 @@ def test_the_policy_of_the_set_is_what_the_options_say_and_stays_when_they_do_no
         "backup", "add", wheels.b.wheel, "--mirror", "--on-failure", "stale", "--copies", "2",
         "--timeout", "1.5s", "--retain", "1MiB",
     )  # fmt: skip
+    wheels.a("backup", "add", wheels.b.wheel)  # nor does its mode change
     wheels.a("backup", "add", wheels.c.wheel)
     roster = json.loads((wheels.a.wheel / "roster.json").read_bytes())
     assert (roster["on_failure"], roster["copies"], roster["timeout_s"]) == ("stale", 2, 1.5)
     assert roster["retain_bytes"] == 1 << 20
+    assert [member["mode"] for member in roster["members"]] == ["mirror", "ship"]
     told = wheels.a("backup", "list", code=3).err
     assert "2 wheels hold an enqueue before it returns; when a mirror fails, it goes on without it" in told
 
 
 @pytest.mark.parametrize(
-    "args", [["--copies", "0"], ["--timeout", "soon"], ["--retain", "much"], ["--on-failure", "panic"]]
+    "args", [["--copies", "17"], ["--timeout", "soon"], ["--retain", "much"], ["--on-failure", "panic"]]
 )
 def test_options_of_a_backup_that_make_no_sense_add_nothing(wheels: Set, args: list[str]) -> None:
     wheels.a("backup", "add", wheels.b.wheel, *args, code=2)

@@ -13,7 +13,7 @@ from filewheel.message import US_PER_S
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import add_backup, remove_backup, set_status
-from filewheel.roster import RETAIN_BYTES, TIMEOUT_S, Member, OnFailure, Roster
+from filewheel.roster import RETAIN_BYTES, TIMEOUT_S, Member, Mode, OnFailure, Roster
 
 from ..failure import Failure
 from ..members import Copying, print_members, report_fields, roster_of, trouble_of, work_text
@@ -77,8 +77,8 @@ def command() -> None:
     help="When a mirror fails: refuse to enqueue, or go on without it.  [default: refuse]",
 )  # fmt: skip
 @click.option(
-    "--copies", type=click.IntRange(min=1), metavar="N",
-    help="How many wheels hold an enqueue before it returns.  [default: the primary and all mirrors]",
+    "--copies", type=click.IntRange(0, 16), metavar="N",
+    help="How many wheels hold an enqueue before it returns; 0 is the primary and all mirrors.  [default: 0]",
 )  # fmt: skip
 @click.option(
     "--timeout", type=DURATION, metavar="DUR",
@@ -106,7 +106,7 @@ def add(
     they are where they are not given. The first copy can be interrupted: `filewheel replicate` goes on with it.
     """
     member = add_backup(
-        out.dir, path, mode="mirror" if mirror else "ship", on_failure=on_failure, copies=copies,
+        out.dir, path, mode=_mode(out, mirror, path), on_failure=on_failure, copies=copies,
         timeout_s=None if timeout is None else timeout / US_PER_S, retain_bytes=retain, force=out.force,
     )  # fmt: skip
     _tell_of_one_disk(out, member)
@@ -123,6 +123,16 @@ def add(
             hint="`filewheel replicate` goes on with it",
         )  # fmt: skip
     out.note("`filewheel replicate` keeps it in step; it has to run")
+
+
+def _mode(out: Output, mirror: bool | None, path: str) -> Mode:
+    """What was asked for; else what it is already."""
+    if mirror is None:
+        roster = roster_of(out)
+        where = os.path.abspath(path)
+        known = [m.mode for m in roster.members if m.path == where] if roster is not None else []
+        return known[0] if known else "ship"
+    return "mirror" if mirror else "ship"
 
 
 def _tell_of_one_disk(out: Output, member: Member) -> None:

@@ -31,7 +31,7 @@ from ..verb import verb
     own=("force",),
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Promote it although something speaks against it, which is named first.")
+@click.option("--force", is_flag=True, help="Promote it although it is known to lack messages.")
 @click.option(
     "--wait", "wait_us", type=DURATION, default="5s", show_default=True, metavar="DUR",
     help="How long to wait for the old primary's keeper to stop.",
@@ -55,7 +55,9 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
     standby. It exits with 130 when it is told to stop before.
     """
     if auto and force:
-        raise click.UsageError("--auto and --force exclude each other: what speaks against it, a person decides")
+        raise click.UsageError(
+            "--auto and --force exclude each other: whether to go without messages, a person decides"
+        )
     if after_us is not None and not auto:
         raise click.UsageError("--after goes with --auto")
     if auto:
