@@ -20,7 +20,7 @@ from dataclasses import replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import Damaged, FilewheelError, disk_error
+from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.frame import Frame
 from filewheel.journal import Journal
 from filewheel.message import ID_END, ID_MIN, US_PER_S
