@@ -478,7 +478,19 @@ class SetHistory:
         def body(process: Process) -> None:
             promote(target, wait_s=0.1, clock=world.clock, disk=process.open, entropy=world.rng.randbytes)
 
-        world.act("promote", body)
+        promoting, time = Process(world.volumes), Process(world.volumes)
+
+        def whole() -> None:
+            body(promoting)
+            promoting.kill()
+
+        def passes() -> None:
+            looker = time.open(target)
+            while promoting.alive:  # what only one wheel has is looked at twice, a second apart
+                world.clock.advance(US_PER_S // 50)
+                looker.wait_hint(None, 0)
+
+        world.run(("promote", promoting, whole), ("time", time, passes))
         world.primary = target
         if world.mode == "ship":  # what it acknowledged and had not shipped may fire again
             for told in world.oracle.messages.values():

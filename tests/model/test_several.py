@@ -1,4 +1,4 @@
-"""Several modelled disks, and sets of wheels on them: what the model does, what its oracle sees, and seeds of histories."""
+"""Several modelled disks, and sets of wheels on them: what the model does, what its oracle sees, some histories."""
 
 from __future__ import annotations
 
