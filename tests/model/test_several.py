@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from filewheel.message import US_PER_S
-from tests.model.several import NAMES, SetWorld, run_set, tiny_set
+from tests.model.set_history import run_set
+from tests.model.several import NAMES, SetWorld, tiny_set
 from tests.model.volumes import Condition, Process, Volumes
 
 A, B = NAMES[:2]
