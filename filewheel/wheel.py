@@ -347,8 +347,12 @@ class Wheel(Reader):
 
         def commit() -> None:
             nonlocal size, count
+            # A put that is written twice may outlive its drop: one is dealt with it, and the other before.
+            there = self._finder.pending([m.id for m in some])
+            new = [m for m in some if m.id not in there] if there else some
             try:
-                unique.add(self._keys, journal, some, now_us=self._clock.now_us(), path=self._dir.path)
+                if new:
+                    unique.add(self._keys, journal, new, now_us=self._clock.now_us(), path=self._dir.path)
             except DiskError as exc:
                 raise (partly_done(exc, count) if count else exc) from exc.__cause__
             except KeyHeld as exc:

@@ -272,7 +272,7 @@ class Link:
         step = self.follower.step(now_us)
         frames = list(step)
         self._add_missing(chunk, step)
-        self._suspects.add(chunk.extra)
+        self._suspect(chunk.extra)
         self._ship(frames, now_us)
         self._compared += chunk.count
         if self._progress is not None:
@@ -329,10 +329,18 @@ class Link:
         for frame in matcher.surplus(now_us):
             if frame.puts:
                 with contextlib.suppress(Damaged):
-                    self._suspects.add(p[ID] for p in records_of(frame)[0])
+                    self._suspect(p[ID] for p in records_of(frame)[0])
         return bool(owed)
 
     # -- what only the backup has ----------------------------------------------------------------------------
+
+    def _suspect(self, ids: Iterable[bytes]) -> None:
+        """Look into messages that only the backup seems to have; but a primary that was fenced may have failed.
+
+        It may have lost what it does not have, and its backup is about to fire: that fires twice, rather than not.
+        """
+        if not self._fenced:
+            self._suspects.add(ids)
 
     def _judge(self, now_us: int) -> bool:
         verdict = self._suspects.judge(

@@ -11,25 +11,23 @@ Invariant: a primary that answered within the last `after_s` is never fenced.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import Promotion, promote
+from filewheel.replication.whole import why_not_durable
 from filewheel.roster import Roster, read_roster
 from filewheel.writer import Entropy
 
 AFTER_S = 5.0
-_PROBE_BYTES = 64 << 10
 _REST_S = 0.2
 _PROBES = 5
 """How often it looks within `after_s`."""
@@ -170,16 +168,8 @@ class Standby:
                 return ""  # it is there, and was taken out of this set: it goes on firing alone
             if theirs.role not in ("primary", "promoting"):
                 return f"{theirs.primary} was promoted in its place"
-            fd = disk.open(layout.PROBE, "rw")
-            try:
-                disk.pwrite(fd, bytes(_PROBE_BYTES), 0)
-                disk.fdatasync(fd)
-            finally:
-                disk.close(fd)
-                with contextlib.suppress(OSError):
-                    disk.unlink(layout.PROBE)
+            return why_not_durable(directory)
         except (FilewheelError, OSError) as exc:
             return str(exc)
         finally:
             disk.release()
-        return ""
