@@ -20,4 +20,3 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
     with contextlib.suppress(FilewheelError, OSError):
         pair.close()
     pair.verify()
-

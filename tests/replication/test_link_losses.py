@@ -33,9 +33,9 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["flipped", "deleted"])
-@pytest.mark.parametrize("noted", [0, 1, 2, 3])
+@pytest.mark.parametrize("phase", range(8))
 def test_what_damage_took_from_the_primary_is_given_back_and_fires_whenever_that_was_noticed(
-    pair: Pair, how: str, noted: int
+    pair: Pair, how: str, phase: int
 ) -> None:
     pair.damaged = [pair.primary]
     with pair.wheel() as wheel:
@@ -49,12 +49,10 @@ def test_what_damage_took_from_the_primary_is_given_back_and_fires_whenever_that
     else:
         file.unlink()
     # The keeper finds the damage and puts it aside; the link looks some moments later, and notes places meanwhile.
+    pair.clock.advance(30)
+    pair.tick(5 + phase, 0.06)
     with pair.keeper() as keeper:
-        pair.tick(noted * 4, 0.07)
-        keeper.claim()
-        pair.clock.advance(40)
         first = fire(pair, keeper)
-        pair.tick(noted * 4, 0.07)
         pair.settle()
         assert pair.link is not None
         again = fire(pair, keeper)
