@@ -179,11 +179,14 @@ class Deal:
             matched = gone.intersection(ids_of(puts))
             if matched:
                 puts = [r for r in puts if r[ID] not in matched]
-            still = gone - matched
+            # In a set of wheels a put may come twice, by its writer and by a replicator: a drop that has met one of the
+            # two is kept for the other.
+            still = gone if self._ledger.repeats else gone - matched
             # D1: a drop whose put is yet to be dealt goes on to the next deal, or the put would come back.
             new.unmatched = sorted(still if coming is None else still & coming)
-        # D4: in doubt, a file may hold the put already, and needs its drop.
-        loose = [r for i, r in cut.drops.items() if i not in matched or base.doubt]
+        # D4: in doubt, or where a put may come twice, a file may hold the put already, and needs its drop.
+        again = bool(base.doubt) or self._ledger.repeats
+        loose = [r for i, r in cut.drops.items() if i not in matched or again]
         sort(loose)
         # D5: one reading of the clock for the whole deal.
         near = self._dir.settings.lap_of(self._ledger.clock.now_us() // US_PER_S)

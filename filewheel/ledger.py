@@ -68,6 +68,8 @@ class Ledger:
         self.own = Journal(directory, entropy=entropy, disk=disk, clock=clock, on_copies="ignore")
         self.own.on_segment_end = self._own_segment_ended
         self.on_frame = on_frame
+        self.repeats = False
+        """One put may lie in several journals: the wheel is of a set, or was."""
         self.undealt_bytes = 0
         self.undealt_records = 0
         self.undealt_puts = 0
@@ -108,6 +110,7 @@ class Ledger:
     def follow(self, roster: Roster | None) -> None:
         """Keep covered segments for the members of this set, or for nobody. Raises OSError."""
         with self.lock:
+            self.repeats |= roster is not None
             if roster is not None and roster.role == "primary" and roster.members:
                 self._retain(roster.retain_bytes)
                 return
@@ -117,11 +120,14 @@ class Ledger:
                 discard_retained(self.dir)
 
     def _follow_own_roster(self) -> None:
+        # What was a backup has it still.
+        self.repeats = self.disk.identity(layout.FOLLOWS) is not None
         try:
             self.follow(read_roster(self.disk, self.dir.path))
         except Damaged as exc:
             # Perhaps there are backups: what they may have to read is kept.
             self.notes.append(str(exc))
+            self.repeats = True
             self._retain(RETAIN_BYTES)
 
     def _retain(self, limit_bytes: int) -> None:

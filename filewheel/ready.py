@@ -19,6 +19,7 @@ from filewheel.speed import count_seconds
 from filewheel.window import Budget
 
 _INSERT_MAX = 16
+_ID_END = ID.stop
 _TAKEN_MAX = 8192
 
 
@@ -60,17 +61,34 @@ class Ready:
         self._count(puts)
 
     def add(self, puts: list[bytes]) -> None:
-        """Add messages that arrived below the frontier, in any order."""
+        """Add messages that arrived below the frontier, in any order; one that is here already is passed by."""
         self._trim()
+        puts = self._new(puts)
         if len(puts) <= _INSERT_MAX:
             for put in puts:
                 insort(self._puts, put, self._head)
         else:
             self._puts += puts
             self._puts.sort()
-        self._count(sorted(puts))
+        self._count(puts)
         if len(self) > self._budget.records or self._bytes > self._budget.bytes:
             self._let_go()
+
+    def _new(self, puts: list[bytes]) -> list[bytes]:
+        """Return those that are not here yet, each once: `add` and replicators write a message again."""
+        puts = sorted(puts)
+        here = self._puts
+        at = bisect_left(here, puts[0][:_ID_END], self._head) if puts else 0
+        found = []
+        before = b""
+        for put in puts:
+            id_ = put[:_ID_END]
+            if id_ != before:
+                at = bisect_left(here, id_, at)
+                if at == len(here) or here[at][:_ID_END] != id_:
+                    found.append(put)
+            before = id_
+        return found
 
     def _trim(self) -> None:
         """Drop what was taken from the front of the list, so that it is not sorted again."""

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, Closed, Keeper, Locked, Message, MessageId, NotClaimed, Wheel
+from filewheel import BadArgument, Closed, Keeper, Locked, Message, MessageId, NotClaimed, Wheel, add_backup
 from filewheel.deal import Deal
+from filewheel.directory import open_directory
+from filewheel.journal import Journal
+from filewheel.record import pack_message
 from filewheel.window import Budget
 from tests.support import FakeClock
 
@@ -426,3 +429,62 @@ def test_after_a_batch_the_keeper_sleeps_before_it_looks_at_the_journals_again(
         monkeypatch.setattr(keeper._disk, "wait_hint", lambda fd, timeout_s: slept.append(timeout_s) or keeper.close())
         assert list(batches) == []
         assert slept == [0.5]
+
+
+def test_a_message_that_is_added_again_while_it_waits_in_memory_fires_once(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.wheel"
+    clock = FakeClock()
+    with Wheel.create(path, clock=clock) as wheel, Keeper(path, clock=clock, background=False) as keeper:
+        id_ = wheel.enqueue(b"x", delay=1)
+        assert len(keeper.claim()) == 0
+        message = wheel.get(id_)
+        assert message is not None
+        write_again(path, message, times=1)
+        assert len(keeper.claim()) == 0
+        write_again(path, message, times=20)
+        clock.advance(2)
+        batch = keeper.claim()
+        assert [m.id for m in batch] == [id_]
+        keeper.ack(batch)
+        assert len(keeper.claim()) == 0
+        assert keeper._head.ready.waiting == {}
+
+
+def write_again(path: Path, message: Message, *, times: int) -> None:
+    """Write a put that is there already, as a replicator may."""
+    directory = open_directory(path, write=True)
+    journal = Journal(directory)
+    journal.append([pack_message(message)] * times, times)
+    journal.close()
+    directory.disk.release()
+
+
+def test_a_message_that_was_added_twice_and_fired_stays_gone(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.wheel"
+    clock = FakeClock()
+    with Wheel.create(path, clock=clock) as wheel:
+        wheel.enqueue(b"x", delay=60)
+        with Keeper(path, clock=clock, background=False) as keeper:
+            keeper._housekeeper.deal_all()
+            message = next(iter(wheel.snapshot().messages()))
+            assert wheel.add([message]) == 1
+            clock.advance(61)
+            keeper.ack(keeper.claim())
+        with Keeper(path, clock=clock, background=False) as keeper:
+            assert len(keeper.claim()) == 0
+
+
+def test_in_a_set_a_message_that_lies_in_two_journals_and_fired_stays_gone(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.wheel"
+    clock = FakeClock()
+    with Wheel.create(path, clock=clock) as wheel:
+        add_backup(path, tmp_path / "backup.wheel", clock=clock)
+        wheel.enqueue(b"x", delay=60)
+        with Keeper(path, clock=clock, background=False) as keeper:
+            keeper._housekeeper.deal_all()
+            message = next(iter(wheel.snapshot().messages()))
+            write_again(path, message, times=1)
+            clock.advance(61)
+            keeper.ack(keeper.claim())
+        with Keeper(path, clock=clock, background=False) as keeper:
+            assert len(keeper.claim()) == 0

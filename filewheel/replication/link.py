@@ -20,11 +20,12 @@ from dataclasses import replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import Damaged, Fenced, FilewheelError, NoWheel, disk_error
+from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.frame import Frame
 from filewheel.journal import Journal
 from filewheel.message import ID_END, ID_MIN, US_PER_S
 from filewheel.record import CANCELLED, ID, pack_drop, records_of
+from filewheel.replication.absorb import Absorption
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
 from filewheel.replication.bundle import Bundle
@@ -32,12 +33,13 @@ from filewheel.replication.chunk import Chunk, compare, pending
 from filewheel.replication.follower import Follower, Step
 from filewheel.replication.follows import boot_id
 from filewheel.replication.matcher import OWED_US, Matcher
+from filewheel.replication.membership import Membership
 from filewheel.replication.replay import PASSES, still_pending
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
 from filewheel.replication.whole import items_before, items_now
 from filewheel.retained import Retained
-from filewheel.roster import Member, Roster, State, change_roster, read_roster
+from filewheel.roster import Member
 from filewheel.snapshot import Snapshot
 from filewheel.writer import Entropy
 
@@ -80,17 +82,16 @@ class Link:
         self._follower: Follower | None = None
         self._matcher: Matcher | None = None
         try:
-            self._roster = self._read_source_roster()
-            self._epoch = self._roster.epoch
+            self.membership = Membership(self.source, member.wheel, fenced=fenced, clock=clock)
             self.keeper = self._keeper = BackupKeeper(
                 member.path, role=role, on_frame=self._read_in_backup, clock=clock, disk=disk, entropy=entropy
             )
             self.target = self._keeper.dir
-            self._check_target(member)
+            self.membership.check(self.target)
             self.journal = self._journal = Journal(self.target, entropy=entropy)
             self._entropy = entropy
-            self._suspects = Suspects(self.source, self.target, self._epoch)
-            self._retained = Retained(self.source, limit_bytes=self._roster.retain_bytes)
+            self._suspects = Suspects(self.source, self.target, self.membership.epoch)
+            self._retained = Retained(self.source, limit_bytes=self.membership.roster.retain_bytes)
             self._begin()
         except OSError as exc:
             self._release()
@@ -110,12 +111,14 @@ class Link:
         self._heal_at: bytes | None = None
         self._lost = self._must_heal = False
         self._overflow = self._read_overflow()
-        self.bookmark = Bookmark(self.source, self.target, self._epoch, self._boot, self._clock)
+        self.bookmark = Bookmark(self.source, self.target, self.membership.epoch, self._boot, self._clock)
         # What was put aside since it was in step is found by the first look.
         self._sound_us = self.bookmark.in_step_us
         self._aside = [items_before(wheel, self._sound_us) for wheel in (self.source, self.target)]
         self._known = self._aside[0]
-        member = self._member()
+        member = self.membership.member
+        if member.absorb and not self._fenced:
+            self._absorb(member)
         is_known = member.state == "current" or self._fenced
         is_mirror = member.mode == "mirror" and member.state == "current"
         if is_mirror:
@@ -128,6 +131,19 @@ class Link:
             self.follower = self._follower = Follower(self.source)
             self.follower.skip()
             self.heal()
+
+    def _absorb(self, member: Member) -> None:
+        """Give the primary what only this backup has: both followed another primary before."""
+        absorbed = Absorption(
+            self.target, self.source, overflow=member.overflow, clock=self._clock, entropy=self._entropy,
+            progress=self._progress,
+        ).run()  # fmt: skip
+        if absorbed.kept or absorbed.dropped:
+            log.warning("%s: %d messages that only %s had were added, %d that it had fired were dropped",
+                        self.source.path, absorbed.kept, self.target.path, absorbed.dropped)  # fmt: skip
+        self.report = replace(self.report, returned=self.report.returned + absorbed.kept)
+        # A crash before this absorbs again, which changes nothing more.
+        self.membership.change(member, lambda known: replace(known, absorb=False))
 
     def heal(self) -> None:
         """Begin to compare both wheels from the start, and mend what differs; the journals are followed meanwhile."""
@@ -147,8 +163,10 @@ class Link:
             if self._journal is not None:
                 self._journal.flush()
                 self._note(self._clock.steady_us(), clean=True)
-                if self._keeper is not None:
-                    self._keeper.ingest()
+                with contextlib.suppress(Fenced):  # the set has changed: what this backup is now, others say
+                    self.membership.look()
+        except OSError as exc:
+            raise disk_error(exc, self.target.path) from exc
         finally:
             self._release(deal=True)
 
@@ -177,7 +195,9 @@ class Link:
         Raises what `tick` does.
         """
         first, now_us = self._passes, self._clock.steady_us()
-        while not (self.is_in_step(now_us) and self._passes >= first + 3 and (self._fenced or self._is_current)):
+        while not (
+            self.is_in_step(now_us) and self._passes >= first + 3 and (self._fenced or self.membership.is_current)
+        ):
             busy = self.tick()
             if not (busy and self._heal_at is not None) and pause() is True:
                 return  # told to stop
@@ -252,7 +272,7 @@ class Link:
         step = self.follower.step(now_us)
         frames = list(step)
         self._add_missing(chunk, step)
-        self._suspects.add(chunk.extra)
+        self._suspect(chunk.extra)
         self._ship(frames, now_us)
         self._compared += chunk.count
         if self._progress is not None:
@@ -261,7 +281,7 @@ class Link:
         if chunk.hi == ID_END:
             self._heal_at = None
             self._healed_pass = self._passes
-            if self._member().state == "current":
+            if self.membership.is_current:
                 self._set_state("following")
         return True
 
@@ -309,10 +329,18 @@ class Link:
         for frame in matcher.surplus(now_us):
             if frame.puts:
                 with contextlib.suppress(Damaged):
-                    self._suspects.add(p[ID] for p in records_of(frame)[0])
+                    self._suspect(p[ID] for p in records_of(frame)[0])
         return bool(owed)
 
     # -- what only the backup has ----------------------------------------------------------------------------
+
+    def _suspect(self, ids: Iterable[bytes]) -> None:
+        """Look into messages that only the backup seems to have; but a primary that was fenced may have failed.
+
+        It may have lost what it does not have, and its backup is about to fire: that fires twice, rather than not.
+        """
+        if not self._fenced:
+            self._suspects.add(ids)
 
     def _judge(self, now_us: int) -> bool:
         verdict = self._suspects.judge(
@@ -361,10 +389,6 @@ class Link:
         even = owed_us is None or owed_us > us
         return self._heal_at is None and not self._must_heal and not self._suspects and settled and even
 
-    @property
-    def _is_current(self) -> bool:
-        return self._member().state == "current"
-
     def has_read(self, writer: str, segment: int) -> bool:
         """Tell whether a segment of the primary was read to its end, and that is written down."""
         position = self.bookmark.positions.get(writer)
@@ -372,48 +396,9 @@ class Link:
             return False
         return position.segment > segment or (position.segment == segment and self.follower.has_ended(writer, position))
 
-    def _read_source_roster(self) -> Roster:
-        roster = read_roster(self.source.disk, self.source.path)
-        if roster is None or (roster.role != "primary" and not self._fenced):
-            raise Fenced(
-                "this wheel is not the primary of a set", path=self.source.path, hint="`filewheel backup list`"
-            )
-        return roster
-
-    def _member(self) -> Member:
-        member = self._roster.member(self.report.wheel)
-        if member is None:
-            raise Fenced(f"{self.report.path} is not a backup any more", path=self.source.path)
-        return member
-
-    def _check_target(self, member: Member) -> None:
-        roster = read_roster(self.target.disk, self.target.path)
-        if self.target.settings.id != member.wheel:
-            raise NoWheel(
-                "another wheel is here than the backup that was registered", path=member.path,
-                hint="`filewheel backup remove` it and add this one, or mount the right disk",
-            )  # fmt: skip
-        if roster is None or roster.set != self._roster.set or (roster.role == "primary" and not self._fenced):
-            raise Fenced(
-                "this wheel is not a backup of the set", path=member.path, hint="`filewheel backup add` it anew"
-            )
-        if roster.epoch > self._epoch and not self._fenced:
-            raise Fenced("this wheel has a higher epoch than its primary", path=member.path, hint="`filewheel rejoin`")
-
     def _look(self, now_us: int) -> None:
         """Look what has changed in the set, and whether anything was damaged or lost that calls for healing."""
-        roster = self._read_source_roster()
-        if roster.epoch != self._epoch:
-            raise Fenced("the epoch has changed", path=self.source.path)
-        self._roster = roster
-        member = self._member()
-        mine = replace(roster, role="backup")
-        theirs = read_roster(self.target.disk, self.target.path)
-        if not self._fenced:
-            if theirs is None or theirs.role != "backup" or theirs.epoch > self._epoch:
-                raise Fenced("this backup is being promoted, or was taken out of its set", path=self.target.path)
-            if theirs != mine:
-                change_roster(self.target, lambda old: mine if old is not None and old.role == "backup" else old)
+        member = self.membership.look()
         if member.state == "stale" and self._matcher is not None:
             self._matcher = None  # who marked it writes to it no more
             self.heal()
@@ -434,20 +419,7 @@ class Link:
         if member.mode == "mirror":
             # Before producers learn of it: what they write to both from now on must not be shipped as well.
             self._matcher = Matcher()
-        self._set_member_state(member, "current")
-
-    def _set_member_state(self, member: Member, state: State) -> None:
-        now_us = self._clock.now_us()
-
-        def change(roster: Roster | None) -> Roster | None:
-            known = None if roster is None else roster.member(member.wheel)
-            if roster is None or known is None or known.since_us != member.since_us:
-                return roster  # someone has marked it meanwhile
-            return roster.with_member(replace(known, state=state, since_us=now_us, why=""))
-
-        changed = change_roster(self.source, change)
-        if changed is not None:
-            self._roster = changed
+        self.membership.enter(member, "current")
         self._set_state("following")
 
     def _set_state(self, state: str) -> None:

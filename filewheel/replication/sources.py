@@ -22,13 +22,16 @@ class SourceHandles(Handles):
         try:
             return self._disk.open(name, "r")
         except FileNotFoundError:
-            return self._disk.open(layout.retained(name), "r")
+            try:
+                return self._disk.open(layout.retained(name), "r")
+            except NotADirectoryError as exc:
+                raise FileNotFoundError(exc.errno, exc.strerror, name) from exc
 
 
 def list_segments(directory: Directory) -> dict[str, set[int]]:
     """Return writer → its segments, those that wait in retained/ too. Cost: two listings. Raises OSError."""
     names = directory.disk.listdir(layout.JOURNAL)
-    with contextlib.suppress(FileNotFoundError):  # none was covered since the wheel is a primary
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # nothing was kept so far
         names += directory.disk.listdir(layout.RETAINED)
     listing: dict[str, set[int]] = {}
     for last in names:

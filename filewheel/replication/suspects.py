@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from filewheel.directory import Directory
 from filewheel.replication.chunk import look, pending
-from filewheel.replication.whole import EVERYTHING, covers, damaged_ranges, why_gone
+from filewheel.replication.whole import EVERYTHING, covers, damaged_ranges, why_gone, why_not_durable
 
 APART_US = 1_000_000
 UNEASY_US = 5_000_000
@@ -75,7 +75,7 @@ class Suspects:
         left, unread = self._only_here(self._seen)
         ranges = [EVERYTHING] if lost else damaged_ranges(self._source, known, unread) if left else []
         # Last: what had gone while the primary was looked at has gone by now.
-        if has_lost() or why_gone(self._source, self._epoch):
+        if has_lost() or why_gone(self._source, self._epoch) or (left and why_not_durable(self._source)):
             self._uneasy_us = now_us
             return None
         self._seen = set()

@@ -9,6 +9,7 @@ Invariant: nothing is dropped from a backup because of a wheel that `why_gone` h
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable
 
 from filewheel import layout
@@ -20,6 +21,7 @@ from filewheel.quarantine import items
 from filewheel.roster import read_roster
 from filewheel.slot import slot_name
 
+_PROBE_BYTES = 64 << 10
 Range = tuple[bytes, bytes]
 EVERYTHING: Range = (ID_MIN, ID_END)
 
@@ -40,6 +42,26 @@ def why_gone(directory: Directory, epoch: int) -> str:
             return manifest.doubt
     except (OSError, FilewheelError) as exc:
         return str(exc)
+    return ""
+
+
+def why_not_durable(directory: Directory) -> str:
+    """Return why nothing can be made durable in a wheel, by trying; nothing when it can.
+
+    What was read from a disk that takes no flush may be gone by the next time that it is read.
+    """
+    disk = directory.disk
+    try:
+        fd = disk.open(layout.PROBE, "rw")
+        try:
+            disk.pwrite(fd, bytes(_PROBE_BYTES), 0)
+            disk.fdatasync(fd)
+        finally:
+            disk.close(fd)
+            with contextlib.suppress(OSError):
+                disk.unlink(layout.PROBE)
+    except OSError as exc:
+        return exc.strerror or str(exc)
     return ""
 
 
