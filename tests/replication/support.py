@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from filewheel import Keeper, MessageId, Wheel
 from filewheel.difference import Difference, differences
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
+from filewheel.errors import NoWheel
 from filewheel.message import US_PER_S
 from filewheel.replication.link import Link
 from filewheel.replication.sets import add_backup
@@ -49,7 +49,8 @@ class Pair:
     def roster(self) -> Roster:
         """Return the primary's roster."""
         roster = read_roster(open_directory(self.primary, write=False).disk, str(self.primary))
-        assert roster is not None
+        if roster is None:
+            raise NoWheel("its roster has gone", path=str(self.primary))
         return roster
 
     def member(self) -> Member:
@@ -129,8 +130,3 @@ def fire(pair: Pair, keeper: Keeper, act: Callable[[Keeper, MessageId], object] 
                 fired.append(message.id)
                 act(keeper, message.id)
     return fired
-
-
-def unlisted(roster: Roster) -> Roster:
-    """Return a roster without mirrors: what a producer sees that has not looked again."""
-    return replace(roster, members=())

@@ -1,0 +1,225 @@
+"""What only the backup has: given back where the primary lost it, and never dropped for a primary that goes away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from filewheel import Wheel
+from filewheel.directory import open_directory
+from filewheel.errors import FilewheelError
+from filewheel.journal import Journal
+from tests.replication.support import Pair, fire
+from tests.support_wheel import a_put
+
+
+def slot_files(path: Path) -> list[Path]:
+    return sorted(p for p in (path / "laps").rglob("*") if p.is_file())
+
+
+def deal(pair: Pair) -> None:
+    """Have the primary deal everything, into lap files."""
+    pair.keeper().close()
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["flipped", "deleted"])
+@pytest.mark.parametrize("phase", range(8))
+def test_what_damage_took_from_the_primary_is_given_back_and_fires_whenever_that_was_noticed(
+    pair: Pair, how: str, phase: int
+) -> None:
+    pair.damaged = [pair.primary]
+    with pair.wheel() as wheel:
+        ids = wheel.enqueue_many([b"x"] * 50, delay=30)
+    pair.settle(1)
+    deal(pair)
+    pair.settle(1)
+    (file,) = slot_files(pair.primary)
+    if how == "flipped":
+        flip(file)
+    else:
+        file.unlink()
+    # The keeper finds the damage and puts it aside; the link looks some moments later, and notes places meanwhile.
+    pair.clock.advance(30)
+    pair.tick(5 + phase, 0.06)
+    with pair.keeper() as keeper:
+        first = fire(pair, keeper)
+        pair.settle()
+        assert pair.link is not None
+        again = fire(pair, keeper)
+        assert set(first) | set(again) == set(ids)
+        assert pair.link.report.returned == len(ids) - len(first)
+        pair.settle()
+        pair.assert_equal()
+
+
+def test_damage_that_nobody_has_met_yet_is_not_taken_for_messages_that_were_fired(pair: Pair) -> None:
+    pair.damaged = [pair.primary]
+    with pair.wheel() as wheel:
+        ids = wheel.enqueue_many([b"x"] * 50, delay=5000)
+    pair.settle(1)
+    deal(pair)
+    pair.settle(1)
+    for file in slot_files(pair.primary):
+        flip(file)
+    link = pair.tick()
+    link.heal()
+    pair.settle()
+    assert pair.pending(pair.backup) == set(ids)
+    assert link.report.returned == 50
+    assert pair.pending(pair.primary) == set(ids)
+
+
+def test_damage_from_before_it_was_in_step_gives_nothing_back_that_was_fired_since(pair: Pair) -> None:
+    pair.damaged = [pair.primary]
+    (pair.primary / "quarantine" / "journal_ABCDEFGH-000001.log@0.json").write_text(
+        '{"name": "journal/ABCDEFGH-000001.log", "found": "2020-01-01T00:00:00+00:00"}\n'
+    )
+    with pair.keeper() as keeper, pair.wheel() as wheel:
+        pair.settle(1)
+        pair.close()
+        wheel.enqueue_many([b"x"] * 10, delay=1)
+        pair.settle(0.5)
+        pair.kill()
+        pair.clock.advance(5)
+        assert len(fire(pair, keeper)) == 10
+        pair.boot = "another boot"
+        link = pair.settle()
+        assert link.report.returned == 0
+        assert fire(pair, keeper) == []
+        pair.assert_equal()
+
+
+def test_damage_in_the_backup_is_healed(pair: Pair) -> None:
+    pair.damaged = [pair.backup]
+    with pair.wheel() as wheel:
+        ids = wheel.enqueue_many([b"x"] * 50, delay=5000)
+    pair.settle(1)
+    pair.close()
+    for file in slot_files(pair.backup):
+        file.unlink()
+    pair.settle()
+    assert pair.pending(pair.backup) == set(ids)
+    assert pair.differences() == []
+
+
+def test_journals_of_the_primary_that_someone_deletes_are_given_back(pair: Pair) -> None:
+    with pair.wheel() as wheel:
+        ids = wheel.enqueue_many([b"x"] * 20, delay=5000)
+        pair.settle(1)
+    for file in (pair.primary / "journal").iterdir():
+        file.unlink()
+    link = pair.settle(12)
+    assert link.report.returned == 20
+    assert pair.pending(pair.primary) == pair.pending(pair.backup) == set(ids)
+
+
+@pytest.mark.parametrize("healing", [False, True])
+@pytest.mark.parametrize("mode", ["ship", "mirror"])
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_dropped_for_a_primary_that_is_being_deleted(
+    tmp_path: Path, seed: int, mode: str, healing: bool
+) -> None:
+    rng = random.Random(seed)
+    pair = Pair(tmp_path, mode=mode)  # type: ignore[arg-type]
+    pair.settle(1)
+    with pair.wheel() as wheel:
+        ids = set(wheel.enqueue_many([b"x"] * 20, delay=5000))
+        pair.settle(1)
+        deal(pair)
+        ids |= set(wheel.enqueue_many([b"y"] * 20, delay=5000))
+        ids |= set(wheel.enqueue_many([b"z"] * 20, delay=100))
+        pair.settle(1)
+        deal_more(pair)
+        ids |= {wheel.enqueue(b"journal", delay=60) for _ in range(3)}
+        pair.settle(1)
+    assert pair.pending(pair.backup) == ids
+    files = [p for p in pair.primary.rglob("*") if p.is_file()]
+    if seed % 2:
+        rng.shuffle(files)
+    else:
+        last = rng.sample(["wheel.json", "roster.json", "checkpoint", "keeper.lock"], 4)
+        files.sort(key=lambda p: (p.name in last, rng.random()))
+    with contextlib.suppress(FilewheelError, OSError):
+        for file in files:
+            file.unlink()
+            if healing and pair.link is not None:
+                pair.link.heal()
+            if file.name == "roster.json" and rng.random() < 0.5:
+                break
+            look_on(pair, rng.choice([0.02, 0.3, 1.1, 7.0]))
+    with contextlib.suppress(FilewheelError, OSError):
+        if pair.link is not None:
+            pair.kill()
+    assert pair.pending(pair.backup) >= ids
+    pair.damaged = [pair.primary]
+    pair.verify()
+
+
+def look_on(pair: Pair, seconds: float) -> None:
+    """Let time pass; a link that gives up is followed by another, as the replicator does."""
+    for _ in range(8):
+        try:
+            pair.tick(pause_s=seconds / 4)
+        except (FilewheelError, OSError):
+            if pair.link is not None:
+                with contextlib.suppress(FilewheelError, OSError):
+                    pair.link.abandon()
+                pair.link = None
+            pair.clock.advance(seconds / 4)
+
+
+def deal_more(pair: Pair) -> None:
+    """Have some of the primary in seconds, too."""
+    with contextlib.suppress(FilewheelError), pair.keeper() as keeper:
+        keeper.claim()
+
+
+@pytest.mark.parametrize("name", ["journal", "laps", "checkpoint", "roster.json", "wheel.json", "quarantine"])
+def test_a_primary_that_lacks_a_part_costs_the_backup_nothing(pair: Pair, name: str) -> None:
+    with pair.wheel() as wheel:
+        ids = set(wheel.enqueue_many([b"x"] * 20, delay=5000))
+        pair.settle(1)
+        deal(pair)
+        ids |= set(wheel.enqueue_many([b"y"] * 20, delay=100))
+        pair.settle(1)
+    link = pair.tick()
+    link.heal()
+    os.rename(pair.primary / name, pair.primary / f"{name}.away")
+    for _ in range(10):
+        look_on(pair, 2.0)
+    os.rename(pair.primary / f"{name}.away", pair.primary / name)
+    assert pair.pending(pair.backup) >= ids
+    pair.settle()
+    assert pair.pending(pair.backup) == pair.pending(pair.primary) == ids
+
+
+def test_a_message_that_only_the_backup_has_is_looked_at_twice_before_it_goes(pair: Pair) -> None:
+    with pair.wheel() as wheel:
+        kept = wheel.enqueue(b"kept", delay=5000)
+    pair.settle(1)
+    pair.close()
+    with Wheel(pair.primary, clock=pair.clock) as here:
+        message = here.get(kept)
+        assert message is not None
+    # A stray: nobody wrote a drop for it.
+    journal = Journal(open_directory(pair.backup, write=True))
+    stray = journal.new_id(message.due_us + 1)
+    journal.append([a_put(stray)], 1)
+    journal.close()
+    link = pair.tick()
+    link.heal()
+    pair.tick(20)
+    assert pair.pending(pair.backup) == {kept, stray}
+    pair.tick(10, 0.2)
+    assert pair.pending(pair.backup) == {kept}
+    assert link.report.healed_drops == 1
