@@ -13,6 +13,7 @@ import random
 import shlex
 import shutil
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,12 @@ from .failure import Failure
 from .output import Output
 from .panel import Confirmed, Disk, Panel
 from .stage import CONFIRMED, PATIENCE_S, Keeper, Proof, Stage, prove, samples
+from .text import count
 
 _PER_S = 40
-_PRODUCE_S = 13.0
-_LOSE_S = 6.5
-_LATEST_S = 5.0
+_PRODUCE_S = 11.0
+_LOSE_S = 5.5
+_LATEST_S = 4.5
 _FRAME_S = 0.12
 _IN_STEP_S = 5.0
 
@@ -233,15 +235,15 @@ class Verdict:
             out.write(f"  {mark}  {name.ljust(15)}  {value}")
 
     def _rows(self) -> list[tuple[str, str, bool]]:
-        proof, copies = self.proof, self.confirmed.copies
+        proof, copies = self.proof, Counter(self.confirmed.copies)
         before, after = (len({id_ for id_, _ in keeper.fired}) for keeper in (self.keepers[0], self.keepers[-1]))
-        held = f", on {copies[0]} disks each before it was" if copies and copies[0] > 1 else ""
+        held = ", ".join(f"{copies[n]} on {count(n, 'disk')}" for n in sorted(copies, reverse=True))
         failed = len(self.confirmed.failed)
         tried = f"{len(proof.unknown)} of them fired all the same" if proof.unknown else "none of them fired"
         code, stray = self.story.old_keeper, self.stray
         ended = "runs still" if code is None else f"stopped by itself (exit code {code})"
         rows = [
-            ("acknowledged", f"{proof.enqueued}{held}", bool(proof.enqueued)),
+            ("acknowledged", f"{proof.enqueued}: {held}", bool(proof.enqueued)),
             ("fired", f"{proof.fired}: {before} from {self.disks[0].name}, {after} from {self.disks[1].name}", True),
             ("lost", str(len(proof.missing)), not proof.missing),
             ("early", str(proof.early), not proof.early),
@@ -265,7 +267,7 @@ class Verdict:
             "holds": self.holds,
             "backups": len(self.disks) - 1,
             "acknowledged": proof.enqueued,
-            "copies": min(self.confirmed.copies, default=0),
+            "copies": dict(sorted(Counter(self.confirmed.copies).items())),
             "fired": proof.fired,
             "lost": proof.missing,
             "early": proof.early,

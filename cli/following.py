@@ -11,11 +11,14 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from filewheel import FilewheelError, LinkReport, Replicator, SetStatus, set_status
+from filewheel import FilewheelError
 from filewheel.clock import SYSTEM_CLOCK
+from filewheel.replication.report import LinkReport
+from filewheel.replication.sets import SetStatus, set_status
 from filewheel.transfer import iso
 
 from .members import lag_text, member_fields, report_fields, trouble_of, work_text
@@ -36,39 +39,43 @@ _STATES = {
 
 
 class Teller:
-    """Remembers what was told, and tells what is new."""
+    """Tells of changes, from whatever thread they come."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
+        self._lock = threading.Lock()
         self._told: dict[str, tuple[str, str]] = {}
+        self.error: OSError | None = None
+        """Why nothing can be told any more: the reader of stdout has gone."""
+        self.on_error: Callable[[], object] = lambda: None
 
-    def look(self, reports: list[LinkReport]) -> None:
-        """Tell which backups have come into another state."""
-        for report in reports:
+    def tell(self, report: LinkReport) -> None:
+        """Tell that a backup has come into another state."""
+        with self._lock:
             state = report.state, report.error
-            if self._told.get(report.wheel) != state:
-                self._told[report.wheel] = state
-                self._tell(report)
-        for wheel in self._told.keys() - {report.wheel for report in reports}:
-            del self._told[wheel]
-
-    def _tell(self, report: LinkReport) -> None:
-        why = f": {report.error}" if report.error else ""
-        work = f" ({work_text(report)})" if report.state == "following" else ""
-        level = logging.WARNING if report.state in ("unreachable", "failed") else logging.INFO
-        log.log(level, "%s %s%s%s", report.path, _STATES[report.state], work, why)
-        if self._out.wants_json:
+            if self._told.get(report.wheel) == state:
+                return
+            self._told[report.wheel] = state
+            if not report.error:  # else the library has logged it
+                work = f" ({work_text(report)})" if report.state == "following" else ""
+                log.info("%s %s%s", report.path, _STATES[report.state], work)
             self._record({"kind": "state", **report_fields(report)})
 
     def summary(self, status: SetStatus) -> None:
         """Tell how far every backup is."""
-        if self._out.wants_json:
-            backups = [member_fields(one) for one in status.members]
+        backups = [member_fields(one) for one in status.members]
+        with self._lock:
             self._record({"kind": "summary", "epoch": status.roster.epoch, "backups": backups})
 
     def _record(self, fields: dict[str, Any]) -> None:
-        self._out.record({"at": iso(SYSTEM_CLOCK.now_us()), **fields})
-        self._out.flush()
+        if not self._out.wants_json or self.error is not None:
+            return
+        try:
+            self._out.record({"at": iso(SYSTEM_CLOCK.now_us()), **fields})
+            self._out.flush()
+        except OSError as exc:
+            self.error = exc
+            self.on_error()
 
 
 def status_line(status: SetStatus) -> str:
@@ -83,18 +90,15 @@ def status_line(status: SetStatus) -> str:
 
 
 class Watch:
-    """Looks at a replicator while it runs. A context manager."""
+    """Looks at the set while a replicator runs. A context manager."""
 
-    def __init__(self, out: Output, replicator: Replicator, progress: Progress, summary_s: float) -> None:
+    def __init__(self, out: Output, teller: Teller, progress: Progress, summary_s: float) -> None:
         self._out = out
-        self._replicator = replicator
+        self._teller = teller
         self._progress = progress
-        self._summary_s = summary_s
-        self._teller = Teller(out)
+        self._summary_s = summary_s if out.wants_json else None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self.error: OSError | None = None
-        """Why nothing can be told any more: the reader of stdout has gone."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -105,29 +109,24 @@ class Watch:
     ) -> None:
         self._over.set()
         self._thread.join()
-        if kind is None and self.error is None:
-            self._teller.look(self._replicator.status())
 
     def _run(self) -> None:
         summed = drawn = time.monotonic()
         while not self._over.wait(_LOOK_S):
-            try:
-                self._teller.look(self._replicator.status())
-                now = time.monotonic()
-                if now - summed >= self._summary_s and self._out.wants_json:
-                    summed = now
-                    self._with_status(self._teller.summary)
-                if now - drawn >= _REDRAW_S and self._progress.is_shown:
-                    drawn = now
-                    self._with_status(self._draw)
-            except OSError as exc:
-                self.error = exc
-                self._replicator.stop()
-                return
+            now = time.monotonic()
+            if self._summary_s is not None and now - summed >= self._summary_s:
+                summed = now
+                self._with_status(self._teller.summary)
+            if self._progress.is_shown and now - drawn >= _REDRAW_S:
+                drawn = now
+                self._with_status(self._draw)
 
-    def _with_status(self, tell: Any) -> None:
-        with contextlib.suppress(FilewheelError):  # the replicator meets it too, and says so
-            tell(set_status(self._out.dir))
+    def _with_status(self, tell: Callable[[SetStatus], object]) -> None:
+        # What is wrong the replicator meets too, and says so.
+        with contextlib.suppress(FilewheelError, OSError):
+            status = set_status(self._out.dir)
+            if status is not None:
+                tell(status)
 
     def _draw(self, status: SetStatus) -> None:
         self._progress.tell(clip(safe(status_line(status)), self._out.columns - 1))

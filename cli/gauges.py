@@ -18,7 +18,7 @@ from .members import state_of
 from .text import safe
 
 if TYPE_CHECKING:
-    from filewheel import MemberStatus, SetStatus
+    from filewheel.replication.sets import MemberStatus, SetStatus
 
 _STATES = ("joining", "current", "stale", "fenced", "unreachable")
 

@@ -18,7 +18,8 @@ from .progress import Progress
 from .text import count, size, span
 
 if TYPE_CHECKING:  # loaded only where there is a set
-    from filewheel import LinkReport, MemberStatus, SetStatus
+    from filewheel.replication.report import LinkReport
+    from filewheel.replication.sets import MemberStatus, SetStatus
 
 
 def roster_of(out: Output) -> Roster | None:
@@ -35,7 +36,7 @@ def find_set(out: Output) -> SetStatus | None:
     try:
         if roster_of(out) is None:
             return None
-        from filewheel import set_status
+        from filewheel.replication.sets import set_status
 
         return set_status(out.dir)
     except (FilewheelError, OSError) as exc:
@@ -134,6 +135,8 @@ def set_line(status: SetStatus) -> str:
     roster = status.roster
     if roster.role == "backup":
         return f"a backup of {status.primary}, epoch {roster.epoch}"
+    if roster.role == "promoting":
+        return f"a promotion to epoch {roster.epoch} was begun: `filewheel promote` goes on with it"
     if roster.role == "fenced":
         return f"fenced: {status.primary} is the primary since epoch {roster.epoch}"
     backups = [f"{one.member.path} ({one.member.mode}) {trouble_of(one) or lag_text(one)}" for one in status.members]

@@ -44,6 +44,7 @@ class Disk:
     role: str = ""
     pending: int | None = None
     counts: list[int] = field(default_factory=list)
+    is_lost: bool = False
     _open: Wheel | None = None
 
     def look(self, speed: float) -> None:
@@ -60,6 +61,7 @@ class Disk:
                 self._open = Wheel(self.wheel)
             found = self._open.histogram([to_datetime(start_us + i * step_us) for i in range(BARS + 1)])
         except (FilewheelError, OSError):
+            self.is_lost = self.is_lost or self.pending is not None
             self.role, self.pending, self.counts = "", None, []
             self.close()
             return
@@ -68,9 +70,11 @@ class Disk:
         self.counts = [found.before + found.counts[0], *found.counts[1:]]
 
     @property
-    def is_gone(self) -> bool:
-        """Whether nothing can be read there."""
-        return self.pending is None
+    def says(self) -> str:
+        """What waits there, in words."""
+        if self.pending is None:
+            return "LOST" if self.is_lost else "empty"
+        return f"{self.pending} wait"
 
     def close(self) -> None:
         """Let go of the wheel."""
@@ -175,12 +179,12 @@ class Panel:
             self._draw()
         elif int(self.elapsed_s) > self._said_s:
             self._said_s = int(self.elapsed_s)
-            waiting = ", ".join(f"{d.name} {'lost' if d.is_gone else f'{d.pending} wait'}" for d in self._disks)
+            waiting = ", ".join(f"{d.name} {d.says}" for d in self._disks)
             self._say(f"{self.elapsed_s:5.1f} s  {self._counts()}; {waiting}")
 
     def _counts(self) -> str:
         fired = [id_ for keeper in self._stage.keepers for id_, _ in keeper.fired]
-        return f"{len(self._confirmed.ids)} confirmed, {len(set(fired))} fired, {len(fired) - len(set(fired))} twice"
+        return f"{len(self._confirmed.ids)} acknowledged, {len(set(fired))} fired, {len(fired) - len(set(fired))} twice"
 
     # -- drawing -------------------------------------------------------------------------------------------------
 
@@ -208,8 +212,8 @@ class Panel:
 
     def _row(self, disk: Disk) -> str:
         style = self._out.style
-        if disk.is_gone:
-            return f"  {style(f'{disk.name}  LOST', 'red', bold=True)}"
+        if disk.pending is None:
+            return f"  {disk.name}  {style(disk.says, 'red' if disk.is_lost else None, bold=disk.is_lost)}"
         fires = disk.role == "primary"
         role = "primary" if fires else f"{disk.kind} backup" if disk.role == "backup" else disk.role
         picture = bars(disk.counts, 1, blocks=self._out.blocks)[0]

@@ -331,6 +331,11 @@ class AsyncKeeper:
             log.error("%s: %d messages were not acknowledged: %s", self._path, len(ids), exc)
             self._failure = exc
             keeper.wake()
+            return
+        try:
+            keeper.check_may_fire()  # after a promotion, what is claimed and not handed out yet must not be
+        except FilewheelError as exc:
+            self._failure = exc
 
     def give_back(self, message: Message) -> None:
         """Put a message back that was handed out and not handled. From any thread; nothing when this is closed."""

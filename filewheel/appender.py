@@ -276,17 +276,33 @@ class Appender:
 
     # -- for whoever writes the frames of another writer ---------------------------------------------------
 
+    def is_there(self) -> bool:
+        """Tell whether the segment in use still has its name. Cost: one stat."""
+        segment = self._segment
+        return segment is None or self._dir.disk.identity(segment.name) is not None
+
     def has_room(self, body_bytes: int) -> bool:
-        """Tell whether a frame with a body of this size can be written without a look at the segment."""
+        """Tell whether a frame with a body of this size goes into the segment in use."""
         segment = self._segment
         if segment is None or segment.failed:
             return False
-        return segment.offset + HEADER_BYTES + body_bytes + 8 <= self._free_to
+        return segment.offset + HEADER_BYTES + body_bytes + 8 <= self._segment_bytes
 
     def make_room(self, body_bytes: int) -> None:
         """See to it that a frame with a body of this size can be written. May flush, and make a segment."""
         with self.lock:
             self._ready(body_bytes)
+
+    def fill_ahead(self) -> None:
+        """Write zeros ahead where few are left, for the next flush to cover: writing goes on meanwhile."""
+        with self.lock:
+            segment = self._segment
+            if segment is None or segment.failed or self._commits < _FILL_AFTER_COMMITS or not self._fill_bytes:
+                return
+            if segment.offset + self._fill_bytes // 4 <= segment.filled or segment.filled >= self._segment_bytes:
+                return
+            if not segment.fill(self._fill_bytes, self._segment_bytes):
+                self._fill_bytes = 0
 
     def copy(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
         """Write a frame for which room was made."""

@@ -120,10 +120,14 @@ class Copies:
     def close(self) -> None:
         """Flush, seal and let go of the mirrors' segments; one that does not answer is left to its thread."""
         with self._mending:
+            _end(self._mirrors)
+
+    def release(self) -> None:
+        """Close: the wheel has no mirrors any more, and who still waits for a confirmation needs none of them."""
+        with self._mending:
             mirrors, self._mirrors = self._mirrors, ()
-        _end(mirrors)
-        # Whoever still waits for a confirmation gets it by what these held.
-        self._mirrors = mirrors
+            self._roster = replace(self._roster, copies=0)
+            _end(mirrors)
 
     # -- frames ------------------------------------------------------------------------------------------------
 
@@ -178,6 +182,7 @@ class Copies:
         if self._strict:
             needed = self._roster.copies or 1 + sum(m.since < ticket for m in self._mirrors)
             if held < needed:
+                self._check_fence()
                 raise self._too_few(held, needed, "it was written, and is not confirmed")
         return held
 
@@ -214,7 +219,7 @@ class Copies:
             with self._lock:
                 self._look()
                 for mirror in self._mirrors:
-                    if mirror.live:
+                    if mirror.live and mirror.durable:
                         self._told.discard(mirror.member.wheel)
 
     def _open_again(self, old: Mirror) -> None:

@@ -39,7 +39,8 @@ class Journal(Appender):
 
     _putting = False
     """A thread is inside of `put`."""
-    _roster: Roster | None = None
+    roster: Roster | None = None
+    """The set that the wheel is in, as `follow` was told last."""
 
     def __init__(
         self,
@@ -64,23 +65,23 @@ class Journal(Appender):
         A wheel that is no primary has none. A mirror that cannot be opened is dealt with as the roster says, at once
         or with the next enqueue. Raises Fenced when a mirror shows that another wheel was promoted.
         """
-        if roster == self._roster:
+        if roster == self.roster:
             return
         with self.lock:
             copies = self._copies
+            assert copies is None or isinstance(copies, Copies)
             if roster is not None and roster.role == "primary" and (roster.mirrors() or roster.copies > 1):
                 if copies is None:
                     copies = Copies(
                         self._dir, disk=self._factory, entropy=self._entropy, clock=self._clock, strict=self._strict
                     )
-                assert isinstance(copies, Copies)
                 # Set first: a mirror that shows a higher epoch leaves nothing that could be written to.
                 self._copies = copies
                 copies.follow(roster, self._written)
             elif copies is not None:
                 self._copies = None
-                copies.close()
-            self._roster = roster
+                copies.release()
+            self.roster = roster
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""

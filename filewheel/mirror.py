@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from filewheel import layout
 from filewheel.appender import Appender
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.directory import Directory, DiskFactory, open_directory
@@ -75,6 +76,7 @@ class Mirror:
         self._room = 0
         self._busy_us: int | None = SYSTEM_CLOCK.steady_us()
         self._dir: Directory | None = None
+        self._identity: tuple[int, int, int] | None = None
         self._writer: Appender
         self._thread = threading.Thread(target=self._live, name="filewheel-mirror", daemon=True)
         self._thread.start()
@@ -182,6 +184,7 @@ class Mirror:
     def _open(self) -> None:
         directory = open_directory(self.member.path, write=True, disk=self._factory)
         try:
+            self._identity = directory.disk.identity(layout.ROSTER)
             check_mirror(directory, self.member, self.roster)
             self._writer = Appender(directory, entropy=self._entropy)
         except BaseException:
@@ -192,6 +195,16 @@ class Mirror:
             self._busy_us = None
             self.live = self.error is None and not self._stopping
             self._done.notify_all()
+
+    def _look(self) -> None:
+        """Raise when this wheel has gone, or is no mirror any more: what was deleted can be flushed all the same."""
+        assert self._dir is not None
+        identity = self._dir.disk.identity(layout.ROSTER)
+        if identity != self._identity:
+            check_mirror(self._dir, self.member, self.roster)
+            self._identity = identity
+        if not self._writer.is_there():
+            raise Unsafe("the journal of this handle has gone, and perhaps the wheel with it", path=self._dir.path)
 
     def _step(self) -> bool:
         """Do one thing that was asked for; False when this life is over."""
@@ -205,7 +218,9 @@ class Mirror:
         if room:
             self._writer.make_room(room)
         else:
+            self._writer.fill_ahead()
             self._writer.flush()
+            self._look()
         with self._lock:
             self._busy_us = None
             if room:

@@ -56,7 +56,9 @@ class Member:
     why: str = ""
     """What it was marked stale for."""
     overflow: int = 0
-    """Of a fenced one: how often the primary's retained segments had overflown when it was promoted."""
+    """How often the primary's retained segments had overflown when it was promoted."""
+    absorb: bool = False
+    """It was in step with the primary before: what only it has goes to this one before it is made equal."""
 
 
 @dataclass(frozen=True)

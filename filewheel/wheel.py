@@ -90,7 +90,7 @@ class Wheel(Reader):
         self._sync = self._dir.settings.sync if sync is None else check_sync(sync)
         self._payload_bytes_max = self._dir.settings.payload_bytes_max
         self._clock = clock
-        self._factory = disk
+        self._disk_factory = disk
         self._entropy = entropy
         self._journal: Journal | None = None
         self._standing: Standing | None = None
@@ -183,7 +183,7 @@ class Wheel(Reader):
             with self._opening:
                 if self._journal is None:
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
-                    journal = Journal(self._dir, entropy=self._entropy, disk=self._factory, clock=self._clock)
+                    journal = Journal(self._dir, entropy=self._entropy, disk=self._disk_factory, clock=self._clock)
                     journal.on_segment_end = self._tidier.segment_ended
                     journal.on_flush = self.on_flush
                     self._journal = journal
@@ -234,8 +234,10 @@ class Wheel(Reader):
         returns that one's id and enqueues nothing, "replace" cancels that one and enqueues this, in one commit. A key
         costs one more flush.
 
-        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked. Fenced in
-        a set of wheels of which another is the primary; that is seen within a fifth of a second.
+        In a set of wheels it returns when as many of them hold it as the set asks for; the id's `copies` says how many.
+
+        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked. In a set
+        TooFewCopies: then it may be enqueued or not; Fenced within a fifth of a second after another was promoted.
         """
         journal = self._journal
         if journal is None or self._closed or os.getpid() != self._pid:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.disaster import Story, Verdict
+from cli.panel import Confirmed, Disk
 from cli.stage import Keeper, prove, samples
 from filewheel.limits import check_headers, check_topic
 from filewheel.transfer import payload_of
@@ -108,6 +110,100 @@ def test_the_demo_on_a_terminal_draws_the_wheel_in_place_and_can_be_kept(tmp_pat
     assert_whole(keep / "demo.wheel")
     assert {"keeper-1.jsonl", "keeper-2.jsonl"} <= set(os.listdir(keep))
     assert f"filewheel -C {keep}/demo.wheel inspect" in result.out.replace("\n", "")
+
+
+def test_the_demo_loses_a_disk_and_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    result = finish(
+        start("demo", "--backups", "2", "--speed", "8", "--json", env={"TMPDIR": str(tmp_path)}), timeout=90
+    )
+    assert result.code == 0, result
+    (report,) = result.json
+    assert report["holds"] is True
+    assert (report["acknowledged"], report["lost"], report["early"], report["stray"]) == (440, [], 0, 0)
+    assert report["fired"] == 440 + report["unconfirmed"]
+    assert sum(report["copies"].values()) == 440
+    assert report["copies"]["2"] > 0  # before the loss an enqueue was on both disks
+    assert report["promotion"]["epoch"] == 2
+    assert report["promotion"]["unreachable"] == [report["promotion"]["old_primary"]]
+    assert report["in_step"] is True
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_that_loses_a_disk_is_plain_lines_when_piped(tmp_path: Path) -> None:
+    result = finish(start("demo", "--backups", "1", "--speed", "8", env={"TMPDIR": str(tmp_path)}), timeout=90)
+    assert result.code == 0, result
+    assert "\x1b" not in result.out
+    for words in ("backup add disk-2/jobs.wheel --mirror", "rm -rf disk-1", "promote --yes", "disk-1 LOST"):
+        assert words in result.out, words
+    assert re.search(r"ok +acknowledged +440: \d+ on 2 disks, \d+ on 1 disk", result.out)
+    assert re.search(r"ok +lost +0$", result.out, re.MULTILINE)
+    assert re.search(r"ok +without firing +\d", result.out)
+    assert str(tmp_path) not in result.out
+
+
+def test_the_demo_that_loses_a_disk_draws_all_disks_and_can_be_kept(tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    terminal = Terminal("demo", "--backups", "2", "--speed", "8", "--keep", keep, env={"TMPDIR": str(tmp_path)})
+    result = terminal.finish(90)
+    assert result.code == 0, result
+    assert result.out.count("\x1b[?25l") == result.out.count("\x1b[?25h") == 1
+    for words in ("primary ", "mirrored backup", "shipped backup", "LOST", "fired  ", "from disk-2"):
+        assert words in result.out, words
+    assert not (keep / "disk-1").exists()
+    for name in ("disk-2", "disk-3"):
+        assert_whole(keep / name / "jobs.wheel")
+
+
+def _verdict(tmp_path: Path, *, acknowledged: str, first: str, second: str = "", failed: int = 0) -> Verdict:
+    """Say what the records say of messages named by letters; the second keeper fires from the 100th second on."""
+    start_s = {"1": 0, "2": 100}
+    keepers = []
+    for name, fired in (("1", first), ("2", second)):
+        log = tmp_path / f"keeper-{name}"
+        rows = [{"id": c, "due_us": (start_s[name] + i) * 10**6, "late_ms": 1.0} for i, c in enumerate(fired)]
+        log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        process.wait()
+        keepers.append(Keeper(name, process, log))
+        keepers[-1].follow()
+    record = tmp_path / "confirmed"
+    lines = [{"at": i, "id": c, "copies": 2} for i, c in enumerate(acknowledged)] + [{"at": 0, "failed": "x"}] * failed
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    confirmed = Confirmed(record)
+    confirmed.follow()
+    disks = [Disk(f"disk-{i}", tmp_path, "") for i in (1, 2)]
+    return Verdict(prove(confirmed.ids, keepers), Story(), confirmed, keepers, disks, 0)
+
+
+def test_the_verdict_counts_what_is_lost_twice_and_never_acknowledged(tmp_path: Path) -> None:
+    good = _verdict(tmp_path, acknowledged="abcd", first="ab", second="bcd")
+    assert good.holds
+    assert (good.proof.missing, good.proof.twice, good.silent_s) == ([], 1, 99.0)
+    assert not _verdict(tmp_path, acknowledged="abcd", first="ab", second="c").holds
+    assert not _verdict(tmp_path, acknowledged="abcd", first="ab", second="cdx").holds
+    assert _verdict(tmp_path, acknowledged="abcd", first="ab", second="cdx", failed=1).holds
+    assert not _verdict(tmp_path, acknowledged="", first="").holds
+
+
+def test_the_verdict_is_bad_when_the_old_keeper_fired_on(tmp_path: Path) -> None:
+    first = "".join(chr(200 + i) for i in range(102))
+    verdict = _verdict(tmp_path, acknowledged=first + "z", first=first, second="z")
+    assert verdict.stray == 2
+    assert not verdict.holds
+    assert not verdict.proof.missing
+
+
+def test_a_demo_with_backups_that_is_interrupted_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    with stopped(start("demo", "--backups", "2", "--json", env={"TMPDIR": str(tmp_path)})) as process:
+        assert process.stderr is not None
+        while "fires what is due" not in (talk := process.stderr.readline()):
+            assert talk
+        pid = int(re.findall(r"process (\d+)", talk)[0])
+        process.send_signal(signal.SIGINT)
+        result = finish(process)
+    assert result.code == 130
+    assert list(tmp_path.iterdir()) == []
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

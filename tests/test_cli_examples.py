@@ -40,7 +40,8 @@ COMMANDS = [path for path, _ in _commands(cli)]
 
 def _prepare(where: Path, *, with_wheel: bool) -> None:
     """A directory with a command on the PATH, a wheel with a bit of everything, and a dump of another."""
-    (where / "bin").mkdir()
+    for name in ("bin", "mnt", "mnt/disk2", "mnt/disk3"):
+        (where / name).mkdir()
     command = where / "bin" / "filewheel"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m cli "$@"\n')
     command.chmod(0o755)
@@ -72,13 +73,17 @@ def test_the_examples_in_the_help_work(path: tuple[str, ...], tmp_path: Path) ->
     _prepare(tmp_path, with_wheel=path not in ((), ("init",)))
     for line in lines:
         _run(_adapted(line, tmp_path), tmp_path)
-    for wheel in tmp_path.glob("*wheel"):
+    for wheel in [*tmp_path.glob("*wheel"), *tmp_path.glob("mnt/*/*.wheel")]:
         assert_whole(wheel)
 
 
 def _adapted(line: str, where: Path) -> str:
-    """What an example writes to /tmp goes to the test's directory; no wait for three days, no measuring for long."""
-    line = line.replace("/tmp/", f"{where}/").replace("filewheel bench", "filewheel bench --budget 100ms")
+    """What an example writes elsewhere goes to the test's directory; no wait for three days, no measuring for long."""
+    line = (
+        line.replace("/tmp/", f"{where}/")
+        .replace("/mnt/", f"{where}/mnt/")
+        .replace("filewheel bench", "filewheel bench --budget 100ms")
+    )
     if "--until-empty" in line:
         line = f"filewheel cancel --all --topic trial --yes; filewheel cancel --all --topic mail.welcome --yes; {line}"
     return line
@@ -86,15 +91,21 @@ def _adapted(line: str, where: Path) -> str:
 
 def _run(line: str, where: Path) -> None:
     env = environment(PATH=f"{where / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    endless = (" run " in line or " work " in line) and "--once" not in line and "--until-empty" not in line
-    if endless:
+    replicates = line.endswith(" replicate")
+    endless = replicates or " run " in line or " work " in line
+    endless = endless and "--once" not in line and "--until-empty" not in line
+    if endless and not replicates:
         invoke("-C", where / "wheel", "enqueue", "--in", "0", "one more")
     shell = subprocess.Popen(
         ["sh", "-c", f"exec {line}" if endless else line],
         cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     if endless:
-        eventually((where / "handled").exists)
+        if replicates:
+            assert shell.stdout is not None
+            assert '"state"' in shell.stdout.readline()
+        else:
+            eventually((where / "handled").exists)
         shell.send_signal(signal.SIGTERM)
     out, err = shell.communicate(timeout=60)
     assert shell.returncode == 0, (line, out, err)

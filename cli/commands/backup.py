@@ -8,9 +8,12 @@ import os
 import click
 from click.shell_completion import CompletionItem
 
-from filewheel import FilewheelError, LinkReport, Locked, Replicator, add_backup, remove_backup, set_status
+from filewheel import FilewheelError
 from filewheel.message import US_PER_S
-from filewheel.roster import RETAIN_BYTES, TIMEOUT_S, Member, OnFailure, Roster
+from filewheel.replication.replicator import Replicator
+from filewheel.replication.report import LinkReport
+from filewheel.replication.sets import add_backup, remove_backup, set_status
+from filewheel.roster import RETAIN_BYTES, TIMEOUT_S, Member, Mode, OnFailure, Roster
 
 from ..failure import Failure
 from ..members import Copying, print_members, report_fields, roster_of, trouble_of, work_text
@@ -74,8 +77,8 @@ def command() -> None:
     help="When a mirror fails: refuse to enqueue, or go on without it.  [default: refuse]",
 )  # fmt: skip
 @click.option(
-    "--copies", type=click.IntRange(min=1), metavar="N",
-    help="How many wheels hold an enqueue before it returns.  [default: the primary and all mirrors]",
+    "--copies", type=click.IntRange(0, 16), metavar="N",
+    help="How many wheels hold an enqueue before it returns; 0 is the primary and all mirrors.  [default: 0]",
 )  # fmt: skip
 @click.option(
     "--timeout", type=DURATION, metavar="DUR",
@@ -103,8 +106,8 @@ def add(
     they are where they are not given. The first copy can be interrupted: `filewheel replicate` goes on with it.
     """
     member = add_backup(
-        out.dir, path, mode="mirror" if mirror else "ship", on_failure=on_failure, copies=copies,
-        timeout_s=None if timeout is None else timeout / US_PER_S, retain_bytes=retain,
+        out.dir, path, mode=_mode(out, mirror, path), on_failure=on_failure, copies=copies,
+        timeout_s=None if timeout is None else timeout / US_PER_S, retain_bytes=retain, force=out.force,
     )  # fmt: skip
     _tell_of_one_disk(out, member)
     report = None if no_copy else _copy(out, member)
@@ -122,6 +125,16 @@ def add(
     out.note("`filewheel replicate` keeps it in step; it has to run")
 
 
+def _mode(out: Output, mirror: bool | None, path: str) -> Mode:
+    """What was asked for; else what it is already."""
+    if mirror is None:
+        roster = roster_of(out)
+        where = os.path.abspath(path)
+        known = [m.mode for m in roster.members if m.path == where] if roster is not None else []
+        return known[0] if known else "ship"
+    return "mirror" if mirror else "ship"
+
+
 def _tell_of_one_disk(out: Output, member: Member) -> None:
     with contextlib.suppress(OSError):
         if os.stat(out.dir).st_dev == os.stat(member.path).st_dev:
@@ -130,15 +143,12 @@ def _tell_of_one_disk(out: Output, member: Member) -> None:
 
 def _copy(out: Output, member: Member) -> LinkReport | None:
     """Make the first copy, unless a replicator runs that does."""
-    if any(one.following for one in set_status(out.dir).members):
+    status = set_status(out.dir)
+    if status is not None and any(one.following for one in status.members):
         out.note("a replicator is running, and makes the first copy")
         return None
-    try:
-        with interruptible(), Replicator(out.dir) as replicator, out.progress("copying") as progress:
-            reports = replicator.once(Copying(progress))
-    except Locked as exc:
-        out.note(f"{exc.what}; the first copy is left to it")
-        return None
+    with interruptible(), Replicator(out.dir) as replicator, out.progress("copying") as progress:
+        reports = replicator.once(Copying(progress))
     return next((report for report in reports if report.wheel == member.wheel), None)
 
 
@@ -158,10 +168,10 @@ def show(out: Output) -> None:
     Exits with 0 when all of them are in order, and with 3 when one is not current (joining, stale), cannot be reached,
     or has no replicator. A wheel that stands alone has none, which is in order.
     """
-    if roster_of(out) is None:
+    status = set_status(out.dir)
+    if status is None:
         out.note("this wheel stands alone: `filewheel backup add DIR`")
         return
-    status = set_status(out.dir)
     print_members(out, status)
     out.flush()
     if status.roster.role != "primary":

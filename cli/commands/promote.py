@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
-from filewheel import Promotion, SetStatus, Standby, promote
 from filewheel.message import US_PER_S
+from filewheel.replication.promote import Promotion, promote
+from filewheel.replication.sets import SetStatus
+from filewheel.replication.standby import AFTER_S, Standby
 
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once
@@ -29,7 +31,7 @@ from ..verb import verb
     own=("force",),
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Promote it although something speaks against it, which is named first.")
+@click.option("--force", is_flag=True, help="Promote it although it is known to lack messages.")
 @click.option(
     "--wait", "wait_us", type=DURATION, default="5s", show_default=True, metavar="DUR",
     help="How long to wait for the old primary's keeper to stop.",
@@ -39,7 +41,7 @@ from ..verb import verb
 )
 @click.option(
     "--after", "after_us", type=DURATION, metavar="DUR",
-    help="With --auto: how long the primary has to be gone.  [default: 5s]",
+    help=f"With --auto: how long the primary has to be gone.  [default: {AFTER_S:g}s]",
 )  # fmt: skip
 def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after_us: int | None) -> None:
     """Make the backup that -C names the primary of its set.
@@ -53,11 +55,13 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
     standby. It exits with 130 when it is told to stop before.
     """
     if auto and force:
-        raise click.UsageError("--auto and --force exclude each other: what speaks against it, a person decides")
+        raise click.UsageError(
+            "--auto and --force exclude each other: whether to go without messages, a person decides"
+        )
     if after_us is not None and not auto:
         raise click.UsageError("--after goes with --auto")
     if auto:
-        result = _stand_by(out, 5.0 if after_us is None else after_us / US_PER_S)
+        result = _stand_by(out, AFTER_S if after_us is None else after_us / US_PER_S)
     else:
         status = find_set(out)
         if not out.ask(_question(out, status), yes=yes):
@@ -77,6 +81,7 @@ def _stand_by(out: Output, after_s: float) -> Promotion:
         try:
             standby = Standby(out.dir, after_s=after_s)
             stop.wakes(standby.stop)
+            out.note(f"standing by to promote {out.dir} when its primary is lost for {after_s:g} s")
             result = standby.run(out.note)
         except Quit:
             result = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from filewheel import rejoin
+from filewheel.replication.rejoin import rejoin
 
 from ..failure import Failure
 from ..members import Copying, roster_of
@@ -24,7 +24,7 @@ from ..verb import verb
     own=("force",),
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Rejoin although something speaks against it, which is named first.")
+@click.option("--force", is_flag=True, help="Also for a wheel that is a backup already.")
 def command(out: Output, yes: bool, force: bool) -> None:
     """Make the wheel that -C names, once the primary, a backup of the primary that there is now.
 

@@ -6,12 +6,13 @@ import logging
 
 import click
 
-from filewheel import LinkReport, Replicator
 from filewheel.message import US_PER_S
+from filewheel.replication.replicator import Replicator
+from filewheel.replication.report import LinkReport
 
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once
-from ..following import Watch
+from ..following import Teller, Watch
 from ..logs import log_lines
 from ..members import Copying, report_fields, roster_of, work_text
 from ..output import Column, Output
@@ -19,8 +20,6 @@ from ..params import DURATION
 from ..signals import Abort, Quit, Stop, interruptible
 from ..text import count
 from ..verb import verb
-
-_GOOD = ("following",)
 
 
 @verb(
@@ -60,17 +59,19 @@ def command(out: Output, once: bool, interval: int, summary: int) -> None:
 
 
 def _serve(out: Output, interval_us: int, summary_us: int) -> None:
+    teller = Teller(out)
     with Stop() as stop:
         try:
             with (
-                Replicator(out.dir, interval_s=interval_us / US_PER_S) as replicator,
+                Replicator(out.dir, interval_s=interval_us / US_PER_S, on_change=teller.tell) as replicator,
                 out.progress("replicating") as progress,
-                Watch(out, replicator, progress, summary_us / US_PER_S) as watch,
+                Watch(out, teller, progress, summary_us / US_PER_S),
             ):
+                teller.on_error = replicator.stop
                 stop.wakes(replicator.stop)
                 replicator.run()
-            if watch.error is not None:
-                raise watch.error
+            if teller.error is not None:
+                raise teller.error
         except Quit:
             return
         except Abort:
@@ -85,7 +86,7 @@ def _once(out: Output, interval_us: int) -> None:
     ):
         reports = replicator.once(Copying(progress))
     _print(out, reports)
-    left = [report for report in reports if report.state not in _GOOD]
+    left = [report for report in reports if report.error or report.state != "following"]
     if left:
         told = "; ".join(f"{r.path} {r.state}" + (f" ({r.error})" if r.error else "") for r in left)
         raise Failure("partly", f"{count(len(left), 'backup')} of {len(reports)} not in step: {told}")

@@ -21,7 +21,7 @@ from ..text import away, count, full_time, safe, size
 from ..verb import verb
 
 if TYPE_CHECKING:
-    from filewheel import SetStatus
+    from filewheel.replication.sets import SetStatus
 
 
 @verb(

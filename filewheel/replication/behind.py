@@ -26,7 +26,10 @@ class Behind:
 
 
 def how_far_behind(primary: Directory, follows: Follows) -> Behind:
-    """Count what lies above a backup's positions. Cost: a stat of each segment, and the headers of what is counted."""
+    """Count what lies above a backup's positions. Cost: a stat of each segment, and the headers of what is counted.
+
+    Raises OSError when a segment cannot be read.
+    """
     handles = SourceHandles(primary)
     messages = size = 0
     try:
@@ -37,14 +40,13 @@ def how_far_behind(primary: Directory, follows: Follows) -> Behind:
                     continue
                 start = position.offset if position is not None and n == position.segment else 0
                 name = layout.segment(writer, n)
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(FileNotFoundError):  # every backup has read it
                     fd = handles.get(name)
                     end = primary.disk.size(fd)
                     for item in scan(primary.disk, fd, start, end, primary.seed(name), headers=True):
-                        if not isinstance(item, Frame):
-                            break
-                        messages += item.puts + item.drops
-                        size += 0 if item.is_seal else item.end - item.offset
+                        if isinstance(item, Frame):  # what follows a gap counts too
+                            messages += item.puts + item.drops
+                            size += 0 if item.is_seal else item.end - item.offset
     finally:
         handles.close()
     return Behind(messages, size)

@@ -38,8 +38,11 @@ class Bookmark:
         if self.found is not None and self.found.primary_wheel == source.settings.id:
             self.in_step_us = self.found.in_step_us
 
-    def go_on(self, overflow: int) -> bool:
-        """Take up the place that was written down; tell whether it can be gone on from."""
+    def go_on(self, overflow: int, *, clean: bool = False) -> bool:
+        """Take up the place that was written down; tell whether it can be gone on from.
+
+        With `clean`, only if whoever wrote it stopped in order; from here on it is not said any more that this is so.
+        """
         found = self.found
         if (
             found is None
@@ -48,9 +51,12 @@ class Bookmark:
             or found.boot != self._boot
             or found.overflow != overflow
             or overflow < 0
+            or (clean and not found.clean)
         ):
             return False
         self.positions = dict(found.positions)
+        if found.clean:
+            self._write(self.positions, overflow, clean=False)
         return True
 
     def forget(self) -> None:
@@ -65,21 +71,26 @@ class Bookmark:
         now_us: int,
         *,
         owed_us: int | None,
-        in_step: bool,
+        in_step_us: int | None,
+        at_once: bool,
         clean: bool,
     ) -> None:
-        """Write down a place if it is time to. `owed_us` is since when something read is not in the backup."""
+        """Write down a place if it is time to, or `at_once`.
+
+        `owed_us` is since when something read is not in the backup; `in_step_us` the time at which it was in step, if
+        it is; `clean` that this is the last word of whoever stops in order.
+        """
         if self._next is None:
             self._next = positions, now_us
         positions, at_us = self._next
         if owed_us is not None and owed_us <= at_us:
             return
-        if not clean and 0 <= now_us - self._wrote_us < NOTE_US:
+        if not at_once and 0 <= now_us - self._wrote_us < NOTE_US:
             return
         self._next = None
         self._wrote_us = now_us
-        if in_step:
-            self.in_step_us = self._clock.now_us()
+        if in_step_us is not None:
+            self.in_step_us = in_step_us
         self._write(positions, overflow, clean=clean)
         self.positions = positions
 

@@ -33,8 +33,6 @@ class Chunk:
     """Packed puts that the second lacks."""
     extra: list[bytes] = field(default_factory=list)
     """Ids that only the second has."""
-    damaged: bool = False
-    """Something of the first could not be read here."""
 
 
 def compare(first: Directory, second: Directory, lo: bytes, *, records: int = CHUNK_RECORDS) -> Chunk:
@@ -48,7 +46,6 @@ def compare(first: Directory, second: Directory, lo: bytes, *, records: int = CH
     del theirs
     with Snapshot(first) as snapshot:
         ours, cut = _take(snapshot.puts(lo, hi), records)
-        damaged = bool(snapshot.damage) or bool(snapshot.manifest.doubt)
     if cut < hi:
         hi = cut
         there = [i for i in there if i < hi]
@@ -60,7 +57,6 @@ def compare(first: Directory, second: Directory, lo: bytes, *, records: int = CH
         len(ours),
         [put for put in ours if put[ID] not in known],
         [i for i in there if i not in here],
-        damaged,
     )
 
 
@@ -78,8 +74,16 @@ def _take(puts: Iterator[bytes], records: int) -> tuple[list[bytes], bytes]:
 
 def pending(directory: Directory, ids: Iterable[bytes]) -> set[bytes]:
     """Return, of these ids, those that are pending in a wheel. Raises DiskError, Damaged."""
+    return look(directory, ids)[0]
+
+
+def look(directory: Directory, ids: Iterable[bytes]) -> tuple[set[bytes], set[str]]:
+    """Return, of these ids, those that are pending in a wheel, and the files in which some may be that cannot be read.
+
+    Raises DiskError, Damaged.
+    """
     wanted = list(ids)
     if not wanted:
-        return set()
+        return set(), set()
     with Snapshot(directory) as snapshot:
-        return set(snapshot.find(wanted))
+        return set(snapshot.find(wanted)), {damage.name for damage in snapshot.damage}

@@ -21,6 +21,7 @@ from filewheel.errors import Damaged
 from filewheel.frame import Frame
 from filewheel.manifest import Position
 from filewheel.record import ID, records_of
+from filewheel.replication.losses import Losses
 from filewheel.replication.sources import SourceHandles, list_segments
 from filewheel.tail import Damage, Tail
 
@@ -74,7 +75,9 @@ class Follower:
         self.damage: list[Damage] = []
         """What had been durable and cannot be read. Whoever looks at it empties it."""
         self.vanished: set[str] = set()
-        """Writers whose journals went before they were read to their end. Whoever looks at it empties it."""
+        """Writers of which something was read that went without being covered. Whoever looks at it empties it."""
+        self._losses = Losses(directory)
+        self._losses.begin_at(positions or {})
         for writer, position in (positions or {}).items():
             self._tails[writer] = Tail(directory, self._handles, writer, position)
 
@@ -95,7 +98,9 @@ class Follower:
         """Go to the end of everything that is there, without giving it out. Raises OSError."""
         for _, _, _ in self._read(test_locks=True):
             pass
-        self._held = []
+        # What a drop of that pass drops may be put where the pass had been already: one more goes by it. A drop that
+        # this one meets may do the same to the first pass that gives out, and is held for that.
+        self._held = [Held(w, before, frame) for w, before, frame in self._read(test_locks=True) if frame.drops]
 
     def step(self, now_us: int) -> Step:
         """Begin a pass. `now_us` is any steady clock's. Raises OSError, also while the pass is read."""
@@ -106,8 +111,15 @@ class Follower:
         step._frames = self._give_out(step, test_locks)
         return step
 
+    def has_lost(self) -> bool:
+        """Look whether journals have gone since the last pass that nobody was to remove. Raises OSError."""
+        return bool(self._losses.compare(list_segments(self._dir)))
+
     def positions(self) -> dict[str, Position]:
-        """Return where to read on from when everything that was given out is durable."""
+        """Return where to read on from when everything that was given out is durable.
+
+        It is no consistent cut: of what is read anew, puts may have been dropped by what is not (replay.py).
+        """
         found = self._ended | {w: t.seen for w, t in self._tails.items()}
         for held in reversed(self._held):  # the earliest of each writer counts
             found[held.writer] = held.before
@@ -137,15 +149,13 @@ class Follower:
     def _read(self, test_locks: bool) -> Iterator[tuple[str, Position, Frame]]:
         """Yield (writer, where it stood, frame) for everything that has come since the last pass."""
         listing = list_segments(self._dir)
+        self.vanished |= self._losses.look(listing)
         for writer in [w for w in self._ended if w not in listing]:
             del self._ended[writer]
         for writer in listing:
             if writer not in self._tails and writer not in self._ended and writer not in self._foreign:
                 self._tails[writer] = Tail(self._dir, self._handles, writer)
         for tail in list(self._tails.values()):
-            # Covered segments are retained until they were read: nothing goes that is still wanted.
-            if tail.seen.offset and tail.writer not in listing:
-                self.vanished.add(tail.writer)
             yield from self._poll(tail, listing, test_locks)
             if tail.ended:
                 # Its entry stays while a listing shows it: read anew it would be given out again.
@@ -174,6 +184,7 @@ class Follower:
 
         before = tail.seen
         for frame in tail.poll(present, test_lock=test_locks, on_damage=damaged, on_foreign=foreign):
+            self._losses.has_read(tail.writer, tail.seen)
             yield tail.writer, before, frame
             before = tail.seen
 

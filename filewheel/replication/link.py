@@ -14,29 +14,32 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import Damaged, Fenced, FilewheelError, NoWheel, disk_error
+from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.frame import Frame
 from filewheel.journal import Journal
-from filewheel.message import ID_END, ID_MIN, US_PER_S, to_datetime
+from filewheel.message import ID_END, ID_MIN, US_PER_S
 from filewheel.record import CANCELLED, ID, pack_drop, records_of
+from filewheel.replication.absorb import Absorption
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import Chunk, compare, pending
 from filewheel.replication.follower import Follower, Step
 from filewheel.replication.follows import boot_id
-from filewheel.replication.matcher import Matcher
+from filewheel.replication.matcher import OWED_US, Matcher
+from filewheel.replication.membership import Membership
+from filewheel.replication.replay import PASSES, still_pending
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
+from filewheel.replication.whole import items_before, items_now
 from filewheel.retained import Retained
-from filewheel.roster import Member, Roster, State, change_roster, read_roster
+from filewheel.roster import Member
 from filewheel.snapshot import Snapshot
 from filewheel.writer import Entropy
 
@@ -79,17 +82,16 @@ class Link:
         self._follower: Follower | None = None
         self._matcher: Matcher | None = None
         try:
-            self._roster = self._read_source_roster()
-            self._epoch = self._roster.epoch
+            self.membership = Membership(self.source, member.wheel, fenced=fenced, clock=clock)
             self.keeper = self._keeper = BackupKeeper(
                 member.path, role=role, on_frame=self._read_in_backup, clock=clock, disk=disk, entropy=entropy
             )
             self.target = self._keeper.dir
-            self._check_target(member)
+            self.membership.check(self.target)
             self.journal = self._journal = Journal(self.target, entropy=entropy)
             self._entropy = entropy
-            self._suspects = Suspects(self.source, self.target, self._epoch)
-            self._retained = Retained(self.source, limit_bytes=self._roster.retain_bytes)
+            self._suspects = Suspects(self.source, self.target, self.membership.epoch)
+            self._retained = Retained(self.source, limit_bytes=self.membership.roster.retain_bytes)
             self._begin()
         except OSError as exc:
             self._release()
@@ -102,30 +104,53 @@ class Link:
 
     def _begin(self) -> None:
         """Go on from where the backup was, if that is known; otherwise begin to heal."""
-        self._passes = 0
+        self._passes = self._healed_pass = 0
         self._looked_us = self._scrubbed_us = self._clock.steady_us()
         self._total = self._compared = 0
+        self._replays = 0
         self._heal_at: bytes | None = None
-        self._in_quarantine = self._count_quarantine()
+        self._lost = self._must_heal = False
         self._overflow = self._read_overflow()
-        self.bookmark = Bookmark(self.source, self.target, self._epoch, self._boot, self._clock)
-        member = self._member()
+        self.bookmark = Bookmark(self.source, self.target, self.membership.epoch, self._boot, self._clock)
+        # What was put aside since it was in step is found by the first look.
+        self._sound_us = self.bookmark.in_step_us
+        self._aside = [items_before(wheel, self._sound_us) for wheel in (self.source, self.target)]
+        self._known = self._aside[0]
+        member = self.membership.member
+        if member.absorb and not self._fenced:
+            self._absorb(member)
         is_known = member.state == "current" or self._fenced
-        if is_known and self.bookmark.go_on(self._overflow):
+        is_mirror = member.mode == "mirror" and member.state == "current"
+        if is_mirror:
+            self._matcher = Matcher()
+        # A link that was killed may have known of what came to the mirror too late: it is found by comparing.
+        if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):
             self.follower = self._follower = Follower(self.source, self.bookmark.positions)
-            if member.mode == "mirror" and member.state == "current":
-                self._matcher = Matcher()
+            self._replays = PASSES
         else:
             self.follower = self._follower = Follower(self.source)
+            self.follower.skip()
             self.heal()
 
+    def _absorb(self, member: Member) -> None:
+        """Give the primary what only this backup has: both followed another primary before."""
+        absorbed = Absorption(
+            self.target, self.source, overflow=member.overflow, clock=self._clock, entropy=self._entropy,
+            progress=self._progress,
+        ).run()  # fmt: skip
+        if absorbed.kept or absorbed.dropped:
+            log.warning("%s: %d messages that only %s had were added, %d that it had fired were dropped",
+                        self.source.path, absorbed.kept, self.target.path, absorbed.dropped)  # fmt: skip
+        self.report = replace(self.report, returned=self.report.returned + absorbed.kept)
+        # A crash before this absorbs again, which changes nothing more.
+        self.membership.change(member, lambda known: replace(known, absorb=False))
+
     def heal(self) -> None:
-        """Begin to compare both wheels from the start, and to mend what differs."""
+        """Begin to compare both wheels from the start, and mend what differs; the journals are followed meanwhile."""
         if self._heal_at is None:
             with Snapshot(self.source) as snapshot:
                 lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
                 self._total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
-            self.follower.skip()
         self.bookmark.forget()
         self._compared = 0
         self._heal_at = ID_MIN
@@ -138,8 +163,10 @@ class Link:
             if self._journal is not None:
                 self._journal.flush()
                 self._note(self._clock.steady_us(), clean=True)
-                if self._keeper is not None:
-                    self._keeper.ingest()
+                with contextlib.suppress(Fenced):  # the set has changed: what this backup is now, others say
+                    self.membership.look()
+        except OSError as exc:
+            raise disk_error(exc, self.target.path) from exc
         finally:
             self._release(deal=True)
 
@@ -167,8 +194,10 @@ class Link:
 
         Raises what `tick` does.
         """
-        first = self._passes
-        while not (self.is_in_step and self._passes >= first + 3 and (self._fenced or self._is_current)):
+        first, now_us = self._passes, self._clock.steady_us()
+        while not (
+            self.is_in_step(now_us) and self._passes >= first + 3 and (self._fenced or self.membership.is_current)
+        ):
             busy = self.tick()
             if not (busy and self._heal_at is not None) and pause() is True:
                 return  # told to stop
@@ -192,6 +221,9 @@ class Link:
         if not 0 <= now_us - self._looked_us < LOOK_US:
             self._looked_us = now_us
             self._look(now_us)
+        if self._must_heal:
+            self._must_heal = False
+            self.heal()
         if self._heal_at is not None and len(self._suspects) < SUSPECTS_MAX:
             busy = self._heal_chunk(now_us)
         else:
@@ -205,15 +237,22 @@ class Link:
         return busy
 
     def _follow(self, step: Step, now_us: int) -> bool:
+        self._ship(step, now_us)
+        return step.frames > 0
+
+    def _ship(self, frames: Iterable[Frame], now_us: int) -> None:
+        """Write what a pass gives out, or leave it to whoever mirrors."""
+        if self._replays and self._matcher is None:
+            frames = still_pending(self.source, frames)
         bundle = Bundle(self.journal)
-        for frame in step:
+        for frame in frames:
             if self._matcher is not None:
                 self._matcher.in_source(frame, now_us)
             else:
                 bundle.add(frame)
         bundle.write()
+        self._replays = max(0, self._replays - 1)
         self._stepped(bundle.records, now_us)
-        return step.frames > 0
 
     def _stepped(self, records: int, now_us: int) -> None:
         self._passes += 1
@@ -221,6 +260,8 @@ class Link:
             log.warning("%s: journals of %d writers have vanished", self.source.path, len(self.follower.vanished))
             self.follower.vanished.clear()
             self._suspects.be_uneasy(now_us)
+            # What was in them and was not dealt yet is in the backup only.
+            self._lost = self._must_heal = True
         if records:
             self.report = replace(self.report, shipped=self.report.shipped + records)
 
@@ -232,21 +273,15 @@ class Link:
         frames = list(step)
         self._add_missing(chunk, step)
         self._suspects.add(chunk.extra)
-        bundle = Bundle(self.journal)
-        for frame in frames:
-            if self._matcher is not None:
-                self._matcher.in_source(frame, now_us)
-            else:
-                bundle.add(frame)
-        bundle.write()
-        self._stepped(bundle.records, now_us)
+        self._ship(frames, now_us)
         self._compared += chunk.count
         if self._progress is not None:
             self._progress(self.target.path, self._compared, self._total)
         self._heal_at = chunk.hi
         if chunk.hi == ID_END:
             self._heal_at = None
-            if self._member().state == "current":
+            self._healed_pass = self._passes
+            if self.membership.is_current:
                 self._set_state("following")
         return True
 
@@ -300,7 +335,9 @@ class Link:
     # -- what only the backup has ----------------------------------------------------------------------------
 
     def _judge(self, now_us: int) -> bool:
-        verdict = self._suspects.judge(now_us, self._passes, to_datetime(self.bookmark.in_step_us).isoformat())
+        verdict = self._suspects.judge(
+            now_us, self._passes, known=self._known, has_lost=self.follower.has_lost, lost=self._lost
+        )
         if verdict is None:
             return len(self._suspects) > 0
         if verdict.drop:
@@ -331,15 +368,18 @@ class Link:
 
     # -- the set ---------------------------------------------------------------------------------------------
 
-    @property
-    def is_in_step(self) -> bool:
-        """Whether the backup holds what the primary held at the last pass."""
-        even = self._matcher is None or self._matcher.owed_since_us() is None
-        return self._heal_at is None and not self._suspects and self.follower.is_idle and even
+    def is_in_step(self, us: int) -> bool:
+        """Tell whether the backup holds what the primary held at a (steady) time.
 
-    @property
-    def _is_current(self) -> bool:
-        return self._member().state == "current"
+        A primary that is in use is never read to its end: there are always drops of the last pass that wait for the
+        next. One that is fenced must have been.
+        """
+        owed_us = None if self._matcher is None else self._matcher.owed_since_us()
+        if self._fenced and not (self.follower.is_idle and owed_us is None):
+            return False
+        settled = self.follower.is_idle or self._passes >= self._healed_pass + 2
+        even = owed_us is None or owed_us > us
+        return self._heal_at is None and not self._must_heal and not self._suspects and settled and even
 
     def has_read(self, writer: str, segment: int) -> bool:
         """Tell whether a segment of the primary was read to its end, and that is written down."""
@@ -348,80 +388,30 @@ class Link:
             return False
         return position.segment > segment or (position.segment == segment and self.follower.has_ended(writer, position))
 
-    def _read_source_roster(self) -> Roster:
-        roster = read_roster(self.source.disk, self.source.path)
-        if roster is None or (roster.role != "primary" and not self._fenced):
-            raise Fenced(
-                "this wheel is not the primary of a set", path=self.source.path, hint="`filewheel backup list`"
-            )
-        return roster
-
-    def _member(self) -> Member:
-        member = self._roster.member(self.report.wheel)
-        if member is None:
-            raise Fenced(f"{self.report.path} is not a backup any more", path=self.source.path)
-        return member
-
-    def _check_target(self, member: Member) -> None:
-        roster = read_roster(self.target.disk, self.target.path)
-        if self.target.settings.id != member.wheel:
-            raise NoWheel(
-                "another wheel is here than the backup that was registered", path=member.path,
-                hint="`filewheel backup remove` it and add this one, or mount the right disk",
-            )  # fmt: skip
-        if roster is None or roster.set != self._roster.set or (roster.role == "primary" and not self._fenced):
-            raise Fenced(
-                "this wheel is not a backup of the set", path=member.path, hint="`filewheel backup add` it anew"
-            )
-        if roster.epoch > self._epoch and not self._fenced:
-            raise Fenced("this wheel has a higher epoch than its primary", path=member.path, hint="`filewheel rejoin`")
-
     def _look(self, now_us: int) -> None:
         """Look what has changed in the set, and whether anything was damaged or lost that calls for healing."""
-        roster = self._read_source_roster()
-        if roster.epoch != self._epoch:
-            raise Fenced("the epoch has changed", path=self.source.path)
-        self._roster = roster
-        member = self._member()
-        mine = replace(roster, role="backup")
-        theirs = read_roster(self.target.disk, self.target.path)
-        if not self._fenced:
-            if theirs is None or theirs.role != "backup" or theirs.epoch > self._epoch:
-                raise Fenced("this backup is being promoted, or was taken out of its set", path=self.target.path)
-            if theirs != mine:
-                change_roster(self.target, lambda old: mine if old is not None and old.role == "backup" else old)
+        member = self.membership.look()
         if member.state == "stale" and self._matcher is not None:
             self._matcher = None  # who marked it writes to it no more
             self.heal()
         overflow = self._read_overflow()
-        count = self._count_quarantine()
-        if overflow != self._overflow or count > self._in_quarantine or self.follower.damage or (
-            now_us - self._scrubbed_us > SCRUB_US
+        looked_us = self._clock.now_us()
+        aside = [items_now(wheel) for wheel in (self.source, self.target)]
+        if overflow != self._overflow or self.follower.damage or now_us - self._scrubbed_us > SCRUB_US or any(
+            new - old for new, old in zip(aside, self._aside, strict=True)
         ):  # fmt: skip
             self.follower.damage.clear()
-            self._overflow, self._in_quarantine = overflow, count
+            self._overflow = overflow
             self.heal()
-        if self.is_in_step and member.state != "current" and not self._fenced:
+        self._sound_us, self._aside = looked_us, aside
+        if self.is_in_step(now_us) and member.state != "current" and not self._fenced:
             self._become_current(member)
 
     def _become_current(self, member: Member) -> None:
         if member.mode == "mirror":
             # Before producers learn of it: what they write to both from now on must not be shipped as well.
             self._matcher = Matcher()
-        self._set_member_state(member, "current")
-
-    def _set_member_state(self, member: Member, state: State) -> None:
-        now_us = self._clock.now_us()
-
-        def change(roster: Roster | None) -> Roster | None:
-            known = None if roster is None else roster.member(member.wheel)
-            if roster is None or known is None or known.since_us != member.since_us:
-                return roster  # someone has marked it meanwhile
-            return roster.with_member(replace(known, state=state, since_us=now_us, why=""))
-
-        changed = change_roster(self.source, change)
-        if changed is not None:
-            self._roster = changed
+        self.membership.enter(member, "current")
         self._set_state("following")
 
     def _set_state(self, state: str) -> None:
@@ -433,19 +423,19 @@ class Link:
         except Damaged:
             return UNKNOWN
 
-    def _count_quarantine(self) -> int:
-        return sum(len(d.disk.listdir(layout.QUARANTINE)) for d in (self.source, self.target))
-
     # -- how far ---------------------------------------------------------------------------------------------
 
     def _note(self, now_us: int, *, clean: bool = False) -> None:
         """Write down how far the backup has come, unless it is healing."""
-        if self._heal_at is None and not len(self._suspects):
+        if self._heal_at is None and not self._must_heal and not len(self._suspects):
+            self._lost = False
+            self._known = self._aside[0]  # what was lost with them has been given back
             self.bookmark.note(
                 self.follower.positions(),
                 self._overflow,
                 now_us,
                 owed_us=None if self._matcher is None else self._matcher.owed_since_us(),
-                in_step=self.is_in_step,
-                clean=clean,
+                in_step_us=self._sound_us if self.is_in_step(now_us - OWED_US) else None,
+                at_once=clean,
+                clean=clean and not (self._matcher is not None and self._matcher.has_surplus),
             )

@@ -45,7 +45,8 @@ class Matcher:
         """Note a frame that was read in the primary."""
         key = key_of(frame)
         if self._surplus.pop(key, None) is None:
-            self._owed[key] = _Seen(frame, now_us)
+            # The same again (a message that is cancelled twice) is owed since the first time: the order is by time.
+            self._owed.setdefault(key, _Seen(frame, now_us))
 
     def in_target(self, frame: Frame, now_us: int) -> None:
         """Note a frame that was read in the mirror."""
@@ -53,11 +54,16 @@ class Matcher:
         if key in self._own:
             self._own.discard(key)
         elif self._owed.pop(key, None) is None:
-            self._surplus[key] = _Seen(frame, now_us)
+            self._surplus.setdefault(key, _Seen(frame, now_us))
 
     def expect(self, frame: Frame) -> None:
         """Note a frame that is about to be written to the mirror by whoever asks: it is nobody's copy."""
         self._own.add(key_of(frame))
+
+    @property
+    def has_surplus(self) -> bool:
+        """Whether puts were read in the mirror that the primary has not shown."""
+        return any(one.frame.puts for one in self._surplus.values())
 
     def owed_since_us(self) -> int | None:
         """Return when the first of the frames was read that the mirror lacks; None when it lacks nothing."""

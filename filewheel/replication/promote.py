@@ -11,11 +11,13 @@ Invariant: an epoch has one primary, and its epoch is above that of every wheel 
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
@@ -32,6 +34,10 @@ from filewheel.writer import Entropy
 log = logging.getLogger(__name__)
 
 WAIT_S = 5.0
+ANSWER_S = 5.0
+"""How long another wheel's disk may take to answer before it counts as out of reach."""
+NO_OVERFLOW = -(1 << 62)
+"""No wheel's counter of segments that went too early is ever this."""
 _PAUSE_S = 0.02
 
 
@@ -75,10 +81,14 @@ def promote(
             raise BadArgument(f"{here.path} was fenced", hint="`filewheel rejoin` it first, or promote a backup")
         me = roster.member(here.settings.id)
         if me is None:
-            raise BadArgument(f"{here.path} was taken out of its set", hint="`filewheel backup add` it anew")
+            raise _taken_out(here.path)
         act = _Promoting(here, roster, me, clock, disk, entropy)
         act.check_complete(force=force)
         return act.run(wait_s)
+
+
+def _taken_out(path: str) -> BadArgument:
+    return BadArgument(f"{path} was taken out of its set", hint="`filewheel backup add` it anew")
 
 
 class _Promoting:
@@ -93,20 +103,35 @@ class _Promoting:
         self._entropy = entropy
         self._old = roster.primary
         self._old_wheel = roster.primary_wheel
-        self._others = [(m.path, m.wheel) for m in roster.members if m.wheel != me.wheel]
-        if roster.primary_wheel != here.settings.id:
-            self._others.insert(0, (roster.primary, roster.primary_wheel))
+        self._know(roster)
         self._done = Promotion(0, self._old)
+        self._hanging: set[str] = set()
+        """Wheels whose disk did not answer: they are not asked again."""
+
+    def _know(self, roster: Roster) -> None:
+        self._roster = roster
+        self._others = [(m.path, m.wheel) for m in roster.members if m.wheel != self._me.wheel]
+        if self._old_wheel != self._me.wheel:
+            self._others.insert(0, (self._old, self._old_wheel))
 
     def check_complete(self, *, force: bool) -> None:
-        """Raise unless no wheel that can be seen says that this one lacks something."""
+        """Raise unless no wheel that can be seen says that this one lacks something, or was taken out."""
+        fresher = self._roster
         for path, theirs in [(self._here.path, self._roster), *self._seen()]:
             me = theirs.member(self._me.wheel)
-            if me is not None and me.state != "current" and theirs.epoch >= self._roster.epoch and not force:
+            if me is None and theirs.role == "primary" and theirs.epoch >= self._roster.epoch:
+                raise _taken_out(self._here.path)
+            if theirs.role == "primary" and theirs.primary_wheel == self._old_wheel:
+                fresher = replace(theirs, role=self._roster.role, epoch=self._roster.epoch)
+            if me is None or me.since_us < self._me.since_us or theirs.epoch < self._roster.epoch:
+                continue  # a copy that is older than the one here
+            if me.state != "current" and not force:
                 raise BadArgument(
                     f"{self._here.path} is {me.state}, says {path}: messages that were enqueued are not in it",
                     hint="wait until it is in step (`filewheel backup list`), promote another, or force it (`--force`)",
                 )
+        # Who came into the set just now may not stand in this wheel's roster yet.
+        self._know(fresher)
         if force and self._me.state != "current":
             self._done.notes.append(f"it was {self._me.state}: what it lacked is not in it")
 
@@ -127,25 +152,65 @@ class _Promoting:
         for path, wheel in self._others:
             self._fence(path, wheel, epoch)
         with self._old_keeper_stopped(wait_s):
-            self._catch_up()
+            self._catch_up(wait_s)
         self._check_alone(epoch)
         self._become_primary(epoch)
         return self._done
 
     def _say(self, role: Role, epoch: int) -> None:
+        """Write what this wheel is. Raises Fenced when it has become something else meanwhile."""
+
         def change(old: Roster | None) -> Roster:
-            return replace(old or self._roster, role=role, epoch=epoch)
+            known = self._roster if old is None else old
+            # Once it says that it is promoted, only another promotion makes a backup of it.
+            begins = role == "promoting" and epoch == self._roster.epoch
+            if known.epoch > epoch or known.role not in (("backup", "promoting") if begins else ("promoting",)):
+                raise self._overtaken(known.primary, known.epoch)
+            return replace(self._roster if begins else known, role=role, epoch=epoch)
 
         change_roster(self._here, change)
 
+    def _overtaken(self, path: str, epoch: int) -> Fenced:
+        return Fenced(
+            f"{path} is promoted at the same time", primary=path, epoch=epoch, path=self._here.path,
+            hint="`filewheel backup list` shows who is the primary",
+        )  # fmt: skip
+
     def _seen(self) -> list[tuple[str, Roster]]:
-        found = []
-        for path, wheel in self._others:
-            with contextlib.suppress(FilewheelError, OSError), _opened(path, self._disk) as there:
+        found: list[tuple[str, Roster]] = []
+
+        def look(path: str, wheel: str) -> None:
+            with _opened(path, self._disk) as there:
                 theirs = read_roster(there.disk, path)
                 if theirs is not None and there.settings.id == wheel and theirs.set == self._roster.set:
                     found.append((path, theirs))
-        return found
+
+        for path, wheel in self._others:
+            with contextlib.suppress(FilewheelError, OSError):
+                self._ask(path, functools.partial(look, path, wheel))
+        return list(found)
+
+    def _ask(self, path: str, what: Callable[[], object]) -> None:
+        """Do something with another wheel, in a thread: its disk may not answer. Raises TimeoutError then, for good."""
+        late = TimeoutError(errno.ETIMEDOUT, "its disk does not answer", path)
+        if path in self._hanging:
+            raise late
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                what()
+            except BaseException as exc:
+                raised.append(exc)
+
+        thread = threading.Thread(target=run, name="filewheel-promote", daemon=True)
+        thread.start()
+        thread.join(ANSWER_S)
+        if thread.is_alive():
+            self._hanging.add(path)
+            raise late
+        if raised:
+            raise raised[0]
 
     def _take_lock(self, wait_s: float) -> BackupKeeper:
         """Take this wheel's lock; opening it as a backup's keeper enters the keys of what it has not dealt yet."""
@@ -169,15 +234,20 @@ class _Promoting:
         def change(old: Roster | None) -> Roster | None:
             if old is None or old.set != self._roster.set or old.epoch >= epoch:
                 return old
-            role: Role = "fenced" if wheel == self._old_wheel else "backup"
+            # One that was a primary at any time and has not rejoined has what no other wheel has.
+            was_backup = old.role in ("backup", "promoting") and wheel != self._old_wheel
+            role: Role = "backup" if was_backup else "fenced"
             return replace(old, role=role, epoch=epoch, primary=self._here.path, primary_wheel=self._me.wheel)
 
-        try:
+        def tell() -> None:
             with _opened(path, self._disk) as there:
                 if there.settings.id != wheel:
                     raise BadArgument("another wheel is in its place")
                 change_roster(there, change)
-                self._done.fenced.append(path)
+
+        try:
+            self._ask(path, tell)
+            self._done.fenced.append(path)
         except (FilewheelError, OSError) as exc:
             self._done.unreachable.append(path)
             self._done.notes.append(f"{path} could not be told: {exc}")
@@ -187,6 +257,7 @@ class _Promoting:
         """Hold the old primary's keeper lock meanwhile, if it can be had: then what it acknowledged is all there is."""
         with contextlib.ExitStack() as stack:
             try:
+                self._check_answers()
                 there = stack.enter_context(_opened(self._old, self._disk))
                 owner = Owner(there)
                 if self._wait_for(owner, wait_s):
@@ -214,17 +285,19 @@ class _Promoting:
             else:
                 return True
 
-    def _catch_up(self) -> None:
+    def _check_answers(self) -> None:
+        if self._old in self._hanging:
+            raise TimeoutError(errno.ETIMEDOUT, "its disk does not answer", self._old)
+
+    def _catch_up(self, wait_s: float) -> None:
         """Copy what the old primary has and this wheel lacks."""
         if self._old_wheel == self._me.wheel:
-            return  # a promotion that was cut short goes on
+            return  # by hand: there is no other
         link: Link | None = None
         pause = threading.Event()
         try:
-            link = Link(
-                self._old, self._me, role="promote", fenced=True, clock=self._clock, disk=self._disk,
-                entropy=self._entropy,
-            )  # fmt: skip
+            self._check_answers()
+            link = self._link(wait_s)
             link.catch_up(lambda: pause.wait(_PAUSE_S))
             link.close()
             self._done.caught_up = True
@@ -233,19 +306,53 @@ class _Promoting:
                 link.abandon()
             self._done.notes.append(f"{self._old} could not be read to its end: {exc}")
 
+    def _link(self, wait_s: float) -> Link:
+        """Open the link from the old primary; a replicator that looks whether it is still wanted lets go at once."""
+        pause = threading.Event()
+        waited_s = 0.0
+        while True:
+            try:
+                return Link(
+                    self._old, self._me, role="promote", fenced=True, clock=self._clock, disk=self._disk,
+                    entropy=self._entropy,
+                )  # fmt: skip
+            except Locked:
+                if waited_s >= max(wait_s, 1.0):
+                    raise
+            pause.wait(_PAUSE_S)
+            waited_s += _PAUSE_S
+
     def _check_alone(self, epoch: int) -> None:
         """Raise when another wheel is being promoted too: of two, each of which sees the other, one goes on.
 
-        Each has written that it is being promoted before it looks, so not both go on.
+        Each has written that it is being promoted before it looks. The one with the lower id gives way. The other
+        one writes into its roster that it is a backup, by which it stops if it had looked before.
         """
-        for path, theirs in self._seen():
-            rival = theirs.role in ("promoting", "primary") and theirs.epoch == epoch
-            if theirs.epoch > epoch or (rival and dict(self._others)[path] > self._me.wheel):
-                self._say("backup", epoch)
-                raise Fenced(
-                    f"{path} is promoted at the same time", primary=path, epoch=theirs.epoch, path=self._here.path,
-                    hint="`filewheel backup list` shows who is the primary",
-                )  # fmt: skip
+        rivals: list[tuple[str, int]] = []
+
+        def settle(path: str, wheel: str, theirs: Roster | None) -> Roster | None:
+            if theirs is None or theirs.set != self._roster.set or theirs.epoch < epoch:
+                return theirs
+            is_rival = theirs.role == "promoting" and wheel > self._me.wheel
+            if theirs.epoch > epoch or theirs.role == "primary" or is_rival:
+                rivals.append((path, theirs.epoch))
+                return theirs
+            if theirs.role == "promoting":
+                return replace(theirs, role="backup", primary=self._here.path, primary_wheel=self._me.wheel)
+            return theirs
+
+        def look(path: str, wheel: str) -> None:
+            with _opened(path, self._disk) as there:
+                if there.settings.id == wheel:
+                    change_roster(there, functools.partial(settle, path, wheel))
+
+        for path, wheel in self._others:
+            with contextlib.suppress(FilewheelError, OSError):
+                self._ask(path, functools.partial(look, path, wheel))
+        if rivals:
+            path, higher = rivals[0]
+            self._say("backup", epoch)
+            raise self._overtaken(path, higher)
 
     def _become_primary(self, epoch: int) -> None:
         now_us = self._clock.now_us()
@@ -256,10 +363,15 @@ class _Promoting:
         )  # fmt: skip
 
         def change(mine: Roster | None) -> Roster:
-            now = (mine or self._roster).without_member(self._me.wheel)
+            known = mine or self._roster
+            if known.role != "promoting" or known.epoch != epoch:
+                raise self._overtaken(known.primary, known.epoch)
+            now = known.without_member(self._me.wheel)
+            # What the primaries in between fired is in their journals: who was fenced before them cannot know it.
             members = tuple(
-                m if m.state == "fenced" else replace(m, state="joining", since_us=now_us) for m in now.members
-            )
+                replace(m, overflow=NO_OVERFLOW) if m.state == "fenced"
+                else _joining(m, now_us, old.overflow) for m in now.members
+            )  # fmt: skip
             now = replace(
                 now, role="primary", epoch=epoch, primary=self._here.path, primary_wheel=self._me.wheel, members=members
             )
@@ -267,6 +379,17 @@ class _Promoting:
 
         # From here on this wheel fires.
         change_roster(self._here, change)
+
+
+def _joining(member: Member, now_us: int, overflow: int) -> Member:
+    """Return a backup as the new primary sees it: one that was in step may have what this one never got."""
+    return replace(
+        member,
+        state="joining",
+        since_us=now_us,
+        overflow=overflow,
+        absorb=member.absorb or member.state == "current",
+    )
 
 
 @contextlib.contextmanager

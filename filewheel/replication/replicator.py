@@ -61,10 +61,11 @@ class Replicator:
         self._clock = clock
         self._disk = disk
         self._entropy = entropy
+        self._stopped = False
         self._stopping = threading.Event()
-        self._lock = threading.Lock()
         self._links: dict[str, _Service] = {}
-        find_primary(self._path, disk)
+        self._known = find_primary(self._path, disk)[1]
+        """The set as it was last seen: the wheel at `path` may be the one that is lost."""
 
     def __enter__(self) -> Replicator:
         return self
@@ -73,8 +74,8 @@ class Replicator:
         self.stop()
 
     def stop(self) -> None:
-        """End `run`; each link finishes what it has in hand. May be called from a signal handler."""
-        self._stopping.set()
+        """End `run` within a second; each link finishes what it has in hand. May be called from a signal handler."""
+        self._stopped = True  # an Event has a lock, which the main thread may hold when the signal comes
 
     def status(self) -> list[LinkReport]:
         """Return how each backup is doing."""
@@ -83,20 +84,21 @@ class Replicator:
     def run(self) -> None:
         """Keep the backups in step until `stop` is called. Raises BadArgument when the set has been dissolved."""
         try:
-            while not self._stopping.is_set():
+            while not self._stopped:
                 try:
-                    primary, roster = find_primary(self._path, self._disk)
+                    primary, roster = find_primary(self._path, self._disk, self._known)
+                    self._known = roster
+                    self._serve(primary, roster)
+                    self._release(primary, roster)
+                except BadArgument:
+                    raise
                 except (FilewheelError, OSError) as exc:
-                    if isinstance(exc, BadArgument):
-                        raise
                     log.warning("%s", exc)  # the links say so too; it may come back
-                    self._stopping.wait(RETRY_S)
-                    continue
-                self._serve(primary, roster)
-                self._release(primary, roster)
                 self._stopping.wait(LOOK_S)
         finally:
             self._stopping.set()
+            for service in list(self._links.values()):
+                service.stop()
             for service in list(self._links.values()):
                 service.join()
 
@@ -104,7 +106,7 @@ class Replicator:
         """Have a thread for each backup, and none for what is no backup any more."""
         wanted = {m.wheel: m for m in roster.members if m.state != "fenced"}
         for wheel, service in list(self._links.items()):
-            if service.primary != primary or wheel not in wanted or not service.is_alive():
+            if service.primary != primary or not service.is_for(wanted.get(wheel)) or not service.is_alive():
                 service.stop()
                 service.join()
                 del self._links[wheel]
@@ -117,22 +119,22 @@ class Replicator:
         """Remove the retained segments that every backup has read."""
         services = [self._links.get(m.wheel) for m in roster.members]
         links = [s.link if s is not None else None for s in services]
-        release_read(primary, roster, [link for link in links if link is not None], self._disk)
+        release_read(primary, [link for link in links if link is not None], self._disk)
 
     def once(self, progress: Progress | None = None) -> list[LinkReport]:
         """Bring every backup in step that can be reached, one after the other, and return how each fared.
 
         A backup that cannot be brought in step has an `error` in its report. Ends early when `stop` is called.
         """
-        primary, roster = find_primary(self._path, self._disk)
+        primary, roster = find_primary(self._path, self._disk, self._known)
         reports, links = [], []
         try:
             for member in roster.members:
-                if member.state != "fenced" and not self._stopping.is_set():
+                if member.state != "fenced" and not self._stopped:
                     report, link = self._bring(primary, member, progress)
                     reports.append(report)
                     links += [link] if link is not None else []
-            release_read(primary, find_primary(self._path, self._disk)[1], links, self._disk)
+            release_read(primary, links, self._disk)
         finally:
             for link in links:
                 link.close()
@@ -142,7 +144,7 @@ class Replicator:
         link: Link | None = None
         try:
             link = Link(primary, member, progress=progress, clock=self._clock, disk=self._disk, entropy=self._entropy)
-            link.catch_up(lambda: self._stopping.wait(self._interval_s))
+            link.catch_up(lambda: self._stopping.wait(self._interval_s) or self._stopped)
             return link.report, link
         except FilewheelError as exc:
             report = LinkReport(member.path, member.wheel, member.mode, "failed") if link is None else link.report
@@ -151,12 +153,16 @@ class Replicator:
             return replace(report, state=_state_of(exc), error=str(exc)), None
 
 
-def release_read(primary: str, roster: Roster, links: list[Link], disk: DiskFactory) -> int:
+def release_read(primary: str, links: list[Link], disk: DiskFactory) -> int:
     """Remove the retained segments of a primary that all its backups have read; return how many."""
-    if len(links) < len(roster.members):
-        return 0
     directory = open_directory(primary, write=False, disk=disk)
     try:
+        # Read now: for who has come into the set since `links` was made, nothing has been read yet.
+        roster = read_roster(directory.disk, primary)
+        if roster is None or roster.role != "primary" or {m.wheel for m in roster.members} - {
+            link.report.wheel for link in links
+        }:  # fmt: skip
+            return 0
         retained = Retained(directory, limit_bytes=roster.retain_bytes)
         read = []
         for last in retained.names():
@@ -169,16 +175,23 @@ def release_read(primary: str, roster: Roster, links: list[Link], disk: DiskFact
         directory.disk.release()
 
 
-def find_primary(path: str, disk: DiskFactory) -> tuple[str, Roster]:
+def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> tuple[str, Roster]:
     """Return where the primary of this wheel's set is, by the highest epoch that can be seen, and its roster.
 
-    Raises BadArgument when the wheel stands alone, NoWheel when no primary can be seen.
+    `known` is the set as it was last seen, and does for the roster of a wheel that cannot be reached. Raises
+    BadArgument when the wheel stands alone, NoWheel when no primary can be seen.
     """
-    mine = _roster_at(path, disk)
+    try:
+        mine = _roster_at(path, disk)
+    except (FilewheelError, OSError):
+        if known is None:
+            raise
+        mine = replace(known, role="backup")
     best = (path, mine) if mine is not None and mine.role == "primary" else None
-    if mine is None:
+    if mine is None or (best is not None and not mine.members):
         raise BadArgument(f"{path} is in no set of wheels", hint="`filewheel backup add`")
-    for other in (mine.primary, *(m.path for m in mine.members)):
+    seen = () if known is None else (known.primary, *(m.path for m in known.members))
+    for other in dict.fromkeys((mine.primary, *(m.path for m in mine.members), *seen)):
         try:
             theirs = _roster_at(other, disk)
         except (FilewheelError, OSError):
@@ -218,6 +231,10 @@ class _Service(threading.Thread):
         self.link: Link | None = None
         self.report = LinkReport(member.path, member.wheel, member.mode, "unreachable")
 
+    def is_for(self, member: Member | None) -> bool:
+        """Tell whether this serves the backup as it is registered now."""
+        return member is not None and (member.path, member.mode) == (self._member.path, self._member.mode)
+
     def stop(self) -> None:
         """End at the next turn."""
         self._ending.set()
@@ -240,7 +257,7 @@ class _Service(threading.Thread):
                 self._ending.wait(RETRY_S)
 
     def _is_ending(self) -> bool:
-        return self._ending.is_set() or self._of._stopping.is_set()
+        return self._ending.is_set() or self._of._stopped
 
     def _serve(self) -> None:
         of = self._of
@@ -251,7 +268,7 @@ class _Service(threading.Thread):
                 busy = link.tick()
                 self._tell(link.report)
                 if not (busy and link.report.state == "healing"):
-                    of._stopping.wait(of._interval_s if busy else max(IDLE_S, of._interval_s))
+                    self._ending.wait(of._interval_s if busy else max(IDLE_S, of._interval_s))
         except BaseException:
             self.link = None
             link.abandon()

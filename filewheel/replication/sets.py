@@ -2,7 +2,8 @@
 
 The primary's roster is what counts, so it is written last when a member comes and first when one goes: a crash in
 between leaves a wheel that says it is a backup and is none, which `add_backup` and `remove_backup` mend when they are
-called again.
+called again. With its last backup a set is dissolved, but the roster stays, with no members: those who have the wheel
+open go on, and a wheel that missed that it was taken out is still known as one of this set.
 Invariant: a wheel in which something waits is never made a backup of another unless it is already of the same set.
 """
 
@@ -22,6 +23,7 @@ from filewheel.message import US_PER_S
 from filewheel.owner import holder
 from filewheel.replication.behind import Behind, how_far_behind
 from filewheel.replication.follows import read_follows
+from filewheel.retained import discard_retained, read_overflow
 from filewheel.roster import (
     Member,
     Mode,
@@ -64,11 +66,14 @@ def add_backup(
             raise fenced(roster, ours.path)
         _make(where, ours, force=force, clock=clock, disk=disk)
         with _opened(where, disk) as theirs:
-            _check_free(theirs, roster)
+            known = _check_free(theirs, ours, roster)
             member = Member(where, theirs.settings.id, mode, "joining", clock.now_us())
+            # What an `add_backup` that was cut short has written there is taken up.
+            made_up = (secrets.token_hex(16), 1) if known is None else (known.set, known.epoch)
+            first = Roster(*made_up, "primary", os.path.abspath(ours.path), ours.settings.id)
 
             def join(old: Roster | None) -> Roster | None:
-                now = old or Roster(secrets.token_hex(16), 1, "primary", os.path.abspath(ours.path), ours.settings.id)
+                now = old or first
                 return replace(
                     now.with_member(member),
                     on_failure=on_failure or now.on_failure,
@@ -118,21 +123,30 @@ def _make(where: str, ours: Directory, *, force: bool, clock: Clock, disk: DiskF
     )
 
 
-def _check_free(theirs: Directory, ours: Roster | None) -> None:
-    """Raise unless a wheel may become a backup in this set: it is of it, or nothing waits in it."""
+def _check_free(theirs: Directory, primary: Directory, ours: Roster | None) -> Roster | None:
+    """Raise unless a wheel may become a backup in this set: it is of it, or nothing waits in it. Return its roster."""
+    if theirs.settings.id == primary.settings.id:
+        raise BadArgument("this is the primary, or a copy of it", path=theirs.path, hint="name another directory")
     roster = read_roster(theirs.disk, theirs.path)
     if roster is not None and ours is not None and roster.set == ours.set:
         if roster.role != "backup":
             raise Fenced("this wheel was a primary of this set", path=theirs.path, hint="`filewheel rejoin`")
-        return
-    if roster is not None and roster.role != "backup":
-        raise WheelExists("this wheel is of another set", path=theirs.path, hint="name another directory")
+        return roster
+    if roster is not None and roster.role == "primary" and not roster.members:
+        roster = None  # its set was dissolved
+    # One that says it is a backup of this primary, which has no set: an add or a removal was cut short.
+    if roster is not None and (roster.role != "backup" or roster.primary_wheel != primary.settings.id or ours):
+        raise WheelExists(
+            f"this wheel is of another set, with the primary {roster.primary}", path=theirs.path,
+            hint="`filewheel backup remove` it there, or name another directory",
+        )  # fmt: skip
     with Snapshot(theirs) as snapshot:
         if next(snapshot.puts(hi=b"\xff" * 16), None) is not None:
             raise WheelExists(
                 "messages wait in this wheel; as a backup it would lose them", path=theirs.path,
                 hint="name an empty directory, or `filewheel dump` it first",
             )  # fmt: skip
+    return roster
 
 
 def remove_backup(
@@ -144,27 +158,55 @@ def remove_backup(
 ) -> Member:
     """Take a backup out of its set, by its path or the start of its wheel id; return it as it was registered.
 
-    If it can be reached it stands alone afterwards: a keeper that is started on it fires what it holds. With the last
-    backup the set is dissolved. Raises NotFound, Fenced.
+    If it can be reached it stands alone afterwards: a keeper that is started on it fires what it holds.
+
+    Raises NotFound, Fenced.
     """
     with _opened(os.path.abspath(os.fspath(primary)), disk) as ours:
         roster = read_roster(ours.disk, ours.path)
         if roster is not None and roster.role != "primary":
             raise fenced(roster, ours.path)
-        member = _find(roster, which, ours.path)
+        try:
+            member = _find(roster, which, ours.path)
+        except NotFound:
+            left_over = _left_over(ours, roster, which, disk)
+            if left_over is None:
+                raise
+            member, set_ = left_over
+        else:
+            set_ = "" if roster is None else roster.set
 
         def leave(old: Roster | None) -> Roster | None:
             if old is None:
                 return None
             left = old.without_member(member.wheel)
-            return left if left.members else None
+            return left if left.members else replace(left, copies=0)
 
         # First here: from now on nobody waits for it, or writes to it. A crash leaves it as a backup without a set.
-        change_roster(ours, leave)
+        left = change_roster(ours, leave)
+        if left is not None and not left.members:
+            with contextlib.suppress(OSError):  # the next keeper does it otherwise
+                discard_retained(ours)
+
+    def stand_alone(old: Roster | None) -> Roster | None:
+        return None if old is not None and old.role == "backup" and old.set == set_ else old
+
     with contextlib.suppress(FilewheelError, OSError), _opened(member.path, disk) as theirs:
         if theirs.settings.id == member.wheel:
-            change_roster(theirs, lambda old: None if old is not None and old.role == "backup" else old)
+            change_roster(theirs, stand_alone)
     return member
+
+
+def _left_over(ours: Directory, roster: Roster | None, which: str, disk: DiskFactory) -> tuple[Member, str] | None:
+    """Return the wheel at this path, and its set, if it says that it is a backup of a primary that does not know it."""
+    where = os.path.abspath(which)
+    with contextlib.suppress(FilewheelError, OSError), _opened(where, disk) as theirs:
+        found = read_roster(theirs.disk, where)
+        if found is not None and found.role == "backup" and (
+            found.primary_wheel == ours.settings.id if roster is None else found.set == roster.set
+        ):  # fmt: skip
+            return Member(where, theirs.settings.id), found.set
+    return None
 
 
 def _find(roster: Roster | None, which: str, path: str) -> Member:
@@ -217,12 +259,20 @@ def set_status(
     """
     with _opened(os.path.abspath(os.fspath(path)), disk) as here:
         roster = read_roster(here.disk, here.path)
-        if roster is None:
+        if roster is None or (roster.role == "primary" and not roster.members):
             return None
-        found: list[MemberStatus] = []
-        for member in roster.members:
-            found.append(_status(here if roster.role == "primary" else None, member, clock, disk))
-        return SetStatus(roster, roster.primary, found)
+        if roster.role == "primary":
+            return SetStatus(roster, roster.primary, [_status(here, m, clock, disk) for m in roster.members])
+    with contextlib.ExitStack() as stack:
+        primary: Directory | None = None
+        with contextlib.suppress(FilewheelError, OSError):
+            there = stack.enter_context(_opened(roster.primary, disk))
+            theirs = read_roster(there.disk, there.path)
+            if theirs is not None and theirs.role == "primary" and (theirs.set, True) == (
+                roster.set, theirs.epoch >= roster.epoch
+            ):  # fmt: skip
+                primary, roster = there, theirs
+        return SetStatus(roster, roster.primary, [_status(primary, m, clock, disk) for m in roster.members])
 
 
 def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskFactory) -> MemberStatus:
@@ -235,7 +285,8 @@ def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskF
             follows = read_follows(there.disk, there.path)
             if primary is None or follows is None or follows.primary_wheel != primary.settings.id:
                 return MemberStatus(member, True, following=following, why=why)
-            behind = how_far_behind(primary, follows) if follows.overflow >= 0 else Behind()
+            is_known = 0 <= follows.overflow == read_overflow(primary)
+            behind = how_far_behind(primary, follows) if is_known else Behind()
             lag_s = 0.0
             if behind.bytes is None or behind.bytes > 0:
                 lag_s = max(0, clock.now_us() - follows.in_step_us) / US_PER_S

@@ -8,6 +8,8 @@ Invariant: a segment that is there during the whole of a listing, wherever, is i
 
 from __future__ import annotations
 
+import contextlib
+
 from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.tail import Handles
@@ -20,16 +22,17 @@ class SourceHandles(Handles):
         try:
             return self._disk.open(name, "r")
         except FileNotFoundError:
-            return self._disk.open(layout.retained(name), "r")
+            try:
+                return self._disk.open(layout.retained(name), "r")
+            except NotADirectoryError as exc:
+                raise FileNotFoundError(exc.errno, exc.strerror, name) from exc
 
 
 def list_segments(directory: Directory) -> dict[str, set[int]]:
     """Return writer → its segments, those that wait in retained/ too. Cost: two listings. Raises OSError."""
     names = directory.disk.listdir(layout.JOURNAL)
-    try:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # nothing was kept so far
         names += directory.disk.listdir(layout.RETAINED)
-    except FileNotFoundError:
-        pass  # none was covered since the wheel is a primary
     listing: dict[str, set[int]] = {}
     for last in names:
         parsed = layout.parse_segment(last)

@@ -2,7 +2,8 @@
 
 It looks at the primary as a producer would: is the wheel there, under its path, with its id, and can a small file be
 written and flushed in it? Only when the answer has been no, without a break, for `after_s` it promotes. It does not ask
-whether a keeper runs: another keeper on the same wheel takes over from one that dies, without a promotion.
+whether a keeper runs: another keeper on the same wheel takes over from one that dies, without a promotion. Nor does it
+promote in the place of a primary that is well and has another backup, or none, or of one that was promoted meanwhile.
 A primary that this process cannot see but others can goes on firing until it sees the new epoch: what is due meanwhile
 fires twice, and nothing is lost.
 Invariant: a primary that answered within the last `after_s` is never fenced.
@@ -15,12 +16,13 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, FilewheelError
+from filewheel.errors import BadArgument, Fenced, FilewheelError
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import Promotion, promote
 from filewheel.roster import Roster, read_roster
@@ -28,6 +30,7 @@ from filewheel.writer import Entropy
 
 AFTER_S = 5.0
 _PROBE_BYTES = 64 << 10
+_REST_S = 0.2
 _PROBES = 5
 """How often it looks within `after_s`."""
 
@@ -52,12 +55,15 @@ class Standby:
         self._clock = clock
         self._disk = disk
         self._entropy = entropy
-        self._stopping = threading.Event()
-        self._roster()
+        self._stopped = False
+        self._pause = threading.Event()
+        self._asked: dict[str, threading.Thread] = {}
+        """For each wheel, who waits for its disk: a disk that hangs is not asked again and again."""
+        self._watched = self._roster()
 
     def stop(self) -> None:
-        """End `run`."""
-        self._stopping.set()
+        """End `run` at its next look. May be called from a signal handler."""
+        self._stopped = True  # an Event has a lock, which the main thread may hold when the signal comes
 
     def run(self, on_event: Callable[[str], None] | None = None) -> Promotion | None:
         """Wait until the primary has failed for `after_s`, then promote; None when stopped before.
@@ -67,10 +73,14 @@ class Standby:
         tell = on_event or (lambda _: None)
         failing_us: int | None = None
         said = ""
-        while not self._stopping.is_set():
+        while not self._stopped:
             roster = self._roster()
             if roster.role == "primary":
                 return Promotion(roster.epoch, self._path, caught_up=True, notes=["it was promoted by someone else"])
+            if roster.epoch >= self._watched.epoch:
+                self._watched = roster
+            roster = self._watched
+            began_us = self._clock.steady_us()
             why = self._look(roster)
             now_us = self._clock.steady_us()
             if why != said:
@@ -79,12 +89,45 @@ class Standby:
             if not why:
                 failing_us = None
             elif failing_us is None:
-                failing_us = now_us
-            elif now_us - failing_us >= self._after_s * US_PER_S:
-                tell(f"promoting {self._path}")
-                return promote(self._path, clock=self._clock, disk=self._disk, entropy=self._entropy)
-            self._stopping.wait(self._after_s / _PROBES)
+                failing_us = began_us  # a disk that hangs has not answered since then
+            if failing_us is not None and now_us - failing_us >= self._after_s * US_PER_S and not self._stopped:
+                self._watched, failing_us = self._newer(roster) or roster, None
+                if self._watched is roster:
+                    tell(f"promoting {self._path}")
+                    try:
+                        return promote(self._path, clock=self._clock, disk=self._disk, entropy=self._entropy)
+                    except Fenced as exc:
+                        tell(str(exc))  # another backup was faster: it is watched from now on
+                continue
+            self._rest()
         return None
+
+    def _rest(self) -> None:
+        left_s = self._after_s / _PROBES
+        while left_s > 0 and not self._stopped:
+            self._pause.wait(min(left_s, _REST_S))
+            left_s -= _REST_S
+
+    def _newer(self, roster: Roster) -> Roster | None:
+        """Return the roster of a wheel that was promoted since this one was written, or is being promoted."""
+        for member in roster.members:
+            found: list[Roster] = []
+            if member.path != self._path:
+                self._ask(member.path, lambda found=found, at=member.path: found.extend(self._primary_at(at)))  # type: ignore[misc]
+            if found and found[0].set == roster.set and found[0].epoch > roster.epoch:
+                return found[0]
+        return None
+
+    def _primary_at(self, path: str) -> list[Roster]:
+        with contextlib.suppress(FilewheelError, OSError):
+            directory = open_directory(path, write=False, disk=self._disk)
+            try:
+                roster = read_roster(directory.disk, path)
+            finally:
+                directory.disk.release()
+            if roster is not None and roster.role in ("primary", "promoting"):
+                return [replace(roster, primary=path, primary_wheel=directory.settings.id)]
+        return []
 
     def _roster(self) -> Roster:
         directory = open_directory(self._path, write=False, disk=self._disk)
@@ -102,12 +145,16 @@ class Standby:
         In a thread of its own: a disk that hangs answers never, and that is an answer too.
         """
         answer: list[str] = []
-        thread = threading.Thread(
-            target=lambda: answer.append(self._probe(roster)), name="filewheel-probe", daemon=True
-        )
-        thread.start()
-        thread.join(self._after_s)
+        self._ask(roster.primary, lambda: answer.append(self._probe(roster)))
         return answer[0] if answer else "its disk does not answer"
+
+    def _ask(self, path: str, what: Callable[[], object]) -> None:
+        """Do something with a wheel, and wait for it no longer than `after_s`."""
+        thread = self._asked.get(path)
+        if thread is None or not thread.is_alive():
+            self._asked[path] = thread = threading.Thread(target=what, name="filewheel-probe", daemon=True)
+            thread.start()
+        thread.join(self._after_s)
 
     def _probe(self, roster: Roster) -> str:
         try:
@@ -119,8 +166,10 @@ class Standby:
             if directory.settings.id != roster.primary_wheel:
                 return "another wheel is in its place"
             theirs = read_roster(disk, roster.primary)
-            if theirs is None:
-                return "its roster is gone"
+            if theirs is None or theirs.set != roster.set:
+                return ""  # it is there, and was taken out of this set: it goes on firing alone
+            if theirs.role not in ("primary", "promoting"):
+                return f"{theirs.primary} was promoted in its place"
             fd = disk.open(layout.PROBE, "rw")
             try:
                 disk.pwrite(fd, bytes(_PROBE_BYTES), 0)

@@ -8,12 +8,12 @@ Invariant: a message is dropped only if it was twice seen here and not in a prim
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from filewheel.directory import Directory
-from filewheel.replication.chunk import pending
-from filewheel.replication.whole import covers, damaged_ranges, why_gone
+from filewheel.replication.chunk import look, pending
+from filewheel.replication.whole import EVERYTHING, covers, damaged_ranges, why_gone
 
 APART_US = 1_000_000
 UNEASY_US = 5_000_000
@@ -52,34 +52,43 @@ class Suspects:
         """Decide nothing for a while: something of the primary has vanished."""
         self._uneasy_us = now_us
 
-    def judge(self, now_us: int, passes: int, since: str) -> Verdict | None:
+    def judge(
+        self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], lost: bool
+    ) -> Verdict | None:
         """Return what is to be done now, if it is time to; None when there is nothing to do yet.
 
-        `passes` counts the whole passes over the primary's journals; damage counts from the time `since` on. Raises
-        DiskError, Damaged, OSError.
+        `passes` counts the whole passes over the primary's journals. Items of its quarantine that are `known` are old.
+        `has_lost` looks whether journals of it have gone that nobody removed; `lost` tells that some had before, so
+        anything may be lost. Raises DiskError, Damaged, OSError.
         """
         if self._uneasy_us is not None and 0 <= now_us - self._uneasy_us < UNEASY_US:
             return None
         if not self._seen:
             if self._new:
-                self._seen, self._new = self._only_here(self._new), set()
+                (self._seen, _), self._new = self._only_here(self._new), set()
                 self._seen_us, self._seen_pass = now_us, passes
                 if why_gone(self._source, self._epoch):
                     self._uneasy_us = now_us
             return None
         if not (now_us - self._seen_us >= APART_US and passes >= self._seen_pass + 2):
             return None
-        if why_gone(self._source, self._epoch):
+        left, unread = self._only_here(self._seen)
+        ranges = [EVERYTHING] if lost else damaged_ranges(self._source, known, unread) if left else []
+        # Last: what had gone while the primary was looked at has gone by now.
+        if has_lost() or why_gone(self._source, self._epoch):
             self._uneasy_us = now_us
             return None
-        left, self._seen = self._only_here(self._seen), set()
-        ranges = damaged_ranges(self._source, since) if left else []
+        self._seen = set()
         verdict = Verdict()
         for id_ in sorted(left):
             (verdict.give_back if covers(ranges, id_) else verdict.drop).append(id_)
         return verdict
 
-    def _only_here(self, ids: set[bytes]) -> set[bytes]:
-        """Return those that are pending here and not there: looked at here first, so that none is on its way."""
+    def _only_here(self, ids: set[bytes]) -> tuple[set[bytes], set[str]]:
+        """Return those that are pending here and not there: looked at here first, so that none is on its way.
+
+        Returned too are the files there that could not be read.
+        """
         here = pending(self._target, ids)
-        return here - pending(self._source, here)
+        there, unread = look(self._source, here)
+        return here - there, unread

@@ -9,11 +9,13 @@ Invariant: nothing is dropped from a backup because of a wheel that `why_gone` h
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from filewheel import layout
 from filewheel.directory import Directory, read_settings
 from filewheel.errors import FilewheelError
 from filewheel.manifest import Manifest, read_manifest
-from filewheel.message import ID_END, ID_MIN, US_PER_S, id_floor
+from filewheel.message import ID_END, ID_MIN, US_PER_S, id_floor, to_datetime
 from filewheel.quarantine import items
 from filewheel.roster import read_roster
 from filewheel.slot import slot_name
@@ -41,15 +43,28 @@ def why_gone(directory: Directory, epoch: int) -> str:
     return ""
 
 
-def damaged_ranges(directory: Directory, since: str) -> list[Range]:
-    """Return the ranges of ids of which a wheel may have lost something since a time (ISO 8601).
+def damaged_ranges(directory: Directory, known: Collection[str], unread: Iterable[str]) -> list[Range]:
+    """Return the ranges of ids of which a wheel may have lost something.
 
-    These are the ranges of files that are missing or too short, and of those of which something was put into
-    quarantine; damage in a journal may concern every id. Cost: a stat of each file. Raises OSError.
+    These are the ranges of files that are missing or too short, of those of which something was put into quarantine
+    (but for the items that are `known`), and of those that could not be read just now. Damage in a journal may concern
+    every id. Cost: a stat of each file. Raises OSError.
     """
-    names = {str(i["name"]) for i in items(directory) if "name" in i and str(i.get("found", "")) >= since}
-    names.update(_missing(directory))
+    names = {str(i["name"]) for i in items(directory) if "name" in i and i["item"] not in known}
+    names.update(_missing(directory), unread)
     return sorted({_range_of(directory, name) for name in names})
+
+
+def items_before(directory: Directory, us: int) -> set[str]:
+    """Return the items of a wheel's quarantine that were found before a time."""
+    time = to_datetime(us).isoformat()
+    return {str(i["item"]) for i in items(directory) if str(i.get("found", "")) < time}
+
+
+def items_now(directory: Directory) -> set[str]:
+    """Return the items of a wheel's quarantine. Cost: a listing. Raises OSError."""
+    found = directory.disk.listdir(layout.QUARANTINE)
+    return {f"{layout.QUARANTINE}/{last}" for last in found if last.endswith(".json")}
 
 
 def covers(ranges: list[Range], id_: bytes) -> bool:

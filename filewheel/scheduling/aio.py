@@ -407,7 +407,7 @@ class AsyncScheduler:
                 signal.signal(number, handler)
 
     async def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
-        """Wait until this process is the one that fires; tell whether it is."""
+        """Wait until this process is the one that fires; tell whether it is. Raises Fenced when it never will be."""
         took_over = asyncio.Event()
         loop, engine = asyncio.get_running_loop(), self.blocking._engine
         if engine is None:
@@ -416,7 +416,11 @@ class AsyncScheduler:
         try:
             if not engine.is_keeper.is_set():
                 async with asyncio.timeout(timeout_s):
-                    await took_over.wait()
+                    while not took_over.is_set():
+                        engine.check()
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(_LOOK_S):
+                                await took_over.wait()
         except TimeoutError:
             return False
         finally:

@@ -126,6 +126,14 @@ class Engine:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
+    def wait_until_keeper(self, timeout_s: float | None) -> bool:
+        """Wait until this process is the one that fires; tell whether it is. Raises Fenced when it never will be."""
+        left_s = float("inf") if timeout_s is None else timeout_s
+        while left_s > 0 and not self.is_keeper.wait(min(left_s, STANDBY_S)):
+            self.check()
+            left_s -= STANDBY_S
+        return self.is_keeper.is_set()
+
     def check(self) -> None:
         """Raise Fenced when the thread has ended because another wheel fires."""
         if self._fenced is not None:

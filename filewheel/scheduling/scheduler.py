@@ -406,9 +406,9 @@ class Scheduler:
             asked.put(_ENDED)
 
     def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
-        """Wait until this process is the one that fires; tell whether it is."""
+        """Wait until this process is the one that fires; tell whether it is. Raises Fenced when it never will be."""
         engine = self._engine
-        return engine is not None and engine.is_keeper.wait(timeout_s)
+        return engine is not None and engine.wait_until_keeper(timeout_s)
 
     def drain(self) -> int:
         """Call everything that is due, in this thread, without waiting; return how many messages were settled.

@@ -14,17 +14,25 @@ import random
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
-from tests.model.process import Killed, ProcessDisk
+from tests.model.process import Killed
 
 _current: Scheduler | None = None
+
+
+class Process(Protocol):
+    """What lives until it is killed: a process with one disk, or with several."""
+
+    alive: bool
+
+    def kill(self) -> None: ...
 
 
 class Actor:
     """One thread of one process."""
 
-    def __init__(self, name: str, process: ProcessDisk, body: Callable[[], None]) -> None:
+    def __init__(self, name: str, process: Process, body: Callable[[], None]) -> None:
         self.name = name
         self.process = process
         self.body = body
@@ -49,7 +57,7 @@ class Scheduler:
         self._main = threading.Lock()
         self._main.acquire()
 
-    def spawn(self, name: str, process: ProcessDisk, body: Callable[[], None]) -> Actor:
+    def spawn(self, name: str, process: Process, body: Callable[[], None]) -> Actor:
         """Add an actor; it starts when it is first chosen."""
         actor = Actor(name, process, body)
         self.actors.append(actor)
@@ -220,8 +228,37 @@ class ModelCondition:
             self._lock._owner, self._lock._count = me, count
         return True
 
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        while not predicate():
+            self.wait()
+        return True
+
     def notify_all(self) -> None:
         self._notified += 1
+
+    notify = notify_all
+
+
+class ModelEvent:
+    """An event; who waits for it lets others run once, as if the time were up then."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def clear(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        sched = current()
+        if sched is not None and not self._set:
+            sched._hand_on(sched.running)
+        return self._set
 
 
 class ModelThread:
@@ -261,6 +298,6 @@ ModelThreading = types.SimpleNamespace(
     Lock=ModelRLock,
     Condition=ModelCondition,
     Thread=ModelThread,
-    Event=threading.Event,
+    Event=ModelEvent,
     current_thread=threading.current_thread,
 )

@@ -1,0 +1,185 @@
+"""Absorbing: a new primary gets what only another wheel of its set has.
+
+A wheel that was the primary before, or a backup that was ahead of the one that was promoted, may hold messages that the
+new primary never got. What waits there and not here may also have been fired here since; the drops that the primary
+wrote since its promotion, which it keeps for this very purpose, tell the two apart. What the other one has drops of
+is dropped here. Both are sets, so doing it twice, or half, changes nothing more.
+Invariant: after `run` everything that only the other wheel had is durable in the primary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from filewheel import layout, unique
+from filewheel.clock import Clock
+from filewheel.directory import Directory
+from filewheel.errors import Damaged, KeyHeld
+from filewheel.frame import Frame, scan
+from filewheel.headers import REASON
+from filewheel.journal import Journal
+from filewheel.keys import Keys, key_of
+from filewheel.message import DEAD_US, ID_END, ID_MIN, Message
+from filewheel.record import ACKED, CANCELLED, ID, pack_drop, pack_message, records_of, unpack_put
+from filewheel.replication.bundle import Bundle
+from filewheel.replication.chunk import compare, pending
+from filewheel.replication.sources import SourceHandles, list_segments
+from filewheel.retained import Retained
+from filewheel.snapshot import Snapshot
+from filewheel.writer import Entropy
+
+log = logging.getLogger(__name__)
+
+_BATCH = 10_000
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Absorbed:
+    """What was carried over."""
+
+    kept: int = 0
+    """Messages that only the other wheel had, and that are in the primary now."""
+    dropped: int = 0
+    """Messages that the other wheel had fired, and the primary did not know of."""
+    notes: list[str] = field(default_factory=list)
+
+
+class Absorption:
+    """Gives a primary what only another wheel of its set has. Make it, call `run` once."""
+
+    def __init__(
+        self,
+        old: Directory,
+        new: Directory,
+        *,
+        overflow: int | None,
+        clock: Clock,
+        entropy: Entropy,
+        progress: Progress | None = None,
+    ) -> None:
+        """Take from `old` for the primary `new`.
+
+        `overflow` is how often the primary's retained segments had overflown when it was promoted, if that is known.
+        """
+        self._old = old
+        self._new = new
+        self._overflow = overflow
+        self._clock = clock
+        self._progress = progress
+        self._result = Absorbed()
+        self._journal = Journal(new, entropy=entropy)
+        self._keys = Keys(new)
+
+    def run(self) -> Absorbed:
+        """Carry over what differs. On return it is durable in the primary. Raises DiskError, Damaged."""
+        with contextlib.closing(self._journal):
+            only_old = self._only_in_old()
+            if only_old:
+                only_old -= self._dropped_among(self._new, only_old)
+                self._check_complete()
+            # First: what was moved there has the key that it has here under its old id.
+            self._drop_fired()
+            self._keep(sorted(only_old))
+            self._journal.flush()
+        return self._result
+
+    def _only_in_old(self) -> set[bytes]:
+        found: set[bytes] = set()
+        lo, done = ID_MIN, 0
+        with Snapshot(self._old) as snapshot:
+            lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
+            total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
+        while lo < ID_END:
+            chunk = compare(self._old, self._new, lo)
+            found.update(put[ID] for put in chunk.missing)
+            done += chunk.count
+            lo = chunk.hi
+            if self._progress is not None:
+                self._progress(self._old.path, done, total)
+        return found
+
+    def _check_complete(self) -> None:
+        """Say when the new primary's drops are not all there: then some of what is kept was fired there already."""
+        if self._overflow is None or Retained(self._new, limit_bytes=1 << 62).overflow() != self._overflow:
+            self._result.notes.append(
+                "the new primary has not kept all it wrote since it was promoted: what is kept may have fired there"
+            )
+
+    def _keep(self, ids: list[bytes]) -> None:
+        for at in range(0, len(ids), _BATCH):
+            with Snapshot(self._old) as snapshot:
+                puts = list(snapshot.find(ids[at : at + _BATCH]).values())
+            bundle = Bundle(self._journal)
+            for put in puts:
+                if key_of(put) is None:
+                    bundle.add_put(put)
+                else:
+                    self._keep_keyed(unpack_put(put))
+            bundle.write()
+            self._result.kept += len(puts)
+
+    def _keep_keyed(self, message: Message) -> None:
+        """Add a message with a unique key; as a dead letter when another message has the key now."""
+        now_us = self._clock.now_us()
+        try:
+            unique.add(self._keys, self._journal, [message], now_us=now_us, path=self._new.path)
+        except KeyHeld as exc:
+            root = message.root or message.id
+            dead = replace(
+                message,
+                id=self._journal.new_id(DEAD_US + now_us),
+                root=root,
+                headers={**message.headers, REASON: f"rejoin: {exc.what}"},
+            )
+            # One commit, as a move: who absorbs again finds the drop, and makes no second dead letter.
+            self._journal.write([pack_drop(message.id, CANCELLED), pack_message(dead)], 1)
+            self._result.notes.append(f"message {message.id} is a dead letter now: {exc.what}")
+
+    def _drop_fired(self) -> None:
+        """Drop in the new primary what the old one has drops of in its journals."""
+        batch: set[bytes] = set()
+        for frame in self._frames(self._old):
+            if frame.drops:
+                with contextlib.suppress(Damaged):
+                    batch.update(r[ID] for r in records_of(frame)[1])
+            if len(batch) >= _BATCH:
+                self._drop(batch)
+                batch = set()
+        self._drop(batch)
+
+    def _drop(self, ids: set[bytes]) -> None:
+        there = sorted(pending(self._new, ids))
+        if there:
+            self._journal.write([pack_drop(i, ACKED) for i in there], 0)
+            self._result.dropped += len(there)
+
+    def _dropped_among(self, directory: Directory, ids: set[bytes]) -> set[bytes]:
+        found: set[bytes] = set()
+        for frame in self._frames(directory):
+            if frame.drops:
+                with contextlib.suppress(Damaged):
+                    found.update(i for r in records_of(frame)[1] if (i := r[ID]) in ids)
+        return found
+
+    def _frames(self, directory: Directory) -> Iterator[Frame]:
+        """Yield every frame that lies in a wheel's journals, retained segments included."""
+        handles = SourceHandles(directory)
+        try:
+            for writer, segments in list_segments(directory).items():
+                for n in sorted(segments):
+                    name = layout.segment(writer, n)
+                    try:
+                        fd = handles.get(name)
+                    except FileNotFoundError:
+                        continue  # every backup has read it, or the counter of what went too early has changed
+                    end = directory.disk.size(fd)
+                    for item in scan(directory.disk, fd, 0, end, directory.seed(name)):
+                        if isinstance(item, Frame):
+                            yield item
+        finally:
+            handles.close()

@@ -1,0 +1,537 @@
+"""A set of wheels on modelled disks: producers, a keeper and a replicator, power cuts, and the loss of any one disk.
+
+How to use it:
+- `run_set(seed, mode="mirror", backups=2, on_failure="stale", disaster=None)` plays one history and returns what
+  came of it; `python -m tests.model.several SEED [MODE [BACKUPS [DISASTER]]]` shows one again.
+- `SetWorld` alone is for directed scripts: `world.act(name, body)` runs one process to its end, `world.run(...)`
+  several, interleaved at every disk call. `body` is given a `Process`; its `open` is the library's `disk=`.
+- `check_cut`, `check_loss` and `check_equal` judge a moment; `SetOracle` says what must hold.
+
+A mirror has a thread of its own, so wheels with mirrors are only used by actors of the scheduler.
+Invariant: whatever returns to an actor is told to the oracle before anything else happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from filewheel.directory import open_directory
+from filewheel.errors import Fenced, FilewheelError, NotFound
+from filewheel.keeper import Keeper
+from filewheel.message import US_PER_S, MessageId
+from filewheel.roster import Member, Mode, OnFailure, Role, Roster, change_roster, read_roster
+from filewheel.wheel import Wheel
+from filewheel.window import Budget
+from tests.model.history import Result
+from tests.model.oracle import Oracle, Told
+from tests.model.sched import ModelThreading, Scheduler, paused
+from tests.model.tiny import SLOTS, tiny
+from tests.model.volumes import CONDITIONS, Condition, Process, Volumes
+from tests.model.world import ModelClock, exact, make_wheel
+
+SET = "5e7" * 8
+NAMES = ("/model/a.wheel", "/model/b.wheel", "/model/c.wheel")
+STEPS = 40
+QUIET_TURNS = 400
+"""So many turns of its links a set gets to come in step when nothing else happens."""
+Pending = dict[bytes, tuple[bytes, int]]
+"""id → (payload, due)."""
+
+
+@contextlib.contextmanager
+def tiny_set() -> Iterator[None]:
+    """Make everything small, and let the model know the locks and threads of mirrors and links."""
+    import filewheel.replication.promote
+    import filewheel.replication.replicator  # noqa: F401
+
+    with tiny():
+        ours = [
+            module
+            for name, module in sys.modules.items()
+            if name.startswith(("filewheel.replication.", "filewheel.copies", "filewheel.mirror"))
+            and getattr(module, "threading", None) is threading
+        ]
+        for module in ours:
+            module.threading = ModelThreading  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            for module in ours:
+                module.threading = threading  # type: ignore[attr-defined]
+
+
+class SetOracle(Oracle):
+    """What callers were told by any wheel of a set, and with how many copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: dict[bytes, int] = {}
+        """Payload → how many wheels held it when its enqueue returned."""
+
+    def enqueued(self, told: Told, id_: MessageId, *, durable: bool = True) -> None:
+        super().enqueued(told, id_, durable=durable)
+        self.copies[told.payload] = id_.copies
+
+    def check_survivors(self, held: Mapping[str, Pending], lost: int, context: str) -> None:
+        """With `lost` disks gone, what more wheels than that held is in one that may be promoted (`held`)."""
+        present = {payload for pending in held.values() for payload, _ in pending.values()}
+        for payload, told in self.messages.items():
+            promised = told.enqueued and not told.may_be_gone and self.copies.get(payload, 0) > lost
+            if promised and payload not in present:
+                self.violations.append(f"{payload!r} had {self.copies[payload]} copies and is lost: {context}")
+        self.check_invented(held, context)
+
+    def check_invented(self, held: Mapping[str, Pending], context: str) -> None:
+        """Nothing is pending anywhere that nobody enqueued, or at a time that nobody asked for."""
+        for path, pending in held.items():
+            for id_, (payload, due_us) in pending.items():
+                told = self.messages.get(payload)
+                if told is None or (due_us not in told.dues and not MessageId(id_).is_dead):
+                    self.violations.append(f"{path} invented {payload!r} due {due_us}: {context}")
+
+    def check_finished(self, path: str, pending: Pending, context: str) -> None:
+        """What was acknowledged durably is not pending in a mirror that is current: it would fire again."""
+        for id_, (payload, _) in pending.items():
+            told = self.messages.get(payload)
+            if told is not None and id_ in told.finished:
+                self.violations.append(f"{path} would fire {payload!r} again, whose drop was durable: {context}")
+
+
+class SetWorld:
+    """A set of wheels, its processes, a clock, an oracle."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        mode: Mode = "mirror",
+        backups: int = 1,
+        on_failure: OnFailure = "refuse",
+        copies: int = 0,
+        oracle: SetOracle | None = None,
+    ) -> None:
+        self.rng = random.Random(f"set {seed}")
+        self.clock = ModelClock()
+        self.oracle = oracle or SetOracle()
+        self.mode = mode
+        self.volumes = Volumes(*NAMES[: backups + 1])
+        self.primary = NAMES[0]
+        self.steps = 0
+        self.steps_max = STEPS
+        self.switches = 0
+        self.ids: list[MessageId] = []
+        self.struck: str | None = None
+        """The path of the disk that a disaster befell."""
+        for volume in self.volumes.of_path.values():
+            make_wheel(volume, self.clock, self.rng.randbytes)
+        self._write_rosters(mode, on_failure, copies)
+
+    def _write_rosters(self, mode: Mode, on_failure: OnFailure, copies: int) -> None:
+        process = Process(self.volumes)
+        opened = {p: open_directory(p, write=True, disk=process.open) for p in self.volumes.of_path}
+        members = {p: Member(p, d.settings.id, mode, "current") for p, d in opened.items()}
+        for path, directory in opened.items():
+            role: Role = "primary" if path == self.primary else "backup"
+            backups = tuple(m for p, m in members.items() if p != self.primary)
+            roster = Roster(
+                SET, 1, role, self.primary, members[self.primary].wheel, backups, on_failure, copies, timeout_s=3600
+            )
+            change_roster(directory, lambda _, mine=roster: mine)  # type: ignore[misc]
+        process.kill()
+
+    # -- handles and actors ----------------------------------------------------------------------------------
+
+    def open_wheel(self, process: Process) -> Wheel:
+        return Wheel(self.primary, clock=self.clock, disk=process.open, entropy=self.rng.randbytes)
+
+    def open_keeper(self, process: Process, path: str = "") -> Keeper:
+        return Keeper(
+            path or self.primary, clock=self.clock, disk=process.open, entropy=self.rng.randbytes, background=False,
+            budget=Budget(records=16, bytes=4000),
+        )  # fmt: skip
+
+    def run(self, *actors: tuple[str, Process, Callable[[], None]]) -> None:
+        """Run actors to their end, exchanging them at disk calls of any disk."""
+        sched = Scheduler(self.rng)
+        for volume in self.volumes.of_path.values():
+            volume.before_op = volume.mid_read = lambda kind, name: sched.yield_()
+            volume.blocked = lambda: sched._hand_on(sched.running, must=True)
+            volume.after_flush = sched.yield_
+        for name, process, body in actors:
+            sched.spawn(name, process, body)
+        try:
+            sched.run()
+        finally:
+            self.switches += sched.switches
+            for volume in self.volumes.of_path.values():
+                volume.before_op = volume.mid_read = None
+                volume.blocked = volume.after_flush = None
+
+    def act(self, name: str, body: Callable[[Process], None]) -> None:
+        """Run one process to its end, then kill it."""
+        process = Process(self.volumes)
+
+        def whole() -> None:
+            body(process)
+            process.kill()
+
+        self.run((name, process, whole))
+
+    def go_on(self) -> bool:
+        """Count a step; tell whether the history goes on."""
+        self.steps += 1
+        return self.steps < self.steps_max
+
+    def due(self) -> int:
+        now, kind = self.clock.wall_us, self.rng.randrange(4)
+        span = (-30, 5, 2 * SLOTS, 4 * SLOTS)[kind]
+        return now + round(span * self.rng.random() * US_PER_S)
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether calls may raise: a disaster has happened."""
+        return self.struck is not None
+
+    # -- what they do ----------------------------------------------------------------------------------------
+
+    def produce(self, process: Process) -> None:
+        """Enqueue, cancel and reschedule, through handles that are opened anew after an error."""
+        wheel: Wheel | None = None
+        while self.go_on():
+            try:
+                wheel = wheel or self.open_wheel(process)
+                self._produce_one(wheel)
+            except FilewheelError as exc:
+                if not self.may_fail:
+                    raise
+                wheel = None if self.rng.random() < 0.7 or isinstance(exc, Fenced) else wheel
+        process.kill()
+
+    def _produce_one(self, wheel: Wheel) -> None:
+        act = self.rng.random()
+        if act < 0.65 or not self.ids:
+            self.enqueue(wheel)
+            return
+        id_ = self.rng.choice(self.ids[-8:])
+        if act < 0.85:
+            self.oracle.cancelling(id_)
+            wheel.cancel(id_)
+            self.oracle.is_cancelled(id_)
+            return
+        due_us = self.due()
+        self.oracle.moving(id_, due_us)
+        with contextlib.suppress(NotFound):
+            new = wheel.reschedule(id_, at=exact(due_us))
+            self.oracle.is_moved(id_, new)
+            self.ids.append(new)
+
+    def enqueue(self, wheel: Wheel, due_us: int | None = None) -> Told:
+        """Enqueue one message, durably, and tell the oracle."""
+        due_us = self.due() if due_us is None else due_us
+        told = self.oracle.new(due_us)
+        id_ = wheel.enqueue(told.payload, at=exact(due_us), sync="always")
+        self.oracle.enqueued(told, id_)
+        self.ids.append(id_)
+        return told
+
+    def keep(self, process: Process) -> None:
+        """Claim, acknowledge, put back, keep house; one that meets an error ends."""
+        try:
+            keeper = self.open_keeper(process)
+            claimed: list[MessageId] = []
+            while self.go_on():
+                self._keep_one(keeper, claimed)
+        except FilewheelError:
+            if not self.may_fail:
+                raise
+        process.kill()
+
+    def _keep_one(self, keeper: Keeper, claimed: list[MessageId]) -> None:
+        act = self.rng.random()
+        if act < 0.4:
+            cancelled, now_us = set(self.oracle.cancelled), self.clock.wall_us
+            batch = keeper.claim(self.rng.randrange(1, 6))
+            claimed += [m.id for m in batch if self.oracle.fired(m, now_us, cancelled)]
+        elif act < 0.7 and claimed:
+            self.ack(keeper, claimed.pop(0), durable=self.rng.random() < 0.5)
+        elif act < 0.85:
+            house = keeper._housekeeper
+            house._dirty, house._looked_us = True, -(1 << 60)
+            try:
+                house.step()
+            except OSError:  # its thread would take it for the end of the keeper
+                if not self.may_fail:
+                    raise
+                raise FilewheelError("the housekeeper has failed") from None
+        else:
+            self.clock.advance(self.rng.randrange(1, 10 * US_PER_S))
+
+    def ack(self, keeper: Keeper, id_: MessageId, *, durable: bool) -> None:
+        """Acknowledge, and tell the oracle."""
+        told = self.oracle.of(id_)
+        told.may_be_gone = True
+        keeper.ack(id_, sync="always" if durable else "never")
+        told.acked.add(id_)
+        if durable:
+            self.oracle.finish(id_)
+
+    def replicate(self, process: Process) -> None:
+        """Serve every backup, one turn of a link at a time, until the history ends."""
+        links: dict[str, Any] = {}
+        while self.go_on():
+            self.turn(process, links)
+        process.kill()
+
+    def turn(self, process: Process, links: dict[str, Any]) -> bool:
+        """Let each backup's link do one turn; tell whether all are in step."""
+        from filewheel.replication.link import Link
+        from filewheel.replication.replicator import find_primary
+
+        in_step = True
+        try:
+            primary, roster = find_primary(self.primary, process.open)
+        except (FilewheelError, OSError):
+            if not self.may_fail:
+                raise
+            return False
+        for member in roster.members:
+            if member.state == "fenced":
+                continue
+            link = links.pop(member.wheel, None)
+            try:
+                if link is None:
+                    link = Link(
+                        primary, member, clock=self.clock, disk=process.open, entropy=self.rng.randbytes, boot="model"
+                    )
+                link.tick()
+                links[member.wheel] = link
+                in_step = in_step and link.is_in_step
+            except (FilewheelError, OSError):
+                if link is not None:
+                    link.abandon()
+                if not self.may_fail:
+                    raise
+                in_step = False
+        return in_step
+
+    def strike(self, path: str, condition: Condition) -> None:
+        """Let a disaster befall one disk."""
+        self.struck = path
+        self.volumes[path].befall(condition)
+
+    # -- judging ---------------------------------------------------------------------------------------------
+
+    def pending(self, volumes: Volumes, path: str) -> Pending | None:
+        """Return what a reader finds pending in a wheel; None when it cannot be read."""
+        process = Process(volumes)
+        try:
+            with Wheel(path, clock=ModelClock(self.clock.wall_us), disk=process.open) as wheel:
+                return {bytes(m.id): (m.payload, m.id.due_us) for m in (*wheel.list(), *wheel.list(dead=True))}
+        except (FilewheelError, OSError):
+            return None
+        finally:
+            process.kill()
+
+    def promotable(self, volumes: Volumes) -> list[str]:
+        """Name the backups that no roster that can be seen says to lack something."""
+        process = Process(volumes)
+        rosters: list[tuple[str, Roster]] = []
+        for path in volumes.of_path:
+            with contextlib.suppress(FilewheelError, OSError):
+                roster = read_roster(process.open(path), path)
+                rosters += [(path, roster)] if roster is not None else []
+        process.kill()
+        epoch = max((r.epoch for _, r in rosters), default=0)
+        found = []
+        for path, mine in rosters:
+            if mine.role != "backup":
+                continue
+            states = [m.state for _, r in rosters if r.epoch == epoch for m in r.members if m.path == path]
+            if all(state == "current" for state in states):
+                found.append(path)
+        return found
+
+    def check_cut(self, volumes: Volumes, context: str) -> None:
+        """After a power cut of all disks the primary holds what was promised."""
+        pending = self.pending(volumes, self.primary)
+        if pending is None:
+            self.oracle.violations.append(f"{self.primary} cannot be read: {context}")
+        else:
+            self.oracle.check_pending(pending, context)
+
+    def check_loss(self, volumes: Volumes, path: str, context: str) -> None:
+        """With one disk gone whole, what had two copies is where it can be promoted, or in the primary."""
+        volumes.without(path)
+        if path != self.primary:
+            self.check_cut(volumes, f"{path} lost, {context}")
+            return
+        held = {p: found for p in self.promotable(volumes) if (found := self.pending(volumes, p)) is not None}
+        self.oracle.check_survivors(held, 1, f"{path} lost, {context}")
+        if self.mode == "mirror":
+            for survivor, pending in held.items():
+                self.oracle.check_finished(survivor, pending, f"{path} lost, {context}")
+
+    def check_equal(self, context: str) -> None:
+        """In a quiet set all wheels hold the same ids."""
+        found = {p: self.pending(self.volumes, p) for p, v in self.volumes.of_path.items() if v.condition == "well"}
+        first = found.pop(self.primary)
+        for path, pending in found.items():
+            if first is None or pending is None or first.keys() != pending.keys():
+                missing = sorted(v[0] for k, v in (first or {}).items() if k not in (pending or {}))
+                extra = sorted(v[0] for k, v in (pending or {}).items() if k not in (first or {}))
+                self.oracle.violations.append(f"{path} lacks {missing} and has {extra} too many: {context}")
+
+
+class SetHistory:
+    """One history of a set: one life, crashed aside all along, then a disaster's aftermath and a promotion."""
+
+    def __init__(self, seed: int, world: SetWorld, *, disaster: Condition | None, crash_rate: float) -> None:
+        self.seed = seed
+        self.world = world
+        self.disaster = disaster
+        self.crash_rate = crash_rate
+        self.rng = random.Random(f"set history {seed}")
+        self.result = Result(seed)
+
+    def play(self) -> Result:
+        world = self.world
+        processes = [Process(world.volumes) for _ in range(5)]
+        bodies = [world.produce, world.produce, world.keep, world.replicate]
+        names = ["producer 1", "producer 2", "keeper", "replicator"]
+        actors = [(n, p, (lambda p=p, b=b: b(p))) for n, p, b in zip(names, processes, bodies, strict=False)]
+        if self.disaster is not None:
+            actors.append(("disaster", processes[4], lambda: self.befall(processes[4])))
+        world.volumes.on_op = self.on_op
+        world.run(*actors)
+        world.volumes.on_op = None
+        self.result.ops = len(world.volumes.log)
+        self.result.switches = world.switches
+        if not world.oracle.violations:
+            self.end()
+        self.result.violations = world.oracle.violations
+        return self.result
+
+    def befall(self, process: Process) -> None:
+        """Strike one disk at a random moment."""
+        at, path = self.rng.randrange(STEPS), self.rng.choice(list(self.world.volumes.of_path))
+        looker = process.open(self.world.primary)
+        while self.world.steps < at:
+            looker.wait_hint(None, 0)
+        assert self.disaster is not None
+        self.world.strike(path, self.disaster)
+        process.kill()
+
+    def on_op(self, path: str, kind: str, name: str) -> None:
+        world = self.world
+        if self.rng.random() >= self.crash_rate or world.oracle.violations or world.struck is not None:
+            return
+        context = f"seed {self.seed} op {len(world.volumes.log)} after {kind} {path} {name}"
+        with paused():
+            # A disaster that comes on top of a power cut is one more, so loss is tried with both.
+            self.result.states += 2
+            world.check_cut(world.volumes.crash(self.rng), f"power cut, {context}")
+            how = self.rng.choice(["all", ""])
+            lost = self.rng.choice(list(world.volumes.of_path))
+            world.check_loss(world.volumes.crash(self.rng, how), lost, f"{'kill' if how else 'power cut'}, {context}")
+
+    def end(self) -> None:
+        """Bring a whole set in step; promote where the primary was struck; then everything fires."""
+        world = self.world
+        if world.struck is None:
+            world.act("replicator", self.settle)
+            world.check_equal(f"seed {self.seed} at the end")
+            if self.rng.random() < 0.5:
+                return
+        if world.struck in (None, world.primary):
+            self.promote()
+        if not world.oracle.violations:
+            world.act("drain", self.drain)
+
+    def settle(self, process: Process) -> None:
+        links: dict[str, Any] = {}
+        in_step = 0
+        for _ in range(QUIET_TURNS):
+            in_step = in_step + 1 if self.world.turn(process, links) else 0
+            if in_step > 3:  # a frame with drops waits for the pass after the one that met it
+                break
+            self.world.clock.advance(US_PER_S // 5)
+        else:
+            self.world.oracle.violations.append(f"seed {self.seed}: not in step after {QUIET_TURNS} turns")
+        for link in links.values():
+            link.close()
+
+    def promote(self) -> None:
+        from filewheel.replication.promote import promote
+
+        world = self.world
+        ready = world.promotable(world.volumes)
+        if not ready:
+            world.oracle.violations.append(f"seed {self.seed}: no backup may be promoted after {self.disaster}")
+            return
+        target = ready[0]
+
+        def body(process: Process) -> None:
+            promote(target, wait_s=0.1, clock=world.clock, disk=process.open, entropy=world.rng.randbytes)
+
+        world.act("promote", body)
+        world.primary = target
+        if world.mode == "ship":  # what it acknowledged and had not shipped may fire again
+            for told in world.oracle.messages.values():
+                told.acked.clear()
+                told.finished.clear()
+            world.oracle.cancelled.clear()
+
+    def drain(self, process: Process) -> None:
+        """Fire and acknowledge everything: what was promised and has not fired does so."""
+        world, oracle = self.world, self.world.oracle
+        keeper = world.open_keeper(process)
+        world.clock.advance(SLOTS * 12 * US_PER_S)
+        fired = set()
+        while batch := keeper.claim(7):
+            for message in batch:
+                oracle.fired(message, world.clock.wall_us, oracle.cancelled)
+                fired.add(message.payload)
+            keeper.ack(batch)
+        least = 1 if world.primary == NAMES[0] else 2
+        for payload, told in oracle.messages.items():
+            if told.enqueued and not told.may_be_gone and oracle.copies[payload] >= least and payload not in fired:
+                oracle.violations.append(
+                    f"seed {self.seed}: {payload!r} was enqueued with {oracle.copies[payload]} copies and never fired"
+                )
+        self.result.fired = sum(t.fired for t in oracle.messages.values())
+
+
+def run_set(
+    seed: int,
+    *,
+    mode: Mode = "mirror",
+    backups: int = 1,
+    on_failure: OnFailure = "stale",
+    disaster: Condition | None = None,
+    crash_rate: float = 0.1,
+) -> Result:
+    """Play one history of a set; an error in the library is a violation too."""
+    with tiny_set():
+        world = SetWorld(seed, mode=mode, backups=backups, on_failure=on_failure)
+        history = SetHistory(seed, world, disaster=disaster, crash_rate=crash_rate)
+        try:
+            return history.play()
+        except (FilewheelError, AssertionError, OSError, RuntimeError, KeyError, ValueError, TypeError) as exc:
+            history.result.violations = [*world.oracle.violations, f"seed {seed}: {exc!r}"]
+            return history.result
+
+
+if __name__ == "__main__":
+    given = dict(zip(("seed", "mode", "backups", "disaster"), sys.argv[1:], strict=False))
+    disaster_ = next((c for c in CONDITIONS if c == given.get("disaster")), None)
+    mode_: Mode = "ship" if given.get("mode") == "ship" else "mirror"
+    shown = run_set(int(given["seed"]), mode=mode_, backups=int(given.get("backups", 1)), disaster=disaster_)
+    print(f"{shown.states} states, {shown.ops} disk operations, {shown.switches} switches, {shown.fired} fired")
+    for line in shown.violations:
+        print(line)
+    raise SystemExit(bool(shown.violations))

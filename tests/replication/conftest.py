@@ -1,0 +1,23 @@
+"""A pair of wheels for each test, in both modes where that makes no difference; verified at the end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from filewheel.errors import FilewheelError
+from tests.replication.support import Pair
+
+
+@pytest.fixture
+def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A primary and a backup that it ships to; with the parameter "mirror", one that producers write to."""
+    pair = Pair(tmp_path, mode=getattr(request, "param", "ship"))
+    yield pair
+    with contextlib.suppress(FilewheelError, OSError):
+        pair.close()
+    pair.verify()
+

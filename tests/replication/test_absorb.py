@@ -1,0 +1,115 @@
+"""What only another backup, or the old primary, has is not lost when a wheel is promoted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from filewheel import Keeper, Replicator, Wheel, add_backup, promote
+from filewheel.difference import differences
+from filewheel.directory import open_directory
+from filewheel.journal import Journal
+from filewheel.roster import read_roster
+from filewheel.snapshot import Snapshot
+
+
+def a_set(tmp_path: Path) -> tuple[str, str, str]:
+    """A primary and two shipped backups in step with it, holding three messages."""
+    a, b, c = (str(tmp_path / name) for name in "abc")
+    with Wheel.create(a) as wheel:
+        for n in range(3):
+            wheel.enqueue(b"%d" % n, delay=3600)
+    add_backup(a, b)
+    add_backup(a, c)
+    with Replicator(a) as replicator:
+        assert [r.error for r in replicator.once()] == ["", ""]
+    return a, b, c
+
+
+def put_of(path: str, payload: bytes) -> bytes:
+    """Enqueue into a wheel, and return the packed put."""
+    with Wheel(path) as wheel:
+        id_ = wheel.enqueue(payload, delay=3600)
+    directory = open_directory(path, write=False)
+    with Snapshot(directory) as snapshot:
+        put = snapshot.find([id_])[id_]
+    directory.disk.release()
+    return put
+
+
+def write_to(path: str, records: list[bytes], puts: int) -> None:
+    directory = open_directory(path, write=True)
+    journal = Journal(directory)
+    journal.append(records, puts)
+    journal.close()
+    directory.disk.release()
+
+
+def payloads(path: str) -> list[bytes]:
+    with Wheel(path) as wheel, wheel.snapshot() as snapshot:
+        return sorted(m.payload for m in snapshot.messages())
+
+
+def test_what_a_backup_had_before_the_one_that_was_promoted_goes_to_it(tmp_path: Path) -> None:
+    a, b, c = a_set(tmp_path)
+    put = put_of(a, b"only in c")
+    write_to(c, [put], 1)  # the replicator had come to c, and not to b, when a was lost
+    (tmp_path / "a").rename(tmp_path / "lost")
+    done = promote(b)
+    assert done.unreachable == [a]
+    assert b"only in c" not in payloads(b)
+    with Replicator(b) as replicator:
+        report = next(r for r in replicator.once() if r.path == c)
+    assert (report.error, report.returned) == ("", 1)
+    assert b"only in c" in payloads(b)
+    with Wheel(b) as first, Wheel(c) as second:
+        assert list(differences(first, second)) == []
+    directory = open_directory(b, write=False)
+    roster = read_roster(directory.disk, b)
+    assert roster is not None
+    assert [m.absorb for m in roster.members if m.path == c] == [False]
+    directory.disk.release()
+
+
+def test_what_the_promoted_wheel_has_fired_since_does_not_come_back_from_another_backup(tmp_path: Path) -> None:
+    a, b, c = a_set(tmp_path)
+    with Wheel(a) as wheel:
+        wheel.enqueue(b"due", delay=0)
+    with Replicator(a) as replicator:
+        replicator.once()
+    (tmp_path / "a").rename(tmp_path / "lost")
+    promote(b)
+    with Keeper(b) as keeper:
+        batch = keeper.claim()
+        assert [m.payload for m in batch] == [b"due"]
+        keeper.ack(batch)
+    with Replicator(b) as replicator:
+        report = next(r for r in replicator.once() if r.path == c)
+    assert (report.error, report.returned) == ("", 0)
+    assert payloads(b) == payloads(c) == [b"0", b"1", b"2"]
+
+
+def test_a_backup_that_was_not_in_step_gives_nothing_to_the_promoted_one(tmp_path: Path) -> None:
+    a, b, c = a_set(tmp_path)
+    directory = open_directory(a, write=True)
+    from dataclasses import replace
+
+    from filewheel.roster import Roster, change_roster
+
+    def mark(roster: Roster | None) -> Roster | None:
+        assert roster is not None
+        member = next(m for m in roster.members if m.path == c)
+        return roster.with_member(replace(member, state="stale", since_us=member.since_us + 1))
+
+    change_roster(directory, mark)
+    there = open_directory(b, write=True)
+    change_roster(there, mark)
+    there.disk.release()
+    directory.disk.release()
+    put = put_of(a, b"finished long ago")
+    write_to(c, [put], 1)
+    (tmp_path / "a").rename(tmp_path / "lost")
+    promote(b)
+    with Replicator(b) as replicator:
+        report = next(r for r in replicator.once() if r.path == c)
+    assert (report.error, report.returned, report.healed_drops) == ("", 0, 1)
+    assert payloads(b) == payloads(c) == [b"0", b"1", b"2"]
