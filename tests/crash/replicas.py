@@ -157,7 +157,7 @@ class Failed(Exception):
 
 def filewheel(path: Path, *args: str, timeout_s: float = 60) -> str:
     """Run a verb on a wheel; return what it printed. Raises Failed."""
-    command = [sys.executable, "-m", "filewheel", "-C", str(path), *args]
+    command = [sys.executable, "-m", "cli", "-C", str(path), *args]
     try:
         done = subprocess.run(
             command, cwd=REPO, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
@@ -177,7 +177,7 @@ class ReplicatorProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, path: Path) -> None:
-        command = [sys.executable, "-m", "filewheel", "-C", str(path), "replicate"]
+        command = [sys.executable, "-m", "cli", "-C", str(path), "replicate"]
         self._process = subprocess.Popen(
             command, cwd=REPO, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
