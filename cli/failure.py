@@ -22,6 +22,7 @@ NO_WHEEL = 10
 LOCKED = 11
 DAMAGED = 12
 NEWER = 13
+FENCED = 14
 INTERRUPTED = 130
 
 MEANING = {
@@ -35,7 +36,7 @@ MEANING = {
     LOCKED: "locked: another process is the keeper, or is busy with the key",
     DAMAGED: "damaged: try `filewheel verify`, then `filewheel repair`",
     NEWER: "written by a newer filewheel",
-    14: "reserved: this wheel was promoted elsewhere",
+    FENCED: "fenced: this wheel is a backup, or another one was promoted in its place",
     INTERRUPTED: "interrupted",
 }
 
@@ -48,6 +49,7 @@ _CODES = {
     "locked": LOCKED,
     "damaged": DAMAGED,
     "newer-format": NEWER,
+    "fenced": FENCED,
     "interrupted": INTERRUPTED,
 }
 

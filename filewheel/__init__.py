@@ -3,10 +3,11 @@
 General layout (a module imports only from groups to its left; one/ is a package; tests/test_layers.py guards it):
 
     errors clock headers message limits timespec loops speed exposition metrics
-    | disk mounts layout frame record columns manifest directory roster standing bell segment writer appender journal
+    | disk mounts layout frame record columns manifest directory roster standing bell segment writer appender mirror
+    | copies ids journal
     | tail quarantine window slot owner retained ledger cut deal tidy
     | published snapshot stats index frames finder keyfile keys reader ready head batch housekeeper
-    | ids unique settlement settler wheel gauges keeper
+    | unique settlement settler wheel gauges keeper
     | worker joint aiokeeper aio
     | verify repair transfer difference
     | replication/
@@ -55,6 +56,12 @@ from filewheel.wheel import Wheel
 if _typing.TYPE_CHECKING:
     from filewheel.aio import AsyncWheel
     from filewheel.aiokeeper import AsyncKeeper
+    from filewheel.replication.promote import Promotion, promote
+    from filewheel.replication.rejoin import Rejoin, rejoin
+    from filewheel.replication.replicator import Replicator
+    from filewheel.replication.report import LinkReport
+    from filewheel.replication.sets import MemberStatus, SetStatus, add_backup, remove_backup, set_status
+    from filewheel.replication.standby import Standby
     from filewheel.scheduling.aio import AsyncScheduler
     from filewheel.scheduling.cron import Cron
     from filewheel.scheduling.events import Event
@@ -87,7 +94,9 @@ __all__ = [
     "Job",
     "Keeper",
     "KeyHeld",
+    "LinkReport",
     "Locked",
+    "MemberStatus",
     "Message",
     "MessageId",
     "Metrics",
@@ -98,11 +107,16 @@ __all__ = [
     "NotFound",
     "OtherLoop",
     "Poisoned",
+    "Promotion",
     "ReadOnly",
+    "Rejoin",
+    "Replicator",
     "Retry",
     "RetryLater",
     "Scheduler",
+    "SetStatus",
     "Settlement",
+    "Standby",
     "Stats",
     "Sync",
     "TooFewCopies",
@@ -112,7 +126,12 @@ __all__ = [
     "WheelExists",
     "WheelFull",
     "__version__",
+    "add_backup",
     "current_job",
+    "promote",
+    "rejoin",
+    "remove_backup",
+    "set_status",
 ]
 
 # What takes a while to import (asyncio, multiprocessing), by the module that has it: only whoever uses it waits.
@@ -126,10 +145,22 @@ _LATER = {
     "GiveUp": "filewheel.scheduling.failure",
     "Handler": "filewheel.scheduling.handler",
     "Job": "filewheel.scheduling.job",
+    "LinkReport": "filewheel.replication.report",
+    "MemberStatus": "filewheel.replication.sets",
+    "Promotion": "filewheel.replication.promote",
+    "Rejoin": "filewheel.replication.rejoin",
+    "Replicator": "filewheel.replication.replicator",
     "Retry": "filewheel.scheduling.retry",
     "RetryLater": "filewheel.scheduling.failure",
     "Scheduler": "filewheel.scheduling.scheduler",
+    "SetStatus": "filewheel.replication.sets",
+    "Standby": "filewheel.replication.standby",
+    "add_backup": "filewheel.replication.sets",
     "current_job": "filewheel.scheduling.job",
+    "promote": "filewheel.replication.promote",
+    "rejoin": "filewheel.replication.rejoin",
+    "remove_backup": "filewheel.replication.sets",
+    "set_status": "filewheel.replication.sets",
 }
 
 

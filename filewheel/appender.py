@@ -16,18 +16,42 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from filewheel.directory import Directory, Sync
-from filewheel.errors import Closed, FilewheelError, Poisoned, TooLarge
+from filewheel.errors import Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
 from filewheel.manifest import Position
 from filewheel.message import ID_END, ID_MIN
+from filewheel.roster import Roster
 from filewheel.segment import Segment
 from filewheel.writer import Entropy, Writer
 
 SEGMENT_BYTES = 32 << 20
 FILL_BYTES = 1 << 20
 _FILL_AFTER_COMMITS = 2
+
+
+class Copying(Protocol):
+    """What an appender asks of whoever writes its frames elsewhere too. Tickets count its frames."""
+
+    def ready(self) -> None:
+        """Raise unless a frame that is written now would be held by as many wheels as are asked for."""
+
+    def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        """Write a frame that was just written here. Called with the lock held, and never raises for another disk."""
+
+    def begin(self, ticket: int) -> None:
+        """Begin to flush up to this frame."""
+
+    def finish(self, ticket: int) -> None:
+        """Return when it is flushed, or when whoever did not do it is given up. Never raises for another disk."""
+
+    def confirm(self, ticket: int, *, durable: bool) -> int:
+        """Return how many wheels hold this frame, durably or just written; raise when these are too few."""
+
+    def close(self) -> None:
+        """Let go of the other wheels."""
 
 
 class Appender:
@@ -54,8 +78,12 @@ class Appender:
         self._flusher: threading.Thread | None = None
         self._interval_s = 0.0
         self._closed = False
+        self._copies: Copying | None = None
+        """Where frames go beside this directory; set with the lock held."""
         self._free_to = 0
         """Up to here the segment takes small frames without another look (`_ready`)."""
+        self.roster: Roster | None = None
+        """The set that the wheel is in, as `follow` was told last."""
         # Frames over the life of this handle, whatever writer they belong to: what waiters wait for.
         self._written = 0
         self._durable = 0
@@ -94,12 +122,12 @@ class Appender:
         """The number of the last frame known to be durable; 0 when none is."""
         return max(0, self._durable - self._first)
 
-    def flush(self) -> None:
-        """Make everything written so far durable."""
+    def flush(self) -> int:
+        """Make everything written so far durable; return how many wheels hold the last of it."""
         with self.lock:
             self._check()
             ticket = self._written
-        self._flush_to(ticket)
+        return self.settle(ticket, "always")
 
     def close(self) -> None:
         """Flush, seal and unlock the segment. What was written stays.
@@ -111,6 +139,8 @@ class Appender:
                 self._settled.wait()
             if self._closed:
                 return
+            copies, ticket = self._copies, self._written
+            untold = copies is not None and self._durable < ticket
             try:
                 if self._broken is None:
                     self._flush_held()
@@ -119,10 +149,18 @@ class Appender:
                 self._closed = True
                 self._free_to = 0
                 self._settled.notify_all()
+                if copies is not None:
+                    copies.close()
         if self._flusher is not None and self._flusher is not threading.current_thread():
             self._flusher.join(timeout=5)
         if self._untold is not None:
             raise self._untold
+        if copies is not None and untold:
+            copies.confirm(ticket, durable=True)
+
+    def follow(self, roster: Roster | None) -> None:
+        """Write for this set from the next frame on; None is a wheel that stands alone."""
+        self.roster = roster
 
     def rotate(self) -> None:
         """Go on in a new segment, so that the present one can be covered and removed."""
@@ -152,6 +190,8 @@ class Appender:
         size = HEADER_BYTES + body_bytes + 8
         while True:
             self._check()
+            if self._copies is not None:
+                self._copies.ready()
             segment = self._segment
             if segment is None and self._ids.has(ids):
                 try:
@@ -234,11 +274,33 @@ class Appender:
             with contextlib.suppress(FilewheelError):
                 segment.append(self._sealed(segment, b"", self.number, 0, 0, ID_END, ID_MIN))
 
+    # -- for whoever writes the frames of another writer ---------------------------------------------------
+
+    def has_room(self, body_bytes: int) -> bool:
+        """Tell whether a frame with a body of this size can be written without a look at the segment."""
+        segment = self._segment
+        if segment is None or segment.failed:
+            return False
+        return segment.offset + HEADER_BYTES + body_bytes + 8 <= self._free_to
+
+    def make_room(self, body_bytes: int) -> None:
+        """See to it that a frame with a body of this size can be written. May flush, and make a segment."""
+        with self.lock:
+            self._ready(body_bytes)
+
+    def copy(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        """Write a frame for which room was made."""
+        with self.lock:
+            assert self._segment is not None
+            self._write(self._segment, body, puts, drops, first, last)
+
     # -- writing -------------------------------------------------------------------------------------------
 
     def _write(self, segment: Segment, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
         segment.append(self._sealed(segment, body, self.number + 1, puts, drops, first, last))
         self._written += 1
+        if self._copies is not None:
+            self._copies.write(self._written, body, puts, drops, first, last)
 
     def _sealed(
         self, segment: Segment, body: bytes, number: int, puts: int, drops: int, first: bytes, last: bytes
@@ -257,12 +319,14 @@ class Appender:
 
     # -- flushing ------------------------------------------------------------------------------------------
 
-    def settle(self, ticket: int, sync: Sync) -> None:
-        """Return when the frame with this ticket is as durable as `sync` asks."""
+    def settle(self, ticket: int, sync: Sync) -> int:
+        """Return when the frame with this ticket is as durable as `sync` asks; tell how many wheels hold it."""
         if sync == "always":
             self._flush_to(ticket)
         elif sync != "never":
             self._flush_later(float(sync))
+        copies = self._copies
+        return 1 if copies is None else copies.confirm(ticket, durable=sync == "always")
 
     def _flush_to(self, ticket: int) -> None:
         with self.lock:
@@ -281,7 +345,7 @@ class Appender:
         done = False
         try:
             if segment is not None:
-                segment.flush(self.on_flush)
+                self._flush_all(segment, target)
             done = True
         except OSError as exc:
             failed = exc
@@ -298,13 +362,22 @@ class Appender:
                     if self._commits == _FILL_AFTER_COMMITS:
                         self._free_to = 0
 
+    def _flush_all(self, segment: Segment, ticket: int) -> None:
+        """Flush a segment, and what was written elsewhere, side by side. Raises OSError when the segment's failed."""
+        copies = self._copies
+        if copies is not None:
+            copies.begin(ticket)
+        segment.flush(self.on_flush)
+        if copies is not None:
+            copies.finish(ticket)
+
     def _flush_held(self, *, force: bool = False) -> None:
         """Flush with the lock held and no other flush in progress."""
         self._check()
         if self._durable < self._written or force:
             try:
                 if self._segment is not None:
-                    self._segment.flush(self.on_flush)
+                    self._flush_all(self._segment, self._written)
             except OSError as exc:
                 self._poison(exc)
             self._durable = self._written
@@ -342,6 +415,8 @@ class Appender:
                 self.flush()
             except Closed:
                 return  # `close` came between, and has flushed everything
+            except TooFewCopies:
+                continue  # it is in this directory; who enqueues next is told
             except FilewheelError as exc:
                 self._untold = exc
                 return  # the next call raises it, be it `close`

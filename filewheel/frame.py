@@ -72,6 +72,11 @@ def seal(
     return seal_frame(body, seed, offset, number, synced, puts, drops, first, last)
 
 
+def body_of(frame: bytes) -> bytes:
+    """Return the body of a frame that was just sealed."""
+    return frame[HEADER_BYTES : HEADER_BYTES + int.from_bytes(frame[8:12], "little")]
+
+
 @dataclass(slots=True)
 class Frame:
     """A frame that verified."""

@@ -8,20 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from filewheel.message import MessageId
+from filewheel.message import MessageId, receipt
 
 
 class Ids(Sequence[MessageId]):
     """A sequence of message ids, made one by one when asked for."""
 
-    def __init__(self, ids: list[bytes]) -> None:
+    def __init__(self, ids: list[bytes], copies: int = 1) -> None:
         self._ids = ids
+        self.copies = copies
+        """How many wheels held each of the messages when the call returned."""
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def __iter__(self) -> Iterator[MessageId]:
-        return map(MessageId, self._ids)
+        if self.copies == 1:
+            return map(MessageId, self._ids)
+        return (receipt(MessageId(i), self.copies) for i in self._ids)
 
     @overload
     def __getitem__(self, index: int) -> MessageId: ...
@@ -29,8 +33,8 @@ class Ids(Sequence[MessageId]):
     def __getitem__(self, index: slice) -> Ids: ...
     def __getitem__(self, index: int | slice) -> MessageId | Ids:
         if isinstance(index, slice):
-            return Ids(self._ids[index])
-        return MessageId(self._ids[index])
+            return Ids(self._ids[index], self.copies)
+        return receipt(MessageId(self._ids[index]), self.copies)
 
     def __contains__(self, item: object) -> bool:
         return item in self._ids

@@ -16,7 +16,7 @@ from filewheel.directory import Sync, check_sync
 from filewheel.frame import portions
 from filewheel.journal import BATCH_BYTES, Journal
 from filewheel.limits import bytes_of, check_headers, check_topic
-from filewheel.message import MessageId
+from filewheel.message import MessageId, receipt
 from filewheel.record import pack_middle
 from filewheel.timespec import due_from
 from filewheel.wheel import _HINT_AHEAD_US, Wheel
@@ -65,9 +65,11 @@ class JointWheel(Wheel):
         waiting = [n for n in groups.get("always", ()) if not isinstance(results[n], BaseException)]
         if waiting:
             try:
-                journal.flush()
+                copies = journal.flush()
             except Exception as exc:
                 _tell_all(exc, waiting, results)
+            else:
+                _note_copies(copies, waiting, results)
         near = [p.due_us for p, r in zip(puts, results, strict=True) if not isinstance(r, BaseException)]
         now_us = self._clock.now_us()
         if near and min(near) < now_us + _HINT_AHEAD_US:
@@ -87,7 +89,15 @@ class JointWheel(Wheel):
             _tell_all(exc, group, results)
         else:
             for n, id_ in zip(group, made, strict=True):
-                results[n] = MessageId(id_)
+                results[n] = id_
+
+
+def _note_copies(copies: int, group: Sequence[int], results: list[MessageId | BaseException]) -> None:
+    """Let the ids say how many wheels held the last of the batch after its flush: perhaps fewer than before it."""
+    for n in group:
+        id_ = results[n]
+        if isinstance(id_, MessageId) and id_.copies > copies:
+            results[n] = receipt(id_, copies)
 
 
 def _tell_all(exc: Exception, group: Sequence[int], results: list[MessageId | BaseException]) -> None:

@@ -9,17 +9,25 @@ Invariant: an id is given out once, with the lock held, by the writer whose name
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
+from typing import Literal
 
-from filewheel.appender import Appender
+from filewheel.appender import FILL_BYTES, SEGMENT_BYTES, Appender
+from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import Run, runs_of
-from filewheel.directory import Sync
+from filewheel.copies import Copies
+from filewheel.directory import Directory, DiskFactory, Sync
+from filewheel.disk import OsDisk
 from filewheel.errors import DiskError, partly_done
-from filewheel.message import MessageId
+from filewheel.frame import body_of
+from filewheel.ids import Ids
+from filewheel.message import MessageId, receipt
 from filewheel.record import ID, PUT_PREFIX
+from filewheel.roster import Roster
 from filewheel.speed import pack_drops, pack_puts, put_frame
-from filewheel.writer import SEQ_END
+from filewheel.writer import SEQ_END, Entropy
 
 BATCH_BYTES = 8 << 20
 _ONE_BYTES = 256  # what a frame with one put has at most beside its payload and tail
@@ -31,6 +39,48 @@ class Journal(Appender):
 
     _putting = False
     """A thread is inside of `put`."""
+    _roster: Roster | None = None
+
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        entropy: Entropy = secrets.token_bytes,
+        disk: DiskFactory = OsDisk,
+        clock: Clock = SYSTEM_CLOCK,
+        on_copies: Literal["raise", "ignore"] = "raise",
+        segment_bytes: int = SEGMENT_BYTES,
+        fill_bytes: int = FILL_BYTES,
+    ) -> None:
+        """`disk` opens mirrors. `on_copies` says what a call does that fewer wheels hold than were asked for."""
+        super().__init__(directory, entropy=entropy, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
+        self._factory = disk
+        self._clock = clock
+        self._strict = on_copies == "raise"
+
+    def follow(self, roster: Roster | None) -> None:
+        """Write what comes to the mirrors of this roster too, and to no others. Cost: nothing when it is the same.
+
+        A wheel that is no primary has none. A mirror that cannot be opened is dealt with as the roster says, at once
+        or with the next enqueue. Raises Fenced when a mirror shows that another wheel was promoted.
+        """
+        if roster == self._roster:
+            return
+        with self.lock:
+            copies = self._copies
+            if roster is not None and roster.role == "primary" and (roster.mirrors() or roster.copies > 1):
+                if copies is None:
+                    copies = Copies(
+                        self._dir, disk=self._factory, entropy=self._entropy, clock=self._clock, strict=self._strict
+                    )
+                assert isinstance(copies, Copies)
+                # Set first: a mirror that shows a higher epoch leaves nothing that could be written to.
+                self._copies = copies
+                copies.follow(roster, self._written)
+            elif copies is not None:
+                self._copies = None
+                copies.close()
+            self._roster = roster
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""
@@ -39,9 +89,13 @@ class Journal(Appender):
             self._let_others_run()
         with self.lock:
             self._putting = True
-            segment = self._segment
-            if segment is None or segment.failed or segment.offset + size > self._free_to or self._ids.seq >= SEQ_END:
+            segment, copies = self._segment, self._copies
+            if (
+                copies is not None or segment is None or segment.failed
+                or segment.offset + size > self._free_to or self._ids.seq >= SEQ_END
+            ):  # fmt: skip
                 segment = self._ready(size)
+                copies = self._copies
             ids = self._ids
             first, durable, ticket = self._first, self._durable, self._written + 1
             frame, id_ = put_frame(
@@ -51,12 +105,14 @@ class Journal(Appender):
             ids.seq += 1
             segment.append(frame)
             self._written = ticket
+            if copies is not None:
+                copies.write(ticket, body_of(frame), 1, 0, id_, id_)
             self._putting = False
         if sync == "always":
             self._flush_to(ticket)
         elif sync != "never":
             self._flush_later(float(sync))
-        return id_
+        return id_ if copies is None else receipt(id_, copies.confirm(ticket, durable=sync == "always"))
 
     def _let_others_run(self) -> None:
         """Wait until no thread is inside of a put, but not long.
@@ -82,8 +138,7 @@ class Journal(Appender):
             first, last = (id_, dropped) if id_ < dropped else (dropped, id_)
             self._write(segment, drop + PUT_PREFIX + id_ + rest, 1, 1, first, last)
             ticket = self._written
-        self.settle(ticket, sync)
-        return id_
+        return receipt(id_, self.settle(ticket, sync))
 
     def put_many(
         self,
@@ -92,13 +147,13 @@ class Journal(Appender):
         payloads: Sequence[bytes],
         *,
         sync: Sync = "always",
-    ) -> list[bytes]:
-        """Write many puts and return the ids' bytes: one frame up to BATCH_BYTES, and one flush.
+    ) -> Ids:
+        """Write many puts and return their ids: one frame up to BATCH_BYTES, and one flush.
 
         `middle` is what stands between id and payload: one for all, or one for each.
         """
         ids: list[bytes] = []
-        ticket = 0
+        ticket, copies = 0, 1
         for run in runs_of(dues_us, middle, payloads, BATCH_BYTES):
             try:
                 made, ticket = self._put_run(run)
@@ -106,8 +161,8 @@ class Journal(Appender):
                 raise (partly_done(exc, len(ids)) if ids else exc) from exc.__cause__
             ids += made
         if ids:
-            self.settle(ticket, sync)
-        return ids
+            copies = self.settle(ticket, sync)
+        return Ids(ids, copies)
 
     def _put_run(self, run: Run) -> tuple[list[bytes], int]:
         """Write puts as one frame; return their ids' bytes and the ticket to wait with."""
@@ -139,6 +194,13 @@ class Journal(Appender):
             body = pack_drops(ids, reason)
             segment = self._ready(len(body))
             self._write(segment, body, 0, len(ids), min(ids), max(ids))
+            return self._written
+
+    def write_body(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
+        """Write records that were in frames before, as one frame, without waiting for a flush; return the ticket."""
+        with self.lock:
+            segment = self._ready(len(body))
+            self._write(segment, body, puts, drops, first, last)
             return self._written
 
     def new_id(self, due_us: int) -> MessageId:

@@ -5,8 +5,9 @@ due and records what became of it. Between `claim` and `ack` a message is claime
 dies, the next keeper offers it again. That is at least once, and never early.
 
 A claim makes one pass over all journals before anything starts (F1), so a cancel that returned before the pass is
-never started; it compares with the wall clock at that moment (F2). Dealing, flushing and deleting run in a thread of
-their own (housekeeper.py), off the firing path.
+never started; it compares with the wall clock at that moment (F2). Before that it looks whether another wheel of the
+set was promoted: then nothing is handed out any more, and only acknowledgements of what is in hand are written.
+Dealing, flushing and deleting run in a thread of their own (housekeeper.py), off the firing path.
 Invariant: every message below the frontier is in `ready`, in `claims`, or dropped.
 """
 
@@ -27,7 +28,7 @@ from filewheel.batch import Batch
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, Sync, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, NotClaimed, disk_error
+from filewheel.errors import BadArgument, Closed, Damaged, Fenced, FilewheelError, Forked, NotClaimed, disk_error
 from filewheel.head import Head
 from filewheel.housekeeper import Housekeeper
 from filewheel.keys import Keys
@@ -35,8 +36,10 @@ from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.owner import Owner
 from filewheel.record import ACKED, ID, SET_ASIDE
+from filewheel.roster import Roster
 from filewheel.settlement import Settlement
 from filewheel.settler import Settler
+from filewheel.standing import Standing
 from filewheel.tail import Damage
 from filewheel.timespec import due_from
 from filewheel.window import Budget
@@ -54,7 +57,8 @@ class Keeper:
     """Fires a wheel's messages. Thread-safe; one for each wheel, enforced by a kernel lock.
 
     Opening waits for the present keeper to end (a hot standby), or raises Locked with `wait=False`. Opening costs
-    reading the checkpoint and the undealt part of the journals, not the backlog.
+    reading the checkpoint and the undealt part of the journals, not the backlog. In a set of wheels it raises Fenced on
+    one that is not the primary, also when that changed while it waited.
 
     `on_jump` says what a forward step of the wall clock by more than an hour does: "fire" (log it and fire what is
     due by the new time) or "hold" (fire by the time that really passed, until the keeper is opened again).
@@ -87,19 +91,28 @@ class Keeper:
         self._held_us = 0
         self._hints: int | None = None
         self._bell_lock = threading.Lock()
+        self._standing = Standing(self._dir, disk=disk)
+        self._followed: Roster | None = None
+        """The roster that the ledger was told of."""
         self._owner = Owner(self._dir)
-        self._owner.take("keeper", wait=wait)
-        self._ledger = Ledger(self._dir, clock, entropy=entropy)
+        try:
+            self._standing.check_may_fire(clock.now_us())
+            self._standing.close()  # nothing of other wheels stays open while this one waits
+            self._owner.take("keeper", wait=wait)
+        except BaseException:
+            self._let_go()
+            raise
+        self._ledger = Ledger(self._dir, clock, entropy=entropy, disk=disk)
         self._head = Head(self._ledger, budget)
         self._lock = self._ledger.lock
         try:
+            self._stand(clock.now_us())  # again: a standby may have waited through a promotion
             self._ledger.recover()
             self._hints = self._disk.open_hints(layout.HINT)
         except BaseException as exc:
             with contextlib.suppress(OSError, FilewheelError):
                 self._ledger.close()
-            self._owner.release()
-            self._disk.release()
+            self._let_go()
             if isinstance(exc, OSError):
                 raise disk_error(exc, self._dir.path) from exc
             raise
@@ -124,7 +137,10 @@ class Keeper:
         self.close()
 
     def close(self) -> None:
-        """Flush, deal what is undealt, and let the next keeper in. What was claimed is offered again then."""
+        """Flush, deal what is undealt, and let the next keeper in. What was claimed is offered again then.
+
+        After Fenced it deals nothing and does not raise: what is not flushed then is offered again by the new primary.
+        """
         if self._closed or os.getpid() != self._pid:
             return
         if self._broken is None:
@@ -142,17 +158,25 @@ class Keeper:
             raise disk_error(exc, self._dir.path) from exc
         finally:
             try:
-                self._ledger.close()
+                passed_over = (OSError, FilewheelError) if isinstance(self._broken, Fenced) else ()
+                with contextlib.suppress(*passed_over):
+                    self._ledger.close()
             finally:
-                with self._bell_lock:
-                    if self._hints is not None:
-                        self._disk.close(self._hints)
-                        self._hints = None
-                self._owner.release()
-                self._disk.release()
+                self._let_go()
 
-    def _check(self) -> None:
-        if self._broken is not None:
+    def _let_go(self) -> None:
+        """Close what is open, the lock last but one."""
+        with self._bell_lock:
+            if self._hints is not None:
+                self._disk.close(self._hints)
+                self._hints = None
+        self._standing.close()
+        self._owner.release()
+        self._disk.release()
+
+    def _check(self, *, settling: bool = False) -> None:
+        """Raise unless this keeper can go on; one that was fenced can still settle what is in hand."""
+        if self._broken is not None and not (settling and isinstance(self._broken, Fenced)):
             raise self._broken
         if self._closed:
             raise Closed("this keeper is closed", path=self._dir.path)
@@ -163,18 +187,41 @@ class Keeper:
             )  # fmt: skip
 
     def _fail(self, exc: FilewheelError) -> None:
-        """Stop for good: the housekeeper met what it cannot go on from."""
+        """Stop for good: another wheel fires now, or the housekeeper met what it cannot go on from."""
         log.critical("%s", exc)
-        self._broken = exc
+        if self._broken is None:
+            self._broken = exc
         self.wake()
+
+    def check_may_fire(self) -> None:
+        """Raise unless this wheel may fire now: for whoever starts later what was claimed before.
+
+        Cost: one stat for each wheel of the set. Raises Fenced, for good, when another wheel was promoted.
+        """
+        with self._lock:
+            self._check()
+            self._stand(self._now_us())
+
+    def _stand(self, now_us: int) -> None:
+        """Look at the place of this wheel in its set, and have the own journal write for that set."""
+        try:
+            self._standing.check_may_fire(now_us)
+        except Fenced as exc:
+            self._fail(exc)
+            raise
+        if self._standing.roster is not self._followed:
+            self._ledger.follow(self._standing.roster)
+            self._followed = self._standing.roster
 
     # -- what goes out ---------------------------------------------------------------------------------------
 
     def claim(self, limit: int = 1000) -> Batch:
         """Claim up to `limit` messages that are due, in order; an empty batch when none is.
 
-        Each stays claimed until it is acknowledged, put back or buried. Cost: one look at each journal, and about
-        0.5 µs a message.
+        Each stays claimed until it is acknowledged, put back or buried. Cost: one look at each journal, one at each
+        roster of the set, and about 0.5 µs a message.
+
+        Raises Fenced when another wheel of the set was promoted: this keeper is finished, and can only acknowledge.
         """
         if limit < 1:
             raise BadArgument(f"limit is at least 1, not {limit}")
@@ -184,6 +231,7 @@ class Keeper:
         with self._lock:
             self._check()
             now_us = self._now_us()
+            self._stand(now_us)
             try:
                 self._head.refresh(now_us)
             except OSError as exc:
@@ -264,7 +312,7 @@ class Keeper:
         Raises NotClaimed for a message that is not claimed.
         """
         with self._lock:
-            self._check()
+            self._check(settling=True)
             ids = self._ids_of(what)
             if ids:
                 self._housekeeper.drop(ids, ACKED)
@@ -302,14 +350,20 @@ class Keeper:
         is done with, or was cancelled meanwhile. When writing fails, what was not written is still claimed (`holds`).
         One that enters a unique key may have to wait for the next `claim`, as `nack` says.
 
-        Raises NotClaimed before anything is written, WheelFull, Poisoned.
+        After Fenced only those that are done with are written: the others wait in the new primary, and it fires them.
+
+        Raises NotClaimed before anything is written, WheelFull, Poisoned, Fenced when some were not written for that.
         """
         with self._lock:
-            self._check()
+            self._check(settling=True)
             self._ids_of([s.id for s in settlements])
-        moved_to = self._settler.settle(settlements)
+            fenced = self._broken
+        true = settlements if fenced is None else [s for s in settlements if s.what == "acked"]
+        moved_to = self._settler.settle(true)
         if sync == "always":
             self._ledger.own.flush()
+        if fenced is not None and len(true) < len(settlements):
+            raise fenced
         return moved_to
 
     def holds(self, id_: bytes) -> bool:

@@ -12,6 +12,7 @@
       laps/<lap>/<second>.slot         a lap that is near: one file for each second that holds anything
       keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made with the first of them
       roster.json  roster.lock         which wheels hold the same messages; only in a set
+      probe                            written and removed by a standby that looks whether the disk works
       follows.json                     in a backup: how far it has followed the primary's journals
       retained/<writer>-<n>.log        in a primary: covered segments that a backup has still to read
       retained/overflow                how often such segments had to go before all had read them
@@ -47,6 +48,7 @@ QUARANTINE = "quarantine"
 ROSTER = "roster.json"
 ROSTER_TMP = "roster.json.tmp"
 ROSTER_LOCK = "roster.lock"
+PROBE = "probe"
 FOLLOWS = "follows.json"
 FOLLOWS_TMP = "follows.json.tmp"
 RETAINED = "retained"

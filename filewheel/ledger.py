@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from filewheel import layout
 from filewheel.clock import Clock
-from filewheel.directory import Directory
+from filewheel.directory import Directory, DiskFactory
+from filewheel.disk import OsDisk
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap
 from filewheel.journal import Journal
@@ -50,6 +51,7 @@ class Ledger:
         clock: Clock,
         *,
         entropy: Entropy = secrets.token_bytes,
+        disk: DiskFactory = OsDisk,
         on_frame: OnFrame | None = None,
     ) -> None:
         self.dir = directory
@@ -63,7 +65,7 @@ class Ledger:
         self.manifest = Manifest()
         self.tails: dict[str, Tail] = {}
         self._entropy = entropy
-        self.own = Journal(directory, entropy=entropy)
+        self.own = Journal(directory, entropy=entropy, disk=disk, clock=clock, on_copies="ignore")
         self.own.on_segment_end = self._own_segment_ended
         self.on_frame = on_frame
         self.undealt_bytes = 0
@@ -88,7 +90,7 @@ class Ledger:
             self.disk.sync_all()
             self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.settings.lap_of, self.dir.path)
             self._remove(layout.CHECKPOINT_TMP)
-            self._follow_own_roster()
+            self._keep_for_own_roster()
             self._sweep_journal()
             found = find_files(self.disk, self.dir.settings.lap_of)
             if self.manifest.doubt:
@@ -104,19 +106,26 @@ class Ledger:
             self.ingest(test_locks=True)
 
     def follow(self, roster: Roster | None) -> None:
-        """Keep covered segments for the members of this set, or for nobody. Raises OSError."""
+        """Write for this set, and keep covered segments for its members; None is a wheel that stands alone."""
         with self.lock:
-            if roster is not None and roster.role == "primary" and roster.members:
-                self._retain(roster.retain_bytes)
-                return
-            self.retained = None
-            # A primary that was fenced leaves what it kept: its backups may have to read it still.
-            if roster is None or not roster.members or roster.role == "backup":
-                discard_retained(self.dir)
+            self.own.follow(roster)
+            self._keep_for(roster)
 
-    def _follow_own_roster(self) -> None:
+    def _keep_for(self, roster: Roster | None) -> None:
+        if roster is not None and roster.role == "primary" and roster.members:
+            self._retain(roster.retain_bytes)
+            return
+        self.retained = None
+        # A primary that was fenced leaves what it kept: its backups may have to read it still.
+        if roster is None or not roster.members or roster.role == "backup":
+            try:
+                discard_retained(self.dir)
+            except OSError as exc:
+                log.warning("%s: not removed: %s", self.dir.place(layout.RETAINED), exc)
+
+    def _keep_for_own_roster(self) -> None:
         try:
-            self.follow(read_roster(self.disk, self.dir.path))
+            self._keep_for(read_roster(self.disk, self.dir.path))
         except Damaged as exc:
             # Perhaps there are backups: what they may have to read is kept.
             self.notes.append(str(exc))

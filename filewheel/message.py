@@ -108,11 +108,36 @@ class MessageId(bytes):
         """Whether this is a dead letter's id."""
         return self.due_us >= DEAD_US
 
+    @property
+    def copies(self) -> int:
+        """How many wheels held the message when the call that returned this id returned; 1 of any other id."""
+        return 1
+
     def __str__(self) -> str:
         return base32(int.from_bytes(self, "big"), _TEXT_LENGTH)
 
     def __repr__(self) -> str:
         return f"MessageId({str(self)!r})"
+
+
+class Receipt(MessageId):
+    """An id that knows how many wheels held its message when it was given out. In all else it is the id."""
+
+    _copies = 1
+
+    @property
+    def copies(self) -> int:
+        """How many wheels held the message when the call that returned this id returned."""
+        return self._copies
+
+
+def receipt(id_: MessageId, copies: int) -> MessageId:
+    """Return an id that says how many wheels held its message."""
+    if copies == id_.copies:
+        return id_
+    made = Receipt(id_)
+    made._copies = copies
+    return made
 
 
 def id_floor(due_us: int) -> bytes:

@@ -17,6 +17,7 @@ from filewheel.directory import Directory
 from filewheel.errors import Locked, disk_error
 
 _NOTE_BYTES = 512
+_DOES = {"tidy": "is tidying up", "repair": "is repairing", "backup": "is replicating to it"}
 
 
 class Owner:
@@ -45,10 +46,8 @@ class Owner:
             if not self._disk.lock(fd, wait=wait):
                 pid, held_as = _note(self._dir)
                 who = f"process {pid}" if pid else "another process"
-                what = (
-                    "is tidying up" if held_as == "tidy" else "is repairing" if held_as == "repair" else "is the keeper"
-                )
-                raise Locked(f"{who} {what}", pid=pid, role=held_as, path=self._dir.place(layout.LOCK))
+                does = _DOES.get(held_as, "is the keeper")
+                raise Locked(f"{who} {does}", pid=pid, role=held_as, path=self._dir.place(layout.LOCK))
             note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role})
             with contextlib.suppress(OSError):  # it is for people: a full disk must not keep the keeper out
                 self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
@@ -69,10 +68,13 @@ class Owner:
             self._fd = -1
 
 
-def holder(directory: Directory) -> int | None:
-    """Return the keeper's process id as its note gives it, if that process lives. Takes no lock."""
+def holder(directory: Directory, *roles: str) -> int | None:
+    """Return the id of the process that holds the lock in one of these roles, or as the keeper. Takes no lock.
+
+    That is as its note gives it, if that process lives.
+    """
     pid, role = _note(directory)
-    return pid if role == "keeper" else None
+    return pid if role in (roles or ("keeper",)) else None
 
 
 def _note(directory: Directory) -> tuple[int | None, str]:

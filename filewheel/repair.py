@@ -3,7 +3,7 @@
 Works as the keeper (it takes the lock), in this order: a damaged wheel.json is written again from its copy; what the
 journals hold is dealt, which also replaces a checkpoint that cannot be read; a lap or slot file with damage is
 written anew from the frames that verify, after its bad ranges were copied to quarantine/; unique keys that are not
-listed are entered again.
+listed are entered again. A damaged roster is left as it is: who fires is not for a repair to say.
 Invariant: repairing loses nothing that could be read, and repairing twice changes nothing more.
 """
 

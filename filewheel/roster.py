@@ -28,7 +28,9 @@ Mode = Literal["mirror", "ship"]
 State = Literal["joining", "current", "stale", "fenced"]
 """`"joining"`: being filled; `"current"`: in step; `"stale"`: misses something; `"fenced"`: was the primary before."""
 
-Role = Literal["primary", "backup", "fenced"]
+Role = Literal["primary", "backup", "promoting", "fenced"]
+"""`"promoting"`: a backup whose promotion has begun, and may have been cut short."""
+
 OnFailure = Literal["refuse", "stale"]
 """What an enqueue does when a mirror fails: refuse, or mark it stale and go on."""
 
@@ -36,6 +38,7 @@ TIMEOUT_S = 5.0
 RETAIN_BYTES = 256 << 20
 _BYTES_MAX = 1 << 20
 _CRC_MARK = b',\n  "crc32": '
+_MEND = "copy the roster.json of a backup of its set, then `filewheel promote` the wheel that is to fire"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Member:
     """When it came into this state."""
     why: str = ""
     """What it was marked stale for."""
+    overflow: int = 0
+    """Of a fenced one: how often the primary's retained segments had overflown when it was promoted."""
 
 
 @dataclass(frozen=True)
@@ -105,17 +110,17 @@ def parse_roster(data: bytes, path: str) -> Roster:
     """Read roster.json. Raises Damaged when it is not what was written."""
     body, mark, tail = data.rpartition(_CRC_MARK)
     if not mark or tail != b"%d\n}\n" % zlib.crc32(body + b"\n}"):
-        raise Damaged("the roster fails its checksum", path=path, hint="`filewheel repair`, or copy another member's")
+        raise Damaged("the roster fails its checksum", path=path, hint=_MEND)
     try:
         fields: dict[str, Any] = json.loads(body + b"\n}")
         if fields.pop("roster") != 1:
             raise ValueError("another version")
         members = tuple(Member(**m) for m in fields.pop("members"))
         roster = Roster(members=members, **fields)
-        if roster.role not in ("primary", "backup", "fenced") or type(roster.epoch) is not int:
+        if roster.role not in ("primary", "backup", "promoting", "fenced") or type(roster.epoch) is not int:
             raise ValueError(f"role {roster.role!r}, epoch {roster.epoch!r}")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
-        raise Damaged(f"not a roster ({exc})", path=path, hint="upgrade filewheel, or `filewheel repair`") from exc
+        raise Damaged(f"not a roster ({exc})", path=path, hint=f"upgrade filewheel, or {_MEND}") from exc
     return roster
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from filewheel import layout
 from filewheel.directory import Directory, DiskFactory
 from filewheel.disk import Disk, OsDisk
-from filewheel.errors import Damaged, Fenced, FilewheelError
+from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.roster import Roster, change_roster, read_roster
 
 log = logging.getLogger(__name__)
@@ -58,8 +58,15 @@ class Standing:
     def look(self) -> bool:
         """Read the roster if it was replaced; tell whether it was. Cost: one stat.
 
-        Raises Fenced when it has gone: then the wheel has, or someone took it out of its set by hand.
+        Raises Fenced when it has gone: then the wheel has, or someone took it out of its set by hand. Also Damaged,
+        DiskError.
         """
+        try:
+            return self._look()
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(layout.ROSTER)) from exc
+
+    def _look(self) -> bool:
         disk = self._dir.disk
         identity = disk.identity(layout.ROSTER)
         if identity == self._identity:
@@ -112,7 +119,8 @@ class Standing:
                      self._dir.path, theirs.primary, theirs.epoch)  # fmt: skip
         with contextlib.suppress(FilewheelError):  # its disk may be what failed; it stops all the same
             change_roster(self._dir, fence)
-        raise fenced(theirs, self._dir.path)
+        # It may be another backup that says so.
+        raise fenced(replace(theirs, role="fenced"), self._dir.path)
 
     def close(self) -> None:
         """Let go of the other wheels' directories."""
@@ -162,6 +170,11 @@ def fenced(roster: Roster, path: str) -> Fenced:
         return Fenced(
             f"this wheel is a backup of {roster.primary}", primary=roster.primary, epoch=roster.epoch, path=path,
             hint=f"use {roster.primary}, or `filewheel promote` this one",
+        )  # fmt: skip
+    if roster.role == "promoting":
+        return Fenced(
+            "this wheel is being promoted", primary=roster.primary, epoch=roster.epoch, path=path,
+            hint="wait a moment; if that was cut short, `filewheel promote` it again",
         )  # fmt: skip
     return Fenced(
         f"{roster.primary} was promoted in the place of this wheel (epoch {roster.epoch})",

@@ -21,6 +21,7 @@ from filewheel.errors import FilewheelError, Locked
 from filewheel.ledger import Ledger
 from filewheel.manifest import Position
 from filewheel.owner import Owner
+from filewheel.roster import read_roster
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
@@ -37,9 +38,15 @@ def is_untidy(directory: Directory) -> bool:
 
 
 def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token_bytes) -> bool:
-    """Deal what the journals hold if no keeper runs; tell whether that was done. Never raises for a bad disk."""
+    """Deal what the journals hold if no keeper runs; tell whether that was done. Never raises for a bad disk.
+
+    Nothing on a backup, which has a replicator for its keeper, nor on a wheel that was fenced.
+    """
     owner = Owner(directory)
     try:
+        roster = read_roster(directory.disk, directory.path)
+        if roster is not None and roster.role != "primary":
+            return False
         owner.take("tidy", wait=False)
         deal_all(directory, clock, entropy)
     except Locked:

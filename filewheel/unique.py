@@ -15,7 +15,7 @@ from filewheel.errors import BadArgument, KeyHeld, Locked, NotFound
 from filewheel.headers import DEADLINE, DUE, KEY, REASON
 from filewheel.journal import Journal
 from filewheel.keys import Hold, Keys
-from filewheel.message import Message, MessageId
+from filewheel.message import Message, MessageId, receipt
 from filewheel.record import (
     CANCELLED,
     PUT_PREFIX,
@@ -71,8 +71,7 @@ def put(
         hold.note([(key, id_)], journal)
         drops = [] if held.id is None else [pack_drop(held.id, CANCELLED)]
         ticket = journal.write([*drops, PUT_PREFIX + id_ + rest], 1)
-    journal.settle(ticket, sync)
-    return id_
+    return receipt(id_, journal.settle(ticket, sync))
 
 
 def move(
@@ -97,8 +96,7 @@ def move(
         new = journal.new_id(due_us)
         hold.note([(key, new)], journal)
         ticket = journal.write([pack_drop(old, RESCHEDULED), PUT_PREFIX + new + moved_rest(message)], 1)
-    journal.settle(ticket, sync)
-    return new
+    return receipt(new, journal.settle(ticket, sync))
 
 
 def moved_rest(message: Message) -> bytes:

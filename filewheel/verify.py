@@ -25,6 +25,7 @@ from filewheel.owner import holder
 from filewheel.quarantine import items
 from filewheel.record import ID, records_of, unpack_put
 from filewheel.retained import read_overflow
+from filewheel.roster import read_roster
 from filewheel.tail import UNKNOWN
 from filewheel.window import Span
 
@@ -98,7 +99,7 @@ class _Verifier:
         self._total = 0
 
     def run(self) -> Report:
-        keeper = holder(self._dir)
+        keeper = holder(self._dir, "keeper", "backup")
         for note in self._dir.notes:
             self._add("damage", layout.SETTINGS, 0, 0, note, "filewheel repair")
         self._check_spares()
@@ -119,6 +120,7 @@ class _Verifier:
         self._check_retained()
         self._check_names(manifest, keeper)
         self._check_keys()
+        self._check_set()
         for item in items(self._dir):
             self._add(
                 "note", str(item["item"]), 0, 0,
@@ -409,6 +411,15 @@ class _Verifier:
                     "no entry: one that never completed, or damage, which may let a key be taken twice",
                     "filewheel repair enters every key anew",
                 )  # fmt: skip
+
+    def _check_set(self) -> None:
+        """Look at the roster of a wheel that is in a set."""
+        try:
+            read_roster(self._disk, self._dir.path)
+        except Damaged as exc:
+            self._add("damage", layout.ROSTER, 0, 0, exc.what, exc.hint or "")
+        except OSError as exc:
+            self._add("damage", layout.ROSTER, 0, 0, f"cannot be read: {exc.strerror or exc}")
 
     def _foreign(self, name: str) -> None:
         self._add("note", name, 0, 0, "not a file of filewheel's; it is left alone")

@@ -46,7 +46,9 @@ from filewheel.record import (
     pack_tail,
     unpack_put,
 )
+from filewheel.roster import Roster
 from filewheel.speed import due_at
+from filewheel.standing import LOOK_US, Standing
 from filewheel.tidy import Tidier, is_untidy, tidy
 from filewheel.timespec import due_from
 from filewheel.writer import Entropy
@@ -57,6 +59,7 @@ OnConflict = Literal["reject", "keep", "replace"]
 _HINT_AHEAD_US = 5 * US_PER_S
 _ADD_BYTES = 1 << 20
 _ADD_EACH_BYTES = 128
+_NEVER_US = -(1 << 62)
 
 
 class Wheel(Reader):
@@ -83,11 +86,18 @@ class Wheel(Reader):
         # Whoever may only read can still look; the right to write is checked when it is needed.
         super().__init__(open_directory(path, write=False, disk=disk))
         self._force = force
+        self._disk_factory = disk
         self._sync = self._dir.settings.sync if sync is None else check_sync(sync)
         self._payload_bytes_max = self._dir.settings.payload_bytes_max
         self._clock = clock
+        self._factory = disk
         self._entropy = entropy
         self._journal: Journal | None = None
+        self._standing: Standing | None = None
+        self._looked_us = _NEVER_US
+        """When this wheel was last seen to be one that may be written to."""
+        self._followed: Roster | None = None
+        """The roster that the journal was told of."""
         self.on_flush: Callable[[int], None] | None = None
         """Told the microseconds of each flush, when it was set before the first enqueue. It must not raise."""
         self._opening = threading.Lock()
@@ -173,11 +183,31 @@ class Wheel(Reader):
             with self._opening:
                 if self._journal is None:
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
-                    journal = Journal(self._dir, entropy=self._entropy)
+                    journal = Journal(self._dir, entropy=self._entropy, disk=self._factory, clock=self._clock)
                     journal.on_segment_end = self._tidier.segment_ended
                     journal.on_flush = self.on_flush
                     self._journal = journal
+        now_us = self._clock.now_us()
+        if not 0 <= now_us - self._looked_us < LOOK_US:
+            self._look(self._journal, now_us)
         return self._journal
+
+    def _look(self, journal: Journal, now_us: int) -> None:
+        """Look at this wheel's place in its set, and have the journal write for that set. Raises Fenced, Damaged."""
+        with self._opening:  # a Standing is not thread-safe; where nothing is old, nobody comes here
+            if 0 <= now_us - self._looked_us < LOOK_US:
+                return  # another thread has looked meanwhile
+            standing = self._standing
+            if standing is None:
+                standing = self._standing = Standing(self._dir, disk=self._disk_factory)
+            else:
+                standing.look()
+            standing.check_may_write()
+            if standing.roster is not self._followed:
+                journal.follow(standing.roster)
+                self._followed = standing.roster
+            # Last: whatever raised, the next call looks again.
+            self._looked_us = now_us
 
     # -- enqueue ---------------------------------------------------------------------------------------------
 
@@ -204,7 +234,8 @@ class Wheel(Reader):
         returns that one's id and enqueues nothing, "replace" cancels that one and enqueues this, in one commit. A key
         costs one more flush.
 
-        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked.
+        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked. Fenced in
+        a set of wheels of which another is the primary; that is seen within a fifth of a second.
         """
         journal = self._journal
         if journal is None or self._closed or os.getpid() != self._pid:
@@ -212,6 +243,8 @@ class Wheel(Reader):
         if type(payload) is not bytes or len(payload) > self._payload_bytes_max:
             payload = bytes_of(payload, self._payload_bytes_max)
         now_us = self._clock.now_us()
+        if not 0 <= now_us - self._looked_us < LOOK_US:
+            self._look(journal, now_us)
         if at is None:
             due_us = now_us if delay is None else due_at(now_us, delay, DUE_END_US)
         else:
@@ -289,7 +322,7 @@ class Wheel(Reader):
         made = journal.put_many(dues, middle, bodies, sync=self._sync if sync is None else check_sync(sync))
         if made and min(dues) < now_us + _HINT_AHEAD_US:
             self._bell.ring(now_us)
-        return Ids(made)
+        return made
 
     def _know_topic(self, topic: str) -> bytes:
         """Check a topic once, and remember it packed."""

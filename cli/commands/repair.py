@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.repair import repair as repair_directory
 from filewheel.verify import Finding
@@ -60,9 +61,10 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
             out.write(line)
     out.note(f"kept {size(result.bytes_kept)}; {size(result.bytes_aside)} put aside in {out.dir}/quarantine")
     if left:
+        roster = next((f.hint for f in left if f.name == layout.ROSTER), None)
         raise Failure(
             "damaged", f"{count(len(left), 'place is', 'places are')} still damaged",
-            hint="restore what `filewheel verify` names from a backup",
+            hint=roster or "restore what `filewheel verify` names from a backup",
         )  # fmt: skip
     out.note("verified: no damage")
 

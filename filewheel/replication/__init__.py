@@ -1,7 +1,7 @@
-"""Backup wheels: other directories that hold the same messages, and take over when the primary is lost.
+"""Backup wheels: a replicator keeps them in step with their primary, and a promotion puts one in its place.
 
-It stands on the wheel, the keeper and what both are made of (docs/adr/0016-backup-wheels.md).
-A module imports from the library and only from modules to its left:
+Module order (a module imports only from those to its left; tests/test_layers.py guards it):
 
-    follows sources
+    follows sources whole chunk bundle follower matcher suspects backupkeeper behind bookmark report
+    | link replicator sets promote rejoin standby
 """

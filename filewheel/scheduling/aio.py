@@ -360,6 +360,8 @@ class AsyncScheduler:
         """Fire until SIGINT or SIGTERM, `stop`, or a cancellation; then let running calls end, and return or raise.
 
         A second signal, or cancellation, cuts that short. Where the loop takes no signals they are left as they are.
+
+        Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """
         asked = asyncio.Event()
         with self._signals(asked):  # first: a handler may be called before `start` returns
@@ -375,6 +377,8 @@ class AsyncScheduler:
                     await self.stop()
                 finally:
                     self._asked = None
+        if self._engine is not None:
+            self._engine.check()
 
     @contextlib.contextmanager
     def _signals(self, asked: asyncio.Event) -> Iterator[None]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from filewheel.clock import Clock
 from filewheel.directory import Sync
-from filewheel.errors import BadArgument, FilewheelError, WheelFull
+from filewheel.errors import BadArgument, Fenced, FilewheelError, WheelFull
 from filewheel.headers import SCHEDULE
 from filewheel.keeper import LOOK_S, Keeper
 from filewheel.message import US_PER_S, Message
@@ -93,6 +93,10 @@ class Dispatcher:
         """The last claim was cut short by its limit."""
         self._hinted = True
         self._looked_us = 0
+        self._stood_us = 0
+        """When this wheel was last seen to be the one that fires."""
+        self._has_stood = False
+        """That was in the present step."""
         self._retry_us = 0
 
     # -- from other threads ----------------------------------------------------------------------------------
@@ -114,6 +118,7 @@ class Dispatcher:
         """
         now_us = self._keeper.now_us()  # what follows from a time must be due by the clock that it is fired by
         self._hinted = self._hinted or claim
+        self._has_stood = False
         worked = self._take_outcomes(now_us)
         self._watch_time(now_us)
         if fire:
@@ -122,6 +127,8 @@ class Dispatcher:
                 self._admit(message, now_us)
             worked = self._claim(now_us, must=claim) or worked
             self._start_waiting(now_us)
+            if self._clock.steady_us() - self._stood_us > LOOK_S * US_PER_S:
+                self._stand()  # there is no room to claim, but what the runners have not begun must not begin
         self._watch.note_down()
         return self._settle() or worked
 
@@ -159,6 +166,7 @@ class Dispatcher:
         self._hinted = False
         self._looked_us = steady_us
         batch = self._keeper.claim(room)
+        self._has_stood, self._stood_us = True, steady_us
         self._more = len(batch) == room
         self.claimed += len(batch)
         for message in batch:
@@ -257,7 +265,14 @@ class Dispatcher:
         while messages := lane.take(now_us):
             self._start(lane, messages, now_us)
 
+    def _stand(self) -> None:
+        """Raise Fenced when another wheel of the set was promoted."""
+        self._keeper.check_may_fire()
+        self._has_stood, self._stood_us = True, self._clock.steady_us()
+
     def _start(self, lane: Lane, messages: list[Message], now_us: int) -> None:
+        if not self._has_stood:  # it was claimed a while ago
+            self._stand()
         call = Call(lane.handler, messages, now_us)
         terms = lane.handler.terms
         if terms.timeout_s is not None and terms.where == "thread":
@@ -345,18 +360,30 @@ class Dispatcher:
         except WheelFull as exc:
             self._wait_for_room(exc)
             return False
+        except Fenced:
+            self._forget_unwritten()
         self._retry_us = 0
         return True
+
+    def _forget_unwritten(self) -> None:
+        """Let go of what is to be tried again: it waits in the new primary, which fires it."""
+        log.warning("%d messages were not put back: another wheel fires them now", len(self._keep_unwritten()))
+        self._verdicts = []
 
     def _wait_for_room(self, exc: WheelFull) -> None:
         """Keep what could not be written, to be written later."""
         self._retry_us = self._clock.steady_us() + _FULL_RETRY_US
+        self._keep_unwritten()
+        count = len(self._done) + len(self._verdicts)
+        log.critical("what became of %d messages cannot be written yet: %s", count, exc)
+
+    def _keep_unwritten(self) -> list[tuple[Message, Verdict]]:
+        """Tell of the verdicts that were written; return the others, which stay."""
         written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
         self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
         self._settled(len(written))
         self._watch.settled(written)
-        count = len(self._done) + len(self._verdicts)
-        log.critical("what became of %d messages cannot be written yet: %s", count, exc)
+        return self._verdicts
 
     def _settled(self, count: int) -> None:
         self.claimed -= count

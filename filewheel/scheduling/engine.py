@@ -1,8 +1,8 @@
 """The engine: becomes the keeper of a wheel, fires until it is told to stop, and takes over again after trouble.
 
 It owns one thread. While another process is the keeper it stands by and tries the lock again and again; the kernel
-frees that lock the moment its holder dies. Each term as the keeper has runners and a dispatcher of its own, so nothing
-of a term that broke off reaches the next.
+frees that lock the moment its holder dies. When another wheel of the set was promoted it ends, keeper or standby. Each
+term as the keeper has runners and a dispatcher of its own, so nothing of a term that broke off reaches the next.
 Invariant: nothing is fired but by the holder of the lock, and when the thread ends the lock is free.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from filewheel.clock import Clock
 from filewheel.directory import DiskFactory
-from filewheel.errors import FilewheelError, Locked
+from filewheel.errors import Fenced, FilewheelError, Locked
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
 from filewheel.published import Publisher
@@ -38,6 +38,8 @@ STANDBY_S = 0.1
 _PAUSE_S = 1.0
 _END_LOOK_S = 0.01
 _PAUSE_MAX_S = 60.0
+_FENCED_S = 5.0
+"""How long calls have to end when another wheel was promoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Engine:
         self._grace_s = 0.0
         self._hurry = threading.Event()
         self._keeper: Keeper | None = None
+        self._fenced: Fenced | None = None
         self._ahead_us = clock.now_us() - clock.steady_us()
         self._thread: threading.Thread | None = None
         self.is_keeper = threading.Event()
@@ -123,6 +126,11 @@ class Engine:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
+    def check(self) -> None:
+        """Raise Fenced when the thread has ended because another wheel fires."""
+        if self._fenced is not None:
+            raise self._fenced
+
     def _live(self) -> None:
         pause_s = _PAUSE_S
         told = False
@@ -138,6 +146,9 @@ class Engine:
                 told = True
                 self._stop.wait(STANDBY_S)
                 continue
+            except Fenced as exc:
+                self._yield_to(exc)
+                return
             except Exception as exc:
                 is_ours = isinstance(exc, FilewheelError)
                 log.critical("cannot fire: %s; trying again in %d s", exc, pause_s, exc_info=not is_ours)
@@ -145,11 +156,18 @@ class Engine:
             else:
                 told = False
                 ended_well = self._term(keeper)
+            if self._fenced is not None:
+                return
             if ended_well:
                 pause_s = _PAUSE_S
             else:
                 self._stop.wait(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+
+    def _yield_to(self, exc: Fenced) -> None:
+        """Keep in mind that another wheel fires."""
+        log.critical("nothing is fired from here: %s", exc)
+        self._fenced = exc
 
     def _open(self, *, wait: bool, background: bool = True) -> Keeper:
         on_jump = self._limits.on_jump
@@ -176,6 +194,10 @@ class Engine:
                 self._look_at_clock()
             self._end_calls(dispatcher, runners)
             ended_well = True
+        except Fenced as exc:
+            self._yield_to(exc)
+            self._grace_s = max(self._grace_s, _FENCED_S)
+            self._end_fenced(dispatcher, runners)
         except FilewheelError as exc:
             log.critical("firing broke off: %s", exc)
         except Exception:
@@ -239,6 +261,13 @@ class Engine:
         for runner in runners.values():
             runner.stop()
         dispatcher.settle_all()
+
+    def _end_fenced(self, dispatcher: Dispatcher, runners: dict[str, Runner]) -> None:
+        """Let what runs end and be acknowledged: that is one call less for the new primary to make again."""
+        try:
+            self._end_calls(dispatcher, runners)
+        except FilewheelError as exc:
+            log.error("what became of the last messages could not be written: %s", exc)
 
     # -- without the thread ------------------------------------------------------------------------------------
 

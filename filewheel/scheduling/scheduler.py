@@ -382,6 +382,7 @@ class Scheduler:
         """Fire until SIGINT or SIGTERM, then let running calls end for `stop_s` and return. A second signal cuts that.
 
         From another thread than the main one, no signals are handled: it runs until `stop` is called.
+        Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """
         with _signals() as asked:
             self.start()
@@ -396,6 +397,7 @@ class Scheduler:
                     log.warning("asked twice to stop: running calls are left to be offered again")
                     engine.hurry()
                 ending.join()
+            engine.check()
 
     def _end(self, stop_s: float, asked: queue.SimpleQueue[int]) -> None:
         try:

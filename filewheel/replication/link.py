@@ -1,0 +1,451 @@
+"""The link: keeps one backup in step with its primary.
+
+It is the backup's keeper and the reader of the primary's journals in one, in one thread, so that what is decided about
+the backup holds until it is written. It writes to a journal of its own in the backup. When it cannot go on from where
+the backup was (it is new, it was away for too long, power was cut) it heals: a walk over both wheels in chunks, between
+which it goes on following. Positions are written down after what they stand for, so a link that was killed goes on from
+a little before, and writes some records twice, in the same order.
+Invariant: in the backup no drop comes before its put, and every position that was written down is covered by records
+that are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+
+from filewheel import layout
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.directory import DiskFactory, open_directory
+from filewheel.disk import OsDisk
+from filewheel.errors import Damaged, Fenced, FilewheelError, NoWheel, disk_error
+from filewheel.frame import Frame
+from filewheel.journal import Journal
+from filewheel.message import ID_END, ID_MIN, US_PER_S, to_datetime
+from filewheel.record import CANCELLED, ID, pack_drop, records_of
+from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.bookmark import UNKNOWN, Bookmark
+from filewheel.replication.bundle import Bundle
+from filewheel.replication.chunk import Chunk, compare, pending
+from filewheel.replication.follower import Follower, Step
+from filewheel.replication.follows import boot_id
+from filewheel.replication.matcher import Matcher
+from filewheel.replication.report import LinkReport, Progress
+from filewheel.replication.suspects import Suspects
+from filewheel.retained import Retained
+from filewheel.roster import Member, Roster, State, change_roster, read_roster
+from filewheel.snapshot import Snapshot
+from filewheel.writer import Entropy
+
+log = logging.getLogger(__name__)
+
+LOOK_US = 200_000
+SCRUB_US = 24 * 3600 * US_PER_S
+SUSPECTS_MAX = 200_000
+
+
+class Link:
+    """One backup and its primary. Not thread-safe: one thread opens it, calls `tick` again and again, and closes it."""
+
+    def __init__(
+        self,
+        primary: str,
+        member: Member,
+        *,
+        role: str = "backup",
+        fenced: bool = False,
+        progress: Progress | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+        boot: str | None = None,
+    ) -> None:
+        """Take the backup's lock. `fenced` follows a primary that was fenced already, as a promotion does.
+
+        Raises Locked, NoWheel, Fenced, Damaged, DiskError.
+        """
+        self.report = LinkReport(member.path, member.wheel, member.mode, "following")
+        self._clock = clock
+        self._progress = progress
+        self._fenced = fenced
+        self._boot = boot_id() if boot is None else boot
+        self.source = open_directory(primary, write=False, disk=disk)
+        self._keeper: BackupKeeper | None = None
+        self._journal: Journal | None = None
+        self._give_back: Journal | None = None
+        self._follower: Follower | None = None
+        self._matcher: Matcher | None = None
+        try:
+            self._roster = self._read_source_roster()
+            self._epoch = self._roster.epoch
+            self.keeper = self._keeper = BackupKeeper(
+                member.path, role=role, on_frame=self._read_in_backup, clock=clock, disk=disk, entropy=entropy
+            )
+            self.target = self._keeper.dir
+            self._check_target(member)
+            self.journal = self._journal = Journal(self.target, entropy=entropy)
+            self._entropy = entropy
+            self._suspects = Suspects(self.source, self.target, self._epoch)
+            self._retained = Retained(self.source, limit_bytes=self._roster.retain_bytes)
+            self._begin()
+        except OSError as exc:
+            self._release()
+            raise disk_error(exc, member.path) from exc
+        except BaseException:
+            self._release()
+            raise
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Go on from where the backup was, if that is known; otherwise begin to heal."""
+        self._passes = 0
+        self._looked_us = self._scrubbed_us = self._clock.steady_us()
+        self._total = self._compared = 0
+        self._heal_at: bytes | None = None
+        self._in_quarantine = self._count_quarantine()
+        self._overflow = self._read_overflow()
+        self.bookmark = Bookmark(self.source, self.target, self._epoch, self._boot, self._clock)
+        member = self._member()
+        is_known = member.state == "current" or self._fenced
+        if is_known and self.bookmark.go_on(self._overflow):
+            self.follower = self._follower = Follower(self.source, self.bookmark.positions)
+            if member.mode == "mirror" and member.state == "current":
+                self._matcher = Matcher()
+        else:
+            self.follower = self._follower = Follower(self.source)
+            self.heal()
+
+    def heal(self) -> None:
+        """Begin to compare both wheels from the start, and to mend what differs."""
+        if self._heal_at is None:
+            with Snapshot(self.source) as snapshot:
+                lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
+                self._total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
+            self.follower.skip()
+        self.bookmark.forget()
+        self._compared = 0
+        self._heal_at = ID_MIN
+        self._scrubbed_us = self._clock.steady_us()
+        self._set_state("healing")
+
+    def close(self) -> None:
+        """Let go of the backup, and write down how far it has come if that is certain."""
+        try:
+            if self._journal is not None:
+                self._journal.flush()
+                self._note(self._clock.steady_us(), clean=True)
+                if self._keeper is not None:
+                    self._keeper.ingest()
+        finally:
+            self._release(deal=True)
+
+    def abandon(self) -> None:
+        """Let go of the backup after an error: nothing more is written to it."""
+        self._release()
+
+    def _release(self, *, deal: bool = False) -> None:
+        keeper, self._keeper = self._keeper, None
+        for journal in (self._journal, self._give_back):
+            if journal is not None:
+                with contextlib.suppress(FilewheelError, OSError):
+                    journal.close()
+        self._journal = self._give_back = None
+        if self._follower is not None:
+            self._follower.close()
+        try:
+            if keeper is not None:
+                keeper.close(deal=deal)
+        finally:
+            self.source.disk.release()
+
+    def catch_up(self, pause: Callable[[], object]) -> None:
+        """Call `tick` until the backup is in step with what the primary holds now; `pause` in between.
+
+        Raises what `tick` does.
+        """
+        first = self._passes
+        while not (self.is_in_step and self._passes >= first + 3 and (self._fenced or self._is_current)):
+            busy = self.tick()
+            if not (busy and self._heal_at is not None) and pause() is True:
+                return  # told to stop
+        self._note(self._clock.steady_us(), clean=True)
+
+    # -- one turn --------------------------------------------------------------------------------------------
+
+    def tick(self) -> bool:
+        """Bring the backup a step further; tell whether there was anything to do.
+
+        Raises Fenced when the set has changed so that this link is not wanted any more; other members of the error
+        tree when a disk fails: then the link is to be abandoned, and a new one made later.
+        """
+        try:
+            return self._tick()
+        except OSError as exc:
+            raise disk_error(exc, self.target.path) from exc
+
+    def _tick(self) -> bool:
+        now_us = self._clock.steady_us()
+        if not 0 <= now_us - self._looked_us < LOOK_US:
+            self._looked_us = now_us
+            self._look(now_us)
+        if self._heal_at is not None and len(self._suspects) < SUSPECTS_MAX:
+            busy = self._heal_chunk(now_us)
+        else:
+            busy = self._follow(self.follower.step(now_us), now_us)
+        self.keeper.tick()
+        if self._matcher is not None:
+            busy = self._level(self._matcher, now_us) or busy
+        busy = self._judge(now_us) or busy
+        self.journal.flush()
+        self._note(now_us)
+        return busy
+
+    def _follow(self, step: Step, now_us: int) -> bool:
+        bundle = Bundle(self.journal)
+        for frame in step:
+            if self._matcher is not None:
+                self._matcher.in_source(frame, now_us)
+            else:
+                bundle.add(frame)
+        bundle.write()
+        self._stepped(bundle.records, now_us)
+        return step.frames > 0
+
+    def _stepped(self, records: int, now_us: int) -> None:
+        self._passes += 1
+        if self.follower.vanished:
+            log.warning("%s: journals of %d writers have vanished", self.source.path, len(self.follower.vanished))
+            self.follower.vanished.clear()
+            self._suspects.be_uneasy(now_us)
+        if records:
+            self.report = replace(self.report, shipped=self.report.shipped + records)
+
+    def _heal_chunk(self, now_us: int) -> bool:
+        """Mend one chunk. It is read, then the journals are, and then both are written in that order."""
+        assert self._heal_at is not None
+        chunk = compare(self.source, self.target, self._heal_at)
+        step = self.follower.step(now_us)
+        frames = list(step)
+        self._add_missing(chunk, step)
+        self._suspects.add(chunk.extra)
+        bundle = Bundle(self.journal)
+        for frame in frames:
+            if self._matcher is not None:
+                self._matcher.in_source(frame, now_us)
+            else:
+                bundle.add(frame)
+        bundle.write()
+        self._stepped(bundle.records, now_us)
+        self._compared += chunk.count
+        if self._progress is not None:
+            self._progress(self.target.path, self._compared, self._total)
+        self._heal_at = chunk.hi
+        if chunk.hi == ID_END:
+            self._heal_at = None
+            if self._member().state == "current":
+                self._set_state("following")
+        return True
+
+    def _add_missing(self, chunk: Chunk, step: Step) -> None:
+        """Write the puts that the backup lacks, but those that were dropped while the chunk was looked at."""
+        gone: set[bytes] = set()
+        for frame in step.dropped:
+            with contextlib.suppress(Damaged):
+                gone.update(r[ID] for r in records_of(frame)[1])
+        puts = [put for put in chunk.missing if put[ID] not in gone]
+        bundle = Bundle(self.journal, self._expected())
+        for put in puts:
+            bundle.add_put(put)
+        bundle.write()
+        if puts:
+            self.report = replace(self.report, healed_puts=self.report.healed_puts + len(puts))
+
+    # -- a mirror --------------------------------------------------------------------------------------------
+
+    def _read_in_backup(self, frame: Frame) -> None:
+        if self._matcher is not None:
+            self._matcher.in_target(frame, self._clock.steady_us())
+
+    def _expected(self) -> Callable[[Frame], None] | None:
+        return None if self._matcher is None else self._matcher.expect
+
+    def _level(self, matcher: Matcher, now_us: int) -> bool:
+        """Write what the mirror was not given, and suspect what only it was given."""
+        owed = matcher.owed(now_us)
+        if owed:
+            puts: list[bytes] = []
+            drops: list[bytes] = []
+            for frame in owed:
+                with contextlib.suppress(Damaged):
+                    found = records_of(frame)
+                    puts += found[0]
+                    drops += found[1]
+            # What was fired since may have been dropped here already, and forgotten: it must not come back.
+            there = pending(self.source, [p[ID] for p in puts])
+            puts = [p for p in puts if p[ID] in there]
+            bundle = Bundle(self.journal, matcher.expect)
+            bundle.add_records(puts, drops)
+            bundle.write()
+            self._stepped(len(puts) + len(drops), now_us)
+        for frame in matcher.surplus(now_us):
+            if frame.puts:
+                with contextlib.suppress(Damaged):
+                    self._suspects.add(p[ID] for p in records_of(frame)[0])
+        return bool(owed)
+
+    # -- what only the backup has ----------------------------------------------------------------------------
+
+    def _judge(self, now_us: int) -> bool:
+        verdict = self._suspects.judge(now_us, self._passes, to_datetime(self.bookmark.in_step_us).isoformat())
+        if verdict is None:
+            return len(self._suspects) > 0
+        if verdict.drop:
+            bundle = Bundle(self.journal, self._expected())
+            bundle.add_records([], [pack_drop(i, CANCELLED) for i in verdict.drop])
+            bundle.write()
+            log.info("%s: dropped %d messages that %s has not any more",
+                     self.target.path, len(verdict.drop), self.source.path)  # fmt: skip
+            self.report = replace(self.report, healed_drops=self.report.healed_drops + len(verdict.drop))
+        if verdict.give_back:
+            self._return(verdict.give_back)
+        return True
+
+    def _return(self, ids: list[bytes]) -> None:
+        """Give messages back to a primary that has lost them."""
+        with Snapshot(self.target) as snapshot:
+            puts = list(snapshot.find(ids).values())
+        if self._give_back is None:
+            self._give_back = Journal(self.source, entropy=self._entropy)
+        bundle = Bundle(self._give_back)
+        for put in puts:
+            bundle.add_put(put)
+        bundle.write()
+        self._give_back.flush()
+        log.warning("%s: %d messages that it had lost were given back from %s",
+                    self.source.path, len(puts), self.target.path)  # fmt: skip
+        self.report = replace(self.report, returned=self.report.returned + len(puts))
+
+    # -- the set ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether the backup holds what the primary held at the last pass."""
+        even = self._matcher is None or self._matcher.owed_since_us() is None
+        return self._heal_at is None and not self._suspects and self.follower.is_idle and even
+
+    @property
+    def _is_current(self) -> bool:
+        return self._member().state == "current"
+
+    def has_read(self, writer: str, segment: int) -> bool:
+        """Tell whether a segment of the primary was read to its end, and that is written down."""
+        position = self.bookmark.positions.get(writer)
+        if position is None:
+            return False
+        return position.segment > segment or (position.segment == segment and self.follower.has_ended(writer, position))
+
+    def _read_source_roster(self) -> Roster:
+        roster = read_roster(self.source.disk, self.source.path)
+        if roster is None or (roster.role != "primary" and not self._fenced):
+            raise Fenced(
+                "this wheel is not the primary of a set", path=self.source.path, hint="`filewheel backup list`"
+            )
+        return roster
+
+    def _member(self) -> Member:
+        member = self._roster.member(self.report.wheel)
+        if member is None:
+            raise Fenced(f"{self.report.path} is not a backup any more", path=self.source.path)
+        return member
+
+    def _check_target(self, member: Member) -> None:
+        roster = read_roster(self.target.disk, self.target.path)
+        if self.target.settings.id != member.wheel:
+            raise NoWheel(
+                "another wheel is here than the backup that was registered", path=member.path,
+                hint="`filewheel backup remove` it and add this one, or mount the right disk",
+            )  # fmt: skip
+        if roster is None or roster.set != self._roster.set or (roster.role == "primary" and not self._fenced):
+            raise Fenced(
+                "this wheel is not a backup of the set", path=member.path, hint="`filewheel backup add` it anew"
+            )
+        if roster.epoch > self._epoch and not self._fenced:
+            raise Fenced("this wheel has a higher epoch than its primary", path=member.path, hint="`filewheel rejoin`")
+
+    def _look(self, now_us: int) -> None:
+        """Look what has changed in the set, and whether anything was damaged or lost that calls for healing."""
+        roster = self._read_source_roster()
+        if roster.epoch != self._epoch:
+            raise Fenced("the epoch has changed", path=self.source.path)
+        self._roster = roster
+        member = self._member()
+        mine = replace(roster, role="backup")
+        theirs = read_roster(self.target.disk, self.target.path)
+        if not self._fenced:
+            if theirs is None or theirs.role != "backup" or theirs.epoch > self._epoch:
+                raise Fenced("this backup is being promoted, or was taken out of its set", path=self.target.path)
+            if theirs != mine:
+                change_roster(self.target, lambda old: mine if old is not None and old.role == "backup" else old)
+        if member.state == "stale" and self._matcher is not None:
+            self._matcher = None  # who marked it writes to it no more
+            self.heal()
+        overflow = self._read_overflow()
+        count = self._count_quarantine()
+        if overflow != self._overflow or count > self._in_quarantine or self.follower.damage or (
+            now_us - self._scrubbed_us > SCRUB_US
+        ):  # fmt: skip
+            self.follower.damage.clear()
+            self._overflow, self._in_quarantine = overflow, count
+            self.heal()
+        if self.is_in_step and member.state != "current" and not self._fenced:
+            self._become_current(member)
+
+    def _become_current(self, member: Member) -> None:
+        if member.mode == "mirror":
+            # Before producers learn of it: what they write to both from now on must not be shipped as well.
+            self._matcher = Matcher()
+        self._set_member_state(member, "current")
+
+    def _set_member_state(self, member: Member, state: State) -> None:
+        now_us = self._clock.now_us()
+
+        def change(roster: Roster | None) -> Roster | None:
+            known = None if roster is None else roster.member(member.wheel)
+            if roster is None or known is None or known.since_us != member.since_us:
+                return roster  # someone has marked it meanwhile
+            return roster.with_member(replace(known, state=state, since_us=now_us, why=""))
+
+        changed = change_roster(self.source, change)
+        if changed is not None:
+            self._roster = changed
+        self._set_state("following")
+
+    def _set_state(self, state: str) -> None:
+        self.report = replace(self.report, state=state)
+
+    def _read_overflow(self) -> int:
+        try:
+            return self._retained.overflow()
+        except Damaged:
+            return UNKNOWN
+
+    def _count_quarantine(self) -> int:
+        return sum(len(d.disk.listdir(layout.QUARANTINE)) for d in (self.source, self.target))
+
+    # -- how far ---------------------------------------------------------------------------------------------
+
+    def _note(self, now_us: int, *, clean: bool = False) -> None:
+        """Write down how far the backup has come, unless it is healing."""
+        if self._heal_at is None and not len(self._suspects):
+            self.bookmark.note(
+                self.follower.positions(),
+                self._overflow,
+                now_us,
+                owed_us=None if self._matcher is None else self._matcher.owed_since_us(),
+                in_step=self.is_in_step,
+                clean=clean,
+            )

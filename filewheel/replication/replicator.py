@@ -1,0 +1,269 @@
+"""The replicator: the service that keeps all backups of a primary in step, a thread for each.
+
+It needs no keeper to be running, and no word from producers: it reads files. A backup that fails is tried again, and
+does not hold up the others. When another wheel of the set is promoted it goes on from that one. What all backups have
+read is removed from the primary's retained segments.
+Invariant: a retained segment is removed only when every backup has it, and has written that down.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from filewheel import layout
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.directory import DiskFactory, open_directory
+from filewheel.disk import OsDisk
+from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel
+from filewheel.replication.link import Link
+from filewheel.replication.report import LinkReport, Progress
+from filewheel.retained import Retained
+from filewheel.roster import Member, Roster, read_roster
+from filewheel.writer import Entropy
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 0.02
+IDLE_S = 0.1
+RETRY_S = 1.0
+LOOK_S = 0.2
+
+OnChange = Callable[[LinkReport], None]
+
+
+class Replicator:
+    """Keeps the backups of one set in step. Use it in a `with`, or call `stop`. `run` and `once` are for one thread."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        interval_s: float = INTERVAL_S,
+        on_change: OnChange | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> None:
+        """Serve the set that the wheel at `path` is of. `on_change` is told of a link's report when its state changes.
+
+        Raises NoWheel, BadArgument when the wheel stands alone.
+        """
+        if not 0.001 <= interval_s <= 60:
+            raise BadArgument(f"interval_s is 0.001 to 60, not {interval_s!r}")
+        self._path = os.path.abspath(os.fspath(path))
+        self._interval_s = interval_s
+        self._on_change = on_change
+        self._clock = clock
+        self._disk = disk
+        self._entropy = entropy
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._links: dict[str, _Service] = {}
+        find_primary(self._path, disk)
+
+    def __enter__(self) -> Replicator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End `run`; each link finishes what it has in hand. May be called from a signal handler."""
+        self._stopping.set()
+
+    def status(self) -> list[LinkReport]:
+        """Return how each backup is doing."""
+        return [s.report for s in list(self._links.values())]
+
+    def run(self) -> None:
+        """Keep the backups in step until `stop` is called. Raises BadArgument when the set has been dissolved."""
+        try:
+            while not self._stopping.is_set():
+                try:
+                    primary, roster = find_primary(self._path, self._disk)
+                except (FilewheelError, OSError) as exc:
+                    if isinstance(exc, BadArgument):
+                        raise
+                    log.warning("%s", exc)  # the links say so too; it may come back
+                    self._stopping.wait(RETRY_S)
+                    continue
+                self._serve(primary, roster)
+                self._release(primary, roster)
+                self._stopping.wait(LOOK_S)
+        finally:
+            self._stopping.set()
+            for service in list(self._links.values()):
+                service.join()
+
+    def _serve(self, primary: str, roster: Roster) -> None:
+        """Have a thread for each backup, and none for what is no backup any more."""
+        wanted = {m.wheel: m for m in roster.members if m.state != "fenced"}
+        for wheel, service in list(self._links.items()):
+            if service.primary != primary or wheel not in wanted or not service.is_alive():
+                service.stop()
+                service.join()
+                del self._links[wheel]
+        for wheel, member in wanted.items():
+            if wheel not in self._links:
+                self._links[wheel] = service = _Service(self, primary, member)
+                service.start()
+
+    def _release(self, primary: str, roster: Roster) -> None:
+        """Remove the retained segments that every backup has read."""
+        services = [self._links.get(m.wheel) for m in roster.members]
+        links = [s.link if s is not None else None for s in services]
+        release_read(primary, roster, [link for link in links if link is not None], self._disk)
+
+    def once(self, progress: Progress | None = None) -> list[LinkReport]:
+        """Bring every backup in step that can be reached, one after the other, and return how each fared.
+
+        A backup that cannot be brought in step has an `error` in its report. Ends early when `stop` is called.
+        """
+        primary, roster = find_primary(self._path, self._disk)
+        reports, links = [], []
+        try:
+            for member in roster.members:
+                if member.state != "fenced" and not self._stopping.is_set():
+                    report, link = self._bring(primary, member, progress)
+                    reports.append(report)
+                    links += [link] if link is not None else []
+            release_read(primary, find_primary(self._path, self._disk)[1], links, self._disk)
+        finally:
+            for link in links:
+                link.close()
+        return reports
+
+    def _bring(self, primary: str, member: Member, progress: Progress | None) -> tuple[LinkReport, Link | None]:
+        link: Link | None = None
+        try:
+            link = Link(primary, member, progress=progress, clock=self._clock, disk=self._disk, entropy=self._entropy)
+            link.catch_up(lambda: self._stopping.wait(self._interval_s))
+            return link.report, link
+        except FilewheelError as exc:
+            report = LinkReport(member.path, member.wheel, member.mode, "failed") if link is None else link.report
+            if link is not None:
+                link.abandon()
+            return replace(report, state=_state_of(exc), error=str(exc)), None
+
+
+def release_read(primary: str, roster: Roster, links: list[Link], disk: DiskFactory) -> int:
+    """Remove the retained segments of a primary that all its backups have read; return how many."""
+    if len(links) < len(roster.members):
+        return 0
+    directory = open_directory(primary, write=False, disk=disk)
+    try:
+        retained = Retained(directory, limit_bytes=roster.retain_bytes)
+        read = []
+        for last in retained.names():
+            parsed = layout.parse_segment(last)
+            if parsed is not None and all(link.has_read(*parsed) for link in links):
+                read.append(last)
+        retained.release(read)
+        return len(read)
+    finally:
+        directory.disk.release()
+
+
+def find_primary(path: str, disk: DiskFactory) -> tuple[str, Roster]:
+    """Return where the primary of this wheel's set is, by the highest epoch that can be seen, and its roster.
+
+    Raises BadArgument when the wheel stands alone, NoWheel when no primary can be seen.
+    """
+    mine = _roster_at(path, disk)
+    best = (path, mine) if mine is not None and mine.role == "primary" else None
+    if mine is None:
+        raise BadArgument(f"{path} is in no set of wheels", hint="`filewheel backup add`")
+    for other in (mine.primary, *(m.path for m in mine.members)):
+        try:
+            theirs = _roster_at(other, disk)
+        except (FilewheelError, OSError):
+            continue
+        if theirs is None or theirs.set != mine.set or theirs.role != "primary":
+            continue
+        if best is None or theirs.epoch > best[1].epoch:
+            best = other, theirs
+    if best is None:
+        raise NoWheel(
+            f"the primary of this set ({mine.primary}) cannot be seen", path=path, hint="`filewheel promote` a backup"
+        )
+    return best
+
+
+def _roster_at(path: str, disk: DiskFactory) -> Roster | None:
+    directory = open_directory(path, write=False, disk=disk)
+    try:
+        return read_roster(directory.disk, path)
+    finally:
+        directory.disk.release()
+
+
+def _state_of(exc: FilewheelError) -> str:
+    return "unreachable" if isinstance(exc, NoWheel) else "failed"
+
+
+class _Service(threading.Thread):
+    """One backup's thread: makes a link, and another one when it fails."""
+
+    def __init__(self, replicator: Replicator, primary: str, member: Member) -> None:
+        super().__init__(name=f"filewheel-link-{member.path}", daemon=True)
+        self._of = replicator
+        self.primary = primary
+        self._member = member
+        self._ending = threading.Event()
+        self.link: Link | None = None
+        self.report = LinkReport(member.path, member.wheel, member.mode, "unreachable")
+
+    def stop(self) -> None:
+        """End at the next turn."""
+        self._ending.set()
+
+    def run(self) -> None:
+        """Serve until told to stop, or until the set has changed."""
+        while not self._is_ending():
+            try:
+                self._serve()
+            except Fenced as exc:
+                self._tell(replace(self.report, state="failed", error=str(exc)))
+                self._ending.wait(LOOK_S)
+                return  # the replicator looks who is the primary now
+            except FilewheelError as exc:
+                self._tell(replace(self.report, state=_state_of(exc), error=str(exc)))
+            except Exception as exc:
+                log.exception("%s: replicating failed", self._member.path)
+                self._tell(replace(self.report, state="failed", error=repr(exc)))
+            if not self._is_ending():
+                self._ending.wait(RETRY_S)
+
+    def _is_ending(self) -> bool:
+        return self._ending.is_set() or self._of._stopping.is_set()
+
+    def _serve(self) -> None:
+        of = self._of
+        link = Link(self.primary, self._member, clock=of._clock, disk=of._disk, entropy=of._entropy)
+        try:
+            self.link = link
+            while not self._is_ending():
+                busy = link.tick()
+                self._tell(link.report)
+                if not (busy and link.report.state == "healing"):
+                    of._stopping.wait(of._interval_s if busy else max(IDLE_S, of._interval_s))
+        except BaseException:
+            self.link = None
+            link.abandon()
+            raise
+        self.link = None
+        link.close()
+
+    def _tell(self, report: LinkReport) -> None:
+        changed = (report.state, report.error) != (self.report.state, self.report.error)
+        self.report = report
+        if changed:
+            if report.error:
+                log.warning("%s: %s: %s", report.path, report.state, report.error)
+            if self._of._on_change is not None:
+                self._of._on_change(report)

@@ -1,0 +1,88 @@
+"""Whether a wheel is all there: what has to be known before its silence counts.
+
+A message that a backup has and its primary has not was fired there, or lost there. Where the primary is known to be
+damaged it goes back; elsewhere it is dropped, but never for a directory that is being deleted, which looks for a moment
+like one in which nothing waits.
+Invariant: nothing is dropped from a backup because of a wheel that `why_gone` has a word against, and nothing that
+`damaged_ranges` covers.
+"""
+
+from __future__ import annotations
+
+from filewheel import layout
+from filewheel.directory import Directory, read_settings
+from filewheel.errors import FilewheelError
+from filewheel.manifest import Manifest, read_manifest
+from filewheel.message import ID_END, ID_MIN, US_PER_S, id_floor
+from filewheel.quarantine import items
+from filewheel.roster import read_roster
+from filewheel.slot import slot_name
+
+Range = tuple[bytes, bytes]
+EVERYTHING: Range = (ID_MIN, ID_END)
+
+
+def why_gone(directory: Directory, epoch: int) -> str:
+    """Return why this is not the wheel any more that it was when it was opened; nothing when it is."""
+    disk = directory.disk
+    try:
+        if read_settings(disk, layout.SETTINGS, directory.path).id != directory.settings.id:
+            return "another wheel is in its place"
+        roster = read_roster(disk, directory.path)
+        if roster is None or roster.epoch != epoch:
+            return "its roster has changed"
+        for name in (layout.LAPS, layout.JOURNAL):
+            disk.listdir(name)
+        manifest = read_manifest(disk, directory.seed, directory.settings.lap_of, directory.path)
+        if manifest.doubt:
+            return manifest.doubt
+    except (OSError, FilewheelError) as exc:
+        return str(exc)
+    return ""
+
+
+def damaged_ranges(directory: Directory, since: str) -> list[Range]:
+    """Return the ranges of ids of which a wheel may have lost something since a time (ISO 8601).
+
+    These are the ranges of files that are missing or too short, and of those of which something was put into
+    quarantine; damage in a journal may concern every id. Cost: a stat of each file. Raises OSError.
+    """
+    names = {str(i["name"]) for i in items(directory) if "name" in i and str(i.get("found", "")) >= since}
+    names.update(_missing(directory))
+    return sorted({_range_of(directory, name) for name in names})
+
+
+def covers(ranges: list[Range], id_: bytes) -> bool:
+    """Tell whether an id lies in one of the ranges."""
+    return any(lo <= id_ < hi for lo, hi in ranges)
+
+
+def _missing(directory: Directory) -> list[str]:
+    """Return the files that a wheel's checkpoint names and that are not there, or too short."""
+    while True:
+        manifest = _manifest(directory)
+        names = [(slot_name(directory, s), n) for s, n in manifest.slots.items()]
+        names += [(layout.lap_file(lap), n) for lap, n in manifest.laps.items()]
+        missing = []
+        for name, length in names:
+            known = directory.disk.identity(name)
+            if known is None or known[1] + 7 < length:
+                missing.append(name)
+        # A file goes after the checkpoint that does not name it any more.
+        if not missing or _manifest(directory).deal == manifest.deal:
+            return missing
+
+
+def _manifest(directory: Directory) -> Manifest:
+    return read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path)
+
+
+def _range_of(directory: Directory, name: str) -> Range:
+    last = name.rpartition("/")[2]
+    second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
+    if second is not None:
+        return id_floor(second * US_PER_S), id_floor((second + 1) * US_PER_S)
+    if lap is not None:
+        slots = directory.settings.slots
+        return id_floor(lap * slots * US_PER_S), id_floor((lap + 1) * slots * US_PER_S)
+    return EVERYTHING

@@ -1,0 +1,195 @@
+"""The roster: what is read was written, it is replaced whole, and the epoch in a wheel's file never falls."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from filewheel import Wheel
+from filewheel.directory import Directory, Settings, open_directory
+from filewheel.errors import Damaged, DiskError
+from filewheel.roster import Member, Roster, change_roster, parse_roster, read_roster
+from tests.model.crashes import crash_everyhow
+from tests.model.machine import Machine
+from tests.model.process import Killed, ProcessDisk
+from tests.support import FaultyDisk, spawn
+from tests.support_set import make_set, roster_of
+from tests.support_wheel import flip
+
+OLD = Roster("5e7", 3, "primary", "/a", "aa", (Member("/b", "bb", "mirror", "current", 7),), copies=2)
+NEW = replace(OLD, epoch=4, role="fenced", primary="/b", primary_wheel="bb", members=())
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+members = st.builds(
+    Member, texts, texts, st.sampled_from(["mirror", "ship"]), st.sampled_from(["joining", "current", "stale"]),
+    st.integers(0, 1 << 60), texts,
+)  # fmt: skip
+rosters = st.builds(
+    Roster, texts, st.integers(0, 1 << 40), st.sampled_from(["primary", "backup", "fenced"]), texts, texts,
+    st.lists(members, max_size=3).map(tuple), st.sampled_from(["refuse", "stale"]), st.integers(0, 5),
+    st.floats(0.1, 100), st.integers(0, 1 << 40),
+)  # fmt: skip
+
+
+@settings(max_examples=50, deadline=None)
+@given(rosters)
+def test_what_is_read_is_what_was_written(roster: Roster) -> None:
+    assert parse_roster(roster.to_json(), "r") == roster
+
+
+def test_a_flipped_bit_or_a_missing_end_is_damage() -> None:
+    data = OLD.to_json()
+    for bit in range(len(data) * 8):
+        with pytest.raises(Damaged):
+            parse_roster(flip(data, bit), "r")
+    for size in range(len(data)):
+        with pytest.raises(Damaged):
+            parse_roster(data[:size], "r")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"roster": 1', b'"roster": 2'),
+        (b'"role": "primary"', b'"role": "tyrant"'),
+        (b'"epoch": 3', b'"epoch": "3"'),
+        (b'"epoch": 3', b'"epoch": true'),
+        (b'"set": "5e7"', b'"sat": "5e7"'),
+        (b'"wheel": "bb"', b'"while": "bb"'),
+    ],
+)
+def test_a_checksum_that_is_right_does_not_make_a_roster_of_what_is_none(old: bytes, new: bytes) -> None:
+    body, mark, _ = OLD.to_json().rpartition(b',\n  "crc32": ')
+    assert old in body
+    body = body.replace(old, new)
+    with pytest.raises(Damaged, match="not a roster"):
+        parse_roster(body + mark + b"%d\n}\n" % zlib.crc32(body + b"\n}"), "r")
+
+
+def test_members_are_found_replaced_and_taken_out_by_their_wheel() -> None:
+    stale = replace(OLD.members[0], state="stale")
+    other = Member("/c", "cc")
+    assert OLD.mirrors() == [OLD.members[0]]
+    assert OLD.with_member(stale).mirrors() == []
+    assert OLD.with_member(other).members == (*OLD.members, other)
+    assert OLD.with_member(other).without_member("bb").members == (other,)
+    assert OLD.member("cc") is None
+
+
+@pytest.fixture
+def directory(wheel_dir: Path) -> Directory:
+    return open_directory(wheel_dir, write=True)
+
+
+def test_a_roster_is_written_changed_and_taken_away(directory: Directory) -> None:
+    assert change_roster(directory, lambda _: OLD) == OLD
+    assert change_roster(directory, lambda old: old and replace(old, copies=1)) == replace(OLD, copies=1)
+    assert roster_of(Path(directory.path)).copies == 1
+    assert change_roster(directory, lambda _: None) is None
+    assert read_roster(directory.disk, directory.path) is None
+
+
+def test_a_change_by_which_the_epoch_would_fall_is_refused(directory: Directory) -> None:
+    change_roster(directory, lambda _: NEW)
+    assert change_roster(directory, lambda _: OLD) == NEW
+    assert roster_of(Path(directory.path)) == NEW
+
+
+def test_a_change_that_raises_leaves_the_roster_and_frees_the_lock(directory: Directory) -> None:
+    change_roster(directory, lambda _: OLD)
+
+    def fail(roster: Roster | None) -> Roster:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change_roster(directory, fail)
+    assert change_roster(directory, lambda _: NEW) == NEW
+
+
+def test_what_the_disk_refuses_is_a_disk_error_that_names_the_roster(wheel_dir: Path) -> None:
+    def fail(kind: str, name: str) -> None:
+        if kind == "fdatasync" and "roster" in name:
+            raise OSError(5, "Input/output error")
+
+    opened = open_directory(wheel_dir, write=True, disk=lambda path: FaultyDisk(path, fail))
+    with pytest.raises(DiskError, match=r"roster\.json"):
+        change_roster(opened, lambda _: OLD)
+    assert read_roster(opened.disk, opened.path) is None
+
+
+ADD = """
+    import sys
+    from filewheel.directory import open_directory
+    from filewheel.roster import Member, change_roster
+    path, mark = sys.argv[1:]
+    directory = open_directory(path, write=True)
+    for n in range(40):
+        change_roster(directory, lambda roster: roster.with_member(Member("/" + mark, f"{mark}{n}")))
+"""
+
+
+def test_of_two_processes_that_change_it_at_once_neither_loses_what_the_other_did(wheel_dir: Path) -> None:
+    make_set(wheel_dir)
+    both = [spawn(ADD, wheel_dir, mark) for mark in "ab"]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert {m.wheel for m in roster_of(wheel_dir).members} == {f"{mark}{n}" for mark in "ab" for n in range(40)}
+    for process in both:
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_a_crash_at_any_operation_leaves_the_old_roster_or_the_new_one() -> None:
+    rng = random.Random(6)
+    at = 0
+    seen: set[int] = set()
+    while True:
+        at += 1
+        machine = Machine()
+        disk = ProcessDisk(machine)
+        directory = Directory(disk.path, disk, Settings("a1", "00" * 16))
+        change_roster(directory, lambda _: OLD)
+        left = [at]
+
+        def count(kind: str, name: str) -> None:
+            left[0] -= 1
+            if not left[0]:
+                disk.kill()
+
+        machine.on_op = count
+        killed = False
+        try:
+            change_roster(directory, lambda _: NEW)
+        except Killed:
+            killed = True
+        machine.on_op = None
+        for after in crash_everyhow(machine, 100, rng):
+            found = read_roster(ProcessDisk(after), disk.path)
+            assert found in ((OLD, NEW) if killed else (NEW,)), (at, found)
+            seen.add(found.epoch)
+            # What a crash left is no obstacle: the next change goes through.
+            again = Directory(disk.path, ProcessDisk(after), directory.settings)
+            assert change_roster(again, lambda _: NEW) == NEW
+        if not killed:
+            break
+    assert at > 5
+    assert seen == {OLD.epoch, NEW.epoch}
+
+
+@pytest.mark.damages
+def test_a_damaged_roster_is_no_obstacle_to_reading_and_is_none_to_write_by(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"x", delay=60)
+    make_set(wheel_dir)
+    (wheel_dir / "roster.json").write_bytes(b"{}\n")
+    with Wheel(wheel_dir) as wheel:
+        assert [m.payload for m in wheel.list()] == [b"x"]
+        with pytest.raises(Damaged, match="roster"):
+            wheel.enqueue(b"y")
+        with pytest.raises(Damaged, match="roster"):
+            wheel.cancel(key="k")
