@@ -133,7 +133,7 @@ def test_when_there_is_too_much_the_counter_is_raised_and_everything_goes(wheel_
 
 
 def test_what_another_process_released_does_not_count_towards_the_limit(wheel_dir: Path) -> None:
-    keeping = retained(wheel_dir, 250)
+    keeping = retained(wheel_dir, 10_000)
     releasing = retained(wheel_dir)
     for n, name in enumerate(NAMES):
         (wheel_dir / name).write_bytes(bytes(100))
@@ -142,9 +142,21 @@ def test_what_another_process_released_does_not_count_towards_the_limit(wheel_di
             releasing.release(releasing.names())
     assert keeping.names() == [NAMES[3].rpartition("/")[2]]
     assert keeping.overflow() == 0
-    assert retained(wheel_dir).size_bytes == 100
+    assert retained(wheel_dir).size_bytes == 4096
     releasing.release(["NQTTHERE-000001.log"])
     discard_retained(open_directory(wheel_dir, write=True))
+
+
+def test_of_many_small_segments_each_counts_as_a_block(wheel_dir: Path) -> None:
+    keeping = retained(wheel_dir, 3 * 4096)
+    for name, size in zip(NAMES[:3], (0, 1, 4096), strict=True):
+        (wheel_dir / name).write_bytes(bytes(size))
+        keeping.keep(name)
+    assert keeping.overflow() == 0
+    assert keeping.size_bytes == retained(wheel_dir).size_bytes == 3 * 4096
+    (wheel_dir / NAMES[3]).write_bytes(b"")
+    keeping.keep(NAMES[3])
+    assert keeping.overflow() == 1
 
 
 def test_a_segment_that_has_gone_is_passed_by(wheel_dir: Path) -> None:
@@ -187,7 +199,7 @@ def test_a_change_of_the_bound_holds_from_the_next_segment_on(wheel_dir: Path) -
     roster = primary(wheel_dir)
     ledger = Ledger(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
     ledger.follow(roster)
-    for name, limit in zip(NAMES[:2], (1000, 150), strict=True):
+    for name, limit in zip(NAMES[:2], (100_000, 5000), strict=True):
         (wheel_dir / name).write_bytes(bytes(100))
         ledger.follow(replace(roster, retain_bytes=limit))
         ledger.retire_segment(name)
@@ -449,7 +461,7 @@ def model(contents: dict[str, bytes], *, counter: bool) -> Machine:
 
 SETTINGS = Settings(id="0" * 32, salt="0" * 32)
 CONTENTS = {name: name.encode() * 20 for name in NAMES}
-LIMIT = sum(len(CONTENTS[name]) for name in NAMES[:3]) - 1
+LIMIT = 3 * 4096 - 1
 
 
 def keep_all(machine: Machine, stop_at: int, full: bool) -> None:

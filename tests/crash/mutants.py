@@ -436,6 +436,8 @@ MUTANTS: list[Mutant] = [
        "keeper", "            self._ledger.follow(self._standing.roster)\n", "            self._ledger.own.follow(self._standing.roster)\n"),
     _m("retained-not-recounted", "B1", "what others released makes room before anything has to go", "tests/test_retained.py::test_what_another_process_released_does_not_count_towards_the_limit",
        "retained", "            self._size_bytes = None  # counted anew: some may have been released\n", ""),
+    _m("retained-by-bytes", "B1", "what is kept is bounded in files as well", "tests/test_retained.py::test_of_many_small_segments_each_counts_as_a_block",
+       "retained", "    return max(1, -(-size // _BLOCK_BYTES)) * _BLOCK_BYTES\n", "    return size\n"),
     _m("listing-of-the-dead", "D", "a listing of a directory that was removed looks whether it was made again", "tests/test_retained.py::test_a_listing_sees_a_directory_that_was_removed_and_made_again",
        "disk", "bool(name) and not names and os.fstat(fd).st_nlink == 0", "False"),
     _m("source-in-journal-only", "B1", "whoever follows finds a segment that was moved before it was opened", "tests/replication/test_sources.py::test_whatever_the_keeper_moves_meanwhile_every_frame_is_read_once_and_in_order",
