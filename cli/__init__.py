@@ -2,8 +2,8 @@
 
 General layout (a module imports only from groups to its left, and from `filewheel`):
 
-    text failure | progress picture params | output | verb | lines dissect child ring gauges | batch firing stage
-    | commands/<verb> | main
+    text failure | progress picture params | output | verb members | lines dissect child ring gauges following
+    | batch firing stage | producer panel disaster | commands/<verb> | main
 
 `main` knows the verbs by name and loads one when it is used; `commands/` has one file a verb, thin: it parses, asks the
 library, and hands what it learns to `output`, which alone decides how that looks.

@@ -18,6 +18,7 @@ USAGE = 2
 PARTLY = 3
 NOT_FOUND = 4
 KEY_HELD = 5
+TOO_FEW_COPIES = 6
 NO_WHEEL = 10
 LOCKED = 11
 DAMAGED = 12
@@ -32,6 +33,7 @@ MEANING = {
     PARTLY: "partly done: some ids unknown, some lines or messages failed",
     NOT_FOUND: "not found: no such message",
     KEY_HELD: "key held: another message that lives has this key; nothing was enqueued",
+    TOO_FEW_COPIES: "too few copies: fewer wheels hold it than were asked for; it is not confirmed, and may fire",
     NO_WHEEL: "no wheel there",
     LOCKED: "locked: another process is the keeper, or is busy with the key",
     DAMAGED: "damaged: try `filewheel verify`, then `filewheel repair`",
@@ -45,6 +47,7 @@ _CODES = {
     "partly": PARTLY,
     "not-found": NOT_FOUND,
     "key-held": KEY_HELD,
+    "too-few-copies": TOO_FEW_COPIES,
     "no-wheel": NO_WHEEL,
     "locked": LOCKED,
     "damaged": DAMAGED,

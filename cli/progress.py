@@ -54,6 +54,19 @@ class Progress:
             self._stream.write(f"\r\x1b[K{self._line(now)}")
             self._stream.flush()
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether anybody sees it."""
+        return self._stream is not None
+
+    def tell(self, line: str) -> None:
+        """Draw a line of the caller's own, made safe and cut to the width, at once."""
+        if self._stream is None:
+            return
+        self._visible = True
+        self._stream.write(f"\r\x1b[K{line}")
+        self._stream.flush()
+
     def clear(self) -> None:
         """Wipe the line away, before something else is written and at the end."""
         if self._visible and self._stream is not None:

@@ -1,7 +1,8 @@
 """What the demo plays with: producers and keepers as processes of their own, and the records by which it is judged.
 
-They are the real commands: a producer is `filewheel enqueue --batch`, a keeper is `filewheel run` with its stdout
-appended to a file outside the wheel. What fired is judged by those files alone, not by what the wheel says of itself.
+They are the real commands: a producer is `filewheel enqueue --batch` (or producer.py, which goes on when its wheel is
+lost), a keeper is `filewheel run` with its stdout appended to a file outside the wheel. What fired is judged by those
+files alone, not by what the wheel says of itself.
 Invariant: whatever happens, no process outlives its Stage.
 """
 
@@ -14,14 +15,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
+import time
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from filewheel.directory import open_directory
+from filewheel.owner import holder
+
 from .failure import Failure
 
+PATIENCE_S = 20.0
+CONFIRMED = "producer.jsonl"
 _ROOT = (__package__ or "").partition(".")[0]
 _HERE = Path(__file__).resolve().parent
 
@@ -51,19 +58,39 @@ class Keeper:
     read: int = 0
     fired: list[tuple[str, float]] = field(default_factory=list)
     """(id, late_ms) in the order of firing."""
+    latest: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=16))
+    """The last lines that it wrote."""
+    times: list[float] = field(default_factory=list)
+    """When it fired each, in seconds since the epoch."""
+
+    @property
+    def first_at(self) -> float | None:
+        """When it fired first; None when it has not."""
+        return self.times[0] if self.times else None
+
+    @property
+    def last_at(self) -> float | None:
+        """When it fired last."""
+        return self.times[-1] if self.times else None
 
     def follow(self) -> int:
         """Read what it wrote since; return how many messages that were. A line that is not whole yet is left."""
-        with open(self.log, "rb") as log:
-            log.seek(self.read)
-            data = log.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self.read += len(whole)
-        lines = whole.splitlines()
-        for line in lines:
-            fields = json.loads(line)
+        lines, self.read = read_lines_from(self.log, self.read)
+        for fields in lines:
             self.fired.append((fields["id"], fields["late_ms"]))
+            if "due_us" in fields:
+                self.times.append(fields["due_us"] / 1e6 + fields["late_ms"] / 1e3)
+        self.latest.extend(lines)
         return len(lines)
+
+
+def read_lines_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """Read the whole lines of JSON after an offset; return them, and the offset after them."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        data = file.read()
+    whole = data[: data.rfind(b"\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()], offset + len(whole)
 
 
 class Stage:
@@ -74,6 +101,7 @@ class Stage:
         self.wheel = wheel
         self.keepers: list[Keeper] = []
         self._producers: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self._others: list[subprocess.Popen[bytes]] = []
         self._env = {**os.environ, "PYTHONPATH": _python_path()}
         self._env.pop("FILEWHEEL", None)
 
@@ -83,13 +111,18 @@ class Stage:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in [k.process for k in self.keepers] + [p for p, _ in self._producers]:
+        for process in [k.process for k in self.keepers] + [p for p, _ in self._producers] + self._others:
             if process.poll() is None:
                 process.kill()
             process.wait()
 
-    def _start(self, args: list[str], stdin: Path | None, stdout: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", _ROOT, "-C", str(self.wheel), *args]
+    def _start(
+        self, args: list[str], stdin: Path | None, stdout: Path, *, wheel: Path | None = None, module: str = ""
+    ) -> subprocess.Popen[bytes]:
+        if module:
+            command = [sys.executable, "-m", f"{_ROOT}.{module}", *args]
+        else:
+            command = [sys.executable, "-m", _ROOT, "-C", str(wheel or self.wheel), *args]
         with (
             open(stdin or os.devnull, "rb") as source,
             open(stdout, "ab") as target,
@@ -101,14 +134,30 @@ class Stage:
                 start_new_session=True,
             )  # fmt: skip
 
-    def keeper(self) -> Keeper:
-        """Start a keeper; the first one fires, the others stand by."""
+    def keeper(self, wheel: Path | None = None) -> Keeper:
+        """Start a keeper; the first one of a wheel fires, the others stand by."""
         name = f"keeper-{len(self.keepers) + 1}"
         log = self._where / f"{name}.jsonl"
         log.touch()
-        keeper = Keeper(name, self._start(["run"], None, log), log)
+        keeper = Keeper(name, self._start(["run"], None, log, wheel=wheel), log)
         self.keepers.append(keeper)
         return keeper
+
+    def is_keeper(self, keeper: Keeper, wheel: Path | None = None) -> bool:
+        """Tell whether a process is the keeper of a wheel by now."""
+        directory = open_directory(str(wheel or self.wheel), write=False)
+        try:
+            return holder(directory) == keeper.process.pid
+        finally:
+            directory.disk.release()
+
+    def await_keeper(self, keeper: Keeper, wheel: Path | None = None) -> None:
+        """Wait until a process is the keeper. Raises Failure when it ends, or takes too long."""
+        end = time.monotonic() + PATIENCE_S
+        while not self.is_keeper(keeper, wheel):
+            if keeper.process.poll() is not None or time.monotonic() > end:
+                raise Failure("failed", f"{keeper.name} did not start: {self.talk() or 'no reason given'}")
+            time.sleep(0.005)
 
     def producer(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Start a producer that enqueues these rows and ends."""
@@ -116,6 +165,23 @@ class Stage:
         source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         target = source.with_suffix(".ids")
         self._producers.append((self._start(["enqueue", "--batch", "-q"], source, target), target))
+
+    def other(self, name: str, args: list[str], wheel: Path) -> subprocess.Popen[bytes]:
+        """Start another command; what it writes is `written(name)`."""
+        process = self._start(args, None, self._where / f"{name}.jsonl", wheel=wheel)
+        self._others.append(process)
+        return process
+
+    def written(self, name: str) -> list[dict[str, Any]]:
+        """Return what another command has written so far."""
+        return read_lines_from(self._where / f"{name}.jsonl", 0)[0]
+
+    def steady_producer(self, rows: list[dict[str, Any]], rate: float, wheels: list[Path]) -> None:
+        """Start the producer that outlives a wheel; it writes down what was confirmed in the file CONFIRMED."""
+        source, target = self._where / "producer.in.jsonl", self._where / CONFIRMED
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        args = [str(rate), *map(str, wheels)]
+        self._producers.append((self._start(args, source, target, module="producer"), target))
 
     def producing(self) -> bool:
         """Tell whether a producer is still at work."""

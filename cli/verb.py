@@ -43,36 +43,40 @@ def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return callback
 
 
-def common(*, root: bool = False) -> Callable[[F], F]:
-    """Add the global options. Below the root only --json shows in the help: the others are listed there."""
-    options = [
-        click.option(
+def common(*, root: bool = False, own: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """Add the global options. Below the root only --json shows in the help: the others are listed there.
+
+    Of those that a verb has of its `own`, meaning something else, the global one stands before the verb only.
+    """
+    options = {
+        "dir": click.option(
             "-C", "dir", metavar="DIR", type=_Dir(), hidden=not root, callback=_set("dir"), is_eager=True,
             expose_value=False, envvar="FILEWHEEL" if root else None,
             help="The wheel's directory.  [env: FILEWHEEL; default: ./wheel]",
         ),
-        click.option(
+        "json": click.option(
             "--json/--no-json", "json", default=None, callback=_set("json"), is_eager=True, expose_value=False,
             help="JSON lines, or text for people." + ("  [default: text on a terminal]" if root else ""),
         ),
-        click.option(
+        "colour": click.option(
             "--color", "colour", type=click.Choice(["auto", "always", "never"]), hidden=not root, default=None,
             callback=_set("colour"), is_eager=True, expose_value=False,
             help="Colour; auto is on a terminal, unless NO_COLOR is set.",
         ),
-        click.option(
+        "quiet": click.option(
             "-q", "--quiet", "quiet", is_flag=True, hidden=not root, callback=_set("quiet"), is_eager=True,
             expose_value=False, help="Say only what has to be heard.",
         ),
-        click.option(
+        "force": click.option(
             "--force", "force", is_flag=True, hidden=not root, callback=_set("force"), is_eager=True,
             expose_value=False, help="Use a wheel on a network file system; locks may not hold there.",
         ),
-    ]  # fmt: skip
+    }  # fmt: skip
 
     def add(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
+        for name, option in reversed(options.items()):
+            if name not in own:
+                function = option(function)
         return function
 
     return add
@@ -84,11 +88,11 @@ def examples(text: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
-def verb(name: str, example: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a function a verb: a click command with the global options and its examples."""
+def verb(name: str, example: str, *, own: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function a verb: a click command with the global options, but for its `own`, and its examples."""
 
     def make(function: Callable[..., Any]) -> click.Command:
-        decorated: Callable[..., Any] = common()(click.pass_obj(function))
+        decorated: Callable[..., Any] = common(own=own)(click.pass_obj(function))
         made: click.Command = click.command(name, epilog=examples(example))(decorated)
         return made
 

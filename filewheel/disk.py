@@ -67,6 +67,9 @@ class Disk(Protocol):
         """Reserve real blocks for the first `size` bytes."""
 
     def size(self, fd: int) -> int: ...
+    def is_removed(self, fd: int) -> bool:
+        """Tell whether an open file has no name any more; False where that is not known."""
+
     def data_from(self, fd: int, offset: int) -> int:
         """Return where data begins at or after an offset: past a hole, however large; the size if there is none."""
 
@@ -261,6 +264,9 @@ class OsDisk:
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
+
+    def is_removed(self, fd: int) -> bool:
+        return os.fstat(fd).st_nlink == 0
 
     def data_from(self, fd: int, offset: int) -> int:
         try:

@@ -39,7 +39,8 @@ class Journal(Appender):
 
     _putting = False
     """A thread is inside of `put`."""
-    _roster: Roster | None = None
+    roster: Roster | None = None
+    """The set that the wheel is in, as `follow` was told last."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Journal(Appender):
         A wheel that is no primary has none. A mirror that cannot be opened is dealt with as the roster says, at once
         or with the next enqueue. Raises Fenced when a mirror shows that another wheel was promoted.
         """
-        if roster == self._roster:
+        if roster == self.roster:
             return
         with self.lock:
             copies = self._copies
@@ -80,7 +81,7 @@ class Journal(Appender):
             elif copies is not None:
                 self._copies = None
                 copies.close()
-            self._roster = roster
+            self.roster = roster
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""

@@ -112,6 +112,9 @@ class Segment:
         """Make what was written durable, and tell how many microseconds that took. Raises OSError."""
         start_us = 0 if told is None else clock.steady_us()
         self._disk.fdatasync(self.fd)
+        if self._disk.is_removed(self.fd):
+            # Whoever deleted it took with it what is about to be confirmed; the flush of a nameless file succeeds.
+            raise OSError(errno.ENOENT, "the file was removed while it was in use")
         if told is not None:
             told(clock.steady_us() - start_us)
 

@@ -90,7 +90,7 @@ class Wheel(Reader):
         self._sync = self._dir.settings.sync if sync is None else check_sync(sync)
         self._payload_bytes_max = self._dir.settings.payload_bytes_max
         self._clock = clock
-        self._factory = disk
+        self._disk_factory = disk
         self._entropy = entropy
         self._journal: Journal | None = None
         self._standing: Standing | None = None
@@ -183,7 +183,7 @@ class Wheel(Reader):
             with self._opening:
                 if self._journal is None:
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
-                    journal = Journal(self._dir, entropy=self._entropy, disk=self._factory, clock=self._clock)
+                    journal = Journal(self._dir, entropy=self._entropy, disk=self._disk_factory, clock=self._clock)
                     journal.on_segment_end = self._tidier.segment_ended
                     journal.on_flush = self.on_flush
                     self._journal = journal

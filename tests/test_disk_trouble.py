@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -563,3 +564,11 @@ def test_a_directory_that_stays_open_shows_what_others_have_made_since(kind: str
             assert len(disk.listdir("journal")) == i
             (mounted.mount_point / "journal" / str(i)).touch()
         disk.release()
+
+
+def test_an_enqueue_into_a_journal_that_was_deleted_meanwhile_is_not_confirmed(tmp_path: Path) -> None:
+    wheel = Wheel.create(tmp_path / "jobs.wheel")
+    wheel.enqueue(b"a", delay=60)
+    shutil.rmtree(tmp_path / "jobs.wheel")
+    with pytest.raises(Poisoned, match="removed while it was in use"):
+        wheel.enqueue(b"b", delay=60)

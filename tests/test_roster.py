@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +147,33 @@ def test_of_two_processes_that_change_it_at_once_neither_loses_what_the_other_di
             process.stdout.close()
 
 
+def test_of_two_threads_that_change_it_at_once_neither_loses_what_the_other_did(wheel_dir: Path) -> None:
+    make_set(wheel_dir)
+
+    def add(mark: str) -> None:
+        directory = open_directory(wheel_dir, write=True)
+
+        def change(roster: Roster | None) -> Roster | None:
+            time.sleep(0.001)  # let the other one read the same, if it can
+            return roster and roster.with_member(Member("/" + mark, f"{mark}{len(roster.members)}"))
+
+        for _ in range(20):
+            change_roster(directory, change)
+
+    threads = [threading.Thread(target=add, args=(mark,)) for mark in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(roster_of(wheel_dir).members) == 40
+
+
+def dying(disk: ProcessDisk, at: int) -> Callable[[str, str], None]:
+    """Return what ends a process at an operation."""
+    left = iter(range(at - 1, -1, -1))
+    return lambda kind, name: None if next(left, 1) else disk.kill()
+
+
 def test_a_crash_at_any_operation_leaves_the_old_roster_or_the_new_one() -> None:
     rng = random.Random(6)
     at = 0
@@ -154,14 +184,7 @@ def test_a_crash_at_any_operation_leaves_the_old_roster_or_the_new_one() -> None
         disk = ProcessDisk(machine)
         directory = Directory(disk.path, disk, Settings("a1", "00" * 16))
         change_roster(directory, lambda _: OLD)
-        left = [at]
-
-        def count(kind: str, name: str) -> None:
-            left[0] -= 1
-            if not left[0]:
-                disk.kill()
-
-        machine.on_op = count
+        machine.on_op = dying(disk, at)
         killed = False
         try:
             change_roster(directory, lambda _: NEW)

@@ -215,6 +215,6 @@ def test_the_other_wheels_are_let_go_of_when_it_is_closed(a: Path, b: Path) -> N
     own, *others = opened
     assert [disk.path for disk in others] == [str(b), str(b)]
     for disk in others:
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="Bad file"):
             disk.free_bytes()
     assert own.free_bytes()

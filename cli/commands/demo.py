@@ -1,4 +1,7 @@
-"""`demo`: the whole job in under 20 seconds: enqueue from many processes, fire, crash, take over, and prove it."""
+"""`demo`: the whole job in under 20 seconds: enqueue from many processes, fire, crash, take over, and prove it.
+
+With `--backups` it loses a disk instead: ../disaster.py.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,20 @@ from filewheel import Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.directory import open_directory
 from filewheel.message import US_PER_S, to_datetime
-from filewheel.owner import holder
 from filewheel.verify import verify
 
+from ..disaster import lose_a_disk
 from ..failure import Failure
 from ..output import Output
 from ..ring import HEIGHT, SLOTS, draw
 from ..signals import interruptible
-from ..stage import Keeper, Proof, Stage, kill, prove, samples
+from ..stage import PATIENCE_S, Keeper, Proof, Stage, kill, prove, samples
 from ..text import safe
 from ..verb import verb
 
 _SECOND_WAVE_S = 2.0
 _KILL_S = 6.0
 _FRAME_S = 0.1
-_PATIENCE_S = 20.0
 _EVENTS = 6
 _ROLES = {"full": ("cyan", False), "empty": (None, False), "hand": ("yellow", True), "hub": (None, True)}
 
@@ -41,18 +43,33 @@ _ROLES = {"full": ("cyan", False), "empty": (None, False), "hand": ("yellow", Tr
     "demo",
     """
     $ filewheel demo --speed 8
+    $ filewheel demo --backups 2 --speed 4
     """,
 )
 @click.option("--speed", type=click.FloatRange(0.5, 8), default=1, metavar="X", help="So many times as fast.")
+@click.option(
+    "--backups", type=click.IntRange(0, 4), default=0, metavar="N",
+    help="Lose a disk instead of a keeper: with a mirror, and from 2 on with shipped backups, too.",
+)  # fmt: skip
 @click.option("--keep", type=click.Path(), metavar="DIR", help="Keep the wheel and the records in this new directory.")
-def command(out: Output, speed: float, keep: str | None) -> None:
+def command(out: Output, speed: float, backups: int, keep: str | None) -> None:
     """Show the whole job in 20 seconds.
 
     On a temporary wheel, ten producer processes enqueue some 200 messages as a shop has them: reminders, payment
     time-outs, webhook retries, ends of trials, cache expiries. A keeper process fires them, is killed with SIGKILL in
     the middle, and its standby takes over. Each keeper records what it fired outside the wheel; from those records the
     demo proves that every message fired, none early, and says how many fired twice and how late they were.
+
+    With --backups a producer enqueues into a wheel that has backups, on directories that stand for other disks. In the
+    middle the primary's directory is deleted; a backup is promoted, the rest fires there. Judged by the records of the
+    producer and of both keepers: what was confirmed, what fired, lost or twice, and for how long nothing fired.
     """
+    if backups:
+        with _directory(keep) as where, interruptible():
+            lose_a_disk(out, where, backups, speed)
+            if keep is not None:
+                out.note(f"kept in {where}")
+        return
     with _directory(keep) as where, interruptible():
         wheel_path = where / "demo.wheel"
         with Wheel.create(wheel_path) as wheel, Stage(where, wheel_path) as stage:
@@ -87,13 +104,13 @@ def _directory(keep: str | None) -> Iterator[Path]:
 def _play(show: _Show, stage: Stage, speed: float) -> float:
     """Run the whole story; return how long nobody fired, in milliseconds."""
     first = stage.keeper()
-    _become_keeper(stage, first)
+    stage.await_keeper(first)
     second = stage.keeper()
     show.tell(f"process {first.process.pid} is the keeper, process {second.process.pid} stands by")
     start = time.monotonic()
     acts: list[tuple[float, str]] = [(0.0, "first"), (_SECOND_WAVE_S / speed, "second"), (_KILL_S / speed, "kill")]
     took_over_ms = 0.0
-    end = start + (_SECOND_WAVE_S + 12) / speed + _PATIENCE_S
+    end = start + (_SECOND_WAVE_S + 12) / speed + PATIENCE_S
     while time.monotonic() < end:
         if acts and time.monotonic() - start >= acts[0][0]:
             act = acts.pop(0)[1]
@@ -128,20 +145,10 @@ def _murder(show: _Show, stage: Stage, victim: Keeper, heir: Keeper) -> float:
     killed = time.monotonic()
     kill(victim)
     show.tell(f"kill -9 {victim.process.pid}: the keeper is gone, with what it had in hand")
-    _become_keeper(stage, heir)
+    stage.await_keeper(heir)
     took_ms = (time.monotonic() - killed) * 1000
     show.tell(f"process {heir.process.pid} took over after {took_ms:.0f} ms")
     return took_ms
-
-
-def _become_keeper(stage: Stage, keeper: Keeper) -> None:
-    """Wait until a process is the keeper."""
-    directory = open_directory(stage.wheel, write=False)
-    end = time.monotonic() + _PATIENCE_S
-    while holder(directory) != keeper.process.pid:
-        if keeper.process.poll() is not None or time.monotonic() > end:
-            raise Failure("failed", f"{keeper.name} did not start: {stage.talk() or 'no reason given'}")
-        time.sleep(0.005)
 
 
 # -- the picture ----------------------------------------------------------------------------------------------

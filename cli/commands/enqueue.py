@@ -10,7 +10,7 @@ import stat
 
 import click
 
-from filewheel import KeyHeld
+from filewheel import KeyHeld, layout
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.directory import PAYLOAD_BYTES_LIMIT, Sync
 from filewheel.headers import ARGS
@@ -91,6 +91,8 @@ def command(
     Of --lines and --batch every line is checked first: if one is wrong it is named, and nothing is enqueued. A line
     whose key is held is told and passed over (exit code 3).
 
+    Where the wheel has backups, --json tells in `copies` how many wheels held the message when it was confirmed.
+
     A message with a --key has it from now until it was acknowledged, cancelled or became a dead letter.
     """
     now_us = SYSTEM_CLOCK.now_us()
@@ -121,7 +123,7 @@ def command(
             key=key,
             on_conflict=on_conflict,
         )
-    _print_ids(out, [id_])
+    _print_one(out, id_)
     if due_us < now_us:
         out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}: it fires at once")
     elif at is not None and at.is_local:
@@ -160,10 +162,27 @@ def _echo_due(out: Output, due_us: int, now_us: int) -> None:
     out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}")
 
 
-def _print_ids(out: Output, ids: list[MessageId]) -> None:
+def _is_in_set(out: Output) -> bool:
+    """Tell whether the wheel has backups, or once had."""
+    directory = out.directory()
+    try:
+        return directory.disk.identity(layout.ROSTER) is not None
+    finally:
+        directory.disk.release()
+
+
+def _print_one(out: Output, id_: MessageId) -> None:
+    in_set = _is_in_set(out)
+    _print_ids(out, [id_], in_set)
+    if in_set:
+        out.note(f"{count(id_.copies, 'wheel')} of the set {'has' if id_.copies == 1 else 'have'} it")
+
+
+def _print_ids(out: Output, ids: list[MessageId], in_set: bool) -> None:
     for id_ in ids:
         if out.json:
-            out.record({"id": str(id_), "due": iso(id_.due_us), "due_us": id_.due_us})
+            copies = {"copies": id_.copies} if in_set else {}
+            out.record({"id": str(id_), "due": iso(id_.due_us), "due_us": id_.due_us, **copies})
         else:
             out.write(str(id_))
     out.flush()
@@ -189,9 +208,10 @@ def _enqueue_many(
             zone = offset(to_local(now_us))
             out.note(f"{count(intake.local, 'time')} without a zone taken as local time, which is {zone} now")
         held = 0
+        in_set = _is_in_set(out)
         with out.progress("enqueuing", spool.count) as progress:
             for rows, made in enqueue_all(wheel, spool, sync, on_conflict):
-                _print_ids(out, [id_ for id_ in made if isinstance(id_, MessageId)])
+                _print_ids(out, [id_ for id_ in made if isinstance(id_, MessageId)], in_set)
                 progress.add(len(rows))
                 for refused in (id_ for id_ in made if isinstance(id_, KeyHeld)):
                     held += 1

@@ -21,6 +21,7 @@ from filewheel.transfer import to_json
 
 from ..calls import arguments_of, call_fields, call_text, schedule_text
 from ..failure import Failure
+from ..members import find_set, set_fields, set_line
 from ..output import Output
 from ..picture import Ahead, draw_rows, draw_view
 from ..text import away, clip, count, full_time, safe, safe_block, show_bytes, size, width
@@ -99,13 +100,17 @@ def _overview(out: Output, no_topics: bool) -> None:
         if not no_topics:
             with out.progress("counting by topic", stats.pending) as progress:
                 topics = wheel.topics(progress.at)
+    found_set = find_set(out)
     if out.wants_json:
         by_topic = None if no_topics else dict(sorted(topics.items(), key=_most_first))
-        out.record({"stats": stats_fields(stats), "topics": by_topic, "histogram": ahead.to_json()})
+        fields = {"stats": stats_fields(stats), "topics": by_topic, "histogram": ahead.to_json()}
+        out.record(fields | {"set": set_fields(found_set) if found_set else None})
     else:
         next_us = None if stats.next_due is None else at_us(stats.next_due)
         for line in _headline(out, stats_fields(stats), ahead, next_us):
             out.write(line)
+        if found_set is not None:
+            out.write(clip(safe(set_line(found_set)), out.columns, "…" if out.blocks else "..."))
         for line in _panels(out, ahead, topics):
             out.write(line)
     if stats.damaged:

@@ -1,4 +1,4 @@
-"""`metrics`: what monitoring scrapes: the wheel as it is on disk, and what a running scheduler has counted.
+"""`metrics`: what monitoring scrapes: the wheel as it is on disk, its backups, what a running scheduler has counted.
 
 The scheduler publishes into the wheel, so no server and no port is needed. What a process that is gone has left still
 counts, but its gauges say nothing any more and are not shown.
@@ -18,7 +18,8 @@ from filewheel.metrics import PREFIX, summary
 from filewheel.published import Published, read_published
 from filewheel.transfer import iso
 
-from ..gauges import of_wheel
+from ..gauges import of_wheel, set_gauges
+from ..members import find_set, set_fields
 from ..output import Output
 from ..text import count
 from ..verb import verb
@@ -33,7 +34,7 @@ from ..verb import verb
     """,
 )
 def command(out: Output) -> None:
-    """Show metrics in the text format of Prometheus: the wheel on disk, and what its scheduler counted.
+    """Show metrics in the text format of Prometheus: the wheel on disk, its backups, what its scheduler counted.
 
     Takes no lock; works with a scheduler running and with none. Only --json makes it JSON, also when piped.
     """
@@ -41,11 +42,14 @@ def command(out: Output) -> None:
         stats = wheel.stats()
         now_us = SYSTEM_CLOCK.now_us()
         on_disk = disk_gauges(stats, overdue_of(wheel, stats, now_us), now_us)
-    published = _published(out)
+    published, found_set = _published(out), find_set(out)
     if out.json:
-        fields = {"wheel": os.path.abspath(out.dir), "gauges": summary(on_disk)["gauges"]}
+        fields: dict[str, Any] = {"wheel": os.path.abspath(out.dir), "gauges": summary(on_disk)["gauges"]}
+        fields["set"] = None if found_set is None else set_fields(found_set)
         out.record(fields | {"published": _fields(published, now_us, stats.keeper_pid)})
     else:
+        if found_set is not None:
+            on_disk += set_gauges(found_set)
         families = _together(on_disk, published, now_us, stats.keeper_pid)
         out.write(render(of_wheel(families, out.dir)).removesuffix("\n"))
     if stats.damaged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +14,14 @@ from filewheel.message import US_PER_S
 from filewheel.timespec import at_us
 from filewheel.transfer import iso
 
-from ..gauges import of_wheel
+from ..gauges import of_wheel, set_gauges
+from ..members import find_set, set_fields, set_line
 from ..output import Column, Output
 from ..text import away, count, full_time, safe, size
 from ..verb import verb
+
+if TYPE_CHECKING:
+    from filewheel import SetStatus
 
 
 @verb(
@@ -37,13 +41,15 @@ def command(out: Output, prometheus: bool) -> None:
         overdue = overdue_of(wheel, stats, now_us) if prometheus else 0
     next_us = None if stats.next_due is None else at_us(stats.next_due)
     lag_us = 0 if next_us is None else max(0, now_us - next_us)
-    fields = stats_fields(stats) | {"lag_s": lag_us / US_PER_S}
+    found_set = find_set(out)
     if prometheus:
-        out.write(render(of_wheel(disk_gauges(stats, overdue, now_us), out.dir)).removesuffix("\n"))
+        families = disk_gauges(stats, overdue, now_us) + (set_gauges(found_set) if found_set else [])
+        out.write(render(of_wheel(families, out.dir)).removesuffix("\n"))
     elif out.wants_json:
-        out.record(fields)
+        fields = stats_fields(stats) | {"lag_s": lag_us / US_PER_S}
+        out.record(fields | {"set": set_fields(found_set) if found_set else None})
     else:
-        _print_table(out, stats, next_us, now_us)
+        _print_table(out, stats, next_us, now_us, found_set)
     if stats.damaged:
         out.warn(f"{count(stats.damaged, 'range')} cannot be read; `filewheel verify` names them")
 
@@ -66,7 +72,7 @@ def stats_fields(stats: Stats) -> dict[str, Any]:
     }
 
 
-def _print_table(out: Output, stats: Stats, next_us: int | None, now_us: int) -> None:
+def _print_table(out: Output, stats: Stats, next_us: int | None, now_us: int, found_set: SetStatus | None) -> None:
     due = "-" if next_us is None else f"{full_time(next_us)}, {away(next_us - now_us)}"
     rows = [
         ("pending", f"{stats.pending:,}"),
@@ -77,4 +83,6 @@ def _print_table(out: Output, stats: Stats, next_us: int | None, now_us: int) ->
         ("slots and laps", f"{size(stats.file_bytes)} in {stats.slot_files:,} + {stats.lap_files:,} files"),
         ("keeper", f"process {stats.keeper_pid}" if stats.keeper_pid else "none running"),
     ]
-    out.table([Column("WHEEL"), Column(safe(out.dir), most=200)], rows)
+    if found_set is not None:
+        rows.append(("set", set_line(found_set)))
+    out.table([Column("WHEEL"), Column(safe(out.dir), most=400)], rows)

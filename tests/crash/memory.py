@@ -189,6 +189,9 @@ class MemoryDisk:
     def allocate(self, fd: int, size: int) -> None:
         self.truncate(fd, max(size, self.size(fd)))
 
+    def is_removed(self, fd: int) -> bool:
+        return False  # the rules are to hold without that help
+
     def data_from(self, fd: int, offset: int) -> int:
         return offset
 

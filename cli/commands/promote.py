@@ -1,0 +1,124 @@
+"""`promote`: make a backup the primary, by hand, or as a standby that waits for the primary to be lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from filewheel import Promotion, SetStatus, Standby, promote
+from filewheel.message import US_PER_S
+
+from ..failure import INTERRUPTED, Failure
+from ..firing import leave_at_once
+from ..members import find_set
+from ..output import Output
+from ..params import DURATION
+from ..signals import Abort, Quit, Stop
+from ..text import safe
+from ..verb import verb
+
+
+@verb(
+    "promote",
+    """
+    $ filewheel backup add /mnt/disk2/jobs.wheel
+    $ filewheel -C /mnt/disk2/jobs.wheel promote --yes
+    $ filewheel -C /mnt/disk2/jobs.wheel run --once
+    """,
+    own=("force",),
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Promote it although something speaks against it, which is named first.")
+@click.option(
+    "--wait", "wait_us", type=DURATION, default="5s", show_default=True, metavar="DUR",
+    help="How long to wait for the old primary's keeper to stop.",
+)  # fmt: skip
+@click.option(
+    "--auto", is_flag=True, help="Stand by, and promote it when the primary's wheel is gone or its disk fails."
+)
+@click.option(
+    "--after", "after_us", type=DURATION, metavar="DUR",
+    help="With --auto: how long the primary has to be gone.  [default: 5s]",
+)  # fmt: skip
+def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after_us: int | None) -> None:
+    """Make the backup that -C names the primary of its set.
+
+    Every wheel that can be reached is fenced first: the old primary fires nothing more, and starts again only after
+    `filewheel rejoin`. Then the backup is brought up to date, as far as that can be, and may fire: `filewheel run`
+    there. What the old primary had in hand fires again. A wheel that cannot be reached is named: make sure that
+    nothing fires from it, which nobody else can.
+
+    --auto waits until the primary is lost, promotes and exits with 0, so that `promote --auto && filewheel run` is a
+    standby. It exits with 130 when it is told to stop before.
+    """
+    if auto and force:
+        raise click.UsageError("--auto and --force exclude each other: what speaks against it, a person decides")
+    if after_us is not None and not auto:
+        raise click.UsageError("--after goes with --auto")
+    if auto:
+        result = _stand_by(out, 5.0 if after_us is None else after_us / US_PER_S)
+    else:
+        status = find_set(out)
+        if not out.ask(_question(out, status), yes=yes):
+            raise Failure("failed", "nothing was promoted")
+        result = promote(out.dir, force=force, wait_s=wait_us / US_PER_S)
+    print_promotion(out, result)
+
+
+def _question(out: Output, status: SetStatus | None) -> str:
+    if status is None:
+        return f"Make {out.dir} the primary?"
+    return f"Make {out.dir} the primary, and fence {status.primary} (epoch {status.roster.epoch})?"
+
+
+def _stand_by(out: Output, after_s: float) -> Promotion:
+    with Stop() as stop:
+        try:
+            standby = Standby(out.dir, after_s=after_s)
+            stop.wakes(standby.stop)
+            result = standby.run(out.note)
+        except Quit:
+            result = None
+        except Abort:
+            leave_at_once(INTERRUPTED)
+    if result is None:
+        raise Failure("interrupted", "stopped; nothing was promoted")
+    return result
+
+
+def promotion_fields(result: Promotion) -> dict[str, Any]:
+    """Return what JSON says of a promotion."""
+    return {
+        "epoch": result.epoch,
+        "old_primary": result.old_primary,
+        "fenced": result.fenced,
+        "unreachable": result.unreachable,
+        "caught_up": result.caught_up,
+        "notes": result.notes,
+    }
+
+
+def print_promotion(out: Output, result: Promotion) -> None:
+    """Tell whom a promotion fenced, whom it could not reach, and whether the wheel was up to date."""
+    if out.wants_json:
+        out.record(promotion_fields(result))
+    else:
+        rows = [
+            ("primary", safe(out.dir)),
+            ("epoch", str(result.epoch)),
+            ("before", safe(result.old_primary)),
+            ("fenced", ", ".join(map(safe, result.fenced)) or "none"),
+            ("unreachable", ", ".join(map(safe, result.unreachable)) or "none"),
+            ("up to date", "yes, it has everything" if result.caught_up else "as far as it had come"),
+        ]
+        for name, value in rows:
+            out.write(f"{out.style(name.ljust(13), bold=True)}{value}")
+    out.flush()
+    for text in result.notes:
+        out.note(text)
+    for path in result.unreachable:
+        out.warn(f"{path} could not be reached: make sure that nothing fires from it")
+    if not result.caught_up:
+        out.warn("what the old primary alone had is missing here; `filewheel rejoin` there brings it, if it comes back")
+    out.note(f"`filewheel -C {out.dir} run` fires from here now")

@@ -1,0 +1,102 @@
+"""`replicate`: the service that keeps a wheel's backups in step, until it is told to stop, or once."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from filewheel import LinkReport, Replicator
+from filewheel.message import US_PER_S
+
+from ..failure import INTERRUPTED, Failure
+from ..firing import leave_at_once
+from ..following import Watch
+from ..logs import log_lines
+from ..members import Copying, report_fields, roster_of, work_text
+from ..output import Column, Output
+from ..params import DURATION
+from ..signals import Abort, Quit, Stop, interruptible
+from ..text import count
+from ..verb import verb
+
+_GOOD = ("following",)
+
+
+@verb(
+    "replicate",
+    """
+    $ filewheel backup add /mnt/disk2/jobs.wheel && filewheel replicate --once
+    $ filewheel replicate
+    """,
+)
+@click.option("--once", is_flag=True, help="Bring every backup in step, then exit.")
+@click.option(
+    "--interval", type=DURATION, default="20ms", show_default=True, metavar="DUR",
+    help="How long to wait for more when nothing is new.",
+)  # fmt: skip
+@click.option(
+    "--summary", type=DURATION, default="10s", show_default=True, metavar="DUR",
+    help="Piped: how often to print how far all backups are.",
+)  # fmt: skip
+def command(out: Output, once: bool, interval: int, summary: int) -> None:
+    """Keep the backups of a wheel in step, as long as it runs.
+
+    It copies what a backup has not got, writes what the primary's journals bring, and clears from the backups what has
+    fired. One runs for each wheel that has backups, on the primary's machine. What it says on stderr is a line for each
+    change: a backup that is brought up to date, followed, unreachable. Piped, each is also a JSON line on stdout, and
+    so is a summary every 10 seconds.
+
+    SIGTERM and Ctrl-C end it with 0; started again it goes on where it was. --once exits with 3 when a backup could not
+    be brought in step.
+    """
+    if roster_of(out) is None:
+        raise Failure("usage", f"{out.dir} has no backups", hint="`filewheel backup add DIR`")
+    if once:
+        _once(out, interval)
+    else:
+        with log_lines(out, logging.WARNING if out.quiet else logging.INFO):
+            _serve(out, interval, summary)
+
+
+def _serve(out: Output, interval_us: int, summary_us: int) -> None:
+    with Stop() as stop:
+        try:
+            with (
+                Replicator(out.dir, interval_s=interval_us / US_PER_S) as replicator,
+                out.progress("replicating") as progress,
+                Watch(out, replicator, progress, summary_us / US_PER_S) as watch,
+            ):
+                stop.wakes(replicator.stop)
+                replicator.run()
+            if watch.error is not None:
+                raise watch.error
+        except Quit:
+            return
+        except Abort:
+            leave_at_once(INTERRUPTED)
+
+
+def _once(out: Output, interval_us: int) -> None:
+    with (
+        interruptible(),
+        Replicator(out.dir, interval_s=interval_us / US_PER_S) as replicator,
+        out.progress("replicating") as progress,
+    ):
+        reports = replicator.once(Copying(progress))
+    _print(out, reports)
+    left = [report for report in reports if report.state not in _GOOD]
+    if left:
+        told = "; ".join(f"{r.path} {r.state}" + (f" ({r.error})" if r.error else "") for r in left)
+        raise Failure("partly", f"{count(len(left), 'backup')} of {len(reports)} not in step: {told}")
+    out.note(f"{count(len(reports), 'backup')} in step")
+
+
+def _print(out: Output, reports: list[LinkReport]) -> None:
+    if out.wants_json:
+        for report in reports:
+            out.record(report_fields(report))
+    elif reports:
+        rows = [(r.path, r.mode, r.state, work_text(r)) for r in reports]
+        out.table([Column("BACKUP", 60), Column("MODE"), Column("STATE"), Column("DONE", 200)], rows)
+    out.flush()
