@@ -17,7 +17,7 @@ import hashlib
 import logging
 import secrets
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from filewheel import layout
 from filewheel.directory import Directory
@@ -44,6 +44,8 @@ class Retained:
         self._disk = directory.disk
         self._entropy = entropy
         self.limit_bytes = limit_bytes
+        self.on_overflow: Callable[[], None] | None = None
+        """Called before segments go that backups may still have to read. It must not raise."""
         self._size_bytes: int | None = None
         self._made = False
         self._owes = False
@@ -78,6 +80,8 @@ class Retained:
         if not gone and not self._owes:
             return
         self._owes = True
+        if self.on_overflow is not None:
+            self.on_overflow()
         log.warning(
             "%s: %d journal segments go before every backup has read them; backups that miss them heal",
             self._dir.path, len(gone),

@@ -105,11 +105,13 @@ class Link:
     def _begin(self) -> None:
         """Go on from where the backup was, if that is known; otherwise begin to heal."""
         self._passes = self._healed_pass = 0
-        self._looked_us = self._scrubbed_us = self._clock.steady_us()
+        self._scrubbed_us = self._clock.steady_us()
+        self._looked_us = self._scrubbed_us - LOOK_US  # at once: something may have happened while nobody looked
         self._total = self._compared = 0
         self._replays = 0
         self._heal_at: bytes | None = None
         self._lost = self._must_heal = False
+        self._state_us = self.membership.member.since_us
         self._overflow = self._read_overflow()
         self.bookmark = Bookmark(self.source, self.target, self.membership.epoch, self._boot, self._clock)
         # What was put aside since it was in step is found by the first look.
@@ -399,8 +401,10 @@ class Link:
     def _look(self, now_us: int) -> None:
         """Look what has changed in the set, and whether anything was damaged or lost that calls for healing."""
         member = self.membership.look()
-        if member.state == "stale" and self._matcher is not None:
-            self._matcher = None  # who marked it writes to it no more
+        if member.state != "current" and member.since_us != self._state_us:
+            # It was marked stale, and whoever did writes to it no more; or it was added again, to be compared.
+            self._state_us = member.since_us
+            self._matcher = None
             self.heal()
         overflow = self._read_overflow()
         looked_us = self._clock.now_us()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
+from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
 from filewheel.owner import Owner
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.link import Link
@@ -250,7 +250,7 @@ class _Promoting:
             self._done.fenced.append(path)
         except (FilewheelError, OSError) as exc:
             self._done.unreachable.append(path)
-            self._done.notes.append(f"{path} could not be told: {exc}")
+            self._done.notes.append(f"{path} could not be told: {said(exc)}")
 
     @contextlib.contextmanager
     def _old_keeper_stopped(self, wait_s: float) -> Iterator[None]:
@@ -304,7 +304,7 @@ class _Promoting:
         except (FilewheelError, OSError) as exc:
             if link is not None:
                 link.abandon()
-            self._done.notes.append(f"{self._old} could not be read to its end: {exc}")
+            self._done.notes.append(f"{self._old} could not be read to its end: {said(exc)}")
 
     def _link(self, wait_s: float) -> Link:
         """Open the link from the old primary; a replicator that looks whether it is still wanted lets go at once."""
