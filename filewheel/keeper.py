@@ -211,6 +211,10 @@ class Keeper:
             raise
         if self._standing.roster is not self._followed:
             self._ledger.own.follow(self._standing.roster)
+            try:
+                self._ledger.follow(self._standing.roster)
+            except OSError as exc:
+                raise disk_error(exc, self._dir.path) from exc
             self._followed = self._standing.roster
 
     # -- what goes out ---------------------------------------------------------------------------------------

@@ -421,7 +421,9 @@ class Link:
 
         changed = change_roster(self.source, change)
         if changed is not None:
-            self._roster = changed
+            self._roster = mine = replace(changed, role="backup")
+            # Told at once: the primary may be lost before the next look, and then this is all that says so.
+            change_roster(self.target, lambda old: mine if old is not None and old.role == "backup" else old)
         self._set_state("following")
 
     def _set_state(self, state: str) -> None:

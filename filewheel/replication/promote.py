@@ -117,20 +117,24 @@ class _Promoting:
     def check_complete(self, *, force: bool) -> None:
         """Raise unless no wheel that can be seen says that this one lacks something, or was taken out."""
         fresher = self._roster
-        for path, theirs in [(self._here.path, self._roster), *self._seen()]:
+        latest, says = (self._roster.epoch, False, self._me.since_us), self._here.path
+        for path, theirs in self._seen():
             me = theirs.member(self._me.wheel)
-            if me is None and theirs.role == "primary" and theirs.epoch >= self._roster.epoch:
+            is_primary = theirs.role == "primary"
+            if me is None and is_primary and theirs.epoch >= self._roster.epoch:
                 raise _taken_out(self._here.path)
-            if theirs.role == "primary" and theirs.primary_wheel == self._old_wheel:
+            if is_primary and theirs.primary_wheel == self._old_wheel:
                 fresher = replace(theirs, role=self._roster.role, epoch=self._roster.epoch)
-            if me is not None and me.state != "current" and theirs.epoch >= self._roster.epoch and not force:
-                raise BadArgument(
-                    f"{self._here.path} is {me.state}, says {path}: messages that were enqueued are not in it",
-                    hint="wait until it is in step (`filewheel backup list`), promote another, or force it (`--force`)",
-                )
+            if me is not None and (theirs.epoch, is_primary, me.since_us) > latest:
+                latest, says, self._me = (theirs.epoch, is_primary, me.since_us), path, me
         # Who came into the set just now may not stand in this wheel's roster yet.
         self._know(fresher)
-        if force and self._me.state != "current":
+        if self._me.state != "current" and not force:
+            raise BadArgument(
+                f"{self._here.path} is {self._me.state}, says {says}: messages that were enqueued are not in it",
+                hint="wait until it is in step (`filewheel backup list`), promote another, or force it (`--force`)",
+            )
+        if self._me.state != "current":
             self._done.notes.append(f"it was {self._me.state}: what it lacked is not in it")
 
     def run(self, wait_s: float) -> Promotion:

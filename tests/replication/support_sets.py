@@ -97,6 +97,11 @@ class FusedDisk(OsDisk):
         self._own.discard(fd)
         super().close(fd)
 
+    def lock(self, fd: int, *, wait: bool) -> bool:
+        self._fuse.check()
+        self._own.add(fd)  # a directory's was opened elsewhere
+        return super().lock(fd, wait=wait)
+
     def release(self) -> None:
         if not self._fuse.killed:
             super().release()
