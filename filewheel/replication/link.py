@@ -376,6 +376,13 @@ class Link:
         if roster.epoch > self._epoch and not self._fenced:
             raise Fenced("this wheel has a higher epoch than its primary", path=member.path, hint="`filewheel rejoin`")
 
+    def look(self) -> None:
+        """Look what has changed in the set, and write it into the backup. Raises what `tick` does."""
+        try:
+            self._look(self._clock.steady_us())
+        except OSError as exc:
+            raise disk_error(exc, self.target.path) from exc
+
     def _look(self, now_us: int) -> None:
         """Look what has changed in the set, and whether anything was damaged or lost that calls for healing."""
         roster = self._read_source_roster()
@@ -389,7 +396,7 @@ class Link:
             if theirs is None or theirs.role != "backup" or theirs.epoch > self._epoch:
                 raise Fenced("this backup is being promoted, or was taken out of its set", path=self.target.path)
             if theirs != mine:
-                change_roster(self.target, lambda old: mine if old is not None and old.role == "backup" else old)
+                self._tell_backup()
         if member.state == "stale" and self._matcher is not None:
             self._matcher = None  # who marked it writes to it no more
             self.heal()
@@ -421,10 +428,14 @@ class Link:
 
         changed = change_roster(self.source, change)
         if changed is not None:
-            self._roster = mine = replace(changed, role="backup")
+            self._roster = changed
             # Told at once: the primary may be lost before the next look, and then this is all that says so.
-            change_roster(self.target, lambda old: mine if old is not None and old.role == "backup" else old)
+            self._tell_backup()
         self._set_state("following")
+
+    def _tell_backup(self) -> None:
+        mine = replace(self._roster, role="backup")
+        change_roster(self.target, lambda old: mine if old is not None and old.role == "backup" else old)
 
     def _set_state(self, state: str) -> None:
         self.report = replace(self.report, state=state)

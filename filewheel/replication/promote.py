@@ -105,6 +105,8 @@ class _Promoting:
         self._old_wheel = roster.primary_wheel
         self._know(roster)
         self._done = Promotion(0, self._old)
+        self._backups: set[str] = set()
+        """Wheels that said they are backups: one that rejoined a moment ago may be fenced by this wheel's roster."""
         self._hanging: set[str] = set()
         """Wheels whose disk did not answer: they are not asked again."""
 
@@ -239,6 +241,8 @@ class _Promoting:
             # One that was a primary at any time and has not rejoined has what no other wheel has.
             was_backup = old.role in ("backup", "promoting") and wheel != self._old_wheel
             role: Role = "backup" if was_backup else "fenced"
+            if was_backup:
+                self._backups.add(wheel)
             return replace(old, role=role, epoch=epoch, primary=self._here.path, primary_wheel=self._me.wheel)
 
         def tell() -> None:
@@ -371,7 +375,7 @@ class _Promoting:
             now = known.without_member(self._me.wheel)
             # What the primaries in between fired is in their journals: who was fenced before them cannot know it.
             members = tuple(
-                replace(m, overflow=NO_OVERFLOW) if m.state == "fenced"
+                replace(m, overflow=NO_OVERFLOW) if m.state == "fenced" and m.wheel not in self._backups
                 else replace(m, state="joining", since_us=now_us) for m in now.members
             )  # fmt: skip
             now = replace(

@@ -15,6 +15,7 @@ from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, KeyHeld
 from filewheel.replication import promote as promoting
 from filewheel.replication.promote import Promotion, promote
+from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.sets import add_backup
 from filewheel.roster import Roster, State, change_roster
@@ -344,3 +345,22 @@ def test_with_a_replicator_running_it_lets_go_and_everything_is_there(place: Pla
         replicator.stop()
         thread.join(20)
         assert not thread.is_alive()
+
+
+def test_one_that_rejoined_a_moment_ago_is_a_backup_though_the_promoted_wheel_had_not_heard(place: Place) -> None:
+    place.make_set(place.b, place.c)
+    go(place, place.b)
+    place.level(place.b)
+    rejoin(place.a, clock=place.clock)
+    place.b.rename(place.base / "lost")
+    go(place, place.c)
+    assert [r.path for r in place.level(place.c)] == [str(place.a)]
+
+
+def test_after_one_round_each_backup_knows_the_whole_set(place: Place) -> None:
+    place.make_set(place.b, place.c)
+    ours, theirs = roster_at(place.a), roster_at(place.b)
+    assert ours is not None
+    assert theirs is not None
+    assert [m.state for m in theirs.members] == ["current", "current"]
+    assert theirs == replace(ours, role="backup") == roster_at(place.c)

@@ -1,7 +1,7 @@
 """Whole sets at random: producers, a keeper, links, promotions, returns and losses, one thing at a time by a seed.
 
 The oracle: what was enqueued and shipped before the wheel that took it was lost, or was in a wheel that was never lost,
-fires at least once or waits; what fired without a crash in between fires once; in the end all wheels are equal.
+fires at least once or waits; at each moment one wheel may fire; in the end all wheels are equal.
 """
 
 from __future__ import annotations
