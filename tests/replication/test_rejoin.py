@@ -281,3 +281,18 @@ def test_a_fenced_wheel_can_be_taken_out_of_the_set_and_is_still_no_wheel_that_f
     add_backup(place.b, place.c, clock=place.clock)
     place.level(place.b)
     assert role_of(place.c) == "backup"
+
+
+def test_what_fired_before_the_new_primary_kept_its_journals_comes_back_in_no_backup_either(place: Place) -> None:
+    place.make_set(place.b, place.c)
+    place.enqueue(place.a, "x", "y")
+    place.level(place.a)
+    place.a.rename(place.base / "away")
+    go(place, place.b)
+    place.fire(place.b)
+    place.enqueue(place.b, "still there")  # in the second of a slot that remembers
+    place.level(place.b)
+    (place.base / "away").rename(place.a)
+    back(place, place.a)
+    place.level(place.b)
+    assert place.waiting(place.b) == place.waiting(place.c) == place.waiting(place.a)

@@ -118,7 +118,7 @@ class World:
         assert self.place.may_fire() == [self.primary]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(12), 117])
 def test_whatever_happens_to_a_set_what_was_promised_fires_and_all_wheels_are_equal_in_the_end(
     place: Place, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
