@@ -488,6 +488,8 @@ MUTANTS: list[Mutant] = [
        "replication.sets", "        if next(snapshot.puts(hi=b\"\\xff\" * 16), None) is not None:\n", "        if False:\n"),
     _m("remove-leaves-retained", "B3", "a running keeper keeps segments for whom its set has now", "tests/replication/test_sets.py::test_a_keeper_that_runs_keeps_segments_from_the_addition_on_and_none_after_the_removal",
        "keeper", "                self._ledger.follow(self._standing.roster)\n", "                pass\n"),
+    _m("rejoin-revives-in-backups", "B3", "what a slot remembers as dropped comes back in no backup", "tests/replication/test_sets_at_random.py::test_whatever_happens_to_a_set_what_was_promised_fires_and_all_wheels_are_equal_in_the_end",
+       "replication.rejoin", "            if dead:\n", "            if False:\n"),
 ]  # fmt: skip
 
 

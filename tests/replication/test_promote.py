@@ -113,7 +113,7 @@ def test_an_old_primary_whose_disk_hangs_holds_nothing_up(place: Place, monkeypa
 
     def disk(path: str) -> OsDisk:
         if path == str(place.a):
-            answers.wait(10)
+            answers.wait(2)
         return OsDisk(path)
 
     done = go(place, place.b, disk=disk)
