@@ -398,6 +398,13 @@ class Link:
             return False
         return position.segment > segment or (position.segment == segment and self.follower.has_ended(writer, position))
 
+    def look(self) -> None:
+        """Look what has changed in the set, and write it into the backup. Raises what `tick` does."""
+        try:
+            self._look(self._clock.steady_us())
+        except OSError as exc:
+            raise disk_error(exc, self.target.path) from exc
+
     def _look(self, now_us: int) -> None:
         """Look what has changed in the set, and whether anything was damaged or lost that calls for healing."""
         member = self.membership.look()

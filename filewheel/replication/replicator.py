@@ -135,6 +135,8 @@ class Replicator:
                     reports.append(report)
                     links += [link] if link is not None else []
             release_read(primary, links, self._disk)
+            for link in links:
+                link.look()  # each is told of what became of the others
         finally:
             for link in links:
                 link.close()
