@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
 from filewheel import MessageId
 from filewheel.directory import open_directory
-from filewheel.errors import Locked
-from filewheel.journal import Journal
-from filewheel.keys import Keys
-from filewheel.message import US_PER_S
-from filewheel.record import pack_tail
-from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.roster import change_roster
 from tests.replication.support import Pair, fire
 
