@@ -64,7 +64,7 @@ def lose_a_disk(out: Output, where: Path, backups: int, speed: float) -> None:
         out.write("")
     confirmed = Confirmed(where / CONFIRMED)
     with Stage(where, disks[0].wheel) as stage, Panel(out, stage, disks, confirmed, speed) as panel:
-        play = _Play(stage, panel, disks, speed)
+        play = _Play(stage, panel, disks, confirmed, speed)
         play.run()
     proof = prove(confirmed.ids, stage.keepers)
     damage = sum(len(verify(open_directory(str(d.wheel), write=False)).damage) for d in disks[1:])
@@ -77,10 +77,11 @@ def lose_a_disk(out: Output, where: Path, backups: int, speed: float) -> None:
 class _Play:
     """The acts, one after another."""
 
-    def __init__(self, stage: Stage, panel: Panel, disks: list[Disk], speed: float) -> None:
+    def __init__(self, stage: Stage, panel: Panel, disks: list[Disk], confirmed: Confirmed, speed: float) -> None:
         self._stage = stage
         self._panel = panel
         self._disks = disks
+        self._confirmed = confirmed
         self._speed = speed
         self._steps = 0
         self.story = Story()
@@ -93,9 +94,7 @@ class _Play:
             self._command(primary, ["backup", "add", str(disk.wheel), mode])
         self._start_services(primary)
         self._start_producer()
-        lose = time.monotonic() + _LOSE_S / self._speed
-        while time.monotonic() < lose:
-            self._wait()
+        self._wait_for_load()
         self._lose(primary)
         self.story.promotion = self._command(heir, ["promote", "--yes"])[-1]
         self._start_services(heir)
@@ -132,6 +131,14 @@ class _Play:
         wheels = [disk.wheel for disk in self._disks]
         self._stage.steady_producer(rows, _PER_S * self._speed, wheels)
         self._panel.tell(f"a producer enqueues {len(rows)} messages, {_PER_S * self._speed:.0f} a second")
+
+    def _wait_for_load(self) -> None:
+        """Wait until a good part of the messages is acknowledged."""
+        end = time.monotonic() + _LOSE_S / self._speed + PATIENCE_S
+        while len(self._confirmed.ids) < _PER_S * _LOSE_S:
+            self._wait()
+            if time.monotonic() > end:
+                raise Failure("failed", f"nothing is acknowledged: {self._stage.talk() or 'no reason given'}")
 
     def _lose(self, disk: Disk) -> None:
         self._panel.tell(f"rm -rf {disk.name}", "loss")

@@ -7,6 +7,7 @@ hides nothing else.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from filewheel import FilewheelError
@@ -34,11 +35,14 @@ def roster_of(out: Output) -> Roster | None:
 def find_set(out: Output) -> SetStatus | None:
     """Return the set of the wheel that `-C` names; None when it stands alone, or, with a warning, cannot tell."""
     try:
-        if roster_of(out) is None:
+        own = roster_of(out)
+        if own is None:
             return None
         from filewheel.replication.sets import set_status
 
-        return set_status(out.dir)
+        status = set_status(out.dir)
+        # The primary may have answered for its set: what this wheel is in it, its own roster says.
+        return None if status is None else replace(status, roster=own)
     except (FilewheelError, OSError) as exc:
         out.warn(f"nothing is known of the backups: {exc}")
         return None

@@ -28,6 +28,9 @@ from filewheel.roster import Member, Roster, read_roster
 from filewheel.standing import fenced
 from filewheel.writer import Entropy
 
+_LOOK_US = 20_000
+"""How long flushes go on without a look whether what they flush still has its name."""
+
 Failed = Callable[["Mirror"], None]
 
 
@@ -77,6 +80,7 @@ class Mirror:
         self._busy_us: int | None = SYSTEM_CLOCK.steady_us()
         self._dir: Directory | None = None
         self._identity: tuple[int, int, int] | None = None
+        self._looked_us = 0
         self._writer: Appender
         self._thread = threading.Thread(target=self._live, name="filewheel-mirror", daemon=True)
         self._thread.start()
@@ -214,13 +218,15 @@ class Mirror:
             if self._stopping:
                 return False
             room, target = self._room, self.written
-            self._busy_us = SYSTEM_CLOCK.steady_us()
+            self._busy_us = begun_us = SYSTEM_CLOCK.steady_us()
         if room:
             self._writer.make_room(room)
         else:
             self._writer.fill_ahead()
             self._writer.flush()
-            self._look()
+            if begun_us - self._looked_us >= _LOOK_US:
+                self._looked_us = begun_us
+                self._look()
         with self._lock:
             self._busy_us = None
             if room:

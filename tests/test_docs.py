@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +34,8 @@ def shell(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, shell: dict[str, str]) -> None:
     """The blocks of a page run one after the other, in one session, as a reader would type them."""
+    session_dir = tmp_path / "page"
+    session_dir.mkdir()
     script = ["set -euo pipefail"]
     for number, (language, block) in enumerate(BLOCK.findall(page.read_text()), 1):
         if language == "sh":
@@ -39,11 +43,20 @@ def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, shell: dict[str,
         elif language == "python":
             python = f"{sys.executable} -W error - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK"
             script.append(f"echo '--- block {number}'\n{python}")
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
-        cwd=tmp_path, env=shell, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
+    stdout, stderr = tmp_path / "stdout", tmp_path / "stderr"
+    with stdout.open("wb") as out, stderr.open("wb") as err:
+        session = subprocess.Popen(
+            ["bash", "-c", "\n".join(script)],
+            cwd=session_dir, env=shell, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = session.wait(timeout=300)
+        finally:
+            # What a block left in the background, if the page did not get to its end.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(session.pid, signal.SIGKILL)
+            session.wait()
+    assert code == 0, f"--- stdout\n{stdout.read_text()}\n--- stderr\n{stderr.read_text()}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, *sorted((REPO / "docs" / "adr").glob("*.md"))], ids=lambda p: p.name)

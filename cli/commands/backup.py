@@ -168,14 +168,14 @@ def show(out: Output) -> None:
     Exits with 0 when all of them are in order, and with 3 when one is not current (joining, stale), cannot be reached,
     or has no replicator. A wheel that stands alone has none, which is in order.
     """
-    status = set_status(out.dir)
-    if status is None:
+    own, status = roster_of(out), set_status(out.dir)
+    if own is None or status is None:
         out.note("this wheel stands alone: `filewheel backup add DIR`")
         return
     print_members(out, status)
     out.flush()
-    if status.roster.role != "primary":
-        out.note(f"{out.dir} is {'a backup' if status.roster.role == 'backup' else 'fenced'}")
+    if own.role != "primary":
+        out.note(f"{out.dir} is {'a backup' if own.role == 'backup' else own.role}")
     out.note(f"epoch {status.roster.epoch}, the primary is {status.primary}; {_policy(status.roster)}")
     troubled = [(one.member.path, trouble) for one in status.members if (trouble := trouble_of(one))]
     if troubled:

@@ -11,6 +11,7 @@ Invariant: a primary that answered within the last `after_s` is never fenced.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading

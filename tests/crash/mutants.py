@@ -544,7 +544,7 @@ MUTANTS: list[Mutant] = [
     _m("flusher-ends", "M", "the thread that flushes outlives a mirror's failure", "tests/test_mirror.py::test_with_an_interval_the_thread_that_flushes_flushes_all_and_outlives_a_failure_of_a_mirror",
        "appender", "            except TooFewCopies:\n                continue  #", "            except TooFewCopies:\n                return  #"),
     _m("mirror-deleted", "M", "a mirror that was deleted holds nothing more", "tests/test_mirror.py::test_a_mirror_that_was_deleted_under_an_open_handle_holds_nothing_more",
-       "mirror", "            self._look()\n", "            pass\n"),
+       "mirror", "                self._look()\n", "                pass\n"),
     _m("mirror-journal-deleted", "M", "nor one whose journal was", "tests/test_mirror.py::test_a_mirror_whose_journal_was_deleted_under_an_open_handle_holds_nothing_more",
        "mirror", "        if not self._writer.is_there():\n", "        if False:\n"),
     _m("mirror-promoted-meanwhile", "M", "a mirror that was promoted meanwhile fences who writes to it", "tests/test_mirror.py::test_a_mirror_that_was_promoted_under_an_open_handle_confirms_nothing_more",

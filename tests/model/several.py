@@ -307,7 +307,7 @@ class SetWorld:
                     )
                 link.tick()
                 links[member.wheel] = link
-                in_step = in_step and link.is_in_step
+                in_step = in_step and link.is_in_step(self.clock.steady_us())
             except (FilewheelError, OSError):
                 if link is not None:
                     link.abandon()
