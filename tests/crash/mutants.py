@@ -593,6 +593,8 @@ MUTANTS: list[Mutant] = [
        "keeper", "                self._ledger.follow(self._standing.roster)\n", "                pass\n"),
     _m("never-idle", "R", "a primary in use does not keep a backup from being in step", "tests/replication/test_link.py::test_under_a_load_that_never_pauses_a_backup_becomes_current",
        "replication.link", "        settled = self.follower.is_idle or self._passes >= self._healed_pass + 2\n", "        settled = self.follower.is_idle\n"),
+    _m("given-back-keyless", "U", "a message that is given back has its key again", "tests/replication/test_link_losses.py::test_a_message_that_is_given_back_has_its_key_again",
+       "replication.link", "        enter_keys(Keys(self.source), puts, self._clock.now_us(), self.source.path)\n", "        pass\n"),
 ]  # fmt: skip
 
 

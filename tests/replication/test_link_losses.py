@@ -11,8 +11,9 @@ import pytest
 
 from filewheel import Wheel
 from filewheel.directory import open_directory
-from filewheel.errors import FilewheelError
+from filewheel.errors import FilewheelError, KeyHeld
 from filewheel.journal import Journal
+from filewheel.keys import Keys
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put
 
@@ -61,6 +62,26 @@ def test_what_damage_took_from_the_primary_is_given_back_and_fires_whenever_that
         assert pair.link.report.returned == len(ids) - len(first)
         pair.settle()
         pair.assert_equal()
+
+
+def test_a_message_that_is_given_back_has_its_key_again(pair: Pair) -> None:
+    pair.damaged = [pair.primary]
+    with pair.wheel() as wheel:
+        id_ = wheel.enqueue(b"x", delay=30, key="only one")
+        pair.settle(1)
+        deal(pair)
+        pair.settle(1)
+        (file,) = slot_files(pair.primary)
+        file.unlink()
+        pair.clock.advance(60)
+        keys = Keys(open_directory(pair.primary, write=True))
+        keys.compact(keys.hash_of("only one")[0], pair.clock.now_us())
+        assert keys.listed("only one") == []
+        pair.tick().heal()
+        pair.settle()
+        with pytest.raises(KeyHeld) as caught:
+            wheel.enqueue(b"y", key="only one")
+        assert caught.value.id == id_
 
 
 def test_damage_that_nobody_has_met_yet_is_not_taken_for_messages_that_were_fired(pair: Pair) -> None:
