@@ -163,6 +163,8 @@ class Link:
         try:
             if self._journal is not None:
                 self._journal.flush()
+                if self._follower is not None:
+                    self._follower.forget_gone()  # released meanwhile: the next link is not to miss it
                 self._note(self._clock.steady_us(), clean=True)
                 with contextlib.suppress(Fenced):  # the set has changed: what this backup is now, others say
                     self.membership.look()
