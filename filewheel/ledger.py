@@ -92,7 +92,7 @@ class Ledger:
             self.disk.sync_all()
             self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.settings.lap_of, self.dir.path)
             self._remove(layout.CHECKPOINT_TMP)
-            self._follow_own_roster()
+            self._keep_for_own_roster()
             self._sweep_journal()
             found = find_files(self.disk, self.dir.settings.lap_of)
             if self.manifest.doubt:
@@ -108,22 +108,31 @@ class Ledger:
             self.ingest(test_locks=True)
 
     def follow(self, roster: Roster | None) -> None:
-        """Keep covered segments for the members of this set, or for nobody. Raises OSError."""
+        """Write for this set, and keep covered segments for its members; None is a wheel that stands alone."""
         with self.lock:
             self.repeats |= roster is not None
-            if roster is not None and roster.role == "primary" and roster.members:
-                self._retain(roster.retain_bytes)
-                return
-            self.retained = None
-            # A primary that was fenced leaves what it kept: its backups may have to read it still.
-            if roster is None or not roster.members or roster.role == "backup":
-                discard_retained(self.dir)
+            self.own.follow(roster)
+            self._keep_for(roster)
 
-    def _follow_own_roster(self) -> None:
+    def _keep_for(self, roster: Roster | None) -> None:
+        if roster is not None and roster.role == "primary" and roster.members:
+            self._retain(roster.retain_bytes)
+            return
+        self.retained = None
+        # A primary that was fenced leaves what it kept: its backups may have to read it still.
+        if roster is None or not roster.members or roster.role == "backup":
+            try:
+                discard_retained(self.dir)
+            except OSError as exc:
+                log.warning("%s: not removed: %s", self.dir.place(layout.RETAINED), exc)
+
+    def _keep_for_own_roster(self) -> None:
         # What was a backup has it still.
         self.repeats = self.disk.identity(layout.FOLLOWS) is not None
         try:
-            self.follow(read_roster(self.disk, self.dir.path))
+            roster = read_roster(self.disk, self.dir.path)
+            self.repeats |= roster is not None
+            self._keep_for(roster)
         except Damaged as exc:
             # Perhaps there are backups: what they may have to read is kept.
             self.notes.append(str(exc))

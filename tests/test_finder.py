@@ -636,6 +636,7 @@ def test_files_that_are_taken_away_by_hand(wheel_dir: Path, wheel: Wheel, finder
     (lap,) = (wheel_dir / "laps").glob("*.lap")
     lap.unlink()
     assert look(finder, [far, near]) == [b"near"]
+    wheel.flush()
     journal_of(wheel_dir, wheel).unlink()
     assert look(finder, [far, near]) == []
 

@@ -1,7 +1,8 @@
-"""Sets of real directories driven by hand: a clock that runs fast, a disk whose process is killed, what waits and fires."""
+"""Sets of real directories, driven by hand: a clock that runs fast, a disk whose process is killed, what waits."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -230,10 +231,8 @@ class Place:
         at = 1
         while True:
             fuse = Fuse(at)
-            try:
+            with contextlib.suppress(Killed):
                 act(fuse)
-            except Killed:
-                pass
             yield fuse.killed
             if not fuse.killed:
                 return
