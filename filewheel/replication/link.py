@@ -23,10 +23,11 @@ from filewheel.disk import OsDisk
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.frame import Frame
 from filewheel.journal import Journal
+from filewheel.keys import Keys
 from filewheel.message import ID_END, ID_MIN, US_PER_S
 from filewheel.record import CANCELLED, ID, pack_drop, records_of
 from filewheel.replication.absorb import Absorption
-from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.backupkeeper import BackupKeeper, enter_keys
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import Chunk, compare, pending
@@ -164,6 +165,8 @@ class Link:
         try:
             if self._journal is not None:
                 self._journal.flush()
+                if self._follower is not None:
+                    self._follower.forget_gone()  # released meanwhile: the next link is not to miss it
                 self._note(self._clock.steady_us(), clean=True)
                 with contextlib.suppress(Fenced):  # the set has changed: what this backup is now, others say
                     self.membership.look()
@@ -367,6 +370,8 @@ class Link:
             puts = list(snapshot.find(ids).values())
         if self._give_back is None:
             self._give_back = Journal(self.source, entropy=self._entropy)
+        # The index may have forgotten a message that was lost: its key is its own again before it is there.
+        enter_keys(Keys(self.source), puts, self._clock.now_us(), self.source.path)
         bundle = Bundle(self._give_back)
         for put in puts:
             bundle.add_put(put)

@@ -71,7 +71,7 @@ class Standby:
         """
         tell = on_event or (lambda _: None)
         failing_us: int | None = None
-        said = ""
+        told = ""
         while not self._stopped:
             roster = self._roster()
             if roster.role == "primary":
@@ -82,9 +82,9 @@ class Standby:
             began_us = self._clock.steady_us()
             why = self._look(roster)
             now_us = self._clock.steady_us()
-            if why != said:
+            if why != told:
                 tell(f"{roster.primary}: {why}" if why else f"{roster.primary} is well")
-                said = why
+                told = why
             if not why:
                 failing_us = None
             elif failing_us is None:
