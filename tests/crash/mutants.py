@@ -351,6 +351,8 @@ MUTANTS: list[Mutant] = [
        "directory", "        disk.lock(fd, wait=True)\n", "        pass\n"),
     _m("lock-in-child", "D", "a forked child does not keep its parent's locks", "tests/test_guards.py::test_a_child_that_outlives_a_killed_keeper_does_not_keep_the_next_one_out",
        "disk", "os.register_at_fork(after_in_child=_in_child)\n", ""),
+    _m("look-takes-it", "I1", "of two that look at once whether a writer lives neither takes the other for it", "tests/test_guards.py::test_of_two_that_look_at_once_whether_a_writer_lives_neither_takes_the_other_for_it",
+       "disk", "portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING", "portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING"),
     _m("lock-not-freed", "D", "closing frees the lock although a child has a copy", "tests/test_guards.py::test_a_lock_is_free_when_its_file_is_closed_though_a_child_that_was_just_forked_has_it_open",
        "disk", "            self.unlock(fd)\n        os.close(fd)\n", "            self._locked.discard(fd)\n        os.close(fd)\n"),
     _m("fork-unseen", "D", "a handle of the parent is an error in a child", "tests/test_wheel.py::test_a_forked_child_gets_an_error_and_the_parent_goes_on",
