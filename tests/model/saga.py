@@ -189,7 +189,8 @@ class Saga:
             away = world.volumes[struck].condition != "deleted"
             world.on_struck(struck)
         self.check_alone()
-        if struck == world.primary or (struck is None and self.rng.random() < 0.4):
+        is_free = struck is None and self.rng.random() < 0.4 and world.promotable(world.volumes)
+        if struck == world.primary or is_free:
             old = world.primary
             if not self.promote(with_old=struck is None):
                 return
@@ -199,6 +200,7 @@ class Saga:
         if away and struck is not None:
             world.volumes[struck].befall("well")
         world.struck = None
+        self.take_out()
         self.rejoin_all()
         self.settle()
         self.check_whole()
@@ -252,6 +254,15 @@ class Saga:
             world.on_lost()
         return True
 
+    def take_out(self) -> None:
+        """Take wheels out of the set that are gone for good."""
+        from filewheel.replication.sets import remove_backup
+
+        world = self.world
+        for path in world.volumes.of_path.keys() - set(self.there()):
+            with contextlib.suppress(NotFound):
+                world.act("remove", lambda p, path=path: remove_backup(world.primary, path, disk=p.open))  # type: ignore[misc]
+
     def rejoin_all(self) -> None:
         """Let every wheel rejoin that was fenced."""
         from filewheel.replication.rejoin import rejoin
@@ -281,6 +292,8 @@ class Saga:
     def settle(self) -> None:
         """Serve all links until they are in step, killed among it now and then."""
         world = self.world
+        if len(self.there()) < 2:
+            return
         for _ in range(self.rng.randrange(2)):
             process = Process(world.volumes)
             world.steps, world.steps_max = 0, self.rng.randrange(1, 20)

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from filewheel.clock import SYSTEM_CLOCK
 from filewheel.directory import open_directory
 from filewheel.errors import Fenced, FilewheelError, NotFound
 from filewheel.keeper import Keeper
@@ -46,10 +47,11 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
 
     What is put on the list says in which boot of the machine a link is made.
     """
+    import filewheel.mirror
     import filewheel.replication.link
     import filewheel.replication.promote
     import filewheel.replication.rejoin
-    import filewheel.replication.replicator  # noqa: F401
+    import filewheel.replication.replicator
 
     boots: list[Callable[[], str]] = [lambda: "model"]
     real_boot = filewheel.replication.link.boot_id
@@ -63,10 +65,13 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
         for module in ours:
             module.threading = ModelThreading  # type: ignore[attr-defined]
         filewheel.replication.link.boot_id = lambda: boots[-1]()
+        # It measures how long a disk takes: by the machine's own clock no seed could be had again.
+        filewheel.mirror.SYSTEM_CLOCK = HastyClock(ModelClock())  # type: ignore[assignment]
         try:
             yield boots
         finally:
             filewheel.replication.link.boot_id = real_boot
+            filewheel.mirror.SYSTEM_CLOCK = SYSTEM_CLOCK
             for module in ours:
                 module.threading = threading  # type: ignore[attr-defined]
 
@@ -350,7 +355,7 @@ class SetWorld:
         try:
             primary, roster = find_primary(self.primary, process.open)
         except (FilewheelError, OSError):
-            if not self.may_fail:
+            if not self.may_fail and sum(v.condition != "deleted" for v in self.volumes.of_path.values()) > 1:
                 raise
             return False
         for member in roster.members:
