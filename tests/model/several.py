@@ -64,13 +64,15 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
         ]
         for module in ours:
             module.threading = ModelThreading  # type: ignore[attr-defined]
-        filewheel.replication.link.boot_id = lambda: boots[-1]()
+        for module in (filewheel.replication.link, filewheel.replication.promote):
+            module.boot_id = lambda: boots[-1]()  # type: ignore[attr-defined]
         # It measures how long a disk takes: by the machine's own clock no seed could be had again.
         filewheel.mirror.SYSTEM_CLOCK = HastyClock(ModelClock())  # type: ignore[assignment]
         try:
             yield boots
         finally:
-            filewheel.replication.link.boot_id = real_boot
+            for module in (filewheel.replication.link, filewheel.replication.promote):
+                module.boot_id = real_boot  # type: ignore[attr-defined]
             filewheel.mirror.SYSTEM_CLOCK = SYSTEM_CLOCK
             for module in ours:
                 module.threading = threading  # type: ignore[attr-defined]
