@@ -24,7 +24,7 @@ from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.frame import Frame
 from filewheel.journal import Journal
 from filewheel.message import ID_END, ID_MIN, US_PER_S
-from filewheel.record import CANCELLED, ID, pack_drop, records_of
+from filewheel.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of, root_of
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
@@ -34,6 +34,7 @@ from filewheel.replication.follower import Follower, Step
 from filewheel.replication.follows import boot_id
 from filewheel.replication.matcher import OWED_US, Matcher
 from filewheel.replication.membership import Membership
+from filewheel.replication.moves import Moves, lost_moves
 from filewheel.replication.replay import PASSES, still_pending
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
@@ -110,6 +111,8 @@ class Link:
         self._replays = 0
         self._heal_at: bytes | None = None
         self._lost = self._must_heal = False
+        self._lacked: dict[bytes, bytes] = {}
+        """First id → present id of what this heal has added to the backup, as far as there is room."""
         self._overflow = self._read_overflow()
         self.bookmark = Bookmark(self.source, self.target, self.membership.epoch, self._boot, self._clock)
         # What was put aside since it was in step is found by the first look.
@@ -153,6 +156,7 @@ class Link:
                 self._total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
         self.bookmark.forget()
         self._compared = 0
+        self._lacked.clear()
         self._heal_at = ID_MIN
         self._scrubbed_us = self._clock.steady_us()
         self._set_state("healing")
@@ -295,6 +299,8 @@ class Link:
         bundle = Bundle(self.journal, self._expected())
         for put in puts:
             bundle.add_put(put)
+            if len(self._lacked) < SUSPECTS_MAX:
+                self._lacked[root_of(put)] = put[ID]
         bundle.write()
         if puts:
             self.report = replace(self.report, healed_puts=self.report.healed_puts + len(puts))
@@ -348,6 +354,10 @@ class Link:
         )
         if verdict is None:
             return len(self._suspects) > 0
+        moved = lost_moves(self.source, self.target, verdict.drop, self._lacked)
+        if moved:
+            self._move_there(moved)
+            verdict.drop = [i for i in verdict.drop if i not in moved]
         if verdict.drop:
             bundle = Bundle(self.journal, self._expected())
             bundle.add_records([], [pack_drop(i, CANCELLED) for i in verdict.drop])
@@ -359,17 +369,28 @@ class Link:
             self._return(verdict.give_back)
         return True
 
+    def _move_there(self, moved: Moves) -> None:
+        """Write moves to the primary that it has lost: each is one commit, so it has the message once."""
+        bundle, journal = self._bundle_back()
+        for put, old in moved.values():
+            bundle.add_records([put], [pack_drop(old, RESCHEDULED)])
+        bundle.write()
+        journal.flush()
+
+    def _bundle_back(self) -> tuple[Bundle, Journal]:
+        if self._give_back is None:
+            self._give_back = Journal(self.source, entropy=self._entropy)
+        return Bundle(self._give_back), self._give_back
+
     def _return(self, ids: list[bytes]) -> None:
         """Give messages back to a primary that has lost them."""
         with Snapshot(self.target) as snapshot:
             puts = list(snapshot.find(ids).values())
-        if self._give_back is None:
-            self._give_back = Journal(self.source, entropy=self._entropy)
-        bundle = Bundle(self._give_back)
+        bundle, journal = self._bundle_back()
         for put in puts:
             bundle.add_put(put)
         bundle.write()
-        self._give_back.flush()
+        journal.flush()
         log.warning("%s: %d messages that it had lost were given back from %s",
                     self.source.path, len(puts), self.target.path)  # fmt: skip
         self.report = replace(self.report, returned=self.report.returned + len(puts))
