@@ -2,8 +2,8 @@
 
 That other backup may be a little behind: it holds messages that were fired or cancelled in the old primary, whose drops
 the promoted wheel has taken in and forgotten, or never needed. When it joins the new primary, what only it has is taken
-for what the new primary never got (absorb.py), unless the new primary's journals have a drop of it. So the old primary's
-drops that some backup may lack are written there once more. A drop of what is not there changes nothing.
+for what the new primary never got (absorb.py), unless the new primary's journals have a drop of it. So the drops of the
+old primary that some backup may lack are written there once more. A drop of what is not there changes nothing.
 Invariant: after `carry_drops` every drop that the old primary still has and a backup may lack is durable here, undealt.
 """
 
@@ -36,9 +36,9 @@ def place_of(backup: Directory, primary: Directory, boot: str) -> Positions:
 
 
 def carry_drops(old: Directory, new: Directory, places: Iterable[Positions], *, entropy: Entropy) -> int:
-    """Write the drops of `old` that lie above one of these places into `new`; return how many. Raises OSError, DiskError.
+    """Write the drops of `old` that lie above one of these places into `new`; return how many.
 
-    Nothing deals `new` meanwhile. Cost: a reading of the old journals above the places.
+    Nothing deals `new` meanwhile. Cost: a reading of the old journals above the places. Raises OSError, DiskError.
     """
     behind = list(places)
     if not behind:

@@ -3,7 +3,7 @@
 A retry or a reschedule that was not flushed goes with a power cut; the backup may have it all the same. Then the old id
 cannot be added to the backup, because its drop is there, and the new one must not be dropped, or the backup would not
 have the message at all. The move is written to the primary once more.
-Invariant: what `lost_moves` names was pending under the old id in the primary only, and under the new one in the backup.
+Invariant: what `lost_moves` names was pending by its old id in the primary only, and by its new one in the backup.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each was fired in the primary and its drop did not come here (the backup was away, or whoever wrote the drop died), or
 it was lost there. They are looked at twice, a second and two passes over the primary's journals apart; then, where the
-primary is damaged, they go back to it, and elsewhere they are dropped here, if the primary is seen to be whole. What went
-back is looked at once more: the primary may have its drop, and then it is dropped here too.
+primary is damaged, they go back to it, and elsewhere they are dropped here, if the primary is seen to be whole. What
+went back is looked at once more: the primary may have its drop, and then it is dropped here too.
 Invariant: a message is dropped only if it was twice seen here and not in a primary that was whole each time.
 """
 

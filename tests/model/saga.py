@@ -426,7 +426,16 @@ def run_saga(
         saga = Saga(seed, world, what)
         try:
             return saga.play()
-        except (FilewheelError, AssertionError, OSError, RuntimeError, KeyError, ValueError, TypeError, NotFound) as exc:
+        except (
+            FilewheelError,
+            AssertionError,
+            OSError,
+            RuntimeError,
+            KeyError,
+            ValueError,
+            TypeError,
+            NotFound,
+        ) as exc:
             saga.result.violations = [*world.oracle.violations, f"seed {seed}, {saga.said}: {exc!r}"]
             return saga.result
 

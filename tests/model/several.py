@@ -367,7 +367,11 @@ class SetWorld:
             try:
                 if link is None:
                     link = Link(
-                        primary, member, clock=self.clock, disk=process.open, entropy=self.rng.randbytes,
+                        primary,
+                        member,
+                        clock=self.clock,
+                        disk=process.open,
+                        entropy=self.rng.randbytes,
                     )
                 link.tick()
                 links[member.wheel] = link
