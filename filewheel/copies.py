@@ -16,21 +16,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from filewheel.clock import Clock
-from filewheel.directory import Directory, DiskFactory, open_directory
+from filewheel.directory import Directory, DiskFactory
 from filewheel.errors import Fenced, FilewheelError, TooFewCopies
 from filewheel.message import US_PER_S
 from filewheel.mirror import Mirror, reason
-from filewheel.roster import Member, Roster, change_roster, read_roster
+from filewheel.roster import Member, Roster, read_roster
+from filewheel.stale import mark_stale
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
 
 RETRY_US = US_PER_S
-_TELL_S = 1.0
 
 
 class Copies:
@@ -239,26 +239,16 @@ class Copies:
         wheel, epoch = mirror.member.wheel, self._roster.epoch
         since_us, why = self._clock.now_us(), reason(mirror.error or Exception())
 
-        def mark(roster: Roster | None) -> Roster | None:
-            member = None if roster is None else roster.member(wheel)
-            if roster is None or member is None or roster.epoch != epoch or member.state != "current":
-                return roster
-            return roster.with_member(replace(member, state="stale", since_us=since_us, why=why))
-
         try:
-            found = change_roster(self._dir, mark)
+            found = mark_stale(
+                self._dir, lambda m: m.wheel == wheel, why, epoch=epoch, now_us=since_us, disk=self._factory
+            )
         except FilewheelError as exc:
             log.warning("%s: %s could not be marked stale: %s", self._dir.path, mirror.member.path, reason(exc))
             return False
-        if found is None or found.epoch != epoch or found.role != "primary":
+        if found is None:
             return False  # promoted elsewhere: nothing is confirmed any more
         self._marked.add(wheel)
-        # A disk that does not answer must not hold up what is confirmed next.
-        teller = threading.Thread(
-            target=_tell, args=(found, self._factory, mark), name="filewheel-roster", daemon=True
-        )  # fmt: skip
-        teller.start()
-        teller.join(_TELL_S)
         return True
 
 
@@ -272,16 +262,3 @@ def _end(mirrors: Sequence[Mirror]) -> None:
 
 def _same(member: Member, wanted: Member | None) -> bool:
     return wanted is not None and member.path == wanted.path
-
-
-def _tell(roster: Roster, factory: DiskFactory, mark: Callable[[Roster | None], Roster | None]) -> None:
-    """Write what became of a mirror to the other wheels' rosters, as far as these can be reached."""
-    for member in roster.members:
-        with contextlib.suppress(FilewheelError, OSError):
-            directory = open_directory(member.path, write=True, disk=factory)
-            try:
-                theirs = read_roster(directory.disk, directory.path)
-                if directory.settings.id == member.wheel and theirs is not None and theirs.set == roster.set:
-                    change_roster(directory, mark)
-            finally:
-                directory.disk.release()

@@ -356,8 +356,8 @@ class Deal:
         """Make the new manifest the ledger's, and remove what it has made needless."""
         ledger = self._ledger
         ledger.manifest = new
-        ledger.unlinked_in.clear()
-        if not self._only_expire:
+        if not self._only_expire:  # which flushes no directories
+            ledger.unlinked_in.clear()
             for writer in [w for w, t in ledger.tails.items() if t.gone]:
                 del ledger.tails[writer]
         for writer, position in cut.positions.items():

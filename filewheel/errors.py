@@ -58,6 +58,13 @@ class FilewheelError(Exception):
         return f"{place}{self.what}{at}{todo}"
 
 
+def said(exc: BaseException) -> str:
+    """Say what an error says, without what to try: for somebody who is to do something else about it."""
+    if not isinstance(exc, FilewheelError):
+        return str(exc) or repr(exc)
+    return f"{exc.path}: {exc.what}" if exc.path else exc.what
+
+
 class BadArgument(FilewheelError, ValueError):
     """An argument is wrong; nothing was done."""
 

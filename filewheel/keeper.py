@@ -93,7 +93,7 @@ class Keeper:
         self._bell_lock = threading.Lock()
         self._standing = Standing(self._dir, disk=disk)
         self._followed: Roster | None = None
-        """The roster that the own journal was told of."""
+        """The roster that the ledger was told of."""
         self._owner = Owner(self._dir)
         try:
             self._standing.check_may_fire(clock.now_us())
@@ -210,12 +210,7 @@ class Keeper:
             self._fail(exc)
             raise
         if self._standing.roster is not self._followed:
-            self._ledger.own.follow(self._standing.roster)
-            try:
-                # A backup may have been added while this keeper runs: it reads what is covered from now on.
-                self._ledger.follow(self._standing.roster)
-            except OSError as exc:
-                raise disk_error(exc, self._dir.path) from exc
+            self._ledger.follow(self._standing.roster)
             self._followed = self._standing.roster
 
     # -- what goes out ---------------------------------------------------------------------------------------

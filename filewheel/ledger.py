@@ -21,7 +21,7 @@ from filewheel import layout
 from filewheel.clock import Clock
 from filewheel.directory import Directory, DiskFactory
 from filewheel.disk import OsDisk
-from filewheel.errors import Damaged
+from filewheel.errors import Damaged, FilewheelError
 from filewheel.frame import Frame, Gap
 from filewheel.journal import Journal
 from filewheel.loops import DROP_BYTES
@@ -31,6 +31,7 @@ from filewheel.quarantine import Quarantine
 from filewheel.retained import Retained, discard_retained
 from filewheel.roster import RETAIN_BYTES, Roster, read_roster
 from filewheel.slot import lap_floor, slot_floor, slot_name
+from filewheel.stale import mark_stale
 from filewheel.tail import Damage, Handles, Tail
 from filewheel.window import MISSING, Budget, Span, Window, read_window
 from filewheel.writer import Entropy
@@ -56,6 +57,7 @@ class Ledger:
     ) -> None:
         self.dir = directory
         self.disk = directory.disk
+        self._factory = disk
         self.clock = clock
         self.lock = threading.RLock()
         self.handles = Handles(directory)
@@ -92,7 +94,7 @@ class Ledger:
             self.disk.sync_all()
             self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.settings.lap_of, self.dir.path)
             self._remove(layout.CHECKPOINT_TMP)
-            self._follow_own_roster()
+            self._keep_for_own_roster()
             self._sweep_journal()
             found = find_files(self.disk, self.dir.settings.lap_of)
             if self.manifest.doubt:
@@ -108,22 +110,31 @@ class Ledger:
             self.ingest(test_locks=True)
 
     def follow(self, roster: Roster | None) -> None:
-        """Keep covered segments for the members of this set, or for nobody. Raises OSError."""
+        """Write for this set, and keep covered segments for its members; None is a wheel that stands alone."""
         with self.lock:
             self.repeats |= roster is not None
-            if roster is not None and roster.role == "primary" and roster.members:
-                self._retain(roster.retain_bytes)
-                return
-            self.retained = None
-            # A primary that was fenced leaves what it kept: its backups may have to read it still.
-            if roster is None or not roster.members or roster.role == "backup":
-                discard_retained(self.dir)
+            self.own.follow(roster)
+            self._keep_for(roster)
 
-    def _follow_own_roster(self) -> None:
+    def _keep_for(self, roster: Roster | None) -> None:
+        if roster is not None and roster.role == "primary" and roster.members:
+            self._retain(roster.retain_bytes)
+            return
+        self.retained = None
+        # A primary that was fenced leaves what it kept: its backups may have to read it still.
+        if roster is None or not roster.members or roster.role == "backup":
+            try:
+                discard_retained(self.dir)
+            except OSError as exc:
+                log.warning("%s: not removed: %s", self.dir.place(layout.RETAINED), exc)
+
+    def _keep_for_own_roster(self) -> None:
         # What was a backup has it still.
         self.repeats = self.disk.identity(layout.FOLLOWS) is not None
         try:
-            self.follow(read_roster(self.disk, self.dir.path))
+            roster = read_roster(self.disk, self.dir.path)
+            self.repeats |= roster is not None
+            self._keep_for(roster)
         except Damaged as exc:
             # Perhaps there are backups: what they may have to read is kept.
             self.notes.append(str(exc))
@@ -133,6 +144,7 @@ class Ledger:
     def _retain(self, limit_bytes: int) -> None:
         if self.retained is None:
             self.retained = Retained(self.dir, limit_bytes=limit_bytes, entropy=self._entropy)
+            self.retained.on_overflow = self._mark_behind
         self.retained.limit_bytes = limit_bytes
 
     def _sweep_journal(self) -> None:
@@ -380,6 +392,19 @@ class Ledger:
                 self.give_up_retained()
                 self._remove(name)
             self.unlinked_in |= {layout.JOURNAL, layout.RETAINED}
+
+    def _mark_behind(self) -> None:
+        """Mark the backups stale that may have had to read what is given up. Never raises."""
+        why = "journals that it may not have read went: too much had been kept for it"
+        try:
+            roster = read_roster(self.disk, self.dir.path)
+            if roster is not None:
+                mark_stale(
+                    self.dir, lambda m: m.mode == "ship", why,
+                    epoch=roster.epoch, now_us=self.clock.now_us(), disk=self._factory,
+                )  # fmt: skip
+        except (OSError, FilewheelError) as exc:
+            log.critical("%s: backups that are behind could not be marked stale: %s", self.dir.path, exc)
 
     def give_up_retained(self) -> bool:
         """Free what is kept for backups, which heal then; tell whether there was anything. Never raises OSError."""

@@ -17,7 +17,7 @@ import hashlib
 import logging
 import secrets
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from filewheel import layout
 from filewheel.directory import Directory
@@ -28,6 +28,8 @@ from filewheel.writer import Entropy
 log = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_BLOCK_BYTES = 4096
+"""What a segment takes at least: one-shot producers leave many small ones, and files are no cheaper than bytes."""
 _COUNTER_BYTES_MAX = 64
 _COUNTER_END = 1 << 62
 _AFRESH = 1 << 48
@@ -42,6 +44,8 @@ class Retained:
         self._disk = directory.disk
         self._entropy = entropy
         self.limit_bytes = limit_bytes
+        self.on_overflow: Callable[[], None] | None = None
+        """Called before segments go that backups may still have to read. It must not raise."""
         self._size_bytes: int | None = None
         self._made = False
         self._owes = False
@@ -64,7 +68,7 @@ class Retained:
         # A crash before this leaves it in journal/, where the next keeper finds that it is covered; so does a power
         # cut after it that undoes the rename.
         self._disk.rename(name, layout.retained(name))
-        self._size_bytes = size_bytes + known[1]
+        self._size_bytes = size_bytes + _room(known[1])
         if self._size_bytes > self.limit_bytes:
             self._size_bytes = None  # counted anew: some may have been released
             if self.size_bytes > self.limit_bytes:
@@ -76,6 +80,8 @@ class Retained:
         if not gone and not self._owes:
             return
         self._owes = True
+        if self.on_overflow is not None:
+            self.on_overflow()
         log.warning(
             "%s: %d journal segments go before every backup has read them; backups that miss them heal",
             self._dir.path, len(gone),
@@ -100,10 +106,10 @@ class Retained:
 
     @property
     def size_bytes(self) -> int:
-        """How much is kept, as far as this handle knows. Cost: a listing the first time."""
+        """How much room is taken, in whole blocks, as far as this handle knows. Cost: a listing the first time."""
         if self._size_bytes is None:
             found = (self._disk.identity(f"{layout.RETAINED}/{last}") for last in self.names())
-            self._size_bytes = sum(known[1] for known in found if known is not None)
+            self._size_bytes = sum(_room(known[1]) for known in found if known is not None)
         return self._size_bytes
 
     def _make(self) -> None:
@@ -211,6 +217,10 @@ def discard_retained(directory: Directory) -> None:
                 disk.unlink(f"{layout.RETAINED}/{last}")
     with contextlib.suppress(OSError):  # something in it that is not ours
         disk.rmdir(layout.RETAINED)
+
+
+def _room(size: int) -> int:
+    return max(1, -(-size // _BLOCK_BYTES)) * _BLOCK_BYTES
 
 
 def _pack(number: int) -> bytes:

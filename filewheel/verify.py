@@ -413,21 +413,13 @@ class _Verifier:
                 )  # fmt: skip
 
     def _check_set(self) -> None:
-        """Look at what a wheel has in a set: its roster, and segments that wait for backups."""
+        """Look at the roster of a wheel that is in a set."""
         try:
             read_roster(self._disk, self._dir.path)
         except Damaged as exc:
             self._add("damage", layout.ROSTER, 0, 0, exc.what, exc.hint or "")
         except OSError as exc:
             self._add("damage", layout.ROSTER, 0, 0, f"cannot be read: {exc.strerror or exc}")
-        try:
-            waiting = self._disk.listdir(layout.RETAINED)
-        except FileNotFoundError:
-            return
-        for last in waiting:
-            name = f"{layout.RETAINED}/{last}"
-            if layout.parse_segment(last) is None and name not in (layout.OVERFLOW, layout.OVERFLOW_TMP):
-                self._foreign(name)
 
     def _foreign(self, name: str) -> None:
         self._add("note", name, 0, 0, "not a file of filewheel's; it is left alone")

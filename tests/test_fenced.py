@@ -463,8 +463,9 @@ def test_who_holds_the_lock_of_a_backup_is_said_to_replicate_to_it(wheel_dir: Pa
 def test_the_files_of_a_set_are_no_strangers_to_verify(pair: Path, other: Path) -> None:
     segments = list((pair / "journal").iterdir())
     (pair / "retained").mkdir(mode=0o700)
-    for name in (segments[0].name, "overflow", ".overflow.tmp"):
+    for name in (segments[0].name, ".overflow.tmp"):
         (pair / "retained" / name).write_bytes(b"")
+    (pair / "retained" / "overflow").write_bytes(b"1 2212294583\n")
     (pair / "follows.json").write_bytes(b"{}")
     assert not verify(open_directory(pair, write=False)).findings
     (pair / "retained" / "mine").write_bytes(b"")

@@ -22,10 +22,11 @@ from filewheel.directory import open_directory
 from filewheel.disk import OsDisk
 from filewheel.finder import Finder
 from filewheel.frame import Frame, scan
+from filewheel.journal import Journal
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S
 from filewheel.owner import Owner
-from filewheel.record import ID, PUT_PREFIX, pack_drop, records_of, unpack_put
+from filewheel.record import ID, PUT_PREFIX, pack_drop, pack_message, records_of, unpack_put
 from filewheel.repair import repair
 from filewheel.snapshot import Snapshot
 from tests.conftest import assert_whole
@@ -540,9 +541,10 @@ def test_a_put_of_which_the_frame_was_damaged_since_is_taken_from_elsewhere(
     message = wheel.get(id_)
     assert message is not None
     deal(wheel_dir, clock)
-    wheel.add([message])
-    for _ in range(3):
-        assert look(finder, [id_]) == [b"x"]
+    with contextlib.closing(Journal(open_directory(wheel_dir, write=True))) as again:
+        again.append([pack_message(message)], 1)
+        for _ in range(3):
+            assert look(finder, [id_]) == [b"x"]
     finder._frames._recent.clear()
     (lap,) = (wheel_dir / "laps").glob("*.lap")
     data = bytearray(lap.read_bytes())
@@ -636,6 +638,7 @@ def test_files_that_are_taken_away_by_hand(wheel_dir: Path, wheel: Wheel, finder
     (lap,) = (wheel_dir / "laps").glob("*.lap")
     lap.unlink()
     assert look(finder, [far, near]) == [b"near"]
+    wheel.flush()
     journal_of(wheel_dir, wheel).unlink()
     assert look(finder, [far, near]) == []
 

@@ -307,3 +307,29 @@ def test_a_child_that_outlives_a_killed_keeper_does_not_keep_the_next_one_out(wh
         os.kill(child, signal.SIGKILL)
         os.close(read)
         os.close(write)
+
+
+def test_what_was_unlinked_before_a_deal_that_only_expires_is_flushed_before_its_writer_is_forgotten(
+    wheel_dir: Path,
+) -> None:
+    # K4: a segment that came back after a power cut would be read anew.
+    flushed: list[str] = []
+
+    def note(what: str, name: str) -> None:
+        if what == "sync_dir":
+            flushed.append(name)
+
+    with Keeper(wheel_dir, background=False, disk=lambda path: FaultyDisk(path, note)) as keeper:
+        with Wheel(wheel_dir) as wheel:
+            wheel.enqueue(b"x", delay=3600)
+        ledger = keeper._ledger
+        ledger.ingest(test_locks=True)
+        Deal(ledger, spread=True).run()
+        (writer,) = ledger.manifest.positions
+        assert os.listdir(wheel_dir / "journal") == []
+        Deal(ledger, spread=True, only_expire=True).run()
+        assert writer in ledger.manifest.positions
+        flushed.clear()
+        Deal(ledger, spread=True).run()
+        assert writer not in ledger.manifest.positions
+        assert flushed.index("journal") < flushed.index("")

@@ -15,6 +15,7 @@ import pytest
 import filewheel.tidy
 from filewheel import Keeper, Wheel
 from filewheel.clock import SYSTEM_CLOCK
+from filewheel.deal import Deal
 from filewheel.directory import Directory, Settings, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import Damaged
@@ -132,7 +133,7 @@ def test_when_there_is_too_much_the_counter_is_raised_and_everything_goes(wheel_
 
 
 def test_what_another_process_released_does_not_count_towards_the_limit(wheel_dir: Path) -> None:
-    keeping = retained(wheel_dir, 250)
+    keeping = retained(wheel_dir, 10_000)
     releasing = retained(wheel_dir)
     for n, name in enumerate(NAMES):
         (wheel_dir / name).write_bytes(bytes(100))
@@ -141,9 +142,21 @@ def test_what_another_process_released_does_not_count_towards_the_limit(wheel_di
             releasing.release(releasing.names())
     assert keeping.names() == [NAMES[3].rpartition("/")[2]]
     assert keeping.overflow() == 0
-    assert retained(wheel_dir).size_bytes == 100
+    assert retained(wheel_dir).size_bytes == 4096
     releasing.release(["NQTTHERE-000001.log"])
     discard_retained(open_directory(wheel_dir, write=True))
+
+
+def test_of_many_small_segments_each_counts_as_a_block(wheel_dir: Path) -> None:
+    keeping = retained(wheel_dir, 3 * 4096)
+    for name, size in zip(NAMES[:3], (0, 1, 4096), strict=True):
+        (wheel_dir / name).write_bytes(bytes(size))
+        keeping.keep(name)
+    assert keeping.overflow() == 0
+    assert keeping.size_bytes == retained(wheel_dir).size_bytes == 3 * 4096
+    (wheel_dir / NAMES[3]).write_bytes(b"")
+    keeping.keep(NAMES[3])
+    assert keeping.overflow() == 1
 
 
 def test_a_segment_that_has_gone_is_passed_by(wheel_dir: Path) -> None:
@@ -186,7 +199,7 @@ def test_a_change_of_the_bound_holds_from_the_next_segment_on(wheel_dir: Path) -
     roster = primary(wheel_dir)
     ledger = Ledger(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
     ledger.follow(roster)
-    for name, limit in zip(NAMES[:2], (1000, 150), strict=True):
+    for name, limit in zip(NAMES[:2], (100_000, 5000), strict=True):
         (wheel_dir / name).write_bytes(bytes(100))
         ledger.follow(replace(roster, retain_bytes=limit))
         ledger.retire_segment(name)
@@ -198,13 +211,30 @@ def test_with_a_roster_that_cannot_be_read_segments_are_kept_and_it_is_noted(whe
     primary(wheel_dir)
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"x", delay=3600)
+    whole = (wheel_dir / "roster.json").read_bytes()
     (wheel_dir / "roster.json").write_bytes(b"{}")
     ledger = Ledger(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
-    filewheel.tidy.tidy(ledger.dir, SYSTEM_CLOCK)
-    assert len(kept(wheel_dir)) == 1
     ledger.recover()
+    Deal(ledger, spread=False).run()
     ledger.close()
+    (wheel_dir / "roster.json").write_bytes(whole)
+    assert len(kept(wheel_dir)) == 1
     assert any("roster fails its checksum" in note for note in ledger.notes)
+
+
+def test_a_keeper_keeps_segments_from_the_claim_on_that_sees_a_backup_until_there_is_none(wheel_dir: Path) -> None:
+    with Keeper(wheel_dir, background=False) as keeper, Wheel(wheel_dir) as wheel:
+        roster = primary(wheel_dir)
+        counts = []
+        for members in ((), roster.members, roster.members, ()):
+            set_roster(wheel_dir, replace(roster, members=members))
+            wheel.enqueue(b"x", delay=3600)
+            keeper.claim()
+            assert wheel._journal is not None
+            wheel._journal.rotate()
+            Deal(keeper._ledger, spread=True).run()
+            counts.append(len(kept(wheel_dir)))
+    assert counts == [0, 1, 2, 0]
 
 
 def test_what_is_not_ours_keeps_the_directory(wheel_dir: Path) -> None:
@@ -260,6 +290,19 @@ def test_something_else_in_the_place_of_the_directory_keeps_nothing_and_stops_no
 def test_a_process_that_may_open_no_more_files_does_not_take_the_counter_for_changed(wheel_dir: Path) -> None:
     with pytest.raises(OSError, match="Too many open files"):
         retained(wheel_dir, disk=failing(("open", "overflow", errno.EMFILE))).overflow()
+
+
+def test_a_listing_sees_a_directory_that_was_removed_and_made_again(wheel_dir: Path) -> None:
+    roster = primary(wheel_dir)
+    deal(wheel_dir)
+    seeing = retained(wheel_dir)
+    assert len(seeing.names()) == 1
+    set_roster(wheel_dir, None)
+    deal(wheel_dir)
+    assert seeing.names() == []
+    set_roster(wheel_dir, roster)
+    deal(wheel_dir)
+    assert len(seeing.names()) == 1
 
 
 # -- trouble ----------------------------------------------------------------------------------------------------------
@@ -418,7 +461,7 @@ def model(contents: dict[str, bytes], *, counter: bool) -> Machine:
 
 SETTINGS = Settings(id="0" * 32, salt="0" * 32)
 CONTENTS = {name: name.encode() * 20 for name in NAMES}
-LIMIT = sum(len(CONTENTS[name]) for name in NAMES[:3]) - 1
+LIMIT = 3 * 4096 - 1
 
 
 def keep_all(machine: Machine, stop_at: int, full: bool) -> None:

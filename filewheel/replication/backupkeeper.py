@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
@@ -29,6 +29,7 @@ from filewheel.keys import Keys, key_of
 from filewheel.ledger import Ledger
 from filewheel.owner import Owner
 from filewheel.record import ID, records_of
+from filewheel.unique import holding
 from filewheel.window import Budget
 from filewheel.writer import Entropy
 
@@ -100,13 +101,7 @@ class BackupKeeper:
             self._on_frame(frame)
 
     def _enter_keys(self, frame: Frame) -> None:
-        pairs = [(key, p[ID]) for p in records_of(frame)[0] if (key := key_of(p)) is not None]
-        missing = [(key, id_) for key, id_ in pairs if id_ not in self._keys.listed(key)]
-        if missing:
-            with self._keys.hold([key for key, _ in missing]) as hold:
-                for key, _ in missing:
-                    hold.look(key, self._clock.now_us())
-                hold.note(missing)
+        enter_keys(self._keys, records_of(frame)[0], self._clock.now_us(), self.dir.path)
 
     def ingest(self) -> None:
         """Read what the backup's journals have gained. Raises DiskError."""
@@ -145,3 +140,17 @@ class BackupKeeper:
         finally:
             self._owner.release()
             self.dir.disk.release()
+
+
+def enter_keys(keys: Keys, puts: Iterable[bytes], now_us: int, path: str) -> None:
+    """Enter the keys of packed puts into a wheel's index, those that are not there. Durable on return (U2).
+
+    Raises Locked when another process has one of them for half a minute, DiskError.
+    """
+    pairs = [(key, put[ID]) for put in puts if (key := key_of(put)) is not None]
+    missing = [(key, id_) for key, id_ in pairs if id_ not in keys.listed(key)]
+    if missing:
+        with holding(keys, [key for key, _ in missing], path) as hold:
+            for key, _ in missing:
+                hold.look(key, now_us)
+            hold.note(missing)

@@ -80,7 +80,7 @@ class Bookmark:
         `owed_us` is since when something read is not in the backup; `in_step_us` the time at which it was in step, if
         it is; `clean` that this is the last word of whoever stops in order.
         """
-        if self._next is None:
+        if self._next is None or (at_once and owed_us is None):
             self._next = positions, now_us
         positions, at_us = self._next
         if owed_us is not None and owed_us <= at_us:

@@ -113,7 +113,12 @@ class Follower:
 
     def has_lost(self) -> bool:
         """Look whether journals have gone since the last pass that nobody was to remove. Raises OSError."""
-        return bool(self._losses.compare(list_segments(self._dir)))
+        return self._losses.has_lost()
+
+    def forget_gone(self) -> None:
+        """Forget the writers that were read to their end and have gone since. Raises OSError."""
+        listing = list_segments(self._dir)
+        self._ended = {w: p for w, p in self._ended.items() if w in listing}
 
     def positions(self) -> dict[str, Position]:
         """Return where to read on from when everything that was given out is durable.
@@ -148,10 +153,9 @@ class Follower:
 
     def _read(self, test_locks: bool) -> Iterator[tuple[str, Position, Frame]]:
         """Yield (writer, where it stood, frame) for everything that has come since the last pass."""
-        listing = list_segments(self._dir)
-        self.vanished |= self._losses.look(listing)
-        for writer in [w for w in self._ended if w not in listing]:
-            del self._ended[writer]
+        listing, vanished = self._losses.look()
+        self.vanished |= vanished
+        self._ended = {w: p for w, p in self._ended.items() if w in listing}
         for writer in listing:
             if writer not in self._tails and writer not in self._ended and writer not in self._foreign:
                 self._tails[writer] = Tail(self._dir, self._handles, writer)

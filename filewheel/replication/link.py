@@ -23,10 +23,11 @@ from filewheel.disk import OsDisk
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.frame import Frame
 from filewheel.journal import Journal
+from filewheel.keys import Keys
 from filewheel.message import ID_END, ID_MIN, US_PER_S
 from filewheel.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of, root_of
 from filewheel.replication.absorb import Absorption
-from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.backupkeeper import BackupKeeper, enter_keys
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import Chunk, compare, pending
@@ -34,7 +35,7 @@ from filewheel.replication.follower import Follower, Step
 from filewheel.replication.follows import boot_id
 from filewheel.replication.matcher import OWED_US, Matcher
 from filewheel.replication.membership import Membership
-from filewheel.replication.moves import Moves, lost_moves
+from filewheel.replication.moves import lost_moves
 from filewheel.replication.replay import PASSES, still_pending
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
@@ -106,13 +107,15 @@ class Link:
     def _begin(self) -> None:
         """Go on from where the backup was, if that is known; otherwise begin to heal."""
         self._passes = self._healed_pass = 0
-        self._looked_us = self._scrubbed_us = self._clock.steady_us()
+        self._scrubbed_us = self._clock.steady_us()
+        self._looked_us = self._scrubbed_us - LOOK_US  # at once: something may have happened while nobody looked
         self._total = self._compared = 0
         self._replays = 0
         self._heal_at: bytes | None = None
         self._lost = self._must_heal = False
         self._lacked: dict[bytes, bytes] = {}
         """First id → present id of what this heal has added to the backup, as far as there is room."""
+        self._state_us = self.membership.member.since_us
         self._overflow = self._read_overflow()
         self.bookmark = Bookmark(self.source, self.target, self.membership.epoch, self._boot, self._clock)
         # What was put aside since it was in step is found by the first look.
@@ -166,6 +169,8 @@ class Link:
         try:
             if self._journal is not None:
                 self._journal.flush()
+                if self._follower is not None:
+                    self._follower.forget_gone()  # released meanwhile: the next link is not to miss it
                 self._note(self._clock.steady_us(), clean=True)
                 with contextlib.suppress(Fenced):  # the set has changed: what this backup is now, others say
                     self.membership.look()
@@ -354,9 +359,8 @@ class Link:
         )
         if verdict is None:
             return len(self._suspects) > 0
-        moved = lost_moves(self.source, self.target, verdict.drop, self._lacked)
-        if moved:
-            self._move_there(moved)
+        if moved := lost_moves(self.source, self.target, verdict.drop, self._lacked):
+            self._write_back([([put], [pack_drop(old, RESCHEDULED)]) for put, old in moved.values()])
             verdict.drop = [i for i in verdict.drop if i not in moved]
         if verdict.drop:
             bundle = Bundle(self.journal, self._expected())
@@ -369,31 +373,27 @@ class Link:
             self._return(verdict.give_back)
         return True
 
-    def _move_there(self, moved: Moves) -> None:
-        """Write moves to the primary that it has lost: each is one commit, so it has the message once."""
-        bundle, journal = self._bundle_back()
-        for put, old in moved.values():
-            bundle.add_records([put], [pack_drop(old, RESCHEDULED)])
-        bundle.write()
-        journal.flush()
-
-    def _bundle_back(self) -> tuple[Bundle, Journal]:
-        if self._give_back is None:
-            self._give_back = Journal(self.source, entropy=self._entropy)
-        return Bundle(self._give_back), self._give_back
-
     def _return(self, ids: list[bytes]) -> None:
         """Give messages back to a primary that has lost them."""
         with Snapshot(self.target) as snapshot:
             puts = list(snapshot.find(ids).values())
-        bundle, journal = self._bundle_back()
-        for put in puts:
-            bundle.add_put(put)
-        bundle.write()
-        journal.flush()
+        self._write_back([([put], []) for put in puts])
         log.warning("%s: %d messages that it had lost were given back from %s",
                     self.source.path, len(puts), self.target.path)  # fmt: skip
         self.report = replace(self.report, returned=self.report.returned + len(puts))
+
+    def _write_back(self, commits: list[tuple[list[bytes], list[bytes]]]) -> None:
+        """Write (puts, drops) to the primary, each of them whole or not at all."""
+        if self._give_back is None:
+            self._give_back = Journal(self.source, entropy=self._entropy)
+        puts = [put for some, _ in commits for put in some]
+        # The index may have forgotten a message that was lost: its key is its own again before it is there.
+        enter_keys(Keys(self.source), puts, self._clock.now_us(), self.source.path)
+        bundle = Bundle(self._give_back)
+        for some, drops in commits:
+            bundle.add_records(some, drops)
+        bundle.write()
+        self._give_back.flush()
 
     # -- the set ---------------------------------------------------------------------------------------------
 
@@ -417,11 +417,20 @@ class Link:
             return False
         return position.segment > segment or (position.segment == segment and self.follower.has_ended(writer, position))
 
+    def look(self) -> None:
+        """Look what has changed in the set, and write it into the backup. Raises what `tick` does."""
+        try:
+            self._look(self._clock.steady_us())
+        except OSError as exc:
+            raise disk_error(exc, self.target.path) from exc
+
     def _look(self, now_us: int) -> None:
         """Look what has changed in the set, and whether anything was damaged or lost that calls for healing."""
         member = self.membership.look()
-        if member.state == "stale" and self._matcher is not None:
-            self._matcher = None  # who marked it writes to it no more
+        if member.state != "current" and member.since_us != self._state_us:
+            # It was marked stale, and whoever did writes to it no more; or it was added again, to be compared.
+            self._state_us = member.since_us
+            self._matcher = None
             self.heal()
         overflow = self._read_overflow()
         looked_us = self._clock.now_us()

@@ -2,8 +2,8 @@
 
 A segment leaves a primary's journals only when the checkpoint covers it. One that goes before was deleted by someone,
 and what was dealt from it nowhere is in the backups only.
-Invariant: a segment that was listed, in which something had been read, and that is not listed any more, was covered
-by the checkpoint before, or its writer is told by `look`.
+Invariant: a segment that was listed in journal/, in which something had been read, and that lies nowhere any more, was
+covered by the checkpoint before, or its writer is told by `look`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.manifest import Manifest, Position, read_manifest
+from filewheel.replication.sources import Listing, list_places, list_segments
 
 
 class Losses:
@@ -20,7 +21,7 @@ class Losses:
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
-        self._listed: dict[str, set[int]] = {}
+        self._listed: Listing = {}
         self._checkpoint = self._identity()
         self._read: dict[str, Position] = {}
         """For each writer, where the last frame ends that was read."""
@@ -36,20 +37,25 @@ class Losses:
         """Note where a frame ends that was read."""
         self._read[writer] = upto
 
-    def look(self, listing: dict[str, set[int]]) -> set[str]:
-        """Return the writers of which something has gone that was not covered, and go by this listing from now on.
+    def look(self) -> tuple[Listing, set[str]]:
+        """List the segments, and return that and the writers of which something has gone that was not covered.
 
-        Cost: a stat; when segments have gone, one reading of the checkpoint. Raises OSError.
+        Cost: two listings and a stat; when segments have gone, one reading of the checkpoint. Raises OSError.
         """
-        lost = self.compare(listing)
-        self._listed = listing
+        checkpoint = self._identity()
+        listing, in_journal = list_places(self._dir)
+        lost = self._compare(listing)
+        # What lies in retained/ is covered: it may go at any time.
+        self._listed, self._checkpoint = in_journal, checkpoint
         for writer in [w for w in self._read if w not in listing]:
             del self._read[writer]
-        self._checkpoint = self._identity()
-        return lost
+        return listing, lost
 
-    def compare(self, listing: dict[str, set[int]]) -> set[str]:
-        """Return the writers of which something has gone that was not covered since the last `look`."""
+    def has_lost(self) -> bool:
+        """Tell whether something has gone since the last `look` that was not covered. Raises OSError."""
+        return bool(self._compare(list_segments(self._dir)))
+
+    def _compare(self, listing: Listing) -> set[str]:
         gone = [(w, n) for w, known in self._listed.items() for n in known - listing.get(w, set())]
         gone = [(w, n) for w, n in gone if w in self._read and n <= self._read[w].segment]
         if not gone:
@@ -63,7 +69,8 @@ class Losses:
         if manifest.doubt:
             return False
         if covered is None:
-            # K4: forgotten by a checkpoint that came after the segment went, and so after it was listed.
+            # K4: forgotten by a checkpoint that came after the segment went, and so after it was listed. Of a segment
+            # that somebody else has read nobody knows whether it lay in journal/ still: then it counts as lost.
             return self._identity() != self._checkpoint
         read = self._read[writer]
         upto = read.offset if read.segment == segment else 0

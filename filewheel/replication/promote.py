@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
+from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
 from filewheel.owner import Owner
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.carry import Positions, carry_drops, place_of
@@ -107,6 +107,8 @@ class _Promoting:
         self._old_wheel = roster.primary_wheel
         self._know(roster)
         self._done = Promotion(0, self._old)
+        self._backups: set[str] = set()
+        """Wheels that said they are backups: one that rejoined a moment ago may be fenced by this wheel's roster."""
         self._hanging: set[str] = set()
         """Wheels whose disk did not answer: they are not asked again."""
 
@@ -119,22 +121,24 @@ class _Promoting:
     def check_complete(self, *, force: bool) -> None:
         """Raise unless no wheel that can be seen says that this one lacks something, or was taken out."""
         fresher = self._roster
-        for path, theirs in [(self._here.path, self._roster), *self._seen()]:
+        latest, says = (self._roster.epoch, False, self._me.since_us), self._here.path
+        for path, theirs in self._seen():
             me = theirs.member(self._me.wheel)
-            if me is None and theirs.role == "primary" and theirs.epoch >= self._roster.epoch:
+            is_primary = theirs.role == "primary"
+            if me is None and is_primary and theirs.epoch >= self._roster.epoch:
                 raise _taken_out(self._here.path)
-            if theirs.role == "primary" and theirs.primary_wheel == self._old_wheel:
+            if is_primary and theirs.primary_wheel == self._old_wheel:
                 fresher = replace(theirs, role=self._roster.role, epoch=self._roster.epoch)
-            if me is None or me.since_us < self._me.since_us or theirs.epoch < self._roster.epoch:
-                continue  # a copy that is older than the one here
-            if me.state != "current" and not force:
-                raise BadArgument(
-                    f"{self._here.path} is {me.state}, says {path}: messages that were enqueued are not in it",
-                    hint="wait until it is in step (`filewheel backup list`), promote another, or force it (`--force`)",
-                )
+            if me is not None and (theirs.epoch, is_primary, me.since_us) > latest:
+                latest, says, self._me = (theirs.epoch, is_primary, me.since_us), path, me
         # Who came into the set just now may not stand in this wheel's roster yet.
         self._know(fresher)
-        if force and self._me.state != "current":
+        if self._me.state != "current" and not force:
+            raise BadArgument(
+                f"{self._here.path} is {self._me.state}, says {says}: messages that were enqueued are not in it",
+                hint="wait until it is in step (`filewheel backup list`), promote another, or force it (`--force`)",
+            )
+        if self._me.state != "current":
             self._done.notes.append(f"it was {self._me.state}: what it lacked is not in it")
 
     def run(self, wait_s: float) -> Promotion:
@@ -239,6 +243,8 @@ class _Promoting:
             # One that was a primary at any time and has not rejoined has what no other wheel has.
             was_backup = old.role in ("backup", "promoting") and wheel != self._old_wheel
             role: Role = "backup" if was_backup else "fenced"
+            if was_backup:
+                self._backups.add(wheel)
             return replace(old, role=role, epoch=epoch, primary=self._here.path, primary_wheel=self._me.wheel)
 
         def tell() -> None:
@@ -252,7 +258,7 @@ class _Promoting:
             self._done.fenced.append(path)
         except (FilewheelError, OSError) as exc:
             self._done.unreachable.append(path)
-            self._done.notes.append(f"{path} could not be told: {exc}")
+            self._done.notes.append(f"{path} could not be told: {said(exc)}")
 
     @contextlib.contextmanager
     def _old_keeper_stopped(self, wait_s: float) -> Iterator[None]:
@@ -307,7 +313,7 @@ class _Promoting:
         except (FilewheelError, OSError) as exc:
             if link is not None:
                 link.abandon()
-            self._done.notes.append(f"{self._old} could not be read to its end: {exc}")
+            self._done.notes.append(f"{self._old} could not be read to its end: {said(exc)}")
 
     def _carry_drops(self) -> None:
         """Tell this wheel what the old primary has finished and another backup that was in step may still hold."""
@@ -392,7 +398,7 @@ class _Promoting:
             now = known.without_member(self._me.wheel)
             # What the primaries in between fired is in their journals: who was fenced before them cannot know it.
             members = tuple(
-                replace(m, overflow=NO_OVERFLOW) if m.state == "fenced"
+                replace(m, overflow=NO_OVERFLOW) if m.state == "fenced" and m.wheel not in self._backups
                 else _joining(m, now_us, old.overflow) for m in now.members
             )  # fmt: skip
             now = replace(

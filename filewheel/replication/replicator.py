@@ -19,7 +19,7 @@ from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel
+from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel, said
 from filewheel.replication.link import Link
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.retained import Retained
@@ -135,6 +135,8 @@ class Replicator:
                     reports.append(report)
                     links += [link] if link is not None else []
             release_read(primary, links, self._disk)
+            for link in links:
+                link.look()  # each is told of what became of the others
         finally:
             for link in links:
                 link.close()
@@ -150,7 +152,7 @@ class Replicator:
             report = LinkReport(member.path, member.wheel, member.mode, "failed") if link is None else link.report
             if link is not None:
                 link.abandon()
-            return replace(report, state=_state_of(exc), error=str(exc)), None
+            return replace(report, state=_state_of(exc), error=said(exc)), None
 
 
 def release_read(primary: str, links: list[Link], disk: DiskFactory) -> int:
@@ -245,11 +247,11 @@ class _Service(threading.Thread):
             try:
                 self._serve()
             except Fenced as exc:
-                self._tell(replace(self.report, state="failed", error=str(exc)))
+                self._tell(replace(self.report, state="failed", error=said(exc)))
                 self._ending.wait(LOOK_S)
                 return  # the replicator looks who is the primary now
             except FilewheelError as exc:
-                self._tell(replace(self.report, state=_state_of(exc), error=str(exc)))
+                self._tell(replace(self.report, state=_state_of(exc), error=said(exc)))
             except Exception as exc:
                 log.exception("%s: replicating failed", self._member.path)
                 self._tell(replace(self.report, state="failed", error=repr(exc)))

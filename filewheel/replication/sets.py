@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, create_directory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWheel, WheelExists
+from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWheel, WheelExists, said
 from filewheel.message import US_PER_S
 from filewheel.owner import holder
 from filewheel.replication.behind import Behind, how_far_behind
@@ -292,7 +292,7 @@ def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskF
                 lag_s = max(0, clock.now_us() - follows.in_step_us) / US_PER_S
             return MemberStatus(member, True, behind.messages, behind.bytes, lag_s, following, why)
     except (FilewheelError, OSError) as exc:
-        return MemberStatus(member, False, why=str(exc))
+        return MemberStatus(member, False, why=said(exc))
 
 
 @contextlib.contextmanager

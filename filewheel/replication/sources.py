@@ -28,12 +28,26 @@ class SourceHandles(Handles):
                 raise FileNotFoundError(exc.errno, exc.strerror, name) from exc
 
 
-def list_segments(directory: Directory) -> dict[str, set[int]]:
+Listing = dict[str, set[int]]
+"""Writer → its segments."""
+
+
+def list_segments(directory: Directory) -> Listing:
     """Return writer → its segments, those that wait in retained/ too. Cost: two listings. Raises OSError."""
-    names = directory.disk.listdir(layout.JOURNAL)
+    return list_places(directory)[0]
+
+
+def list_places(directory: Directory) -> tuple[Listing, Listing]:
+    """Return writer → its segments wherever they lie, and writer → those that were in journal/ still."""
+    here = directory.disk.listdir(layout.JOURNAL)
+    kept: list[str] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # nothing was kept so far
-        names += directory.disk.listdir(layout.RETAINED)
-    listing: dict[str, set[int]] = {}
+        kept = directory.disk.listdir(layout.RETAINED)
+    return _parsed([*here, *kept]), _parsed(here)
+
+
+def _parsed(names: list[str]) -> Listing:
+    listing: Listing = {}
     for last in names:
         parsed = layout.parse_segment(last)
         if parsed is not None:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced, FilewheelError
+from filewheel.errors import BadArgument, Fenced, FilewheelError, said
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.whole import why_not_durable
@@ -71,7 +71,7 @@ class Standby:
         """
         tell = on_event or (lambda _: None)
         failing_us: int | None = None
-        said = ""
+        told = ""
         while not self._stopped:
             roster = self._roster()
             if roster.role == "primary":
@@ -82,9 +82,9 @@ class Standby:
             began_us = self._clock.steady_us()
             why = self._look(roster)
             now_us = self._clock.steady_us()
-            if why != said:
+            if why != told:
                 tell(f"{roster.primary}: {why}" if why else f"{roster.primary} is well")
-                said = why
+                told = why
             if not why:
                 failing_us = None
             elif failing_us is None:
@@ -96,7 +96,7 @@ class Standby:
                     try:
                         return promote(self._path, clock=self._clock, disk=self._disk, entropy=self._entropy)
                     except Fenced as exc:
-                        tell(str(exc))  # another backup was faster: it is watched from now on
+                        tell(said(exc))  # another backup was faster: it is watched from now on
                 continue
             self._rest()
         return None
@@ -159,7 +159,7 @@ class Standby:
         try:
             directory = open_directory(roster.primary, write=False, disk=self._disk)
         except (FilewheelError, OSError) as exc:
-            return str(exc)
+            return said(exc)
         disk = directory.disk
         try:
             if directory.settings.id != roster.primary_wheel:
@@ -171,6 +171,6 @@ class Standby:
                 return f"{theirs.primary} was promoted in its place"
             return why_not_durable(directory)
         except (FilewheelError, OSError) as exc:
-            return str(exc)
+            return said(exc)
         finally:
             disk.release()

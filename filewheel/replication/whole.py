@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 
 from filewheel import layout
 from filewheel.directory import Directory, read_settings
-from filewheel.errors import FilewheelError
+from filewheel.errors import FilewheelError, said
 from filewheel.manifest import Manifest, read_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, id_floor, to_datetime
 from filewheel.quarantine import items
@@ -41,7 +41,7 @@ def why_gone(directory: Directory, epoch: int) -> str:
         if manifest.doubt:
             return manifest.doubt
     except (OSError, FilewheelError) as exc:
-        return str(exc)
+        return said(exc)
     return ""
 
 

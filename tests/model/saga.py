@@ -1,11 +1,11 @@
-"""Sagas: what becomes of a set of wheels through several lives, disasters and promotions, and what is left in the end.
+"""Sagas: what becomes of a set of wheels through several lives, disasters and promotions, and what is left at the end.
 
-Each round is a life (producers, a keeper, a replicator, kills among them), perhaps with a disaster or a promotion in its
-middle; then an aftermath: a kill or a power cut of everything, a promotion and a rejoin that are cut short and repeated,
-and links until all is in step. After the last round everything fires, and nothing may be left over anywhere.
+Each round is a life (producers, a keeper, a replicator, kills among them), perhaps with a disaster or a promotion in
+its middle; then an aftermath: a kill or a power cut of everything, a promotion and a rejoin that are cut short and
+repeated, and links until all is in step. After the last round everything fires, and nothing may be left anywhere.
 
-`run_saga(seed, mode=, backups=, ...)` plays one; `python -m tests.model.saga SEED [MODE [BACKUPS [WHAT]]]` shows it again.
-several.py has the world; set_history.py the histories of one life that are crashed aside at every operation.
+`run_saga(seed, mode=, backups=, ...)` plays one; `python -m tests.model.saga SEED [MODE [BACKUPS [WHAT]]]` shows it
+again. several.py has the world; set_history.py the histories of one life that are crashed aside at every operation.
 Invariant: everything that is drawn comes from the seed.
 """
 
@@ -299,7 +299,7 @@ class Saga:
         for _ in range(self.rng.randrange(2)):
             process = Process(world.volumes)
             world.steps, world.steps_max = 0, self.rng.randrange(1, 20)
-            world.run(("replicator", process, lambda: self.serve(process, STUCK_TURNS)))
+            world.run(("replicator", process, lambda p=process: self.serve(p, STUCK_TURNS)))  # type: ignore[misc]
             process.kill()
         world.act("replicator", lambda p: self.serve(p, SETTLE_TURNS) or self.stuck())
 
@@ -396,7 +396,7 @@ class Saga:
         keeper.close()
 
     def check_empty(self, path: str) -> None:
-        """Assert that nothing is left of messages in a wheel in which nothing waits; retained segments have a keeper."""
+        """Nothing is left of messages in a wheel in which nothing waits."""
         disk = Process(self.world.volumes).open(path)
         left = [f"{layout.LAPS}/{n}" for n in disk.listdir(layout.LAPS)]
         with contextlib.suppress(FileNotFoundError):

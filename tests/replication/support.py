@@ -91,9 +91,9 @@ class Pair:
 
     def settle(self, seconds: float = 8.0) -> Link:
         """Go on until nothing more is to be expected: every wait that the link knows has passed."""
-        link = self.tick(5)
+        self.tick(5)
         for _ in range(round(seconds / 0.25)):
-            link = self.tick(pause_s=0.25)
+            self.tick(pause_s=0.25)
         return self.tick(3)
 
     def differences(self) -> list[Difference]:

@@ -1,7 +1,8 @@
-"""Sets of real directories driven by hand: a clock that runs fast, a disk whose process is killed, what waits and fires."""
+"""Sets of real directories driven by hand: a fast clock, a process that is killed, what waits and fires."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -96,6 +97,11 @@ class FusedDisk(OsDisk):
         self._fuse.check()
         self._own.discard(fd)
         super().close(fd)
+
+    def lock(self, fd: int, *, wait: bool) -> bool:
+        self._fuse.check()
+        self._own.add(fd)  # a directory's was opened elsewhere
+        return super().lock(fd, wait=wait)
 
     def release(self) -> None:
         if not self._fuse.killed:
@@ -230,10 +236,8 @@ class Place:
         at = 1
         while True:
             fuse = Fuse(at)
-            try:
+            with contextlib.suppress(Killed):
                 act(fuse)
-            except Killed:
-                pass
             yield fuse.killed
             if not fuse.killed:
                 return

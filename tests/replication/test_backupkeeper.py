@@ -87,7 +87,8 @@ def test_every_key_that_lives_is_known_in_the_backup_at_each_moment(pair: Pair) 
         for name in range(7):
             with Wheel(pair.primary) as primary:
                 held_here = Keys(open_directory(pair.primary, write=False)).find(f"key {name}").id
-                assert held_here is not None and primary.get(held_here) is not None
+                assert held_here is not None
+                assert primary.get(held_here) is not None
             assert keys.find(f"key {name}").id == held_here
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from filewheel import Wheel
 from filewheel.directory import open_directory
-from filewheel.errors import FilewheelError
+from filewheel.errors import FilewheelError, KeyHeld
 from filewheel.journal import Journal
+from filewheel.keys import Keys
 from filewheel.message import US_PER_S
 from filewheel.record import RETRIED, pack_drop
 from tests.replication.support import Pair, fire
@@ -55,6 +56,7 @@ def test_what_damage_took_from_the_primary_is_given_back_and_fires_whenever_that
     pair.tick(5 + phase, 0.06)
     with pair.keeper() as keeper:
         first = fire(pair, keeper)
+        keeper._housekeeper.deal_all()  # from now on only the quarantine knows of it
         pair.settle()
         assert pair.link is not None
         again = fire(pair, keeper)
@@ -62,6 +64,26 @@ def test_what_damage_took_from_the_primary_is_given_back_and_fires_whenever_that
         assert pair.link.report.returned == len(ids) - len(first)
         pair.settle()
         pair.assert_equal()
+
+
+def test_a_message_that_is_given_back_has_its_key_again(pair: Pair) -> None:
+    pair.damaged = [pair.primary]
+    with pair.wheel() as wheel:
+        id_ = wheel.enqueue(b"x", delay=30, key="only one")
+        pair.settle(1)
+        deal(pair)
+        pair.settle(1)
+        (file,) = slot_files(pair.primary)
+        file.unlink()
+        pair.clock.advance(60)
+        keys = Keys(open_directory(pair.primary, write=True))
+        keys.compact(keys.hash_of("only one")[0], pair.clock.now_us())
+        assert keys.listed("only one") == []
+        pair.tick().heal()
+        pair.settle()
+        with pytest.raises(KeyHeld) as caught:
+            wheel.enqueue(b"y", key="only one")
+        assert caught.value.id == id_
 
 
 def test_damage_that_nobody_has_met_yet_is_not_taken_for_messages_that_were_fired(pair: Pair) -> None:
@@ -203,6 +225,22 @@ def test_a_primary_that_lacks_a_part_costs_the_backup_nothing(pair: Pair, name: 
     assert pair.pending(pair.backup) >= ids
     pair.settle()
     assert pair.pending(pair.backup) == pair.pending(pair.primary) == ids
+
+
+def test_without_a_checkpoint_files_that_are_missing_are_not_taken_for_finished(pair: Pair) -> None:
+    pair.damaged = [pair.primary]
+    with pair.wheel() as wheel:
+        ids = set(wheel.enqueue_many([b"x"] * 20, delay=5000))
+        pair.settle(1)
+    deal(pair)
+    pair.settle(1)
+    for name in ("checkpoint", "checkpoint.old"):
+        (pair.primary / name).unlink()
+    for file in slot_files(pair.primary):
+        file.unlink()
+    pair.tick().heal()
+    pair.settle(30)
+    assert pair.pending(pair.backup) == ids
 
 
 def test_a_message_that_only_the_backup_has_is_looked_at_twice_before_it_goes(pair: Pair) -> None:

@@ -18,7 +18,7 @@ from filewheel.replication.replicator import Replicator
 from filewheel.replication.sets import MemberStatus, add_backup, remove_backup, set_status
 from filewheel.roster import change_roster
 from tests.replication.support_sets import Fuse, Place, place, role_of, roster_at
-from tests.support import FaultyDisk
+from tests.support import FaultyDisk, eventually
 
 __all__ = ["place"]
 
@@ -216,7 +216,6 @@ def test_another_wheel_in_the_place_of_a_removed_backup_is_left_alone(place: Pla
 def test_with_the_last_backup_the_set_is_dissolved_what_was_retained_goes_and_it_can_be_made_anew(place: Place) -> None:
     place.make(place.a)
     add_backup(place.a, place.b, copies=2, clock=place.clock)
-    place.enqueue(place.a, "x", delay=1000) if False else None
     place.level(place.a)
     (place.a / "retained").mkdir(exist_ok=True)
     (place.a / "retained" / "01234567-000001.log").write_bytes(b"")
@@ -326,7 +325,7 @@ def test_a_keeper_that_runs_keeps_segments_from_the_addition_on_and_none_after_t
 
         assert retained() == 0
         add_backup(place.a, place.b, clock=place.clock)
-        assert retained() > 0
+        eventually(retained)
         remove_backup(place.a, str(place.b), clock=place.clock)
         assert retained() == 0
 

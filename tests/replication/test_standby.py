@@ -1,0 +1,227 @@
+"""The standby: it promotes when the primary has failed without a break, and never in the place of one that is well."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from filewheel.directory import open_directory
+from filewheel.disk import OsDisk
+from filewheel.errors import BadArgument
+from filewheel.replication import promote as promoting
+from filewheel.replication.promote import Promotion, promote
+from filewheel.replication.standby import Standby
+from filewheel.roster import Roster, change_roster
+from tests.replication.support_sets import Place, in_thread, place, role_of
+from tests.support import FaultyDisk, eventually
+
+__all__ = ["place"]
+
+AFTER_S = 0.2
+
+
+class Watch:
+    """A standby in a thread, by the real clock."""
+
+    def __init__(self, path: Path, disk: Callable[[str], OsDisk] = OsDisk, after_s: float = AFTER_S) -> None:
+        self.standby = Standby(path, after_s=after_s, disk=disk)
+        self.said: list[str] = []
+        self.result: list[Promotion | Exception | None] = []
+        self.looked = 0
+        inner = self.standby._look
+
+        def look(roster: Roster) -> str:
+            self.looked += 1
+            return inner(roster)
+
+        self.standby._look = look  # type: ignore[method-assign]
+        self.thread = in_thread(self._run)
+
+    def _run(self) -> None:
+        try:
+            self.result.append(self.standby.run(self.said.append))
+        except Exception as exc:
+            self.result.append(exc)
+
+    def end(self) -> Promotion | Exception | None:
+        """Wait for its end."""
+        self.thread.join(20)
+        (result,) = self.result
+        return result
+
+
+@contextmanager
+def watching(path: Path, disk: Callable[[str], OsDisk] = OsDisk, after_s: float = AFTER_S) -> Iterator[Watch]:
+    watch = Watch(path, disk, after_s)
+    try:
+        yield watch
+    finally:
+        watch.standby.stop()
+        watch.thread.join(20)
+        assert not watch.thread.is_alive()
+
+
+def looks(watch: Watch, count: int = 8) -> None:
+    """Wait until the standby has looked some times more, or has ended."""
+    end = watch.looked + count
+    eventually(lambda: watch.looked >= end or watch.result)
+
+
+@pytest.mark.parametrize("how", ["deleted", "another wheel"])
+def test_a_primary_that_is_gone_is_replaced_and_what_was_shipped_fires(place: Place, how: str) -> None:
+    place.make_set(place.b)
+    place.enqueue(place.a, "x")
+    place.level(place.a)
+    with watching(place.b) as watch:
+        eventually(lambda: watch.thread.is_alive())
+        shutil.rmtree(place.a)
+        if how == "another wheel":
+            place.make(place.a)
+        done = watch.end()
+    assert isinstance(done, Promotion)
+    assert (done.epoch, role_of(place.b)) == (2, "primary")
+    assert watch.said[-1] == f"promoting {place.b}"
+    assert place.fire(place.b) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("open", 30), ("pwrite", 28), ("fdatasync", 5)], ids=["read-only", "full", "fsync fails"]
+)
+def test_a_primary_whose_disk_takes_nothing_any_more_is_replaced(place: Place, kind: str, code: int) -> None:
+    place.make_set(place.b)
+    bad = threading.Event()
+
+    def disk(path: str) -> OsDisk:
+        def fail(what: str, name: str) -> None:
+            if bad.is_set() and path == str(place.a) and what == kind and name == "probe":
+                raise OSError(code, os.strerror(code))
+
+        return FaultyDisk(path, fail)
+
+    with watching(place.b, disk) as watch:
+        looks(watch)
+        assert role_of(place.b) == "backup"
+        bad.set()
+        assert isinstance(watch.end(), Promotion)
+    assert any(os.strerror(code) in said for said in watch.said)
+    assert (role_of(place.a), role_of(place.b)) == ("fenced", "primary")
+    assert not (place.a / "probe").exists() or kind != "open"
+
+
+def test_a_disk_that_hangs_counts_as_failed_and_is_asked_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.make_set(place.b)
+    monkeypatch.setattr(promoting, "ANSWER_S", 0.05)
+    answers = threading.Event()
+    asked: list[str] = []
+
+    def disk(path: str) -> OsDisk:
+        if path == str(place.a):
+            asked.append(path)
+            answers.wait(30)
+        return OsDisk(path)
+
+    with watching(place.b, disk) as watch:
+        done = watch.end()
+        assert isinstance(done, Promotion)
+        assert done.unreachable == [str(place.a)]
+        answers.set()
+    assert f"{place.a}: its disk does not answer" in watch.said
+    assert len(asked) == 2  # the standby once, and the promotion once
+    eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("filewheel-pro")])
+
+
+def test_a_flicker_that_is_shorter_promotes_nobody(place: Place) -> None:
+    place.make_set(place.b)
+    with watching(place.b, after_s=1.0) as watch:
+        for turn in range(1, 3):
+            place.a.rename(place.base / "away")
+            eventually(lambda turn=turn: sum("no wheel" in s or "No such" in s or "away" in s or "is well" not in s
+                                             for s in watch.said) >= turn)  # fmt: skip
+            (place.base / "away").rename(place.a)
+            eventually(lambda turn=turn: sum("is well" in s for s in watch.said) >= turn)
+        looks(watch)
+    assert watch.end() is None
+    assert (role_of(place.a), role_of(place.b)) == ("primary", "backup")
+
+
+def test_promoted_by_someone_else_it_ends_and_says_so(place: Place) -> None:
+    place.make_set(place.b)
+    with watching(place.b) as watch:
+        promote(place.b, wait_s=0)
+        done = watch.end()
+    assert isinstance(done, Promotion)
+    assert done.notes == ["it was promoted by someone else"]
+
+
+def test_when_another_backup_was_promoted_that_one_is_watched(place: Place) -> None:
+    place.make_set(place.b, place.c)
+    untold = (place.b / "roster.json").read_bytes()
+    promote(place.c, wait_s=0)
+    (place.b / "roster.json").write_bytes(untold)  # the promotion did not reach it
+    shutil.rmtree(place.a)
+    with watching(place.b) as watch:
+        was = os.stat(place.c).st_mtime_ns
+        eventually(lambda: os.stat(place.c).st_mtime_ns != was)  # its probe
+        looks(watch)
+        assert not watch.result
+    assert role_of(place.c) == "primary"
+
+
+def test_a_primary_that_was_taken_out_of_the_set_or_removed_the_backup_is_well(place: Place) -> None:
+    place.make_set(place.b)
+    with watching(place.b) as watch:
+        directory = open_directory(place.a, write=True)
+        change_roster(directory, lambda r: r and replace(r, members=()))
+        directory.disk.release()
+        looks(watch)
+        directory = open_directory(place.a, write=True)
+        change_roster(directory, lambda _: None)
+        directory.disk.release()
+        looks(watch)
+        assert not watch.result
+    assert place.may_fire() == [place.a]
+
+
+def test_of_two_standbys_one_promotes_and_the_other_watches_it(place: Place) -> None:
+    place.make_set(place.b, place.c)
+    place.enqueue(place.a, "x")
+    place.level(place.a)
+    with watching(place.b) as one, watching(place.c) as two:
+        shutil.rmtree(place.a)
+        eventually(lambda: one.result or two.result)
+        winner, other = (place.b, two) if one.result else (place.c, one)
+        looks(other)
+    results = [watch.end() for watch in (one, two)]
+    assert sorted(type(r).__name__ for r in results) == ["NoneType", "Promotion"], results
+    assert place.may_fire() == [winner]
+    assert place.fire(winner) == ["x"]
+
+
+def test_a_wheel_that_is_no_backup_has_no_standby(place: Place) -> None:
+    place.make(place.a)
+    with pytest.raises(BadArgument, match="is no backup"):
+        Standby(place.a)
+    place.make_set(place.b)
+    promote(place.b, wait_s=0, clock=place.clock)
+    with pytest.raises(BadArgument, match="is no backup"):
+        Standby(place.a)
+    with pytest.raises(BadArgument, match="after_s"):
+        Standby(place.b, after_s=0)
+
+
+def test_a_backup_that_lacks_something_is_not_promoted_and_that_is_an_error(place: Place) -> None:
+    place.make_set(place.b)
+    directory = open_directory(place.b, write=True)
+    change_roster(directory, lambda r: r and r.with_member(replace(r.members[0], state="stale")))
+    directory.disk.release()
+    shutil.rmtree(place.a)
+    with watching(place.b) as watch:
+        assert isinstance(watch.end(), BadArgument)
+    assert role_of(place.b) == "backup"
