@@ -36,6 +36,7 @@ WHATS: tuple[What, ...] = ("quiet", "kills", "cut", "planned", "rm", "loss", "aw
 ROUNDS = 3
 SETTLE_TURNS = 600
 STUCK_TURNS = 12
+STEPS_RIVALS = 80
 
 
 class Saga:
@@ -220,15 +221,7 @@ class Saga:
         world = self.world
         for _ in range(self.rng.randrange(3)):
             process = Process(world.volumes)
-            left = self.rng.randrange(60)
-
-            def count(path: str, kind: str, name: str, process: Process = process) -> None:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    process.kill()
-
-            world.volumes.on_op = count
+            world.volumes.on_op = self.killer(process, self.rng.randrange(60))
             try:
                 world.run((name, process, lambda p=process: body(p)))
             except Killed:
@@ -249,12 +242,48 @@ class Saga:
             world.oracle.violations.append("no backup may be promoted")
             return False
         target = self.rng.choice(ready)
+        if len(ready) > 1 and self.rng.random() < 0.5:
+            target = self.rivals(ready) or target
         self.said += f", {target} promoted"
         self.cut_short(lambda p: self.promote_in(p, target), "promote")
         world.primary = target
         if not with_old:
             world.on_lost()
         return True
+
+    def rivals(self, targets: list[str]) -> str | None:
+        """Promote several wheels at once, one of them killed perhaps; return the one that is the primary then."""
+        world = self.world
+        processes = [Process(world.volumes) for _ in targets]
+
+        def body(process: Process, target: str) -> None:
+            with contextlib.suppress(FilewheelError):  # it has given way
+                self.promote_in(process, target)
+
+        actors = [(f"promote {t}", p, lambda p=p, t=t: body(p, t)) for p, t in zip(processes, targets, strict=True)]  # type: ignore[misc]
+        if self.rng.random() < 0.5:
+            world.volumes.on_op = self.killer(processes[0], self.rng.randrange(STEPS_RIVALS))
+        world.run(*actors)
+        world.volumes.on_op = None
+        for process in processes:
+            process.kill()
+        self.said += f", {' and '.join(targets)} at once"
+        self.check_alone()
+        first = [t for t in targets if self.roster(t).role == "primary"]
+        # One that was killed, or gave way to one that was, is promoted anew.
+        ready = first or [t for t in targets if self.roster(t).role in ("promoting", "backup")]
+        return ready[0] if ready else None
+
+    def killer(self, process: Process, left: int) -> Callable[[str, str, str], None]:
+        """Return what kills a process at a disk operation to come."""
+
+        def count(path: str, kind: str, name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                process.kill()
+
+        return count
 
     def take_out(self) -> None:
         """Take wheels out of the set that are gone for good."""

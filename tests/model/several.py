@@ -461,14 +461,18 @@ class SetWorld:
     def check_equal(self, context: str) -> None:
         """In a quiet set all wheels hold the same ids.
 
-        After a power cut a backup may lack what was acknowledged or cancelled without a flush: its drop is there.
+        After a power cut a backup may lack what was acknowledged or cancelled without a flush, because its drop is
+        there; and it may have by a new id only what others have by the old one too, because it has the move.
         """
         found = {p: self.pending(self.volumes, p) for p, v in self.volumes.of_path.items() if v.condition == "well"}
         first = found.pop(self.primary)
         for path, pending in found.items():
             if first is None or pending is None or first.keys() != pending.keys():
                 lacks = {v[0] for k, v in (first or {}).items() if k not in (pending or {})}
-                missing = sorted(p for p in lacks if not (self.boot and self.oracle.messages[p].may_be_gone))
+                if self.boot:
+                    has = {payload for payload, _ in (pending or {}).values()}
+                    lacks = {p for p in lacks - has if not self.oracle.messages[p].may_be_gone}
+                missing = sorted(lacks)
                 extra = sorted(v[0] for k, v in (pending or {}).items() if k not in (first or {}))
                 if first is not None and pending is not None and not missing and not extra:
                     continue
