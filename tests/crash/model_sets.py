@@ -11,6 +11,7 @@ from typing import Any
 from filewheel.roster import Mode, OnFailure
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.model import counted
+from tests.model.history import Result
 from tests.model.saga import WHATS, run_saga
 from tests.model.set_history import run_set
 from tests.model.volumes import CONDITIONS
@@ -29,26 +30,28 @@ DISASTERS = list(itertools.product((None, *CONDITIONS), KINDS))
 SAGAS = list(itertools.product(WHATS, KINDS))
 
 
-def play_set(number: int, tally: Tally, rig: Any) -> None:
+def set_of(number: int) -> Result:
     """Play one history of a set; each kind of set meets each disaster in turn."""
     seed, which = divmod(number, len(DISASTERS))
     disaster, (mode, backups, on_failure, _) = DISASTERS[which * 5 % len(DISASTERS)]
-    counted(
-        tally,
-        "histories",
-        lambda: run_set(seed, mode=mode, backups=backups, on_failure=on_failure, disaster=disaster),
-    )
+    return run_set(seed, mode=mode, backups=backups, on_failure=on_failure, disaster=disaster)
 
 
-def play_saga(number: int, tally: Tally, rig: Any) -> None:
+def saga_of(number: int) -> Result:
     """Play one saga; each kind of set meets each kind of round in turn."""
     seed, which = divmod(number, len(SAGAS))
     what, (mode, backups, on_failure, copies) = SAGAS[which * 7 % len(SAGAS)]
-    counted(
-        tally,
-        "sagas",
-        lambda: run_saga(seed, mode=mode, backups=backups, on_failure=on_failure, copies=copies, what=what),
-    )
+    return run_saga(seed, mode=mode, backups=backups, on_failure=on_failure, copies=copies, what=what)
+
+
+def play_set(number: int, tally: Tally, rig: Any) -> None:
+    """Play one history of a set."""
+    counted(tally, "histories", lambda: set_of(number))
+
+
+def play_saga(number: int, tally: Tally, rig: Any) -> None:
+    """Play one saga."""
+    counted(tally, "sagas", lambda: saga_of(number))
 
 
 CAMPAIGNS = [

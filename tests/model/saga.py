@@ -121,6 +121,8 @@ class Saga:
             condition = self.rng.choice(CONDITIONS[2:])
         path = self.rng.choice(self.there())
         self.said += f", {path} {condition}"
+        # A keeper in the middle of a claim does not see any more what was cancelled just before.
+        self.world.oracle.is_lossy = path == self.world.primary and condition == "deleted"
         self.world.strike(path, condition)
 
     def remove(self, process: Process) -> None:

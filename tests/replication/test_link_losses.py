@@ -307,10 +307,10 @@ def test_a_move_that_the_primary_lost_is_made_there_once_more_and_the_backup_has
 
 
 def test_what_the_backup_alone_had_moved_goes_when_it_can_have_the_primary_s_copy(pair: Pair) -> None:
-    with pair.wheel() as wheel:
-        old = wheel.enqueue(b"moved", delay=5000)
     pair.settle(1)
     pair.close()
+    with pair.wheel() as wheel:
+        old = wheel.enqueue(b"moved", delay=5000)
     write_to(pair.backup, [a_put(an_id(old.due_us // US_PER_S + 60), b"moved", root=old)], 1)
     pair.boot = "another boot"
     pair.settle()
