@@ -25,7 +25,7 @@ from filewheel.frame import Frame
 from filewheel.journal import Journal
 from filewheel.keys import Keys
 from filewheel.message import ID_END, ID_MIN, US_PER_S
-from filewheel.record import CANCELLED, ID, pack_drop, records_of
+from filewheel.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of, root_of
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.backupkeeper import BackupKeeper, enter_keys
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
@@ -35,6 +35,7 @@ from filewheel.replication.follower import Follower, Step
 from filewheel.replication.follows import boot_id
 from filewheel.replication.matcher import OWED_US, Matcher
 from filewheel.replication.membership import Membership
+from filewheel.replication.moves import lost_moves
 from filewheel.replication.replay import PASSES, still_pending
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
@@ -112,6 +113,8 @@ class Link:
         self._replays = 0
         self._heal_at: bytes | None = None
         self._lost = self._must_heal = False
+        self._lacked: dict[bytes, bytes] = {}
+        """First id → present id of what this heal has added to the backup, as far as there is room."""
         self._state_us = self.membership.member.since_us
         self._overflow = self._read_overflow()
         self.bookmark = Bookmark(self.source, self.target, self.membership.epoch, self._boot, self._clock)
@@ -156,6 +159,7 @@ class Link:
                 self._total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
         self.bookmark.forget()
         self._compared = 0
+        self._lacked.clear()
         self._heal_at = ID_MIN
         self._scrubbed_us = self._clock.steady_us()
         self._set_state("healing")
@@ -300,6 +304,8 @@ class Link:
         bundle = Bundle(self.journal, self._expected())
         for put in puts:
             bundle.add_put(put)
+            if len(self._lacked) < SUSPECTS_MAX:
+                self._lacked[root_of(put)] = put[ID]
         bundle.write()
         if puts:
             self.report = replace(self.report, healed_puts=self.report.healed_puts + len(puts))
@@ -353,6 +359,9 @@ class Link:
         )
         if verdict is None:
             return len(self._suspects) > 0
+        if moved := lost_moves(self.source, self.target, verdict.drop, self._lacked):
+            self._write_back([([put], [pack_drop(old, RESCHEDULED)]) for put, old in moved.values()])
+            verdict.drop = [i for i in verdict.drop if i not in moved]
         if verdict.drop:
             bundle = Bundle(self.journal, self._expected())
             bundle.add_records([], [pack_drop(i, CANCELLED) for i in verdict.drop])
@@ -368,18 +377,23 @@ class Link:
         """Give messages back to a primary that has lost them."""
         with Snapshot(self.target) as snapshot:
             puts = list(snapshot.find(ids).values())
-        if self._give_back is None:
-            self._give_back = Journal(self.source, entropy=self._entropy)
-        # The index may have forgotten a message that was lost: its key is its own again before it is there.
-        enter_keys(Keys(self.source), puts, self._clock.now_us(), self.source.path)
-        bundle = Bundle(self._give_back)
-        for put in puts:
-            bundle.add_put(put)
-        bundle.write()
-        self._give_back.flush()
+        self._write_back([([put], []) for put in puts])
         log.warning("%s: %d messages that it had lost were given back from %s",
                     self.source.path, len(puts), self.target.path)  # fmt: skip
         self.report = replace(self.report, returned=self.report.returned + len(puts))
+
+    def _write_back(self, commits: list[tuple[list[bytes], list[bytes]]]) -> None:
+        """Write (puts, drops) to the primary, each of them whole or not at all."""
+        if self._give_back is None:
+            self._give_back = Journal(self.source, entropy=self._entropy)
+        puts = [put for some, _ in commits for put in some]
+        # The index may have forgotten a message that was lost: its key is its own again before it is there.
+        enter_keys(Keys(self.source), puts, self._clock.now_us(), self.source.path)
+        bundle = Bundle(self._give_back)
+        for some, drops in commits:
+            bundle.add_records(some, drops)
+        bundle.write()
+        self._give_back.flush()
 
     # -- the set ---------------------------------------------------------------------------------------------
 

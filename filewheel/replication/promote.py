@@ -26,6 +26,8 @@ from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
 from filewheel.owner import Owner
 from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.carry import Positions, carry_drops, place_of
+from filewheel.replication.follows import boot_id
 from filewheel.replication.link import Link
 from filewheel.retained import Retained
 from filewheel.roster import Member, Role, Roster, change_roster, read_roster
@@ -306,11 +308,32 @@ class _Promoting:
             link = self._link(wait_s)
             link.catch_up(lambda: pause.wait(_PAUSE_S))
             link.close()
+            self._carry_drops()
             self._done.caught_up = True
         except (FilewheelError, OSError) as exc:
             if link is not None:
                 link.abandon()
             self._done.notes.append(f"{self._old} could not be read to its end: {said(exc)}")
+
+    def _carry_drops(self) -> None:
+        """Tell this wheel what the old primary has finished and another backup that was in step may still hold."""
+        wheels = [m for m in self._roster.members if m.wheel != self._me.wheel and (m.state == "current" or m.absorb)]
+        if not wheels:
+            return
+        places: list[Positions] = []
+
+        def look(path: str, old: Directory) -> None:
+            with _opened(path, self._disk) as there:
+                places.append(place_of(there, old, boot_id()))
+
+        with _opened(self._old, self._disk) as old:
+            for member in wheels:
+                count = len(places)
+                with contextlib.suppress(FilewheelError, OSError):
+                    self._ask(member.path, functools.partial(look, member.path, old))
+                if len(places) == count:
+                    places.append({})  # it may come back, and then it may lack anything
+            carry_drops(old, self._here, places, entropy=self._entropy)
 
     def _link(self, wait_s: float) -> Link:
         """Open the link from the old primary; a replicator that looks whether it is still wanted lets go at once."""

@@ -2,7 +2,8 @@
 
 Each was fired in the primary and its drop did not come here (the backup was away, or whoever wrote the drop died), or
 it was lost there. They are looked at twice, a second and two passes over the primary's journals apart; then, where the
-primary is damaged, they go back to it, and elsewhere they are dropped here, if the primary is seen to be whole.
+primary is damaged, they go back to it, and elsewhere they are dropped here, if the primary is seen to be whole. What
+went back is looked at once more: the primary may have its drop, and then it is dropped here too.
 Invariant: a message is dropped only if it was twice seen here and not in a primary that was whole each time.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 from filewheel.directory import Directory
 from filewheel.replication.chunk import look, pending
-from filewheel.replication.whole import EVERYTHING, covers, damaged_ranges, why_gone, why_not_durable
+from filewheel.replication.whole import EVERYTHING, covers, damaged_files, ranges_of, why_gone, why_not_durable
 
 APART_US = 1_000_000
 UNEASY_US = 5_000_000
@@ -40,6 +41,10 @@ class Suspects:
         self._seen_us = 0
         self._seen_pass = 0
         self._uneasy_us: int | None = None
+        self._returned: set[bytes] = set()
+        """What was given back, and not seen there yet."""
+        self._damaged: set[str] = set()
+        """The files there that were known to be damaged then."""
 
     def __len__(self) -> int:
         return len(self._new) + len(self._seen)
@@ -51,6 +56,7 @@ class Suspects:
     def be_uneasy(self, now_us: int) -> None:
         """Decide nothing for a while: something of the primary has vanished."""
         self._uneasy_us = now_us
+        self._returned.clear()
 
     def judge(
         self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], lost: bool
@@ -73,15 +79,23 @@ class Suspects:
         if not (now_us - self._seen_us >= APART_US and passes >= self._seen_pass + 2):
             return None
         left, unread = self._only_here(self._seen)
-        ranges = [EVERYTHING] if lost else damaged_ranges(self._source, known, unread) if left else []
+        damaged = damaged_files(self._source, known, unread) if left else set()
         # Last: what had gone while the primary was looked at has gone by now.
         if has_lost() or why_gone(self._source, self._epoch) or (left and why_not_durable(self._source)):
             self._uneasy_us = now_us
             return None
         self._seen = set()
+        if damaged - self._damaged:
+            self._returned.clear()  # it may have been lost once more
+        self._damaged |= damaged
         verdict = Verdict()
+        ranges = [EVERYTHING] if lost else ranges_of(self._source, damaged)
         for id_ in sorted(left):
-            (verdict.give_back if covers(ranges, id_) else verdict.drop).append(id_)
+            # What does not wait there although it was given back has its drop there.
+            give_back = covers(ranges, id_) and id_ not in self._returned
+            (verdict.give_back if give_back else verdict.drop).append(id_)
+        self._returned = set(verdict.give_back)
+        self._new.update(verdict.give_back)
         return verdict
 
     def _only_here(self, ids: set[bytes]) -> tuple[set[bytes], set[str]]:

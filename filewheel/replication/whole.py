@@ -4,7 +4,7 @@ A message that a backup has and its primary has not was fired there, or lost the
 damaged it goes back; elsewhere it is dropped, but never for a directory that is being deleted, which looks for a moment
 like one in which nothing waits.
 Invariant: nothing is dropped from a backup because of a wheel that `why_gone` has a word against, and nothing that
-`damaged_ranges` covers.
+`damaged_files` names.
 """
 
 from __future__ import annotations
@@ -65,15 +65,19 @@ def why_not_durable(directory: Directory) -> str:
     return ""
 
 
-def damaged_ranges(directory: Directory, known: Collection[str], unread: Iterable[str]) -> list[Range]:
-    """Return the ranges of ids of which a wheel may have lost something.
+def damaged_files(directory: Directory, known: Collection[str], unread: Iterable[str]) -> set[str]:
+    """Return the files of which a wheel may have lost something.
 
-    These are the ranges of files that are missing or too short, of those of which something was put into quarantine
-    (but for the items that are `known`), and of those that could not be read just now. Damage in a journal may concern
-    every id. Cost: a stat of each file. Raises OSError.
+    These are the files that are missing or too short, those of which something was put into quarantine (but for the
+    items that are `known`), and those that could not be read just now. Cost: a stat of each file. Raises OSError.
     """
     names = {str(i["name"]) for i in items(directory) if "name" in i and i["item"] not in known}
     names.update(_missing(directory), unread)
+    return names
+
+
+def ranges_of(directory: Directory, names: Iterable[str]) -> list[Range]:
+    """Return the ranges of ids that these files may hold. Damage in a journal may concern every id."""
     return sorted({_range_of(directory, name) for name in names})
 
 

@@ -1,6 +1,7 @@
 """Finds what a mutant falls to, or plays what it is known to fall to.
 
     python -m tests.crash.hunt NAME              search: small workloads, races, histories; says how many states it took
+    python -m tests.crash.hunt NAME --sets       search histories and sagas of sets
     python -m tests.crash.hunt NAME --known      play its killer (mutants.py) alone
 
 Runs in a process of its own, because a mutant can only be installed before the library is imported. Prints one JSON
@@ -66,6 +67,15 @@ def histories() -> Iterator[Try]:
         yield f"seed {number}", lambda number=number: run_history(number)  # type: ignore[misc]
 
 
+def sets() -> Iterator[Try]:
+    """Yield histories and sagas of sets, in turn."""
+    from tests.crash.model_sets import saga_of, set_of
+
+    for number in range(100_000):
+        yield f"saga {number}", lambda number=number: saga_of(number)  # type: ignore[misc]
+        yield f"set {number}", lambda number=number: set_of(number)  # type: ignore[misc]
+
+
 def known(killer: str) -> Iterator[Try]:
     """Yield the one try that is known to do it."""
     from tests.model import exhaustive
@@ -78,6 +88,11 @@ def known(killer: str) -> Iterator[Try]:
         yield killer, lambda: exhaustive.play(int(rest))
     elif kind == "seed":
         yield killer, lambda: run_history(int(rest))
+    elif kind in ("set", "saga"):
+        from tests.crash.model_sets import saga_of, set_of
+
+        play_one = set_of if kind == "set" else saga_of
+        yield killer, lambda: play_one(int(rest))
     elif kind == "race":
         name, _, number = rest.partition(" ")
         yield killer, lambda: run_race(name, int(number))
@@ -122,12 +137,19 @@ def main(args: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--known", action="store_true")
+    parser.add_argument("--sets", action="store_true", help="search among sets of wheels alone")
     parser.add_argument("--seconds", type=float, default=20, help="for each kind of search")
     options = parser.parse_args(args)
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGALRM, _stuck)
     mutate.install(options.name)
-    kinds = [known(by_name(options.name).killer)] if options.known else [words(), races(), histories(), keys()]
+    mutant = by_name(options.name)
+    if options.known:
+        kinds = [known(mutant.killer)]
+    elif options.sets or mutant.killer.startswith(("set ", "saga ")):
+        kinds = [sets()]
+    else:
+        kinds = [words(), races(), histories(), keys()]
     killer, states, how = None, 0, ""
     for tries in kinds:
         killer, more, how = search(tries, options.seconds)

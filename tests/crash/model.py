@@ -101,14 +101,14 @@ CAMPAIGNS = [
         name="race",
         title="modelled power cuts: races",
         play=play_race,
-        share=0.15,
+        share=0.1,
         targets={},
     ),
     Campaign(
         name="model",
         title="modelled power cuts: random histories, I/O errors, full disks, kills",
         play=play_history,
-        share=0.15,
+        share=0.1,
         targets={"crash states": 4_000_000},
     ),
 ]

@@ -6,10 +6,14 @@ import errno
 import logging
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from filewheel.directory import open_directory
 from filewheel.message import US_PER_S
+from filewheel.roster import Mode, change_roster
+from tests.model.saga import Saga, What, run_saga
 from tests.model.set_history import run_set
 from tests.model.several import NAMES, SetWorld, tiny_set
 from tests.model.volumes import Condition, Process, Volumes
@@ -182,3 +186,86 @@ def test_a_mirrored_set_survives_power_cuts_and_the_loss_of_any_disk_at_any_mome
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_set_that_is_shipped_to_comes_in_step_when_it_is_quiet(seed: int) -> None:
     assert not run_set(seed, mode="ship").violations
+
+
+SAGAS: list[tuple[int, Mode, int, What]] = [
+    (0, "ship", 1, "cut"),
+    (1, "ship", 1, "cut"),
+    (1, "ship", 2, "quiet"),
+    (0, "ship", 2, "planned"),
+    (2, "ship", 2, "away"),
+    (0, "mirror", 1, "cut"),
+    (3, "mirror", 2, "cut"),
+    (2, "mirror", 2, "strike"),
+]
+"""Seeds that went wrong: what was given back in vain; what a lagging backup brought back; a move that was lost."""
+
+
+@pytest.mark.parametrize(("seed", "mode", "backups", "what"), SAGAS)
+def test_through_lives_disasters_and_promotions_nothing_is_lost_and_nothing_is_left(
+    seed: int, mode: Mode, backups: int, what: What
+) -> None:
+    result = run_saga(seed, mode=mode, backups=backups, what=what)
+    assert not result.violations
+    assert result.fired > 10
+
+
+def a_saga(seed: int) -> Saga:
+    return Saga(seed, SetWorld(seed, mode="ship"), None)
+
+
+def test_the_oracle_names_two_wheels_that_may_both_fire() -> None:
+    with tiny_set():
+        saga = a_saga(1)
+        saga.check_alone()
+        assert not saga.world.oracle.violations
+        directory = open_directory(B, write=True, disk=Process(saga.world.volumes).open)
+        change_roster(directory, lambda old: old and replace(old, role="primary"))
+        saga.check_alone()
+        assert saga.world.oracle.violations == [f"{A} and {B} may both fire"]
+
+
+def test_the_oracle_names_a_file_that_is_left_over() -> None:
+    with tiny_set():
+        saga = a_saga(1)
+        saga.check_empty(A)
+        assert not saga.world.oracle.violations
+        Process(saga.world.volumes).open(A).mkdir("laps/30000000")
+        saga.check_empty(A)
+        assert saga.world.oracle.violations == [f"{A} has ['laps/30000000'] left over"]
+
+
+@pytest.mark.parametrize("mode", ["ship", "mirror"])
+def test_a_promotion_that_is_killed_at_any_operation_and_repeated_loses_nothing(mode: Mode) -> None:
+    killed = 0
+    for at in range(0, 200, 9):
+        with tiny_set():
+            world = SetWorld(2, mode=mode)
+            saga = Saga(2, world, None)
+
+            def body(process: Process, world: SetWorld = world) -> None:
+                wheel = world.open_wheel(process)
+                for _ in range(5):
+                    world.enqueue(wheel)
+                wheel.cancel(world.ids[0])
+                world.oracle.cancelling(world.ids[0])
+                world.oracle.is_cancelled(world.ids[0])
+
+            world.act("producer", body)
+            process = Process(world.volumes)
+            world.volumes.on_op = saga.killer(process, at)
+            world.run(("promote", process, lambda p=process, s=saga: s.promote_in(p, B)))  # type: ignore[misc]
+            world.volumes.on_op = None
+            is_done = process.alive
+            process.kill()
+            killed += not is_done
+            saga.check_alone()
+            world.act("promote", lambda p, s=saga: s.promote_in(p, B))  # type: ignore[misc]
+            world.primary = B
+            saga.rejoin_all()
+            saga.settle()
+            saga.check_whole()
+            assert not world.oracle.violations, at
+            if is_done:
+                break
+    assert killed > 5

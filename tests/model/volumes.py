@@ -88,6 +88,9 @@ class VolumeDisk(ProcessDisk):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return super()._dir(name)
 
+    def is_removed(self, fd: int) -> bool:
+        return self._fds[fd][0].links == 0
+
     def open(self, name: str, mode: str) -> int:
         if self.machine.condition == "read-only" and mode != "r":
             super()._enter("open", name)
@@ -122,6 +125,12 @@ class Process:
         disk.alive = self._alive
         self._disks.append(disk)
         return disk
+
+    def kill_disks(self) -> None:
+        """Let go of everything it has open, and go on: as one that ends, and is started again."""
+        for disk in self._disks:
+            disk.kill()
+        self._disks.clear()
 
     def kill(self) -> None:
         """End it: descriptors and locks go, what it wrote stays in the page caches."""

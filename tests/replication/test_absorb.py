@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from filewheel import Keeper, Replicator, Wheel, add_backup, promote
 from filewheel.difference import differences
 from filewheel.directory import open_directory
 from filewheel.journal import Journal
+from filewheel.replication.link import Link
 from filewheel.roster import read_roster
 from filewheel.snapshot import Snapshot
 
@@ -42,6 +44,17 @@ def write_to(path: str, records: list[bytes], puts: int) -> None:
     journal.append(records, puts)
     journal.close()
     directory.disk.release()
+
+
+def bring_in_step(primary: str, backup: str) -> None:
+    """Serve one backup alone."""
+    directory = open_directory(primary, write=False)
+    roster = read_roster(directory.disk, primary)
+    directory.disk.release()
+    assert roster is not None
+    link = Link(primary, next(m for m in roster.members if m.path == backup))
+    link.catch_up(lambda: time.sleep(0.02))
+    link.close()
 
 
 def payloads(path: str) -> list[bytes]:
@@ -113,3 +126,20 @@ def test_a_backup_that_was_not_in_step_gives_nothing_to_the_promoted_one(tmp_pat
         report = next(r for r in replicator.once() if r.path == c)
     assert (report.error, report.returned, report.healed_drops) == ("", 0, 1)
     assert payloads(b) == payloads(c) == [b"0", b"1", b"2"]
+
+
+def test_what_was_cancelled_and_a_backup_that_lags_has_still_does_not_come_back_from_it(tmp_path: Path) -> None:
+    a, b, c = a_set(tmp_path)
+    with Wheel(a) as wheel:
+        first, second = (m.id for m in list(wheel.list())[:2])
+        wheel.cancel(first)
+        bring_in_step(a, b)
+        wheel.cancel(second)
+    (tmp_path / "b" / "follows.json").unlink()
+    promote(b)  # it lacks nothing then, and heals without having seen either cancel
+    assert payloads(b) == [b"2"]
+    assert payloads(c) == [b"0", b"1", b"2"]
+    with Replicator(b) as replicator:
+        report = next(r for r in replicator.once() if r.path == c)
+    assert (report.error, report.returned) == ("", 0)
+    assert payloads(b) == payloads(c) == [b"2"]
