@@ -29,6 +29,7 @@ from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.link import Link
 from filewheel.retained import Retained
 from filewheel.roster import Member, Role, Roster, change_roster, read_roster
+from filewheel.standing import let_producers_look
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
@@ -152,6 +153,9 @@ class _Promoting:
         for path, wheel in self._others:
             self._fence(path, wheel, epoch)
         with self._old_keeper_stopped(wait_s):
+            if self._old in self._done.fenced:
+                # What they enqueue until they look is confirmed: it must have been written before the last is read.
+                let_producers_look()
             self._catch_up(wait_s)
         self._check_alone(epoch)
         self._become_primary(epoch)

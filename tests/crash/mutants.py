@@ -429,6 +429,8 @@ MUTANTS: list[Mutant] = [
        "housekeeper", "            self._attempt(act)\n        except", "            act()\n        except"),
     _m("retained-unread-roster", "B1", "with a roster that cannot be read segments are kept", "tests/test_retained.py::test_with_a_roster_that_cannot_be_read_segments_are_kept_and_it_is_noted",
        "ledger", "            self._retain(RETAIN_BYTES)\n", "            pass\n"),
+    _m("promote-in-haste", "B", "a promotion reads the old primary to its end when its producers have looked", "tests/replication/test_promote.py::test_what_a_producer_enqueues_before_it_looks_at_the_roster_is_in_the_wheel_that_was_promoted",
+       "replication.promote", "                let_producers_look()\n", "                pass\n"),
     _m("source-in-journal-only", "B1", "whoever follows finds a segment that was moved before it was opened", "tests/replication/test_sources.py::test_whatever_the_keeper_moves_meanwhile_every_frame_is_read_once_and_in_order",
        "replication.sources", "                return self._disk.open(layout.retained(name), \"r\")\n", "                raise\n"),
     _m("source-retained-first", "B1", "whoever follows lists journal/ first, so that no segment moves unseen", "tests/replication/test_sources.py::test_whatever_the_keeper_moves_meanwhile_every_frame_is_read_once_and_in_order",

@@ -96,6 +96,8 @@ class Round:
     cast: Cast
     marks: Marks
     replicator: ReplicatorProcess
+    keep: bool = False
+    """Whether wheels that differ are copied to the folder of the marks."""
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -234,6 +236,9 @@ class Round:
                     filewheel(self.primary, "diff", str(self.primary), str(other))
                 except Failed as exc:
                     self.wrong.append(str(exc))
+        if self.wrong and self.keep:
+            for n, wheel in enumerate(self.wheels):
+                shutil.copytree(wheel, self.folder / f"{n}.wheel", dirs_exist_ok=True)
 
     def wait_in_step(self) -> None:
         """Wait until the replicator follows every backup, and is known to have nothing left to ship."""
@@ -271,7 +276,7 @@ def play(number: int, tally: Tally, rig: None, *, keep: bool = False, figures: P
             replicator = ReplicatorProcess(folder, marks)
             stack.callback(replicator.end)
             cast = stack.enter_context(Cast(folder / "primary", folder / "marks", number))
-            round_ = Round(plan, random.Random(number), folder, wheels, cast, marks, replicator)
+            round_ = Round(plan, random.Random(number), folder, wheels, cast, marks, replicator, keep)
             round_.make()
             round_.play()
             round_.drain()

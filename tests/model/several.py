@@ -50,7 +50,7 @@ def tiny_set() -> Iterator[None]:
         ours = [
             module
             for name, module in sys.modules.items()
-            if name.startswith(("filewheel.replication.", "filewheel.copies", "filewheel.mirror"))
+            if name.startswith(("filewheel.replication.", "filewheel.copies", "filewheel.mirror", "filewheel.standing"))
             and getattr(module, "threading", None) is threading
         ]
         for module in ours:

@@ -1,0 +1,23 @@
+"""Promoting under load: what producers are told while the primary is being changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from filewheel import Wheel
+from filewheel.replication import promote as module
+from tests.replication.support_sets import Place, place
+from tests.support import FakeClock
+
+__all__ = ["place"]
+
+
+def test_what_a_producer_enqueues_before_it_looks_at_the_roster_is_in_the_wheel_that_was_promoted(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.make_set(place.b)
+    with Wheel(place.a, clock=FakeClock()) as producer:  # its clock stands still, so it looked just now
+        producer.enqueue(b"first", delay=1000)
+        monkeypatch.setattr(module, "let_producers_look", lambda: producer.enqueue(b"last", delay=1000))
+        assert module.promote(place.b, clock=place.clock).caught_up
+    assert place.payloads(place.b) == ["first", "last"]
