@@ -126,6 +126,7 @@ class Round:
 
     def play(self) -> None:
         """Load, a disaster, what is done about it, load; then the set is whole again."""
+        repairs = self.rng.random() < 0.5
         for role in (SetProducer, SetProducer, SetKeeper, SetKeeper):
             self.cast.start(role)
         self.torment(LOAD_S * self.rng.uniform(0.5, 1.5))
@@ -134,7 +135,7 @@ class Round:
         self.torment(LOAD_S * self.rng.uniform(0.2, 0.6), kills=disaster is None)
         mended = False
         if disaster is not None and victim == self.primary:
-            mended = isinstance(disaster, Corrupted) and self.rng.random() < 0.5 and self.repair(victim)
+            mended = isinstance(disaster, Corrupted) and repairs and self.repair(victim)
             if not mended:
                 self.promote(victim)
         self.torment(LOAD_S)
@@ -208,12 +209,13 @@ class Round:
 
     def put_right(self, disaster: Disaster, victim: Path) -> None:
         """Undo the disaster, and make the set whole again: with what has come back, or with a new wheel."""
+        since = time.monotonic_ns()
         disaster.undo()
         if disaster.loses:
             self.replace(victim)
         elif self.plan.victim == "primary" and victim != self.primary:
             filewheel(victim, "rejoin", "--yes")
-        self.marks.tell("undone", str(victim))
+        self.marks.tell("undone", str(victim), since=since)
         if not self.replicator.runs:
             self.replicator.start(self.primary)
 

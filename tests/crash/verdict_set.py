@@ -22,6 +22,8 @@ from tests.crash.marks import Mark
 
 S = 1_000_000_000
 ENDLESS = 1 << 62
+GARBLES = ("one bit flipped", "corrupted", "badly corrupted")
+"""Disasters after which a wheel can be read, but not all of it."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class _Disaster:
     path: str
     at: int
     loses: bool
+    undone_since: int = ENDLESS
     undone_at: int = ENDLESS
 
 
@@ -137,7 +140,7 @@ def _read(marks: Mapping[str, list[Mark]]) -> _Told:
         elif kind == "undone":
             for disaster in told.disasters:
                 if disaster.path == what[0] and disaster.undone_at == ENDLESS:
-                    disaster.undone_at = at
+                    disaster.undone_since, disaster.undone_at = since, at
         elif kind == "promoted":
             told.promotions.append((since, at, what[0], what[1]))
             if len(what) > 2 and what[2]:
@@ -169,7 +172,7 @@ def _was_left(told: _Told, put: _Put, policy: Policy) -> bool:
     return any(
         disaster.loses
         and disaster.path == put.path
-        and put.path not in told.read_to_the_end
+        and (put.path not in told.read_to_the_end or disaster.name in GARBLES)
         and put.at >= _shipped_until(told, disaster.at, policy)
         for disaster in told.disasters
     )
@@ -220,7 +223,8 @@ def _may_repeat(told: _Told, fire: _Fire, path: str, policy: Policy) -> bool:
             if policy.mode == "ship" and old not in told.read_to_the_end:
                 struck = min([since, *(d.at for d in told.disasters if d.path == old)])
                 begun = _shipped_until(told, struck, policy)
-            if fire.acked_at >= begun:
+            garbled = any(d.path == old and d.name in GARBLES and d.at < since for d in told.disasters)
+            if fire.acked_at >= begun or garbled:  # what is pending there but for a drop that cannot be read is copied
                 return True
     return False
 
@@ -269,6 +273,9 @@ def _windows(told: _Told, policy: Policy, *, slack_s: float | None = None) -> It
         else:
             end = disaster.undone_at
         yield disaster.at, min(end + slack, ENDLESS)
+        if promoted and disaster.undone_at < ENDLESS:
+            # Who could not be told of the promotion learns of it when the old primary rejoins.
+            yield disaster.undone_since, disaster.undone_at + slack
     for since, at, _, _ in told.promotions:
         yield since, at + slack
 
