@@ -344,7 +344,7 @@ class Link:
 
     def _judge(self, now_us: int) -> bool:
         verdict = self._suspects.judge(
-            now_us, self._passes, known=self._known, has_lost=self.follower.has_lost, lost=self._lost
+            now_us, self._passes, known=self._known, has_lost=self.follower.has_lost, all_lost=self._lost
         )
         if verdict is None:
             return len(self._suspects) > 0

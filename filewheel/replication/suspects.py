@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from filewheel.directory import Directory
 from filewheel.replication.chunk import look, pending
+from filewheel.replication.drops import dropped_among
 from filewheel.replication.whole import EVERYTHING, covers, damaged_ranges, why_gone, why_not_durable
 
 APART_US = 1_000_000
@@ -53,12 +54,12 @@ class Suspects:
         self._uneasy_us = now_us
 
     def judge(
-        self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], lost: bool
+        self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], all_lost: bool
     ) -> Verdict | None:
         """Return what is to be done now, if it is time to; None when there is nothing to do yet.
 
         `passes` counts the whole passes over the primary's journals. Items of its quarantine that are `known` are old.
-        `has_lost` looks whether journals of it have gone that nobody removed; `lost` tells that some had before, so
+        `has_lost` looks whether journals of it have gone that nobody removed; `all_lost` tells that some had before, so
         anything may be lost. Raises DiskError, Damaged, OSError.
         """
         if self._uneasy_us is not None and 0 <= now_us - self._uneasy_us < UNEASY_US:
@@ -73,15 +74,18 @@ class Suspects:
         if not (now_us - self._seen_us >= APART_US and passes >= self._seen_pass + 2):
             return None
         left, unread = self._only_here(self._seen)
-        ranges = [EVERYTHING] if lost else damaged_ranges(self._source, known, unread) if left else []
+        ranges = [EVERYTHING] if all_lost else damaged_ranges(self._source, known, unread) if left else []
         # Last: what had gone while the primary was looked at has gone by now.
         if has_lost() or why_gone(self._source, self._epoch) or (left and why_not_durable(self._source)):
             self._uneasy_us = now_us
             return None
         self._seen = set()
+        lost = {id_ for id_ in left if covers(ranges, id_)}
+        # What has a drop there would not wait there again, given back or not: the link was not here to read the drop.
+        lost -= dropped_among(self._source, lost)
         verdict = Verdict()
         for id_ in sorted(left):
-            (verdict.give_back if covers(ranges, id_) else verdict.drop).append(id_)
+            (verdict.give_back if id_ in lost else verdict.drop).append(id_)
         return verdict
 
     def _only_here(self, ids: set[bytes]) -> tuple[set[bytes], set[str]]:
