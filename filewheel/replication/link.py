@@ -108,6 +108,7 @@ class Link:
         self._looked_us = self._scrubbed_us = self._clock.steady_us()
         self._total = self._compared = 0
         self._replays = 0
+        self._met_damage = False
         self._heal_at: bytes | None = None
         self._lost = self._must_heal = False
         self._overflow = self._read_overflow()
@@ -269,6 +270,7 @@ class Link:
         """Mend one chunk. It is read, then the journals are, and then both are written in that order."""
         assert self._heal_at is not None
         chunk = compare(self.source, self.target, self._heal_at)
+        self._met_damage |= chunk.damaged
         step = self.follower.step(now_us)
         frames = list(step)
         self._add_missing(chunk, step)
@@ -389,6 +391,11 @@ class Link:
         even = owed_us is None or owed_us > us
         return self._heal_at is None and not self._must_heal and not self._suspects and settled and even
 
+    @property
+    def has_met_damage(self) -> bool:
+        """Whether the primary held something that had been durable and could not be read."""
+        return self._met_damage or bool(self.follower.damage)
+
     def has_read(self, writer: str, segment: int) -> bool:
         """Tell whether a segment of the primary was read to its end, and that is written down."""
         position = self.bookmark.positions.get(writer)
@@ -408,6 +415,7 @@ class Link:
         if overflow != self._overflow or self.follower.damage or now_us - self._scrubbed_us > SCRUB_US or any(
             new - old for new, old in zip(aside, self._aside, strict=True)
         ):  # fmt: skip
+            self._met_damage |= bool(self.follower.damage)
             self.follower.damage.clear()
             self._overflow = overflow
             self.heal()

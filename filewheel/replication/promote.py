@@ -52,7 +52,7 @@ class Promotion:
     """The wheels that were told of the new epoch."""
     unreachable: list[str] = field(default_factory=list)
     caught_up: bool = False
-    """Everything that the old primary held could be read, and is here."""
+    """Everything that the old primary held could be read, and is here; but for damage that cannot be seen."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -304,7 +304,9 @@ class _Promoting:
             link = self._link(wait_s)
             link.catch_up(lambda: pause.wait(_PAUSE_S))
             link.close()
-            self._done.caught_up = True
+            self._done.caught_up = not link.has_met_damage
+            if link.has_met_damage:
+                self._done.notes.append(f"{self._old} is damaged: what could not be read there is not here")
         except (FilewheelError, OSError) as exc:
             if link is not None:
                 link.abandon()

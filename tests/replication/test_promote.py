@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from filewheel import Wheel
@@ -21,3 +23,19 @@ def test_what_a_producer_enqueues_before_it_looks_at_the_roster_is_in_the_wheel_
         monkeypatch.setattr(module, "let_producers_look", lambda: producer.enqueue(b"last", delay=1000))
         assert module.promote(place.b, clock=place.clock).caught_up
     assert place.payloads(place.b) == ["first", "last"]
+
+
+def test_a_promotion_says_that_the_old_primary_could_not_be_read_to_its_end_when_something_of_it_is_damaged(
+    place: Place,
+) -> None:
+    place.make_set(place.b)
+    ids = place.enqueue(place.a, *"abcdefgh", delay=1000)
+    (segment,) = (place.a / "journal").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(data)
+    done = module.promote(place.b, clock=place.clock)
+    assert not done.caught_up
+    assert any("damaged" in note for note in done.notes)
+    assert set(place.waiting(place.b)) < set(ids)
+    shutil.rmtree(place.a)  # it is damaged, and known to be
