@@ -433,6 +433,8 @@ MUTANTS: list[Mutant] = [
        "replication.promote", "                let_producers_look()\n", "                pass\n"),
     _m("promote-says-all", "B", "a promotion says when it has met damage", "tests/replication/test_promote.py::test_a_promotion_says_that_the_old_primary_could_not_be_read_to_its_end_when_something_of_it_is_damaged",
        "replication.promote", "            self._done.caught_up = not link.has_met_damage\n", "            self._done.caught_up = True\n"),
+    _m("mirror-let-go-early", "B", "a mirror is written to until the epoch of its promotion", "tests/replication/test_promote.py::test_until_the_epoch_rises_a_mirror_that_is_being_promoted_is_written_to",
+       "mirror", '    if theirs.role not in ("backup", "promoting"):\n', '    if theirs.role != "backup":\n'),
     _m("returned-though-dropped", "B2", "nothing is given back that the primary has a drop of", "tests/replication/test_link_losses.py::test_what_was_fired_while_no_link_was_there_is_not_given_back_for_a_damaged_journal_but_dropped",
        "replication.suspects", "        lost -= dropped_among(self._source, lost)\n", ""),
     _m("source-in-journal-only", "B1", "whoever follows finds a segment that was moved before it was opened", "tests/replication/test_sources.py::test_whatever_the_keeper_moves_meanwhile_every_frame_is_read_once_and_in_order",

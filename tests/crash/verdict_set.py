@@ -90,6 +90,11 @@ class _Told:
     rests: list[tuple[int, int]] = field(default_factory=list)
     """When no replicator was at work."""
     quiet_at: int | None = None
+
+    def until(self, new: str) -> int:
+        """Return when this wheel had been promoted."""
+        return next((at for _, at, path, _ in self.promotions if path == new), ENDLESS)
+
     errors: list[str] = field(default_factory=list)
 
 
@@ -219,7 +224,10 @@ def _may_repeat(told: _Told, fire: _Fire, path: str, policy: Policy) -> bool:
             return True  # the drop was damaged, or lost
     for since, _, new, old in told.promotions:
         if path == new and old == fire.path:
-            begun = since  # a mirror has the drop when the call returns, and so has who read the old one to its end
+            # A mirror has the drop when the call returns, and so has who read the old one to its end. What had not
+            # returned when the last batch was handed out there was in hand.
+            claims = [f.since for fires in told.fires.values() for f in fires if f.path == old]
+            begun = max([since, *(at for at in claims if at < told.until(new))])
             if policy.mode == "ship" and old not in told.read_to_the_end:
                 struck = min([since, *(d.at for d in told.disasters if d.path == old)])
                 begun = _shipped_until(told, struck, policy)
