@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from filewheel.directory import Directory
 from filewheel.replication.chunk import look, pending
+from filewheel.replication.drops import dropped_among
 from filewheel.replication.whole import EVERYTHING, covers, damaged_files, ranges_of, why_gone, why_not_durable
 
 APART_US = 1_000_000
@@ -59,12 +60,12 @@ class Suspects:
         self._returned.clear()
 
     def judge(
-        self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], lost: bool
+        self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], all_lost: bool
     ) -> Verdict | None:
         """Return what is to be done now, if it is time to; None when there is nothing to do yet.
 
         `passes` counts the whole passes over the primary's journals. Items of its quarantine that are `known` are old.
-        `has_lost` looks whether journals of it have gone that nobody removed; `lost` tells that some had before, so
+        `has_lost` looks whether journals of it have gone that nobody removed; `all_lost` tells that some had before, so
         anything may be lost. Raises DiskError, Damaged, OSError.
         """
         if self._uneasy_us is not None and 0 <= now_us - self._uneasy_us < UNEASY_US:
@@ -88,11 +89,14 @@ class Suspects:
         if damaged - self._damaged:
             self._returned.clear()  # it may have been lost once more
         self._damaged |= damaged
+        ranges = [EVERYTHING] if all_lost else ranges_of(self._source, damaged)
+        lost = {id_ for id_ in left if covers(ranges, id_)}
+        # What has a drop there would not wait there again, given back or not: the link was not here to read the drop.
+        lost -= dropped_among(self._source, lost)
         verdict = Verdict()
-        ranges = [EVERYTHING] if lost else ranges_of(self._source, damaged)
         for id_ in sorted(left):
             # What does not wait there although it was given back has its drop there.
-            give_back = covers(ranges, id_) and id_ not in self._returned
+            give_back = id_ in lost and id_ not in self._returned
             (verdict.give_back if give_back else verdict.drop).append(id_)
         self._returned = set(verdict.give_back)
         self._new.update(verdict.give_back)
