@@ -20,7 +20,7 @@ from filewheel.replication.bookmark import NOTE_US, Bookmark
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import compare
 from filewheel.replication.follows import read_follows
-from filewheel.replication.whole import EVERYTHING, covers, damaged_ranges, items_before, items_now
+from filewheel.replication.whole import EVERYTHING, covers, damaged_files, items_before, items_now, ranges_of
 from tests.support import FakeClock
 from tests.support_wheel import NOW_S, a_put, an_id, make_directory
 
@@ -173,8 +173,10 @@ def test_items_of_the_quarantine_are_known_by_their_time_and_concern_the_file_th
     known = items_before(directory, (NOW_S + 1) * 1_000_000)
     assert known == {"quarantine/old.json"}
     assert items_now(directory) == {"quarantine/old.json", "quarantine/new.json"}
-    ranges = damaged_ranges(directory, known, [])
+    ranges = ranges_of(directory, damaged_files(directory, known, []))
     assert [covers(ranges, an_id(NOW_S + n)) for n in range(3)] == [False, True, False]
-    ranges = damaged_ranges(directory, items_now(directory), [f"laps/{NOW_S // 60}.lap"])
+    ranges = ranges_of(directory, damaged_files(directory, items_now(directory), [f"laps/{NOW_S // 60}.lap"]))
     assert [covers(ranges, an_id(NOW_S + n)) for n in (-1, 0, 59, 60)] == [False, True, True, False]
-    assert damaged_ranges(directory, items_now(directory), ["journal/WRTR0001-000001.log"]) == [EVERYTHING]
+    assert ranges_of(directory, damaged_files(directory, items_now(directory), ["journal/WRTR0001-000001.log"])) == [
+        EVERYTHING
+    ]

@@ -9,9 +9,8 @@ from collections import Counter
 
 import pytest
 
-from filewheel import Keeper, Wheel
+from filewheel import Keeper, Wheel, standing
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
-from filewheel.replication import rejoin as rejoining
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import Rejoin, rejoin
 from filewheel.replication.sets import add_backup, remove_backup
@@ -23,7 +22,7 @@ __all__ = ["place"]
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no producer is open nobody has to be waited for."""
-    monkeypatch.setattr(rejoining, "FENCE_S", 0.0)
+    monkeypatch.setattr(standing, "_FENCE_S", 0.0)
 
 
 def back(place: Place, path: object, **options: object) -> Rejoin:
@@ -210,7 +209,7 @@ def test_without_the_new_primary_nothing_is_changed(place: Place) -> None:
 def test_a_producer_that_writes_while_the_wheel_rejoins_loses_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rejoining, "FENCE_S", 0.5)
+    monkeypatch.setattr(standing, "_FENCE_S", 0.5)
     place.make_set(place.b)
     lost_for_a_while(place)
     taken: list[str] = []

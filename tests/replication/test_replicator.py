@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, Wheel
+from filewheel import Keeper, Wheel, standing
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, FilewheelError
-from filewheel.replication import rejoin as rejoining
 from filewheel.replication.link import Link
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
@@ -119,7 +118,7 @@ def test_a_second_one_says_that_it_is_locked_out_and_takes_over(place: Place) ->
 def test_through_a_promotion_and_the_return_of_the_old_primary_it_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rejoining, "FENCE_S", 0.0)
+    monkeypatch.setattr(standing, "_FENCE_S", 0.0)
     place.make_set(place.b, place.c)
     with running(place, place.a):
         place.enqueue(place.a, "x", delay=1000)
