@@ -198,6 +198,7 @@ SAGAS: list[tuple[int, Mode, int, What]] = [
     (3, "mirror", 2, "cut"),
     (2, "mirror", 2, "strike"),
     (4000, "ship", 2, "cut"),
+    (5002, "ship", 2, "away"),
 ]
 """Seeds that went wrong: what was given back in vain; what a lagging backup brought back; a move that was lost."""
 
