@@ -694,6 +694,8 @@ MUTANTS: list[Mutant] = [
        "replication.link", "if moved := lost_moves(self.source, self.target, verdict.drop, self._lacked):", "if moved := dict[bytes, tuple[bytes, bytes]]():"),
     _m("move-of-nothing", "B4", "but only where the backup cannot have the primary's copy", "tests/replication/test_link_losses.py::test_what_the_backup_alone_had_moved_goes_when_it_can_have_the_primary_s_copy",
        "replication.moves", " - pending(target, olds)\n", "\n"),
+    _m("rejoin-untold", "B4", "so is a new primary that the old one rejoins", "tests/model/test_several.py::test_through_lives_disasters_and_promotions_nothing_is_lost_and_nothing_is_left[5002-ship-2-away]",
+       "replication.rejoin", "                    carry_drops(old, new, [{}], entropy=entropy)\n", "                    pass\n"),
 ]  # fmt: skip
 
 
