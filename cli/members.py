@@ -62,7 +62,10 @@ def trouble_of(one: MemberStatus) -> str:
     why = one.why or one.member.why
     if state != "current":
         return f"{state} ({why})" if why else state
-    return "" if one.following else "followed by no replicator"
+    if not one.following:
+        return "followed by no replicator"
+    # A replicator that has just met it again does not know yet what it missed.
+    return "not compared yet" if one.lag_messages is None else ""
 
 
 def lag_text(one: MemberStatus) -> str:

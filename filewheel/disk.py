@@ -93,6 +93,9 @@ class Disk(Protocol):
         """Take the exclusive kernel lock of an open file; False when held and not waiting."""
 
     def unlock(self, fd: int) -> None: ...
+    def is_free(self, fd: int) -> bool:
+        """Tell whether nobody has the exclusive lock of an open file. Any number may ask at once."""
+
     def open_hints(self, name: str) -> int | None:
         """Make and open the hint pipe for its reader; None when the file system has none."""
 
@@ -322,6 +325,19 @@ class OsDisk:
                 return False
             raise OSError(errno.ENOLCK, f"cannot lock: {exc}") from exc
         self._locked.add(fd)
+        return True
+
+    def is_free(self, fd: int) -> bool:
+        # Shared: of two that ask at once neither must take the other for a writer that lives.
+        try:
+            portalocker.lock(fd, portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING)
+        except portalocker.AlreadyLocked:
+            return False
+        except portalocker.LockException as exc:
+            if isinstance(exc.__cause__, BlockingIOError):
+                return False
+            raise OSError(errno.ENOLCK, f"cannot lock: {exc}") from exc
+        self.unlock(fd)
         return True
 
     def unlock(self, fd: int) -> None:

@@ -249,7 +249,8 @@ def check_mirror(directory: Directory, member: Member, roster: Roster) -> None:
         raise Unsafe("this wheel is in another set, or in none", path=directory.path, hint="remove it, and add it anew")
     if theirs.epoch > roster.epoch:
         raise fenced(replace(theirs, role="fenced"), roster.primary)
-    if theirs.role != "backup":
+    # A promotion that has not raised the epoch yet may fail still, and fires what has no drop here.
+    if theirs.role not in ("backup", "promoting"):
         raise Unsafe(f"this wheel is no backup ({theirs.role})", path=directory.path, hint="`filewheel rejoin`")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 LOOK_US = 200_000
 """How long a producer goes without a look at the roster."""
+_FENCE_S = LOOK_US / 1_000_000 * 1.25
 _FORGET_US = 1_000_000
 """How long another wheel's directory stays open: a mount must not be kept busy by whoever only looks."""
 
@@ -162,6 +164,11 @@ class _Other:
         if self._disk is not None:
             self._disk.release()
         self._disk = None
+
+
+def let_producers_look() -> None:
+    """Wait until nobody goes on writing to a wheel that was fenced because it has not looked yet."""
+    threading.Event().wait(_FENCE_S)
 
 
 def fenced(roster: Roster, path: str) -> Fenced:

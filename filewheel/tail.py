@@ -174,10 +174,7 @@ class Tail:
         self.ended = True
 
     def _lock_is_free(self, fd: int) -> bool:
-        if not self._disk.lock(fd, wait=False):
-            return False
-        self._disk.unlock(fd)
-        return True
+        return self._disk.is_free(fd)
 
     def _read(
         self, name: str, fd: int, *, dead: bool, look_ahead: bool, on_damage: Callable[[Damage], None]

@@ -394,6 +394,7 @@ def _status(*members: MemberStatus, role: str = "primary") -> SetStatus:
          "lag unknown"),
         (_member(following=False), "followed by no replicator", "in step"),
         (_member(state="joining", following=False), "joining", "in step"),
+        (_member(lag_messages=None, lag_bytes=None), "not compared yet", "lag unknown"),
     ],
 )  # fmt: skip
 def test_what_is_told_of_a_backup(one: MemberStatus, trouble: str, lag: str) -> None:

@@ -9,11 +9,13 @@ import threading
 import time
 from pathlib import Path
 
+import portalocker
 import pytest
 
 from filewheel import DiskError, Keeper, Locked, Message, MessageId, Wheel, WheelFull
 from filewheel.deal import Deal
 from filewheel.directory import open_directory
+from filewheel.disk import OsDisk
 from filewheel.housekeeper import DEAL_AGE_US
 from filewheel.journal import Journal
 from filewheel.message import US_PER_S
@@ -333,3 +335,22 @@ def test_what_was_unlinked_before_a_deal_that_only_expires_is_flushed_before_its
         Deal(ledger, spread=True).run()
         assert writer not in ledger.manifest.positions
         assert flushed.index("journal") < flushed.index("")
+
+
+def test_of_two_that_look_at_once_whether_a_writer_lives_neither_takes_the_other_for_it(tmp_path: Path) -> None:
+    """A keeper and a replicator look at the same segments; one that stopped there would miss a cancel behind it."""
+    (tmp_path / "segment").touch()
+    disk, other, writer = OsDisk(str(tmp_path)), OsDisk(str(tmp_path)), OsDisk(str(tmp_path))
+    asked, also, held = disk.open("segment", "r"), other.open("segment", "r"), writer.open("segment", "rw")
+    assert disk.is_free(asked)
+    portalocker.lock(also, portalocker.LockFlags.SHARED)  # in the middle of a look
+    assert disk.is_free(asked)
+    portalocker.unlock(also)
+    assert writer.lock(held, wait=False)
+    assert not disk.is_free(asked)
+    writer.close(held)
+    assert disk.is_free(asked)
+    for one, fd in ((disk, asked), (other, also)):
+        one.close(fd)
+    for one in (disk, other, writer):
+        one.release()

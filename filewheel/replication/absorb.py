@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from filewheel import layout, unique
+from filewheel import unique
 from filewheel.clock import Clock
 from filewheel.directory import Directory
-from filewheel.errors import Damaged, KeyHeld
-from filewheel.frame import Frame, scan
+from filewheel.errors import KeyHeld
 from filewheel.headers import REASON
 from filewheel.journal import Journal
 from filewheel.keys import Keys, key_of
 from filewheel.message import DEAD_US, ID_END, ID_MIN, Message
-from filewheel.record import ACKED, CANCELLED, ID, pack_drop, pack_message, records_of, unpack_put
+from filewheel.record import ACKED, CANCELLED, ID, pack_drop, pack_message, unpack_put
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import compare, pending
-from filewheel.replication.sources import SourceHandles, list_segments
+from filewheel.replication.drops import dropped_among, drops_of
 from filewheel.retained import Retained
 from filewheel.snapshot import Snapshot
 from filewheel.writer import Entropy
@@ -80,7 +79,7 @@ class Absorption:
         with contextlib.closing(self._journal):
             only_old = self._only_in_old()
             if only_old:
-                only_old -= self._dropped_among(self._new, only_old)
+                only_old -= dropped_among(self._new, only_old)
                 self._check_complete()
             # First: what was moved there has the key that it has here under its old id.
             self._drop_fired()
@@ -149,10 +148,8 @@ class Absorption:
     def _drop_fired(self) -> None:
         """Drop in the new primary what the old one has drops of in its journals."""
         batch: set[bytes] = set()
-        for frame in self._frames(self._old):
-            if frame.drops:
-                with contextlib.suppress(Damaged):
-                    batch.update(r[ID] for r in records_of(frame)[1])
+        for drops in drops_of(self._old):
+            batch.update(drops)
             if len(batch) >= _BATCH:
                 self._drop(batch)
                 batch = set()
@@ -163,29 +160,3 @@ class Absorption:
         if there:
             self._journal.write([pack_drop(i, ACKED) for i in there], 0)
             self._result.dropped += len(there)
-
-    def _dropped_among(self, directory: Directory, ids: set[bytes]) -> set[bytes]:
-        found: set[bytes] = set()
-        for frame in self._frames(directory):
-            if frame.drops:
-                with contextlib.suppress(Damaged):
-                    found.update(i for r in records_of(frame)[1] if (i := r[ID]) in ids)
-        return found
-
-    def _frames(self, directory: Directory) -> Iterator[Frame]:
-        """Yield every frame that lies in a wheel's journals, retained segments included."""
-        handles = SourceHandles(directory)
-        try:
-            for writer, segments in list_segments(directory).items():
-                for n in sorted(segments):
-                    name = layout.segment(writer, n)
-                    try:
-                        fd = handles.get(name)
-                    except FileNotFoundError:
-                        continue  # every backup has read it, or the counter of what went too early has changed
-                    end = directory.disk.size(fd)
-                    for item in scan(directory.disk, fd, 0, end, directory.seed(name)):
-                        if isinstance(item, Frame):
-                            yield item
-        finally:
-            handles.close()

@@ -33,6 +33,8 @@ class Chunk:
     """Packed puts that the second lacks."""
     extra: list[bytes] = field(default_factory=list)
     """Ids that only the second has."""
+    damaged: bool = False
+    """Something of the first could not be read: it may lack what it has not."""
 
 
 def compare(first: Directory, second: Directory, lo: bytes, *, records: int = CHUNK_RECORDS) -> Chunk:
@@ -46,6 +48,7 @@ def compare(first: Directory, second: Directory, lo: bytes, *, records: int = CH
     del theirs
     with Snapshot(first) as snapshot:
         ours, cut = _take(snapshot.puts(lo, hi), records)
+        damaged = any(d.proven for d in snapshot.damage)
     if cut < hi:
         hi = cut
         there = [i for i in there if i < hi]
@@ -57,6 +60,7 @@ def compare(first: Directory, second: Directory, lo: bytes, *, records: int = CH
         len(ours),
         [put for put in ours if put[ID] not in known],
         [i for i in there if i not in here],
+        damaged,
     )
 
 

@@ -23,16 +23,16 @@ from filewheel.disk import OsDisk
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.frame import Frame
 from filewheel.journal import Journal
-from filewheel.keys import Keys
 from filewheel.message import ID_END, ID_MIN, US_PER_S
 from filewheel.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of, root_of
 from filewheel.replication.absorb import Absorption
-from filewheel.replication.backupkeeper import BackupKeeper, enter_keys
+from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import Chunk, compare, pending
 from filewheel.replication.follower import Follower, Step
 from filewheel.replication.follows import boot_id
+from filewheel.replication.giveback import GiveBack
 from filewheel.replication.matcher import OWED_US, Matcher
 from filewheel.replication.membership import Membership
 from filewheel.replication.moves import lost_moves
@@ -80,7 +80,7 @@ class Link:
         self.source = open_directory(primary, write=False, disk=disk)
         self._keeper: BackupKeeper | None = None
         self._journal: Journal | None = None
-        self._give_back: Journal | None = None
+        self._give_back = GiveBack(self.source, clock, entropy)
         self._follower: Follower | None = None
         self._matcher: Matcher | None = None
         try:
@@ -111,6 +111,7 @@ class Link:
         self._looked_us = self._scrubbed_us - LOOK_US  # at once: something may have happened while nobody looked
         self._total = self._compared = 0
         self._replays = 0
+        self._met_damage = False
         self._heal_at: bytes | None = None
         self._lost = self._must_heal = False
         self._lacked: dict[bytes, bytes] = {}
@@ -185,11 +186,11 @@ class Link:
 
     def _release(self, *, deal: bool = False) -> None:
         keeper, self._keeper = self._keeper, None
-        for journal in (self._journal, self._give_back):
-            if journal is not None:
-                with contextlib.suppress(FilewheelError, OSError):
-                    journal.close()
-        self._journal = self._give_back = None
+        self._give_back.close()
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            with contextlib.suppress(FilewheelError, OSError):
+                journal.close()
         if self._follower is not None:
             self._follower.close()
         try:
@@ -278,6 +279,7 @@ class Link:
         """Mend one chunk. It is read, then the journals are, and then both are written in that order."""
         assert self._heal_at is not None
         chunk = compare(self.source, self.target, self._heal_at)
+        self._met_damage |= chunk.damaged
         step = self.follower.step(now_us)
         frames = list(step)
         self._add_missing(chunk, step)
@@ -355,12 +357,12 @@ class Link:
 
     def _judge(self, now_us: int) -> bool:
         verdict = self._suspects.judge(
-            now_us, self._passes, known=self._known, has_lost=self.follower.has_lost, lost=self._lost
+            now_us, self._passes, known=self._known, has_lost=self.follower.has_lost, all_lost=self._lost
         )
         if verdict is None:
             return len(self._suspects) > 0
         if moved := lost_moves(self.source, self.target, verdict.drop, self._lacked):
-            self._write_back([([put], [pack_drop(old, RESCHEDULED)]) for put, old in moved.values()])
+            self._give_back.write([([put], [pack_drop(old, RESCHEDULED)]) for put, old in moved.values()])
             verdict.drop = [i for i in verdict.drop if i not in moved]
         if verdict.drop:
             bundle = Bundle(self.journal, self._expected())
@@ -377,23 +379,10 @@ class Link:
         """Give messages back to a primary that has lost them."""
         with Snapshot(self.target) as snapshot:
             puts = list(snapshot.find(ids).values())
-        self._write_back([([put], []) for put in puts])
+        self._give_back.write([([put], []) for put in puts])
         log.warning("%s: %d messages that it had lost were given back from %s",
                     self.source.path, len(puts), self.target.path)  # fmt: skip
         self.report = replace(self.report, returned=self.report.returned + len(puts))
-
-    def _write_back(self, commits: list[tuple[list[bytes], list[bytes]]]) -> None:
-        """Write (puts, drops) to the primary, each of them whole or not at all."""
-        if self._give_back is None:
-            self._give_back = Journal(self.source, entropy=self._entropy)
-        puts = [put for some, _ in commits for put in some]
-        # The index may have forgotten a message that was lost: its key is its own again before it is there.
-        enter_keys(Keys(self.source), puts, self._clock.now_us(), self.source.path)
-        bundle = Bundle(self._give_back)
-        for some, drops in commits:
-            bundle.add_records(some, drops)
-        bundle.write()
-        self._give_back.flush()
 
     # -- the set ---------------------------------------------------------------------------------------------
 
@@ -409,6 +398,11 @@ class Link:
         settled = self.follower.is_idle or self._passes >= self._healed_pass + 2
         even = owed_us is None or owed_us > us
         return self._heal_at is None and not self._must_heal and not self._suspects and settled and even
+
+    @property
+    def has_met_damage(self) -> bool:
+        """Whether the primary held something that had been durable and could not be read."""
+        return self._met_damage or bool(self.follower.damage)
 
     def has_read(self, writer: str, segment: int) -> bool:
         """Tell whether a segment of the primary was read to its end, and that is written down."""
@@ -438,6 +432,7 @@ class Link:
         if overflow != self._overflow or self.follower.damage or now_us - self._scrubbed_us > SCRUB_US or any(
             new - old for new, old in zip(aside, self._aside, strict=True)
         ):  # fmt: skip
+            self._met_damage |= bool(self.follower.damage)
             self.follower.damage.clear()
             self._overflow = overflow
             self.heal()

@@ -31,6 +31,7 @@ from filewheel.replication.follows import boot_id
 from filewheel.replication.link import Link
 from filewheel.retained import Retained
 from filewheel.roster import Member, Role, Roster, change_roster, read_roster
+from filewheel.standing import let_producers_look
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Promotion:
     """The wheels that were told of the new epoch."""
     unreachable: list[str] = field(default_factory=list)
     caught_up: bool = False
-    """Everything that the old primary held could be read, and is here."""
+    """Everything that the old primary held could be read, and is here; but for damage that cannot be seen."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -158,6 +159,9 @@ class _Promoting:
         for path, wheel in self._others:
             self._fence(path, wheel, epoch)
         with self._old_keeper_stopped(wait_s):
+            if self._old in self._done.fenced:
+                # What they enqueue until they look is confirmed: it must have been written before the last is read.
+                let_producers_look()
             self._catch_up(wait_s)
         self._check_alone(epoch)
         self._become_primary(epoch)
@@ -309,7 +313,9 @@ class _Promoting:
             link.catch_up(lambda: pause.wait(_PAUSE_S))
             link.close()
             self._carry_drops()
-            self._done.caught_up = True
+            self._done.caught_up = not link.has_met_damage
+            if link.has_met_damage:
+                self._done.notes.append(f"{self._old} is damaged: what could not be read there is not here")
         except (FilewheelError, OSError) as exc:
             if link is not None:
                 link.abandon()

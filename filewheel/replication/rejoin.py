@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -18,17 +17,13 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced
-from filewheel.message import US_PER_S
 from filewheel.owner import Owner
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.carry import carry_drops
 from filewheel.replication.replicator import find_primary
 from filewheel.roster import Member, Roster, change_roster, read_roster
-from filewheel.standing import LOOK_US
+from filewheel.standing import let_producers_look
 from filewheel.writer import Entropy
-
-FENCE_S = LOOK_US / US_PER_S * 1.25
-"""How long a producer may go on that has not looked yet."""
 
 _BATCH = 10_000
 
@@ -106,7 +101,7 @@ def _fence(old: Directory, theirs: Roster) -> None:
         )
 
     change_roster(old, fence)
-    threading.Event().wait(FENCE_S)
+    let_producers_look()
 
 
 def _register(old: Directory, new: Directory, mine: Roster, member: Member | None, clock: Clock) -> None:

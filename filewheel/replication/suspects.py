@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from filewheel.directory import Directory
 from filewheel.replication.chunk import dropped, look, pending
+from filewheel.replication.drops import dropped_among
 from filewheel.replication.whole import EVERYTHING, covers, damaged_files, ranges_of, why_gone, why_not_durable
 
 APART_US = 1_000_000
@@ -54,12 +55,12 @@ class Suspects:
         self._uneasy_us = now_us
 
     def judge(
-        self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], lost: bool
+        self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], all_lost: bool
     ) -> Verdict | None:
         """Return what is to be done now, if it is time to; None when there is nothing to do yet.
 
         `passes` counts the whole passes over the primary's journals. Items of its quarantine that are `known` are old.
-        `has_lost` looks whether journals of it have gone that nobody removed; `lost` tells that some had before, so
+        `has_lost` looks whether journals of it have gone that nobody removed; `all_lost` tells that some had before, so
         anything may be lost. Raises DiskError, Damaged, OSError.
         """
         if self._uneasy_us is not None and 0 <= now_us - self._uneasy_us < UNEASY_US:
@@ -80,12 +81,13 @@ class Suspects:
             self._uneasy_us = now_us
             return None
         self._seen = set()
-        verdict = Verdict()
-        ranges = [EVERYTHING] if lost else ranges_of(self._source, damaged)
+        ranges = [EVERYTHING] if all_lost else ranges_of(self._source, damaged)
+        lost = {id_ for id_ in left if covers(ranges, id_)}
         # What has its drop there was finished there: given back it would not wait, and others would be given it.
-        finished = dropped(self._source, [i for i in left if covers(ranges, i)])
+        lost -= dropped_among(self._source, lost) | dropped(self._source, lost)
+        verdict = Verdict()
         for id_ in sorted(left):
-            give_back = covers(ranges, id_) and id_ not in finished
+            give_back = id_ in lost
             (verdict.give_back if give_back else verdict.drop).append(id_)
         return verdict
 

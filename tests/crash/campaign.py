@@ -84,7 +84,7 @@ class Campaign:
     play: Callable[[int, Tally, Any], None]
     """Play the round of this number: count what is tried, note what breaks. The rig comes last."""
     share: float
-    """Its part of the budget; the parts of all campaigns add up to 1."""
+    """Its part of the budget, in proportion to those of the other campaigns."""
     targets: dict[str, int]
     """What a 60-minute run on two cores should count."""
     rig: Callable[[], contextlib.AbstractContextManager[Any]] = nothing_to_set_up

@@ -250,6 +250,9 @@ class MemoryDisk:
     def lock(self, fd: int, *, wait: bool) -> bool:
         return not (self.locked and fd in self._held)
 
+    def is_free(self, fd: int) -> bool:
+        return not (self.locked and fd in self._held)
+
     def unlock(self, fd: int) -> None:
         pass
 

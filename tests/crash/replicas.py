@@ -1,196 +1,52 @@
 """Campaign: a set of wheels under load, of which one directory meets a disaster, and what its processes were told.
 
-Real producers and keepers, forked from this one; the replicator, promotions and rejoining go through the command line.
-Every directory lies on a file system of its own. A file outside of them all says where the primary is, as a service's
-configuration would. A round: load and kills; a disaster at some moment; a promotion, if it befell the primary; more
-load; the disaster is undone and the set is made whole; a last keeper fires what is left. What went wrong is told by
-verdict_set.py. `python -m tests.crash.replicas NUMBER [KEEP]` plays one round by itself; with KEEP its marks stay.
+The processes are those of set_cast.py. Every directory lies on a file system of its own. A round: load and kills; a
+disaster at some moment; what a person does about it (a promotion, a repair, a new backup), as the runbook of
+docs/replication.md says; more load; the set is made whole, and its wheels are compared; a last keeper fires what is
+left. What went wrong is told by verdict_set.py, how long it took by figures_set.py.
+`python -m tests.crash.replicas NUMBER... [--keep] [--figures FILE]` plays rounds by themselves.
 
 Invariant: when a round ends, none of its processes lives, and nothing of it is mounted.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import logging
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from filewheel.clock import SystemClock
-from filewheel.errors import FilewheelError, Poisoned, TooFewCopies, WheelFull
-from filewheel.keeper import Keeper
-from filewheel.message import US_PER_S, to_datetime
+from filewheel.errors import FilewheelError
 from filewheel.roster import Mode, OnFailure
 from filewheel.wheel import Wheel
-from tests.crash.actors import Actor, AheadClock
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.cast import Cast
-from tests.crash.disaster import DISASTERS, Disaster, place
+from tests.crash.disaster import DISASTERS, Corrupted, Disaster, place
+from tests.crash.figures_set import measure
 from tests.crash.images import ends_cleanly
-from tests.crash.marks import Marks, body, read_marks, serial_of
+from tests.crash.marks import Marks, read_marks, serial_of
+from tests.crash.set_cast import Failed, ReplicatorProcess, SetDrain, SetKeeper, SetProducer, filewheel
 from tests.crash.verdict_set import Policy, judge
 
-REPO = Path(__file__).parents[2]
 LOAD_S = 1.5
 TIMEOUT_S = 1.0
 DRAIN_S = 60
 IN_STEP_S = 20.0
 SLOTS = 60
-SYNC_LAG_S = 0.1
-"""An acknowledgement is flushed within 20 ms; a busy machine needs longer."""
-SHIP_LAG_S = 3.0
-
-
-# -- the processes -------------------------------------------------------------------------------------------------
-
-
-class SetActor(Actor):
-    """A process of a set: `path` is the file that says where the primary is."""
-
-    def primary(self) -> str:
-        return self.path.read_text()
-
-
-class SetProducer(SetActor):
-    """Enqueues, one message after another; after an error it looks where the primary is, and opens that."""
-
-    def run(self) -> None:
-        wheel: Wheel | None = None
-        path = ""
-        while self.lasts():
-            self.serial += 1
-            due_us = time.time_ns() // 1000 + self.rng.randrange(-US_PER_S, 2 * US_PER_S)
-            self.marks.tell("try-put", [[self.serial, due_us]])
-            since = time.monotonic_ns()
-            try:
-                if wheel is None:
-                    path = self.primary()
-                    wheel = Wheel(path)
-                id_ = wheel.enqueue(body(self.serial), at=to_datetime(due_us), sync="always")
-            except FilewheelError as exc:
-                self.marks.tell("refused", self.serial, f"{type(exc).__name__}: {exc}"[:200], path, since=since)
-                if wheel is not None and not isinstance(exc, (TooFewCopies, WheelFull)):
-                    self.let_go(wheel)
-                    wheel = None
-                if path != self.primary() and wheel is not None:
-                    self.let_go(wheel)
-                    wheel = None
-                time.sleep(0.02)
-            else:
-                self.marks.tell("put", [[self.serial, id_.hex()]], id_.copies, path, since=since)
-            time.sleep(self.rng.random() * 0.006)
-        if wheel is not None:
-            self.let_go(wheel)
-
-    @staticmethod
-    def let_go(wheel: Wheel) -> None:
-        with contextlib.suppress(FilewheelError, Poisoned):
-            wheel.close()
-
-
-class SetKeeper(SetActor):
-    """Waits to be the keeper of the primary, wherever that is, and fires."""
-
-    ahead = False
-
-    def run(self) -> None:
-        while self.lasts():
-            path = self.primary()
-            try:
-                keeper = Keeper(path, wait=False, clock=AheadClock() if self.ahead else SystemClock())
-            except FilewheelError:
-                time.sleep(0.05)
-                continue
-            self.marks.tell("own", path)
-            try:
-                if self.fire(keeper, path):
-                    return
-            except FilewheelError as exc:
-                self.marks.tell("stopped", type(exc).__name__, path)
-            finally:
-                with contextlib.suppress(FilewheelError):
-                    keeper.close()
-
-    def fire(self, keeper: Keeper, path: str) -> bool:
-        """Fire until the time is up, or the primary is elsewhere; tell whether everything was fired that there is."""
-        while self.lasts() and path == self.primary():
-            since = time.monotonic_ns()
-            batch = list(keeper.claim(50))
-            if not batch:
-                if self.ahead:
-                    return True
-                keeper.wait(0.02)
-                continue
-            now_us = (AheadClock() if self.ahead else SystemClock()).now_us()
-            rows = [[serial_of(m.payload), m.id.hex(), m.due_us] for m in batch]
-            self.marks.tell("fire", now_us, rows, path, since=since)
-            time.sleep(self.rng.random() * 0.01)
-            serials = [row[0] for row in rows]
-            self.marks.tell("try-ack", serials, path)
-            since = time.monotonic_ns()
-            keeper.ack(batch)
-            self.marks.tell("ack", serials, path, since=since)
-        return False
-
-
-class SetDrain(SetKeeper):
-    """The last keeper: fires everything there is, whenever it is due."""
-
-    ahead = True
-
-
-# -- the command line ----------------------------------------------------------------------------------------------
-
-
-class Failed(Exception):
-    """A command ended with another code than 0."""
-
-
-def filewheel(path: Path, *args: str, timeout_s: float = 60) -> str:
-    """Run a verb on a wheel; return what it printed. Raises Failed."""
-    command = [sys.executable, "-m", "cli", "-C", str(path), *args]
-    try:
-        done = subprocess.run(
-            command, cwd=REPO, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired as exc:
-        raise Failed(f"`{' '.join(args)}` did not end in {timeout_s} s") from exc
-    if done.returncode or "Traceback" in done.stderr:
-        raise Failed(f"`{' '.join(args)}` ended with {done.returncode}: {done.stderr.strip()[-1500:]}")
-    return done.stdout
-
-
-class ReplicatorProcess:
-    """`filewheel replicate`, started again when it was killed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._log = (folder / "replicate.log").open("ab")
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, path: Path) -> None:
-        command = [sys.executable, "-m", "cli", "-C", str(path), "replicate"]
-        self._process = subprocess.Popen(
-            command, cwd=REPO, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-        )
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def end(self) -> None:
-        self.kill()
-        self._log.close()
+SHIP_LAG_S = 0.5
+"""The replicator looks every 20 ms; an acknowledgement waits for one look more, and all of it for a busy machine."""
+NEEDS_UNMOUNT = ("read-only", "fails each flush", "dead")
+"""Disasters that can be undone only when nobody has a file open there."""
 
 
 # -- a round -------------------------------------------------------------------------------------------------------
@@ -209,7 +65,7 @@ class Plan:
 
     @property
     def policy(self) -> Policy:
-        lag_s = SYNC_LAG_S if self.mode == "mirror" else SHIP_LAG_S
+        lag_s = 0.0 if self.mode == "mirror" else SHIP_LAG_S
         return Policy(self.mode, self.on_failure, timeout_s=TIMEOUT_S, lag_s=lag_s)
 
 
@@ -240,6 +96,8 @@ class Round:
     cast: Cast
     marks: Marks
     replicator: ReplicatorProcess
+    keep: bool = False
+    """Whether wheels that differ are copied to the folder of the marks."""
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -267,20 +125,30 @@ class Round:
         self.wait_in_step()
 
     def play(self) -> None:
-        """Load, a disaster, a promotion, load; then everything is put right again."""
+        """Load, a disaster, what is done about it, load; then the set is whole again."""
+        repairs = self.rng.random() < 0.5
         for role in (SetProducer, SetProducer, SetKeeper, SetKeeper):
             self.cast.start(role)
         self.torment(LOAD_S * self.rng.uniform(0.5, 1.5))
         victim = self.wheels[0 if self.plan.victim == "primary" else -1]
         disaster = self.strike(victim)
         self.torment(LOAD_S * self.rng.uniform(0.2, 0.6), kills=disaster is None)
+        mended = False
         if disaster is not None and victim == self.primary:
-            self.promote(victim)
+            mended = isinstance(disaster, Corrupted) and repairs and self.repair(victim)
+            if not mended:
+                self.promote(victim)
         self.torment(LOAD_S)
-        self.cast.kill(*self.cast.alive)
-        self.replicator.kill()
-        if disaster is not None:
+        if disaster is not None and victim != self.primary and disaster.name not in NEEDS_UNMOUNT:
             self.put_right(disaster, victim)
+            mended = True
+            self.torment(LOAD_S)
+        self.marks.tell("quiet")
+        self.cast.kill(*self.cast.alive)
+        if disaster is not None and not mended:
+            self.replicator.kill()
+            self.put_right(disaster, victim)
+        self.compare()
 
     def torment(self, seconds: float, *, kills: bool = True) -> None:
         """Let time pass; kill a process now and then, and start it again."""
@@ -307,17 +175,32 @@ class Round:
         self.marks.tell("disaster", disaster.name, str(victim), disaster.loses, since=since)
         return disaster
 
+    def repair(self, victim: Path) -> bool:
+        """Repair the primary while producers go on, as the runbook says; False when it is too badly hurt for that."""
+        keepers = [pid for pid, role in self.cast.alive.items() if role is SetKeeper]
+        self.cast.kill(*keepers)
+        try:
+            filewheel(victim, "repair", "--yes")
+        except Failed as exc:
+            self.marks.tell("beyond repair", str(exc))
+            return False
+        finally:
+            for _ in keepers:
+                self.cast.start(SetKeeper)
+        self.marks.tell("repaired", str(victim))
+        return True
+
     def promote(self, old: Path) -> None:
         """Promote a backup, and tell everybody."""
         since = time.monotonic_ns()
         errors = []
         for new in self.wheels[1:]:
             try:
-                filewheel(new, "promote", "--yes")
+                said = json.loads(filewheel(new, "promote", "--yes"))
             except Failed as exc:
                 errors.append(str(exc))
                 continue
-            self.marks.tell("promoted", str(new), str(old), since=since)
+            self.marks.tell("promoted", str(new), str(old), said["caught_up"], since=since)
             self.say_primary(new)
             self.replicator.kill()
             self.replicator.start(new)
@@ -325,36 +208,53 @@ class Round:
         self.wrong += [f"no backup can be promoted: {errors}"]
 
     def put_right(self, disaster: Disaster, victim: Path) -> None:
-        """Undo the disaster, and make the set whole again."""
+        """Undo the disaster, and make the set whole again: with what has come back, or with a new wheel."""
+        since = time.monotonic_ns()
         disaster.undo()
-        self.marks.tell("undone", str(victim))
-        if victim != self.primary and not disaster.loses:
-            if self.plan.victim == "primary":
-                filewheel(victim, "rejoin", "--yes")
+        if disaster.loses:
+            self.replace(victim)
+        elif self.plan.victim == "primary" and victim != self.primary:
+            filewheel(victim, "rejoin", "--yes")
+        self.marks.tell("undone", str(victim), since=since)
+        if not self.replicator.runs:
             self.replicator.start(self.primary)
-            self.wait_in_step()
-            self.replicator.kill()
-            self.compare(victim)
 
-    def compare(self, other: Path) -> None:
-        """In step means: no message is in one of them alone."""
-        try:
-            filewheel(self.primary, "diff", str(self.primary), str(other))
-        except Failed as exc:
-            self.wrong.append(str(exc))
+    def replace(self, victim: Path) -> None:
+        """Take out a wheel that was lost, and put a new one in its place."""
+        filewheel(self.primary, "backup", "remove", str(victim))
+        while victim.exists():  # who had it as a mirror may just be writing
+            shutil.rmtree(victim, ignore_errors=True)
+        filewheel(self.primary, "backup", "add", str(victim), f"--{self.plan.mode}")
+
+    def compare(self) -> None:
+        """Wait until all is in step. That means: no message is in one of two wheels alone."""
+        if not self.replicator.runs:
+            self.replicator.start(self.primary)
+        self.wait_in_step()
+        self.replicator.kill()
+        for other in self.wheels:
+            if other != self.primary:
+                try:
+                    filewheel(self.primary, "diff", str(self.primary), str(other))
+                except Failed as exc:
+                    self.wrong.append(str(exc))
+        if self.wrong and self.keep:
+            for n, wheel in enumerate(self.wheels):
+                shutil.copytree(wheel, self.folder / f"{n}.wheel", dirs_exist_ok=True)
 
     def wait_in_step(self) -> None:
-        """Wait until the replicator follows every backup that can be reached, and has nothing left to ship."""
+        """Wait until the replicator follows every backup, and is known to have nothing left to ship."""
         from filewheel.replication.sets import set_status
 
-        end = time.monotonic() + IN_STEP_S
+        end, members = time.monotonic() + IN_STEP_S, []
         while time.monotonic() < end:
             with contextlib.suppress(FilewheelError):
-                members = set_status(str(self.primary)).members
-                if all(m.member.state == "current" and m.following and not m.lag_bytes for m in members):
+                status = set_status(str(self.primary))
+                members = [] if status is None else status.members
+                if all(m.member.state == "current" and m.following and m.lag_bytes == 0 for m in members):
                     return
             time.sleep(0.05)
-        self.wrong.append(f"the set is not in step after {IN_STEP_S} s")
+        self.wrong.append(f"the set is not in step after {IN_STEP_S} s: {members}")
 
     def drain(self) -> None:
         """Let a last keeper fire everything that is in the primary."""
@@ -362,8 +262,8 @@ class Round:
             self.wrong.append(f"the last keeper did not end in {DRAIN_S} s")
 
 
-def play(number: int, tally: Tally, rig: None, *, keep: bool = False) -> None:
-    """Play one round, and judge it."""
+def play(number: int, tally: Tally, rig: None, *, keep: bool = False, figures: Path | None = None) -> None:
+    """Play one round, and judge it; add how it went to a file of `figures`."""
     plan = plan_of(number)
     missing = DISASTERS[plan.disaster].needs() if plan.disaster else None
     if missing:
@@ -374,21 +274,26 @@ def play(number: int, tally: Tally, rig: None, *, keep: bool = False) -> None:
     try:
         with ExitStack() as stack:
             wheels = [stack.enter_context(home(folder, n)) for n in range(plan.backups + 1)]
-            replicator = ReplicatorProcess(folder)
+            marks = Marks(folder / "marks" / "0000-conductor")
+            replicator = ReplicatorProcess(folder, marks)
             stack.callback(replicator.end)
             cast = stack.enter_context(Cast(folder / "primary", folder / "marks", number))
-            marks = Marks(folder / "marks" / "0000-conductor")
-            round_ = Round(plan, random.Random(number), folder, wheels, cast, marks, replicator)
+            round_ = Round(plan, random.Random(number), folder, wheels, cast, marks, replicator, keep)
             round_.make()
             round_.play()
             round_.drain()
             tally.count("kills", cast.kills)
             told = read_marks(folder / "marks")
-            wrong = [*round_.wrong, *judge(told, waiting(round_.primary), plan.policy)]
+            pending = waiting(round_.primary)
+            wrong = [*round_.wrong, *judge(told, pending, plan.policy)]
         for text in wrong[:10]:
             tally.violation(f"{plan}: {text}")
         tally.count("enqueues", sum(m[0] == "put" for lines in told.values() for m in lines))
         tally.count(plan.disaster or "kills alone")
+        if figures is not None:
+            row = {"round": number, "wrong": len(wrong), **asdict(plan), **asdict(measure(told, pending))}
+            with figures.open("a") as file:
+                file.write(json.dumps(row) + "\n")
     finally:
         if not keep:
             shutil.rmtree(folder)
@@ -420,22 +325,35 @@ def rig() -> Iterator[None]:
 
 
 CAMPAIGN = Campaign(
-    name="set",
+    name="replicas",
     title="sets of wheels, one of which meets a disaster",
     play=play,
     share=0.1,
-    targets={"enqueues": 100_000},
+    targets={"enqueues": 40_000},
     rig=rig,
-    short=1,
+    short=2,
 )
 
 
-if __name__ == "__main__":
+def main(args: list[str]) -> int:
+    """Play rounds, one after the other; tell the violations of each."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("rounds", type=int, nargs="+")
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--figures", type=Path)
+    options = parser.parse_args(args)
     logging.disable(logging.CRITICAL)
-    tally_ = Tally("set", int(sys.argv[1]))
-    with rig():
-        play(int(sys.argv[1]), tally_, None, keep="KEEP" in sys.argv)
-    print(plan_of(int(sys.argv[1])), dict(tally_.counts), dict(tally_.skipped))
-    for violation_ in tally_.violations:
-        print(violation_.text)
-    raise SystemExit(bool(tally_.violations))
+    violations = 0
+    for number in options.rounds:
+        tally = Tally(CAMPAIGN.name, number)
+        with rig():
+            play(number, tally, None, keep=options.keep, figures=options.figures)
+        print(number, plan_of(number), dict(tally.counts), dict(tally.skipped), flush=True)
+        for violation in tally.violations:
+            print("!", violation.text, flush=True)
+        violations += len(tally.violations)
+    return bool(violations)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

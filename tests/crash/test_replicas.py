@@ -9,7 +9,8 @@ from filewheel.wheel import Wheel
 from tests.crash.cast import Cast
 from tests.crash.disaster import DISASTERS, Deleted
 from tests.crash.marks import Marks, read_marks
-from tests.crash.replicas import SLOTS, SetDrain, SetKeeper, SetProducer, plan_of, waiting
+from tests.crash.replicas import SLOTS, plan_of, waiting
+from tests.crash.set_cast import SetDrain, SetKeeper, SetProducer
 from tests.crash.verdict_set import Policy, judge
 
 

@@ -70,9 +70,25 @@ def test_a_message_that_was_refused_may_be_nowhere_and_may_fire() -> None:
 
 
 def test_a_message_with_one_copy_may_go_with_its_disk_and_not_without_a_disaster() -> None:
-    log = Log().put(1, 1, copies=1)
+    log = Log().put(1, 2.1, copies=1)
     assert judge(log.marks, set(), MIRROR)
     assert judge(log.disaster(2).promoted(3).marks, set(), MIRROR) == []
+
+
+def test_a_message_with_one_copy_may_not_go_where_nothing_was_lost_or_everything_was_read() -> None:
+    log = Log().put(1, 2.1, copies=1)
+    assert judge(log.disaster(2, "unmounted", loses=False).promoted(3).marks, set(), SHIP)
+    log = Log().put(1, 2.1, copies=1).disaster(2, "dead").tell("conductor", "promoted", 3, "B", "A", True)
+    assert judge(log.marks, set(), SHIP)
+
+
+def test_what_was_told_while_no_replicator_was_at_work_may_go() -> None:
+    log = Log().put(1, 1.5, copies=1).disaster(5).promoted(6)
+    log.tell("conductor", "replicator", 0, True).tell("conductor", "replicator", 1, False)
+    assert judge(log.marks, set(), SHIP) == []
+    assert judge(log.tell("conductor", "replicator", 3, True).marks, set(), SHIP) == []
+    log.marks["conductor"][-1][2] = round(1.5 * S)  # it has had the time to start since
+    assert judge(log.marks, set(), SHIP)
 
 
 def test_with_shipping_only_what_was_younger_than_the_lag_may_go() -> None:
@@ -138,9 +154,10 @@ def test_a_refusal_without_any_disaster_is_named() -> None:
     assert judge(log.marks, {2}, MIRROR) == ["producer was refused (DiskError) before anything had happened"]
 
 
-def test_a_producer_that_is_never_served_again_is_named() -> None:
-    log = Log().put(1, 1).disaster(2).refused(2, 2.5).promoted(3)
-    assert judge(log.marks, {1}, MIRROR) == ["producer was never served again after a refusal (DiskError)"]
+def test_a_set_that_serves_nobody_after_a_promotion_is_named() -> None:
+    log = Log().put(1, 1).disaster(2).refused(2, 2.5).promoted(3).tell("conductor", "quiet", 5)
+    assert judge(log.marks, {1}, MIRROR) == ["nobody was served within 1.2 s 1.000 s after A was deleted"] * 2
+    assert judge(log.put(3, 4, path="B").marks, {1, 3}, MIRROR) == []
 
 
 def test_an_enqueue_that_takes_longer_than_the_time_out_is_named() -> None:

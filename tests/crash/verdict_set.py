@@ -3,7 +3,8 @@
 The marks (tests/crash/marks.py; each is [kind, when it began, when it returned, ...], in nanoseconds):
 - a producer: "try-put" [[serial, due_us]], "put" [[serial, id]], copies, path; "refused" serial, error, path
 - a keeper: "own" path; "fire" now_us, [[serial, id, due_us]], path; "try-ack" and "ack" [serial, ...], path
-- the conductor: "disaster" name, path, loses; "undone" path; "promoted" path, the old primary; "primary" path
+- the conductor: "disaster" name, path, loses; "undone" path; "promoted" path, the old primary, whether it was read to
+  its end; "primary" path; "replicator" whether it begins or ends; "quiet" when the load ends
 - anybody: "error" text, for what must not happen at all
 
 Invariant: it knows the marks, the policy and which serials wait in the primary at the end; nothing of the library.
@@ -21,6 +22,8 @@ from tests.crash.marks import Mark
 
 S = 1_000_000_000
 ENDLESS = 1 << 62
+GARBLES = ("one bit flipped", "corrupted", "badly corrupted")
+"""Disasters after which a wheel can be read, but not all of it."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,11 @@ class Policy:
     timeout_s: float = 5.0
     """How long an enqueue waits for a mirror."""
     lag_s: float = 0.0
-    """What was told so shortly before the disaster may not have reached a backup: acknowledgements of a mirror, and
-    enqueues too where backups are shipped to."""
+    """What was told so shortly before the disaster may not have reached a backup that is shipped to."""
+    start_s: float = 2.0
+    """How long a replicator may take to start, and to open what it ships from and to."""
+    served_s: float = 1.2
+    """How long after all is well again an enqueue may be refused still: a mirror is tried once a second."""
     slack_s: float = 2.0
     """What a busy machine adds to every time."""
 
@@ -62,6 +68,7 @@ class _Disaster:
     path: str
     at: int
     loses: bool
+    undone_since: int = ENDLESS
     undone_at: int = ENDLESS
 
 
@@ -74,11 +81,20 @@ class _Told:
     puts: dict[int, _Put] = field(default_factory=dict)
     slow: list[tuple[str, int, int]] = field(default_factory=list)
     refused: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
-    last_put: dict[str, int] = field(default_factory=dict)
     fires: dict[int, list[_Fire]] = field(default_factory=lambda: defaultdict(list))
     disasters: list[_Disaster] = field(default_factory=list)
     promotions: list[tuple[int, int, str, str]] = field(default_factory=list)
     """When it began, when it returned, who is the primary, who was."""
+    read_to_the_end: set[str] = field(default_factory=set)
+    """Old primaries of which a promotion said so."""
+    rests: list[tuple[int, int]] = field(default_factory=list)
+    """When no replicator was at work."""
+    quiet_at: int | None = None
+
+    def until(self, new: str) -> int:
+        """Return when this wheel had been promoted."""
+        return next((at for _, at, path, _ in self.promotions if path == new), ENDLESS)
+
     errors: list[str] = field(default_factory=list)
 
 
@@ -108,7 +124,6 @@ def _read(marks: Mapping[str, list[Mark]]) -> _Told:
             told.asked.update((serial, due_us) for serial, due_us in what[0])
         elif kind == "put":
             told.puts.update((serial, _Put(at, what[1], what[2])) for serial, _ in what[0])
-            told.last_put[who] = at
             told.slow.append((who, since, at))
         elif kind == "refused":
             told.refused[who].append((at, what[1]))
@@ -130,9 +145,18 @@ def _read(marks: Mapping[str, list[Mark]]) -> _Told:
         elif kind == "undone":
             for disaster in told.disasters:
                 if disaster.path == what[0] and disaster.undone_at == ENDLESS:
-                    disaster.undone_at = at
+                    disaster.undone_since, disaster.undone_at = since, at
         elif kind == "promoted":
             told.promotions.append((since, at, what[0], what[1]))
+            if len(what) > 2 and what[2]:
+                told.read_to_the_end.add(what[1])
+        elif kind == "quiet":
+            told.quiet_at = at
+        elif kind == "replicator":
+            if what[0] and told.rests:
+                told.rests[-1] = (told.rests[-1][0], at)
+            elif not what[0]:
+                told.rests.append((at, ENDLESS))
         elif kind == "error":
             told.errors.append(f"{who}: {what[0]}")
     return told
@@ -149,13 +173,23 @@ def _lost(told: _Told, pending: Collection[int], policy: Policy) -> Iterator[str
 
 
 def _was_left(told: _Told, put: _Put, policy: Policy) -> bool:
-    """Whether a message with one copy was in a wheel that was lost, or left behind too soon to be shipped."""
-    for disaster in told.disasters:
-        if disaster.path == put.path and any(old == put.path for _, _, _, old in told.promotions):
-            late = put.at >= disaster.at - round(policy.lag_s * S)
-            if policy.mode == "mirror" or late:
-                return True
-    return False
+    """Whether a message with one copy was in a wheel that was lost, too soon for a replicator to ship it."""
+    return any(
+        disaster.loses
+        and disaster.path == put.path
+        and (put.path not in told.read_to_the_end or disaster.name in GARBLES)
+        and put.at >= _shipped_until(told, disaster.at, policy)
+        for disaster in told.disasters
+    )
+
+
+def _shipped_until(told: _Told, at: int, policy: Policy) -> int:
+    """Return up to when everything that was told had been shipped at some time."""
+    until = at - round(policy.lag_s * S)
+    for begin, end in reversed(told.rests):
+        if begin < at and end + round(policy.start_s * S) > until:
+            until = min(until, begin - round(policy.lag_s * S))
+    return until
 
 
 def _early_or_invented(told: _Told, marks: Mapping[str, list[Mark]]) -> Iterator[str]:
@@ -185,14 +219,20 @@ def _twice(told: _Told, pending: Collection[int], policy: Policy) -> Iterator[st
 
 
 def _may_repeat(told: _Told, fire: _Fire, path: str, policy: Policy) -> bool:
-    lag = round(policy.lag_s * S)
     for disaster in told.disasters:
         if disaster.path == fire.path == path and disaster.loses and fire.acked_at <= disaster.undone_at:
             return True  # the drop was damaged, or lost
     for since, _, new, old in told.promotions:
         if path == new and old == fire.path:
-            begun = min([since, *(d.at for d in told.disasters if d.path == old)])
-            if fire.acked_at >= begun - lag:
+            # A mirror has the drop when the call returns, and so has who read the old one to its end. What had not
+            # returned when the last batch was handed out there was in hand.
+            claims = [f.since for fires in told.fires.values() for f in fires if f.path == old]
+            begun = max([since, *(at for at in claims if at < told.until(new))])
+            if policy.mode == "ship" and old not in told.read_to_the_end:
+                struck = min([since, *(d.at for d in told.disasters if d.path == old)])
+                begun = _shipped_until(told, struck, policy)
+            garbled = any(d.path == old and d.name in GARBLES and d.at < since for d in told.disasters)
+            if fire.acked_at >= begun or garbled:  # what is pending there but for a drop that cannot be read is copied
                 return True
     return False
 
@@ -214,16 +254,20 @@ def _refusals(told: _Told, policy: Policy) -> Iterator[str]:
         for at, error in refusals:
             if not any(begin <= at <= end for begin, end in windows):
                 yield f"{who} was refused ({error}) {_since(told, at)}"
-        if refusals[-1][0] > told.last_put.get(who, 0) and not any(e == ENDLESS for _, e in windows):
-            yield f"{who} was never served again after a refusal ({refusals[-1][1]})"
     slack = round((policy.timeout_s + policy.slack_s) * S)
     for who, since, at in told.slow:
         if at - since > slack:
             yield f"an enqueue of {who} took {(at - since) / S:.1f} s"
+    served = sorted(put.at for put in told.puts.values())
+    for _, end in _windows(told, policy, slack_s=0):
+        until = end + round(policy.served_s * S)
+        if told.quiet_at is not None and until <= told.quiet_at and not any(end <= at <= until for at in served):
+            yield f"nobody was served within {policy.served_s} s {_since(told, end)}"
 
 
-def _windows(told: _Told, policy: Policy) -> Iterator[tuple[int, int]]:
-    slack = round(policy.slack_s * S)
+def _windows(told: _Told, policy: Policy, *, slack_s: float | None = None) -> Iterator[tuple[int, int]]:
+    """Return from when to when enqueues may be refused."""
+    slack = round((policy.slack_s if slack_s is None else slack_s) * S)
     primary = told.primary
     for disaster in told.disasters:
         promoted = [p for p in told.promotions if p[3] == disaster.path and p[1] > disaster.at]
@@ -237,6 +281,9 @@ def _windows(told: _Told, policy: Policy) -> Iterator[tuple[int, int]]:
         else:
             end = disaster.undone_at
         yield disaster.at, min(end + slack, ENDLESS)
+        if promoted and disaster.undone_at < ENDLESS:
+            # Who could not be told of the promotion learns of it when the old primary rejoins.
+            yield disaster.undone_since, disaster.undone_at + slack
     for since, at, _, _ in told.promotions:
         yield since, at + slack
 

@@ -294,6 +294,10 @@ class ProcessDisk:
         inode.locked_by = (self, fd)
         return True
 
+    def is_free(self, fd: int) -> bool:
+        self._enter("lock", "")
+        return self._fds[fd][0].locked_by in (None, (self, fd))
+
     def unlock(self, fd: int) -> None:
         inode = self._fds[fd][0]
         if inode.locked_by == (self, fd):

@@ -59,7 +59,7 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
         ours = [
             module
             for name, module in sys.modules.items()
-            if name.startswith(("filewheel.replication.", "filewheel.copies", "filewheel.mirror"))
+            if name.startswith(("filewheel.replication.", "filewheel.copies", "filewheel.mirror", "filewheel.standing"))
             and getattr(module, "threading", None) is threading
         ]
         for module in ours:

@@ -48,9 +48,9 @@ class Busy(OsDisk):
         self._others()
         return super().pread(fd, size, offset)
 
-    def lock(self, fd: int, *, wait: bool) -> bool:
+    def is_free(self, fd: int) -> bool:
         self._others()
-        return super().lock(fd, wait=wait)
+        return super().is_free(fd)
 
 
 class Primary:

@@ -38,6 +38,13 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+def damage(path: Path) -> None:
+    """Flip a bit in the first frames: a journal has room behind them."""
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
 @pytest.mark.parametrize("how", ["flipped", "deleted"])
 @pytest.mark.parametrize("phase", range(8))
 def test_what_damage_took_from_the_primary_is_given_back_and_fires_whenever_that_was_noticed(
@@ -124,6 +131,26 @@ def test_damage_from_before_it_was_in_step_gives_nothing_back_that_was_fired_sin
         assert link.report.returned == 0
         assert fire(pair, keeper) == []
         pair.assert_equal()
+
+
+def test_what_was_fired_while_no_link_was_there_is_not_given_back_for_a_damaged_journal_but_dropped(
+    pair: Pair,
+) -> None:
+    pair.damaged = [pair.primary]
+    with pair.wheel() as wheel:
+        wheel.enqueue_many([b"x"] * 10, delay=1)
+        pair.settle(0.5)
+        pair.close()
+        producers = sorted((pair.primary / "journal").glob("*.log"))
+        pair.clock.advance(5)
+        with pair.keeper() as keeper:
+            assert len(fire(pair, keeper)) == 10
+            for file in producers:
+                damage(file)
+            pair.boot = "another boot"  # so it heals
+            link = pair.settle()
+            assert (link.report.returned, link.report.healed_drops) == (0, 10)
+            pair.assert_equal()
 
 
 def test_damage_in_the_backup_is_healed(pair: Pair) -> None:

@@ -37,9 +37,9 @@ class Interrupted(OsDisk):
         self._between()
         return super().listdir(name)
 
-    def lock(self, fd: int, *, wait: bool) -> bool:
+    def is_free(self, fd: int) -> bool:
         self._between()
-        return super().lock(fd, wait=wait)
+        return super().is_free(fd)
 
     def size(self, fd: int) -> int:
         self._between()
