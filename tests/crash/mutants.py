@@ -683,7 +683,7 @@ MUTANTS: list[Mutant] = [
     _m("given-back-keyless", "U", "a message that is given back has its key again", "tests/replication/test_link_losses.py::test_a_message_that_is_given_back_has_its_key_again",
        "replication.giveback", "        enter_keys(Keys(self._primary), puts, self._clock.now_us(), self._primary.path)\n", "        pass\n"),
     # -- what the model of sets sees -----------------------------------------------------------------------------
-    _m("repeats-forgotten", "B4", "in a set a drop that has met one copy of its put is kept for the other", "saga 10 @341",
+    _m("repeats-forgotten", "B4", "in a set a drop that has met one copy of its put is kept for the other", "saga 19 @596",
        "deal", "            still = gone if self._ledger.repeats else gone - matched\n", "            still = gone - matched\n"),
     _m("repeats-no-drop", "B4", "and is written to the file that may hold the other", "tests/test_keeper.py::test_in_a_set_a_message_that_lies_in_two_journals_and_fired_stays_gone",
        "deal", "        again = bool(base.doubt) or self._ledger.repeats\n", "        again = bool(base.doubt)\n"),
