@@ -206,18 +206,31 @@ class Snapshot:
 
         Cost: one reading of the undealt journals, and of the frames that may hold one of the ids.
         """
+        puts, drops = self._look_for(ids)
+        return {i: r for i, r in puts.items() if i not in drops}
+
+    def dropped(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return, of these ids, those of which a drop is there: a put that was added now would not be pending.
+
+        Cost: as `find`.
+        """
+        wanted = set(ids)
+        return wanted & self._look_for(wanted)[1]
+
+    def _look_for(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[bytes]]:
+        """Return what is there of these ids: packed puts, and the ids that were dropped."""
         wanted = sorted(i for i in set(ids) if i < ID_LIMIT)
         puts: dict[bytes, bytes] = {}
+        drops: set[bytes] = set()
         for _ in range(_TRIES):
             puts, drops = {}, set(self.manifest.unmatched)
             missing: list[Span] = []
             for span in self._spans_for(wanted):
                 self._find_in(span, wanted, puts, drops, missing)
-            puts = {i: r for i, r in puts.items() if i not in drops}
             # A lap that was opened meanwhile is found in its seconds.
             if not missing or not self._reread(missing):
                 break
-        return puts
+        return puts, drops
 
     def _find_in(
         self, span: Span, wanted: list[bytes], puts: dict[bytes, bytes], drops: set[bytes], missing: list[Span]

@@ -38,7 +38,8 @@ def place_of(backup: Directory, primary: Directory, boot: str) -> Positions:
 def carry_drops(old: Directory, new: Directory, places: Iterable[Positions], *, entropy: Entropy) -> int:
     """Write the drops of `old` that lie above one of these places into `new`; return how many.
 
-    Nothing deals `new` meanwhile. Cost: a reading of the old journals above the places. Raises OSError, DiskError.
+    Nothing deals `new` meanwhile but a primary's keeper, which retains what it has dealt. Cost: a reading of the old
+    journals above the places. Raises OSError, DiskError.
     """
     behind = list(places)
     if not behind:

@@ -91,3 +91,12 @@ def look(directory: Directory, ids: Iterable[bytes]) -> tuple[set[bytes], set[st
         return set(), set()
     with Snapshot(directory) as snapshot:
         return set(snapshot.find(wanted)), {damage.name for damage in snapshot.damage}
+
+
+def dropped(directory: Directory, ids: Iterable[bytes]) -> set[bytes]:
+    """Return, of these ids, those of which a drop lies in a wheel. Raises DiskError, Damaged."""
+    wanted = list(ids)
+    if not wanted:
+        return set()
+    with Snapshot(directory) as snapshot:
+        return snapshot.dropped(wanted)

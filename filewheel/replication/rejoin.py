@@ -19,6 +19,7 @@ from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced
 from filewheel.owner import Owner
 from filewheel.replication.absorb import Absorption
+from filewheel.replication.carry import carry_drops
 from filewheel.replication.replicator import find_primary
 from filewheel.roster import Member, Roster, change_roster, read_roster
 from filewheel.standing import let_producers_look
@@ -80,6 +81,9 @@ def rejoin(
                     old, new, overflow=None if member is None else member.overflow, clock=clock, entropy=entropy,
                     progress=progress,
                 ).run()  # fmt: skip
+                if any(m.absorb for m in theirs.members):
+                    # A backup that is still to be absorbed may hold what was finished here.
+                    carry_drops(old, new, [{}], entropy=entropy)
                 _register(old, new, mine, member, clock)
                 return Rejoin(primary, found.kept, found.dropped, found.notes)
         finally:

@@ -2,8 +2,8 @@
 
 Each was fired in the primary and its drop did not come here (the backup was away, or whoever wrote the drop died), or
 it was lost there. They are looked at twice, a second and two passes over the primary's journals apart; then, where the
-primary is damaged, they go back to it, and elsewhere they are dropped here, if the primary is seen to be whole. What
-went back is looked at once more: the primary may have its drop, and then it is dropped here too.
+primary is damaged, they go back to it, and elsewhere they are dropped here, if the primary is seen to be whole. Nor
+does go back what the primary has a drop of.
 Invariant: a message is dropped only if it was twice seen here and not in a primary that was whole each time.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from filewheel.directory import Directory
-from filewheel.replication.chunk import look, pending
+from filewheel.replication.chunk import dropped, look, pending
 from filewheel.replication.drops import dropped_among
 from filewheel.replication.whole import EVERYTHING, covers, damaged_files, ranges_of, why_gone, why_not_durable
 
@@ -42,10 +42,6 @@ class Suspects:
         self._seen_us = 0
         self._seen_pass = 0
         self._uneasy_us: int | None = None
-        self._returned: set[bytes] = set()
-        """What was given back, and not seen there yet."""
-        self._damaged: set[str] = set()
-        """The files there that were known to be damaged then."""
 
     def __len__(self) -> int:
         return len(self._new) + len(self._seen)
@@ -57,7 +53,6 @@ class Suspects:
     def be_uneasy(self, now_us: int) -> None:
         """Decide nothing for a while: something of the primary has vanished."""
         self._uneasy_us = now_us
-        self._returned.clear()
 
     def judge(
         self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], all_lost: bool
@@ -86,20 +81,14 @@ class Suspects:
             self._uneasy_us = now_us
             return None
         self._seen = set()
-        if damaged - self._damaged:
-            self._returned.clear()  # it may have been lost once more
-        self._damaged |= damaged
         ranges = [EVERYTHING] if all_lost else ranges_of(self._source, damaged)
         lost = {id_ for id_ in left if covers(ranges, id_)}
-        # What has a drop there would not wait there again, given back or not: the link was not here to read the drop.
-        lost -= dropped_among(self._source, lost)
+        # What has its drop there was finished there: given back it would not wait, and others would be given it.
+        lost -= dropped_among(self._source, lost) | dropped(self._source, lost)
         verdict = Verdict()
         for id_ in sorted(left):
-            # What does not wait there although it was given back has its drop there.
-            give_back = id_ in lost and id_ not in self._returned
+            give_back = id_ in lost
             (verdict.give_back if give_back else verdict.drop).append(id_)
-        self._returned = set(verdict.give_back)
-        self._new.update(verdict.give_back)
         return verdict
 
     def _only_here(self, ids: set[bytes]) -> tuple[set[bytes], set[str]]:

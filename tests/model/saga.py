@@ -49,6 +49,7 @@ class Saga:
         self.rng = random.Random(f"saga {seed}")
         self.result = Result(seed)
         self.round = 0
+        self.is_over = self.retains_little = False
         self.said = ""
         """What happens in this round, for the reports."""
 
@@ -62,9 +63,9 @@ class Saga:
             self.life(what)
             if not world.oracle.violations:
                 self.aftermath(what)
-            if world.oracle.violations:
+            if world.oracle.violations or self.is_over:
                 break
-        if not world.oracle.violations:
+        if not world.oracle.violations and not self.is_over:
             self.finish()
         self.result.ops += len(world.volumes.log)
         self.result.switches = world.switches
@@ -198,6 +199,7 @@ class Saga:
         if struck == world.primary or is_free:
             old = world.primary
             if not self.promote(with_old=struck is None):
+                self.is_over = True  # a backup that missed too much does not take the place of its primary
                 return
             if struck is not None:
                 self.check_survivors(f"{old} lost")
@@ -241,7 +243,8 @@ class Saga:
         world = self.world
         ready = world.promotable(world.volumes)
         if not ready:
-            world.oracle.violations.append("no backup may be promoted")
+            if not self.retains_little:
+                world.oracle.violations.append("no backup may be promoted")
             return False
         target = self.rng.choice(ready)
         if len(ready) > 1 and self.rng.random() < 0.5:
@@ -455,6 +458,7 @@ def run_saga(
         )
         boots.append(lambda: f"boot {world.boot}")
         saga = Saga(seed, world, what)
+        saga.retains_little = retain_bytes > 0
         try:
             return saga.play()
         except (

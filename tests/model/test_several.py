@@ -197,6 +197,8 @@ SAGAS: list[tuple[int, Mode, int, What]] = [
     (0, "mirror", 1, "cut"),
     (3, "mirror", 2, "cut"),
     (2, "mirror", 2, "strike"),
+    (4000, "ship", 2, "cut"),
+    (5002, "ship", 2, "away"),
 ]
 """Seeds that went wrong: what was given back in vain; what a lagging backup brought back; a move that was lost."""
 

@@ -11,7 +11,7 @@ from filewheel.directory import open_directory
 from filewheel.journal import Journal
 from filewheel.message import US_PER_S
 from filewheel.record import CANCELLED, pack_drop
-from filewheel.roster import change_roster
+from filewheel.roster import change_roster, read_roster
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put
 
@@ -151,3 +151,16 @@ def test_a_put_that_is_read_again_after_its_drop_was_dealt_does_not_come_back(
     pair.assert_equal()
     one.close()
     other.close()
+
+
+def test_a_backup_is_told_that_it_is_current_when_its_primary_is(pair: Pair) -> None:
+    with pair.wheel() as wheel:
+        wheel.enqueue(b"x", delay=100)
+    assert pair.member().state == "joining"
+    for _ in range(100):
+        pair.tick()
+        told = read_roster(open_directory(pair.backup, write=False).disk, str(pair.backup))
+        assert told is not None
+        # If the primary is lost now, this is the copy that says whether the backup may be promoted.
+        assert told.members == pair.roster().members
+    assert pair.member().state == "current"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 
 from filewheel import Wheel
 from filewheel.directory import open_directory
+from filewheel.disk import OsDisk
 from filewheel.errors import FilewheelError, KeyHeld
 from filewheel.journal import Journal
 from filewheel.keys import Keys
 from filewheel.message import US_PER_S
 from filewheel.record import RETRIED, pack_drop
+from filewheel.replication.link import Link
 from filewheel.retained import Retained
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put, an_id
@@ -301,7 +304,7 @@ def write_to(path: Path, records: list[bytes], puts: int) -> None:
     directory.disk.release()
 
 
-def test_what_is_given_back_to_a_primary_that_has_its_drop_goes_in_the_backup_too(pair: Pair) -> None:
+def test_what_has_its_drop_in_a_damaged_primary_does_not_go_back_and_goes_in_the_backup_too(pair: Pair) -> None:
     pair.damaged = [pair.primary]
     with pair.wheel() as wheel:
         ids = wheel.enqueue_many([b"x"] * 3, delay=5000)
@@ -322,7 +325,7 @@ def test_what_is_given_back_to_a_primary_that_has_its_drop_goes_in_the_backup_to
     flip(torn)  # a frame that a power cut tore: what it held is not known
     (pair.backup / "follows.json").unlink()
     link = pair.settle(20)
-    assert link.report.returned == 2
+    assert link.report.returned == 0
     assert pair.pending(pair.backup) == pair.pending(pair.primary)
     assert not pair.pending(pair.backup) & set(ids[:2])
 
@@ -349,3 +352,39 @@ def test_what_the_backup_alone_had_moved_goes_when_it_can_have_the_primary_s_cop
     pair.boot = "another boot"
     pair.settle()
     assert pair.pending(pair.primary) == pair.pending(pair.backup) == {old}
+
+
+class FailsFlushes(OsDisk):
+    """A disk that reads and cannot flush."""
+
+    def fdatasync(self, fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_for_a_primary_that_cannot_flush_nothing_is_dropped_until_it_can(pair: Pair) -> None:
+    pair.settle(1)
+    pair.close()
+    only = an_id(2_000_000_000)
+    write_to(pair.backup, [a_put(only)], 1)
+    pair.boot = "another boot"
+    pair.disk = lambda path: FailsFlushes(path) if path == str(pair.primary) else OsDisk(path)
+    pair.settle()
+    assert pair.pending(pair.backup) == {only}
+    pair.kill()
+    pair.disk = OsDisk
+    pair.settle()
+    assert pair.pending(pair.backup) == set()
+
+
+def test_of_what_only_the_backup_of_a_fenced_primary_has_nothing_is_dropped_and_nobody_waits_for_it(pair: Pair) -> None:
+    pair.settle(1)
+    pair.close()
+    only = an_id(2_000_000_000)
+    write_to(pair.backup, [a_put(only)], 1)
+    link = Link(str(pair.primary), pair.member(), fenced=True, clock=pair.clock, boot="another boot")
+    for _ in range(40):
+        pair.clock.advance(0.25)
+        link.tick()
+    assert link.is_in_step(pair.clock.steady_us())
+    link.close()
+    assert pair.pending(pair.backup) == {only}
