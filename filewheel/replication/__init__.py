@@ -2,7 +2,7 @@
 
 Module order (a module imports only from those to its left; tests/test_layers.py guards it):
 
-    follows sources losses whole chunk replay bundle follower matcher suspects
+    follows sources losses drops whole chunk replay bundle follower matcher suspects
     | backupkeeper behind bookmark membership report absorb
     | link replicator sets promote rejoin standby
 """
