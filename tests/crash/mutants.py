@@ -544,7 +544,7 @@ MUTANTS: list[Mutant] = [
     _m("mirror-other-set", "M", "nor one of another set", "tests/test_mirror.py::test_a_directory_that_is_not_this_set_s_backup_is_not_written_to",
        "mirror", "    if theirs is None or theirs.set != roster.set:\n", "    if theirs is None:\n"),
     _m("mirror-no-backup", "M", "nor one that is no backup", "tests/test_mirror.py::test_a_directory_that_is_not_this_set_s_backup_is_not_written_to",
-       "mirror", "    if theirs.role != \"backup\":\n", "    if False:\n"),
+       "mirror", "    if theirs.role not in (\"backup\", \"promoting\"):\n", "    if False:\n"),
     _m("mirror-promoted", "M", "a mirror with a higher epoch fences who would write to it", "tests/test_mirror.py::test_a_mirror_that_follows_a_higher_epoch_fences_who_would_write_to_it",
        "mirror", "    if theirs.epoch > roster.epoch:\n", "    if False:\n"),
     _m("keeper-needs-copies", "M", "a mirror's failure does not stop the keeper", "tests/test_mirror.py::test_a_mirror_that_fails_does_not_stop_the_keeper_from_firing",
