@@ -338,14 +338,22 @@ def read_settings(disk: Disk, name: str, place: str) -> Settings:
 
 
 def check_writable(where: str, disk: Disk, *, force: bool) -> None:
-    """Raise Unsafe unless the directory is ours, closed to others, and on a local file system."""
+    """Raise Unsafe unless the directory is ours, closed to others, and on a local file system.
+
+    Also raises NoWheel when it has gone since it was opened, DiskError.
+    """
     if isinstance(disk, OsDisk):
         _check_network(where, force)
         _check_owner(where)
 
 
 def _check_owner(where: str) -> None:
-    info = os.stat(where)
+    try:
+        info = os.stat(where)
+    except FileNotFoundError as exc:
+        raise NoWheel("the directory has gone", path=where, hint="mount its disk again, or name another one") from exc
+    except OSError as exc:
+        raise disk_error(exc, where) from exc
     if info.st_uid != os.geteuid():
         raise Unsafe(
             f"the directory belongs to user {info.st_uid}, you are {os.geteuid()}",

@@ -24,6 +24,7 @@ from filewheel.directory import (
     open_directory,
     parse_settings,
 )
+from filewheel.disk import OsDisk
 from filewheel.errors import (
     BadArgument,
     Damaged,
@@ -494,3 +495,13 @@ def test_a_wheel_that_two_make_at_once_has_one_salt_and_holds_what_both_enqueued
     second.join()
     with Wheel(path) as wheel:
         assert {m.payload for m in wheel.list()} == {b"first", b"second"}
+
+
+def test_a_directory_that_goes_while_it_is_opened_is_no_wheel(made: Path) -> None:
+    class Going(OsDisk):
+        def __init__(self, path: str) -> None:
+            super().__init__(path)
+            made.rename(made.with_name("elsewhere"))
+
+    with pytest.raises(NoWheel, match="has gone"):
+        open_directory(made, write=True, disk=Going)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.crash.disaster import DISASTERS
 from tests.crash.marks import Mark
 
 MS = 1_000_000
@@ -80,7 +81,9 @@ def measure(marks: Mapping[str, list[Mark]], pending: Collection[int]) -> Figure
         twice=len(twice),
         twice_acked=sum(any(at < max(fires[s]) for at in acks[s]) for s in twice),
         refused_ms=None if window is None else _longest(puts.values(), window, refusals),
-        late_ms=None if window is None else _latest(puts, dues, fires, window, wall_us),
+        late_ms=None
+        if window is None
+        else _latest({s: at for s, at in puts.items() if s in fires or s in pending}, dues, fires, window, wall_us),
         promote_ms=None if promoted is None else promoted / MS,
     )
 
@@ -120,18 +123,21 @@ COLUMNS = (
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
-    """Return Markdown: a line for each disaster, victim and mode (with what a mirror's failure leads to)."""
+    """Return Markdown: a line for each disaster, victim and mode, with the policy where a mirror is struck."""
+    order = ["kills alone", *DISASTERS]
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        mode = row["mode"] if row["mode"] == "ship" else f"mirror, {row['on_failure']}"
-        groups[row["victim"], mode, row["disaster"] or "kills alone"].append(row)
+        fails = row["mode"] == "mirror" and row["victim"] == "backup" and row["disaster"]
+        mode = f"mirror, {row['on_failure']}" if fails else row["mode"]
+        groups[row["victim"] if row["disaster"] else "-", mode, row["disaster"] or "kills alone"].append(row)
+    kinds = sorted(groups.items(), key=lambda g: (g[0][0] == "backup", g[0][0], g[0][1], order.index(g[0][2])))
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
-    for (victim, mode, disaster), group in sorted(groups.items(), key=lambda g: (g[0][0] != "primary", g[0])):
+    for (victim, mode, disaster), group in kinds:
         sums: Counter[str] = Counter()
         for row in group:
             sums.update({name: row[name] for name in ("acked", "lost", "twice", "twice_acked")})
         cells = [
-            disaster, "-" if disaster == "kills alone" else victim, mode, str(len(group)), f"{sums['acked']:,}",
+            disaster, victim, mode, str(len(group)), f"{sums['acked']:,}",
             str(sums["lost"]), f"{sums['twice']} ({sums['twice_acked']})",
             _times(group, "refused_ms"), _times(group, "late_ms"),
         ]  # fmt: skip
