@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from filewheel.replication import promote as promoting
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.standby import Standby
 from filewheel.roster import Roster, change_roster
-from tests.replication.support_sets import Place, in_thread, place, role_of
+from tests.replication.support_sets import Place, in_thread, lose, place, role_of
 from tests.support import FaultyDisk, eventually
 
 __all__ = ["place"]
@@ -81,7 +80,7 @@ def test_a_primary_that_is_gone_is_replaced_and_what_was_shipped_fires(place: Pl
     place.level(place.a)
     with watching(place.b) as watch:
         eventually(lambda: watch.thread.is_alive())
-        shutil.rmtree(place.a)
+        lose(place.a)
         if how == "another wheel":
             place.make(place.a)
         done = watch.end()
@@ -165,7 +164,7 @@ def test_when_another_backup_was_promoted_that_one_is_watched(place: Place) -> N
     untold = (place.b / "roster.json").read_bytes()
     promote(place.c, wait_s=0)
     (place.b / "roster.json").write_bytes(untold)  # the promotion did not reach it
-    shutil.rmtree(place.a)
+    lose(place.a)
     with watching(place.b) as watch:
         was = os.stat(place.c).st_mtime_ns
         eventually(lambda: os.stat(place.c).st_mtime_ns != was)  # its probe
@@ -194,7 +193,7 @@ def test_of_two_standbys_one_promotes_and_the_other_watches_it(place: Place) -> 
     place.enqueue(place.a, "x")
     place.level(place.a)
     with watching(place.b) as one, watching(place.c) as two:
-        shutil.rmtree(place.a)
+        lose(place.a)
         eventually(lambda: one.result or two.result)
         winner, other = (place.b, two) if one.result else (place.c, one)
         looks(other)
@@ -221,7 +220,7 @@ def test_a_backup_that_lacks_something_is_not_promoted_and_that_is_an_error(plac
     directory = open_directory(place.b, write=True)
     change_roster(directory, lambda r: r and r.with_member(replace(r.members[0], state="stale")))
     directory.disk.release()
-    shutil.rmtree(place.a)
+    lose(place.a)
     with watching(place.b) as watch:
         assert isinstance(watch.end(), BadArgument)
     assert role_of(place.b) == "backup"

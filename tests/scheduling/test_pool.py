@@ -291,11 +291,11 @@ def test_an_idle_process_killed_from_outside_is_replaced_and_no_call_fails(make:
         )
 
 
-def test_a_thousand_calls_amid_random_kills_are_each_answered_once(make: Callable[..., Answers]) -> None:
+def test_hundreds_of_calls_amid_random_kills_are_each_answered_once(make: Callable[..., Answers]) -> None:
     answers = make(2)
     rng = random.Random(5)
     killed: list[int] = []
-    for n in range(1000):
+    for n in range(400):
         answers.submit("echo_and_pid", b"%d" % n, name=n)
         if n < 20:
             continue
@@ -309,13 +309,13 @@ def test_a_thousand_calls_amid_random_kills_are_each_answered_once(make: Callabl
                 os.kill(pid, signal.SIGKILL)
     answers.wait(20)
     answers.pool.close(timeout_s=WAIT_S)
-    assert sorted(answers.of) == list(range(1000))
+    assert sorted(answers.of) == list(range(400))
     died = 0
     for n, results in answers.of.items():
         (result,) = results
         died += result.outcome == "died"
         assert result.value.startswith(b"%d " % n) or result.exit_status == "SIGKILL", result
-    assert len(killed) > 5
+    assert len(killed) > 3
     assert died <= len(killed)
 
 
