@@ -41,21 +41,12 @@ class Standing:
         self.roster: Roster | None = None
         """None when the wheel stands alone."""
         self._identity: Identity = None
-        self._looked_us: int | None = None
         self._others: dict[str, _Other] = {}
         self.on_change: Callable[[], None] | None = None
         """Called after the roster was read anew."""
         self.look()
 
     # -- its own roster --------------------------------------------------------------------------------------
-
-    def is_old(self, now_us: int) -> bool:
-        """Tell whether it is time to look again (by any clock that the caller keeps to)."""
-        looked = self._looked_us
-        if looked is not None and 0 <= now_us - looked < LOOK_US:
-            return False
-        self._looked_us = now_us
-        return True
 
     def look(self) -> bool:
         """Read the roster if it was replaced; tell whether it was. Cost: one stat.
@@ -104,14 +95,18 @@ class Standing:
             if other is None:
                 other = self._others[member.path] = _Other(member.path, self._factory)
             theirs = other.look(now_us)
-            if theirs is not None and theirs.set == roster.set and theirs.epoch > roster.epoch:
+            if (
+                theirs is not None
+                and theirs.set == roster.set
+                and (theirs.epoch > roster.epoch or _is_rival(theirs, roster))
+            ):
                 self._yield_to(theirs)
 
     def _yield_to(self, theirs: Roster) -> None:
         """Write down that another wheel was promoted, and raise Fenced."""
 
         def fence(mine: Roster | None) -> Roster | None:
-            if mine is None or mine.epoch >= theirs.epoch:
+            if mine is None or not (mine.epoch < theirs.epoch or _is_rival(theirs, mine)):
                 return mine
             return replace(
                 mine, role="fenced", epoch=theirs.epoch, primary=theirs.primary, primary_wheel=theirs.primary_wheel
@@ -129,6 +124,15 @@ class Standing:
         for other in self._others.values():
             other.forget()
         self._others.clear()
+
+
+def _is_rival(theirs: Roster, mine: Roster) -> bool:
+    """Tell whether two were promoted to one epoch, neither of which could see the other, and this one is to yield."""
+    return (
+        theirs.role == mine.role == "primary"
+        and theirs.epoch == mine.epoch
+        and theirs.primary_wheel > mine.primary_wheel
+    )
 
 
 class _Other:

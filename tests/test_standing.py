@@ -13,8 +13,8 @@ from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import Damaged, DiskError, Fenced
 from filewheel.message import US_PER_S
-from filewheel.roster import change_roster
-from filewheel.standing import LOOK_US, Standing
+from filewheel.roster import Member, change_roster
+from filewheel.standing import Standing
 from tests.support import FaultyDisk
 from tests.support_set import alter, fence, make_set, open_wheel, promote, roster_of
 
@@ -73,13 +73,21 @@ def test_a_look_tells_of_a_roster_that_was_replaced_once(a: Path, b: Path) -> No
         assert told == [1, 1]
 
 
-def test_a_look_is_due_after_a_while_and_when_the_clock_went_back(a: Path) -> None:
-    open_wheel(a)
-    with standing_of(a) as standing:
-        assert standing.is_old(1000 * US_PER_S)
-        assert not standing.is_old(1000 * US_PER_S + LOOK_US - 1)
-        assert standing.is_old(1000 * US_PER_S + LOOK_US)
-        assert standing.is_old(900 * US_PER_S)
+def test_of_two_that_were_promoted_to_one_epoch_one_goes_on(a: Path, b: Path) -> None:
+    """Neither could see the other; now they can."""
+    make_set(a, b, epoch=3)
+    ids = {path: open_wheel(path).settings.id for path in (a, b)}
+    for path, other in ((a, b), (b, a)):
+        member = Member(str(other), ids[other], "ship", "fenced")
+        alter(path, role="primary", epoch=4, primary=str(path), primary_wheel=ids[path], members=(member,))
+    loser, winner = sorted((a, b), key=lambda path: ids[path])
+    with standing_of(winner) as standing:
+        standing.check_may_fire(0)
+    with standing_of(loser) as standing, pytest.raises(Fenced, match=str(winner)):
+        standing.check_may_fire(0)
+    assert (roster_of(loser).role, roster_of(loser).primary) == ("fenced", str(winner))
+    with standing_of(winner) as standing:
+        standing.check_may_fire(2_000_000)
 
 
 def test_when_the_roster_has_gone_nothing_is_written_nor_fired(a: Path, b: Path) -> None:

@@ -152,13 +152,17 @@ class Link:
         # A crash before this absorbs again, which changes nothing more.
         self.membership.change(member, lambda known: replace(known, absorb=False))
 
-    def heal(self) -> None:
-        """Begin to compare both wheels from the start, and mend what differs; the journals are followed meanwhile."""
+    def heal(self, *, scrub: bool = False) -> None:
+        """Begin to compare both wheels from the start, and mend what differs; the journals are followed meanwhile.
+
+        A `scrub` is done for certainty's sake: the backup counts as it did.
+        """
         if self._heal_at is None:
             with Snapshot(self.source) as snapshot:
                 lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
                 self._total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
-        self.bookmark.forget()
+        if not scrub:
+            self.bookmark.forget()
         self._compared = 0
         self._lacked.clear()
         self._heal_at = ID_MIN
@@ -429,13 +433,14 @@ class Link:
         overflow = self._read_overflow()
         looked_us = self._clock.now_us()
         aside = [items_now(wheel) for wheel in (self.source, self.target)]
-        if overflow != self._overflow or self.follower.damage or now_us - self._scrubbed_us > SCRUB_US or any(
-            new - old for new, old in zip(aside, self._aside, strict=True)
-        ):  # fmt: skip
+        is_new = any(new - old for new, old in zip(aside, self._aside, strict=True))
+        if overflow != self._overflow or self.follower.damage or is_new:
             self._met_damage |= bool(self.follower.damage)
             self.follower.damage.clear()
             self._overflow = overflow
             self.heal()
+        elif now_us - self._scrubbed_us > SCRUB_US:
+            self.heal(scrub=True)
         self._sound_us, self._aside = looked_us, aside
         if self.is_in_step(now_us) and member.state != "current" and not self._fenced:
             self._become_current(member)
