@@ -331,7 +331,7 @@ CAMPAIGN = Campaign(
     share=0.1,
     targets={"enqueues": 40_000},
     rig=rig,
-    short=2,
+    short=1,
 )
 
 
