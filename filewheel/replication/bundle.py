@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from filewheel.frame import Frame
+from filewheel.frame import Frame, portions
 from filewheel.journal import Journal
 from filewheel.message import ID_END, ID_MIN
 from filewheel.record import ID
@@ -39,6 +39,12 @@ class Bundle:
     def add_put(self, put: bytes) -> None:
         """Add a packed put."""
         self._add(put, 1, 0, put[ID], put[ID])
+
+    def add_puts(self, puts: Sequence[bytes]) -> None:
+        """Add packed puts in the order of their ids, in commits of a good size: the cheap form."""
+        for start, upto in portions([len(put) for put in puts], BUNDLE_BYTES):
+            some = puts[start:upto]
+            self._add(b"".join(some), len(some), 0, some[0][ID], some[-1][ID])
 
     def add_records(self, puts: Sequence[bytes], drops: Sequence[bytes]) -> None:
         """Add packed records as one commit."""

@@ -308,11 +308,10 @@ class Link:
                 gone.update(r[ID] for r in records_of(frame)[1])
         puts = [put for put in chunk.missing if put[ID] not in gone]
         bundle = Bundle(self.journal, self._expected())
-        for put in puts:
-            bundle.add_put(put)
-            if len(self._lacked) < SUSPECTS_MAX:
-                self._lacked[root_of(put)] = put[ID]
+        bundle.add_puts(puts)
         bundle.write()
+        room = max(0, SUSPECTS_MAX - len(self._lacked))
+        self._lacked.update((root_of(put), put[ID]) for put in puts[:room])
         if puts:
             self.report = replace(self.report, healed_puts=self.report.healed_puts + len(puts))
 
