@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -118,3 +120,11 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 20) -> Any:
             return found
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.01)
+
+
+def lose(path: str | Path) -> None:
+    """Have a wheel go at once, though others write in it: whoever has it open writes to what nobody sees any more."""
+    away = f"{path}.lost"
+    os.rename(path, away)
+    for _ in range(20):
+        shutil.rmtree(away, ignore_errors=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from filewheel.replication.sets import MemberStatus, SetStatus
 from filewheel.roster import Member, Roster
 from tests.cli_support import Fw, Terminal, finish, invoke, on_terminal, start, stopped
 from tests.conftest import assert_whole
-from tests.support import eventually
+from tests.support import eventually, lose
 
 
 class Set:
@@ -123,7 +122,7 @@ def test_a_backup_on_the_primarys_file_system_is_warned_of(wheels: Set) -> None:
 
 def test_a_backup_that_is_gone_is_unreachable_with_exit_code_three(wheels: Set) -> None:
     wheels.add()
-    shutil.rmtree(wheels.c.wheel)
+    lose(wheels.c.wheel)
     assert wheels.list(3)["c"]["state"] == "unreachable"
     result = wheels.a("replicate", "--once", code=3)
     states = {Path(report["path"]).name: report["state"] for report in result.json}
@@ -263,7 +262,7 @@ def test_a_backup_that_is_promoted_fires_and_the_old_primary_is_fenced(wheels: S
 def test_a_primary_that_is_gone_is_named_and_the_backup_fires(wheels: Set) -> None:
     wheels.add()
     ids = wheels.a.enqueue("--in", "0", "x")
-    shutil.rmtree(wheels.a.wheel)
+    lose(wheels.a.wheel)
     result = wheels.b("promote", "--yes", "--wait", "0")
     assert result.json[0]["unreachable"] == [str(wheels.a.wheel)]
     assert "make sure that nothing fires from it" in result.err
@@ -276,7 +275,7 @@ def test_a_standby_promotes_when_the_primary_is_gone_and_what_comes_after_it_run
     with stopped(wheels.b.start("promote", "--auto", "--after", "300ms", "--json")) as process:
         assert process.stderr is not None
         process.stderr.readline()
-        shutil.rmtree(wheels.a.wheel)
+        lose(wheels.a.wheel)
         result = finish(process)
     assert result.code == 0, result
     assert result.json[0]["epoch"] == 2
@@ -338,7 +337,7 @@ def test_stats_inspect_and_metrics_tell_of_the_set(wheels: Set) -> None:
 def test_metrics_have_the_state_and_the_lag_of_each_backup(wheels: Set) -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
     wheels.add()
-    shutil.rmtree(wheels.c.wheel)
+    lose(wheels.c.wheel)
     found: dict[tuple[str, str, str], float] = {}
     for family in parser.text_string_to_metric_families(wheels.a("metrics").out):
         for sample in family.samples:

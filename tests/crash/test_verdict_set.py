@@ -182,3 +182,20 @@ def test_what_a_process_says_must_not_happen_is_passed_on() -> None:
         "keeper: a bare OSError",
         "keeper 2 acknowledged 7, which it was not handed",
     ]
+
+
+def test_what_was_acknowledged_just_before_a_power_cut_may_fire_again_and_nothing_older() -> None:
+    log = Log().put(1, 1).fire(1, 2).ack(1, 2.1).fire(1, 6, who="keeper 2")
+    assert judge(log.tell("conductor", "power cut", 2.2).marks, set(), MIRROR) == []
+    log = Log().put(1, 1).fire(1, 2).ack(1, 2.1).fire(1, 6, who="keeper 2")
+    assert len(judge(log.tell("conductor", "power cut", 3.0).marks, set(), MIRROR)) == 1
+
+
+def test_what_a_power_cut_took_from_a_backup_may_fire_again_there_until_it_was_compared() -> None:
+    for cut, count in ((1.5, 0), (2.2, 0), (3.0, 1)):  # acknowledged after it, just before it, and well before it
+        log = Log().put(1, 1).fire(1, 2).ack(1, 2.1).tell("conductor", "power cut", cut)
+        log.disaster(7).promoted(8).fire(1, 9, path="B", who="keeper 2")
+        assert len(judge(log.marks, set(), MIRROR)) == count
+    log = Log().put(1, 1).fire(1, 2).ack(1, 2.1).tell("conductor", "power cut", 1.5)
+    log.disaster(17).promoted(18).fire(1, 19, path="B", who="keeper 2")
+    assert len(judge(log.marks, set(), MIRROR)) == 1

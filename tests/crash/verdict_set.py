@@ -26,6 +26,12 @@ GARBLES = ("one bit flipped", "corrupted", "badly corrupted")
 """Disasters after which a wheel can be read, but not all of it."""
 
 
+COMPARED_S = 10.0
+"""How long after a power cut a replicator may take to start, and to compare a small set."""
+CUT_LAG_S = 0.25
+"""How long before a power cut an acknowledgement may have returned and be lost by it, on a busy machine."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """How the set was made."""
@@ -90,6 +96,8 @@ class _Told:
     rests: list[tuple[int, int]] = field(default_factory=list)
     """When no replicator was at work."""
     quiet_at: int | None = None
+    cuts: list[int] = field(default_factory=list)
+    """When the power was cut."""
 
     def until(self, new: str) -> int:
         """Return when this wheel had been promoted."""
@@ -152,6 +160,8 @@ def _read(marks: Mapping[str, list[Mark]]) -> _Told:
                 told.read_to_the_end.add(what[1])
         elif kind == "quiet":
             told.quiet_at = at
+        elif kind == "power cut":
+            told.cuts.append(since)
         elif kind == "replicator":
             if what[0] and told.rests:
                 told.rests[-1] = (told.rests[-1][0], at)
@@ -219,6 +229,12 @@ def _twice(told: _Told, pending: Collection[int], policy: Policy) -> Iterator[st
 
 
 def _may_repeat(told: _Told, fire: _Fire, path: str, policy: Policy) -> bool:
+    if any(0 <= cut - fire.acked_at <= CUT_LAG_S * S for cut in told.cuts):
+        return True  # acknowledgements are flushed 20 ms later, more or less
+    for cut in told.cuts:
+        since = next((s for s, _, new, _ in told.promotions if path == new and s > cut), ENDLESS)
+        if cut - CUT_LAG_S * S <= fire.acked_at and since - cut <= COMPARED_S * S:
+            return True  # what a cut took from a backup alone is found by comparing, and that had not been done yet
     for disaster in told.disasters:
         if disaster.path == fire.path == path and disaster.loses and fire.acked_at <= disaster.undone_at:
             return True  # the drop was damaged, or lost

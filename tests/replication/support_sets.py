@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import threading
 import time
@@ -282,11 +281,3 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
     if request.node.get_closest_marker("damages") is None:
         for path in here.wheels():
             assert_whole(path)
-
-
-def lose(path: str) -> None:
-    """Have a wheel go at once, though others write in it: whoever has it open writes to what nobody sees any more."""
-    away = f"{path}.lost"
-    os.rename(path, away)
-    for _ in range(20):
-        shutil.rmtree(away, ignore_errors=True)

@@ -18,8 +18,8 @@ from filewheel.replication import promote as promoting
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.standby import Standby
 from filewheel.roster import Roster, change_roster
-from tests.replication.support_sets import Place, in_thread, lose, place, role_of
-from tests.support import FaultyDisk, eventually
+from tests.replication.support_sets import Place, in_thread, place, role_of
+from tests.support import FaultyDisk, eventually, lose
 
 __all__ = ["place"]
 
