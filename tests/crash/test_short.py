@@ -15,7 +15,7 @@ from tests.crash.campaign import Campaign
 from tests.crash.campaigns import campaigns
 from tests.crash.shard import numbers, play
 
-BUDGET_S = float(os.environ.get("FILEWHEEL_CRASH_S", "2.5"))
+BUDGET_S = float(os.environ.get("FILEWHEEL_CRASH_S", "1.5"))
 SEED = int(os.environ.get("FILEWHEEL_CRASH_SEED", "1"))
 
 
