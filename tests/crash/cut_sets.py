@@ -1,9 +1,9 @@
 """Campaign: power cuts under sets of wheels, each on a file system of its own.
 
 All processes are stopped, then every file system is shut down without writing anything more, unmounted and mounted
-again, as in cut.py. Then the set goes on, or its primary is gone as well and a backup is promoted: what had been
-confirmed with two copies must be there. A power cut makes another boot of the machine, which the machine here does not
-have: the backups' bookmarks, which name the boot, are taken away instead.
+again, as in cut.py. Then a round of replicas.py is played with the same set: one of its directories meets a disaster,
+within seconds of the cut. What had been confirmed with two copies must be there. A power cut makes another boot of the
+machine, which the machine here does not have: the backups' bookmarks, which name the boot, are taken away instead.
 `python -m tests.crash.cut_sets NUMBER...` plays rounds by themselves.
 """
 
@@ -18,7 +18,6 @@ import shutil
 import struct
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,13 +27,8 @@ from tests.crash.cast import Cast
 from tests.crash.disaster import Disaster, mount, mounted, place
 from tests.crash.images import LOG_FLUSHED, LOG_NOT_FLUSHED, SHUTDOWN, run
 from tests.crash.marks import Marks, read_marks
-from tests.crash.replicas import LOAD_S, Plan, ReplicatorProcess, Round, SetKeeper, SetProducer, rig, waiting
+from tests.crash.replicas import LOAD_S, ReplicatorProcess, Round, SetKeeper, SetProducer, plan_of, rig, waiting
 from tests.crash.verdict_set import judge
-
-
-def plan_of(number: int) -> Plan:
-    """Draw a set: mirrored twice as often as shipped, with one or two backups."""
-    return Plan("ship" if number % 3 == 2 else "mirror", 1 + number // 3 % 2, "stale", "", "primary")
 
 
 def cut(wheel: Path, how: int) -> None:
@@ -50,33 +44,17 @@ def cut(wheel: Path, how: int) -> None:
 
 
 class CutRound(Round):
-    """A set that lives through power cuts."""
+    """A set that lives through power cuts, and meets its disaster then."""
 
     def play(self) -> None:
-        """Load, a cut, perhaps the loss of the primary, load; then the set is whole again."""
+        """Load and a cut, once or twice; then what happens in any round."""
         for _ in range(self.rng.randrange(1, 3)):
-            self.load()
+            for role in (SetProducer, SetProducer, SetKeeper, SetKeeper):
+                self.cast.start(role)
+            self.torment(LOAD_S * self.rng.uniform(0.5, 1.2), kills=self.rng.random() < 0.3)
             self.cut()
             self.replicator.start(self.primary)
-        lost = self.rng.random() < 0.6
-        if lost:
-            self.load()
-            self.cut()
-            self.lose()
-        self.load()
-        self.marks.tell("quiet")
-        self.cast.kill(*self.cast.alive)
-        if lost:
-            victim = next(w for w in self.wheels if w != self.primary and not w.exists())
-            since = time.monotonic_ns()
-            self.replace(victim)
-            self.marks.tell("undone", str(victim), since=since)
-        self.compare()
-
-    def load(self) -> None:
-        for role in (SetProducer, SetProducer, SetKeeper, SetKeeper):
-            self.cast.start(role)
-        self.torment(LOAD_S * self.rng.uniform(0.5, 1.2), kills=self.rng.random() < 0.3)
+        super().play()
 
     def cut(self) -> None:
         """Stop everybody, and cut the power of all file systems at once."""
@@ -88,14 +66,6 @@ class CutRound(Round):
             cut(wheel, how)
             with contextlib.suppress(FileNotFoundError):
                 (wheel / layout.FOLLOWS).unlink()
-
-    def lose(self) -> None:
-        """Lose the primary, and promote a backup."""
-        victim = self.primary
-        since = time.monotonic_ns()
-        shutil.rmtree(victim)
-        self.marks.tell("disaster", "deleted", str(victim), True, since=since)
-        self.promote(victim)
 
 
 def play(number: int, tally: Tally, rig: None, *, keep: bool = False) -> None:
@@ -124,7 +94,7 @@ def play(number: int, tally: Tally, rig: None, *, keep: bool = False) -> None:
         for text in wrong[:10]:
             tally.violation(f"{plan}: {text}")
         tally.count("power cuts of sets", sum(m[0] == "power cut" for m in told["0000-conductor"]))
-        tally.count("primaries lost", sum(m[0] == "disaster" for m in told["0000-conductor"]))
+        tally.count(f"{plan.disaster or 'kills alone'} after a cut")
         tally.count("enqueues", sum(m[0] == "put" for lines in told.values() for m in lines))
     finally:
         if keep:
@@ -135,7 +105,7 @@ def play(number: int, tally: Tally, rig: None, *, keep: bool = False) -> None:
 
 CAMPAIGN = Campaign(
     name="cut-sets",
-    title="power cuts of sets of wheels, and the loss of a primary after one",
+    title="power cuts of sets of wheels, and a disaster after one",
     play=play,
     share=0.05,
     targets={"power cuts of sets": 60},
