@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define INTERFACE 3 /* as in loops.py: one that was built for another is not used */
+#define INTERFACE 4 /* as in loops.py: one that was built for another is not used */
 #define ID_BYTES 16
 #define ID_AT 4
 #define PUT_HEAD 20 /* four fixed bytes and the id */
@@ -253,23 +253,35 @@ static PyObject *pack_puts(PyObject *self, PyObject *const *args, Py_ssize_t nar
         size += PUT_HEAD + PyBytes_GET_SIZE(middle) + bin_size(PyBytes_GET_SIZE(payload));
     }
     body = PyBytes_FromStringAndSize(NULL, size);
-    ids = PyList_New(count);
+    ids = PyBytes_FromStringAndSize(NULL, count * ID_BYTES);
     if (body == NULL || ids == NULL)
         goto done;
-    unsigned char *p = (unsigned char *)PyBytes_AS_STRING(body);
+    unsigned char *p = (unsigned char *)PyBytes_AS_STRING(body), *id = (unsigned char *)PyBytes_AS_STRING(ids);
+    unsigned char first[ID_BYTES], last[ID_BYTES];
+    uint64_t least = UINT64_MAX, most = 0;
+    memset(first, 0xff, ID_BYTES);
+    memset(last, 0, ID_BYTES);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *payload = PySequence_Fast_GET_ITEM(payloads, i);
         PyObject *middle = same ? args[3] : PySequence_Fast_GET_ITEM(middles, i);
         int64_t due = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(dues, i));
         if (due == -1 && PyErr_Occurred())
             goto done;
+        uint64_t high = (uint64_t)due << 6 | low_hi;
         memcpy(p, PUT_PREFIX, 4);
-        store_be64(p + 4, (uint64_t)due << 6 | low_hi);
+        store_be64(p + 4, high);
         store_be64(p + 12, low_lo + (uint64_t)i);
-        PyObject *id = PyBytes_FromStringAndSize((char *)p + ID_AT, ID_BYTES);
-        if (id == NULL)
-            goto done;
-        PyList_SET_ITEM(ids, i, id);
+        memcpy(id, p + ID_AT, ID_BYTES);
+        /* Of one due the ids rise. */
+        if (i == 0 || high < least) {
+            least = high;
+            memcpy(first, id, ID_BYTES);
+        }
+        if (i == 0 || high >= most) {
+            most = high;
+            memcpy(last, id, ID_BYTES);
+        }
+        id += ID_BYTES;
         p += PUT_HEAD;
         memcpy(p, PyBytes_AS_STRING(middle), PyBytes_GET_SIZE(middle));
         p += PyBytes_GET_SIZE(middle);
@@ -277,7 +289,7 @@ static PyObject *pack_puts(PyObject *self, PyObject *const *args, Py_ssize_t nar
         memcpy(p, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload));
         p += PyBytes_GET_SIZE(payload);
     }
-    result = PyTuple_Pack(2, body, ids);
+    result = Py_BuildValue("OOy#y#", body, ids, first, (Py_ssize_t)ID_BYTES, last, (Py_ssize_t)ID_BYTES);
 done:
     Py_XDECREF(dues);
     Py_XDECREF(middles);

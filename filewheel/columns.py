@@ -81,8 +81,13 @@ def runs_of(
     dues_us: Sequence[int], middle: bytes | Sequence[bytes], payloads: Sequence[bytes], limit_bytes: int
 ) -> list[Run]:
     """Cut a batch into runs of at most `limit_bytes` (a larger message is alone); nearly always one."""
+    if not payloads:
+        return []
     if isinstance(middle, bytes):
         extra = _PUT_BYTES + len(middle)
+        whole = extra * len(payloads) + sum(map(len, payloads))
+        if whole <= limit_bytes:
+            return [Run(dues_us, middle, payloads, whole)]
         sizes = [extra + len(p) for p in payloads]
     else:
         sizes = [_PUT_BYTES + len(m) + len(p) for m, p in zip(middle, payloads, strict=True)]

@@ -15,26 +15,29 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from filewheel import layout
+from filewheel.additions import SYNC_EACH_MAX, Additions, poisoned_by
 from filewheel.cut import Cut, Files, puts_above, take_cut
+from filewheel.directory import Settings
 from filewheel.disk import Disk
 from filewheel.errors import Poisoned
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position, place_manifest, prepare_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.record import DROP_PREFIX, ID, PUT_PREFIX
-from filewheel.slot import append
+from filewheel.slot import frames
 from filewheel.speed import ids_of, sort
 from filewheel.tail import Tail
 from filewheel.window import Budget, Span, read_window
 
 CHUNK_BYTES = 24 << 20
 CHUNK_RECORDS = 150_000
-_SYNC_EACH_MAX = 16
 _OPEN_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
+OPEN_AHEAD_S = 120
+"""So long before it begins a lap is dealt into seconds: each deal writes to a file for each second of such a lap."""
 
 
 @dataclass
@@ -80,12 +83,8 @@ class Deal:
         self._chunk_bytes = chunk_bytes
         self._chunk_records = chunk_records
         self._lap_slots: set[int] | None = None
-        self._dirty: dict[str, int] = {}
+        self._added = Additions(self._dir)
         self._gone: list[str] = []
-        self._was: dict[str, int] = {}
-        """The covered length of each file before this deal."""
-        self._new_dirs: set[int] = set()
-        self._touched_dirs: set[str] = set()
         self._done = Dealt()
 
     def run(self) -> Dealt:
@@ -111,31 +110,20 @@ class Deal:
         try:
             if not self._only_expire:
                 self._write(cut, base, new, finished)
-                self._sync()
+                self._added.sync(self._ledger.unlinked_in)
             self._expire(new, finished)
             prepare_manifest(self._disk, new, self._dir.seed)
         except (OSError, Poisoned):
-            self._undo()
+            self._added.undo()
             raise
         finally:
-            self._close_files()
+            self._added.close()
         # K1: the commit. Nothing is undone from here on: the new checkpoint may be the one that counts.
-        with self._poisoned_by("the checkpoint"):
+        with poisoned_by("the checkpoint", self._dir.path):
             place_manifest(self._disk)
         with ledger.lock:
             self._commit(new, cut)
         return self._done
-
-    @contextlib.contextmanager
-    def _poisoned_by(self, what: str) -> Iterator[None]:
-        """Make an error of a flush final: tried again, it would succeed with the data gone."""
-        try:
-            yield
-        except OSError as exc:
-            raise Poisoned(
-                f"{what} cannot be made durable ({exc.strerror or exc})", path=self._dir.path,
-                hint="look at the kernel log, then open the keeper again",
-            ) from exc  # fmt: skip
 
     # -- D2 --------------------------------------------------------------------------------------------------
 
@@ -152,8 +140,8 @@ class Deal:
             tail = ledger.tails[writer]
             if writer != ledger.own.writer:
                 names += [n for _, n, _, _ in tail.spans(max(tail.covered, tail.flushed), position)]
-        with self._poisoned_by("a journal"):
-            if len(names) > _SYNC_EACH_MAX:
+        with poisoned_by("a journal", self._dir.path):
+            if len(names) > SYNC_EACH_MAX:
                 self._disk.sync_all()
             else:
                 for name in names:
@@ -189,11 +177,11 @@ class Deal:
         loose = [r for i, r in cut.drops.items() if i not in matched or again]
         sort(loose)
         # D5: one reading of the clock for the whole deal.
-        near = self._dir.settings.lap_of(self._ledger.clock.now_us() // US_PER_S)
+        near = near_laps(self._dir.settings, self._ledger.clock.now_us())
         # X2: what belongs to a file that goes was read before it counted as finished, so it is finished too.
         puts, loose = self._without_finished(puts, finished), self._without_finished(loose, finished)
         if self._spread:
-            for lap in (near, near + 1):
+            for lap in sorted(near):
                 if lap in new.laps and lap not in finished[1]:
                     self._open_lap(lap, new)
         self._write_records(puts, loose, new, near)
@@ -222,7 +210,7 @@ class Deal:
                 self._gone.append(layout.lap_file(lap))
         self._done.expired = len(self._gone)
 
-    def _write_records(self, puts: list[bytes], drops: list[bytes], new: Manifest, near: int) -> None:
+    def _write_records(self, puts: list[bytes], drops: list[bytes], new: Manifest, near: Set[int]) -> None:
         """Append sorted records to the files they belong to; a drop never makes a file (D4)."""
         at = dropped = 0
         settings = self._dir.settings
@@ -242,13 +230,13 @@ class Deal:
                 lengths[key] = self._append(name, lap, in_lap_file, length, puts[at:upto], mine, new.deal)
             at, dropped = upto, drop_upto
 
-    def _goes_to_lap_file(self, lap: int, second: int, new: Manifest, near: int) -> bool:
+    def _goes_to_lap_file(self, lap: int, second: int, new: Manifest, near: Set[int]) -> bool:
         """Decide where a lap's records go. One state for each lap: whichever it has, it keeps."""
         if lap in new.laps:
             return True
         if second in new.slots or self._has_slots(lap, new):
             return False
-        return not (self._spread and lap in (near, near + 1))
+        return not (self._spread and lap in near)
 
     def _has_slots(self, lap: int, new: Manifest) -> bool:
         if self._lap_slots is None:
@@ -256,40 +244,16 @@ class Deal:
         return lap in self._lap_slots
 
     def _append(
-        self,
-        name: str,
-        lap: int,
-        in_lap_file: bool,
-        length: int,
-        puts: list[bytes],
-        drops: list[bytes],
-        deal: int,
+        self, name: str, lap: int, in_lap_file: bool, length: int, puts: list[bytes], drops: list[bytes], deal: int
     ) -> int:
         if not in_lap_file:
-            self._make_dir(lap)
+            self._added.make_dir(lap)
             if self._lap_slots is not None:
                 self._lap_slots.add(lap)
-        self._was.setdefault(name, length)
-        new_length, fd = append(self._dir, name, length, puts, drops, deal=deal)
+        data = frames(puts, drops, seed=self._dir.seed(name), offset=length, number=deal)
+        self._added.append(name, length, data)
         self._done.files += 1
-        old = self._dirty.pop(name, -1)
-        if old >= 0:
-            self._disk.close(old)
-        if len(self._dirty) < _SYNC_EACH_MAX:
-            self._dirty[name] = fd
-        else:  # too many to keep open: all of them are flushed at once
-            self._disk.close(fd)
-            self._dirty[name] = -1
-        self._touched_dirs.add(layout.LAPS if in_lap_file else layout.lap_dir(lap))
-        return new_length
-
-    def _make_dir(self, lap: int) -> None:
-        if lap in self._new_dirs:
-            return
-        with contextlib.suppress(FileExistsError):
-            self._disk.mkdir(layout.lap_dir(lap))
-        self._new_dirs.add(lap)
-        self._touched_dirs.add(layout.LAPS)
+        return length + len(data)
 
     def _open_lap(self, lap: int, new: Manifest) -> None:
         """Deal a lap's one file into seconds. Part of the same commit, so never half (L1-L6)."""
@@ -309,46 +273,12 @@ class Deal:
                     on_gap=self._ledger.report_gap,
                     budget=_OPEN_BUDGET,
                 )
-                self._write_records(window.puts, [], new, lap)
+                self._write_records(window.puts, [], new, {lap})
                 if not window.cut:
                     return
                 lo = window.hi
         finally:
             handles.close()
-
-    def _sync(self) -> None:
-        """D6: files, their directories, and the directories in which something was unlinked."""
-        with self._poisoned_by("what was dealt"):
-            if len(self._dirty) > _SYNC_EACH_MAX:
-                self._disk.sync_all()
-                return
-            for fd in self._dirty.values():
-                self._disk.fdatasync(fd)
-            # retained/ before journal/: where a rename is two steps, a segment must not be lost between them.
-            for name in sorted(self._touched_dirs | self._ledger.unlinked_in, reverse=True):
-                with contextlib.suppress(FileNotFoundError):
-                    self._disk.sync_dir(name)
-
-    def _undo(self) -> None:
-        """Give back the room that this deal took, as far as that works: what no manifest names counts for nothing."""
-        for name, length in self._was.items():
-            with contextlib.suppress(OSError):
-                if length == 0:
-                    self._disk.unlink(name)
-                    continue
-                fd = self._disk.open(name, "rw")
-                try:
-                    self._disk.truncate(fd, length)
-                finally:
-                    self._disk.close(fd)
-        with contextlib.suppress(OSError):
-            self._disk.unlink(layout.CHECKPOINT_TMP)
-
-    def _close_files(self) -> None:
-        for fd in self._dirty.values():
-            if fd >= 0:
-                self._disk.close(fd)
-        self._dirty.clear()
 
     # -- commit: K2 to K4 ------------------------------------------------------------------------------------
 
@@ -379,6 +309,12 @@ class Deal:
             # K3: nobody appends to it (its lock was free when it was read), and nothing valid lies past the cut.
             self._ledger.retire_segment(layout.segment(tail.writer, position.segment))
             tail.gone = True
+
+
+def near_laps(settings: Settings, now_us: int) -> frozenset[int]:
+    """Return the laps that are kept in seconds: the present one, and soon before it begins the next one."""
+    now_s = now_us // US_PER_S
+    return frozenset((settings.lap_of(now_s), settings.lap_of(now_s + min(OPEN_AHEAD_S, settings.slots))))
 
 
 def flush_file(disk: Disk, name: str) -> None:

@@ -23,8 +23,6 @@ import weakref
 from collections import OrderedDict
 from typing import Protocol
 
-import portalocker
-
 from filewheel.speed import write_all
 
 _BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -317,40 +315,30 @@ class OsDisk:
 
     # -- locks ---------------------------------------------------------------------------------------------
 
+    # Imported when it is needed: whoever only reads starts in half of the time without it.
+
     def lock(self, fd: int, *, wait: bool) -> bool:
-        flags = portalocker.LockFlags.EXCLUSIVE
-        if not wait:
-            flags |= portalocker.LockFlags.NON_BLOCKING
-        try:
-            portalocker.lock(fd, flags)
-        except portalocker.AlreadyLocked:
+        from filewheel import flock
+
+        if not flock.take(fd, wait=wait):
             return False
-        except portalocker.LockException as exc:
-            if isinstance(exc.__cause__, BlockingIOError):
-                return False
-            raise OSError(errno.ENOLCK, f"cannot lock: {exc}") from exc
         self._locked.add(fd)
         return True
 
     def is_free(self, fd: int) -> bool:
+        from filewheel import flock
+
         # Shared: of two that ask at once neither must take the other for a writer that lives.
-        try:
-            portalocker.lock(fd, portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING)
-        except portalocker.AlreadyLocked:
+        if not flock.take(fd, shared=True):
             return False
-        except portalocker.LockException as exc:
-            if isinstance(exc.__cause__, BlockingIOError):
-                return False
-            raise OSError(errno.ENOLCK, f"cannot lock: {exc}") from exc
         self.unlock(fd)
         return True
 
     def unlock(self, fd: int) -> None:
+        from filewheel import flock
+
         self._locked.discard(fd)
-        try:
-            portalocker.unlock(fd)
-        except portalocker.LockException as exc:
-            raise OSError(errno.ENOLCK, f"cannot unlock: {exc}") from exc
+        flock.let_go(fd)
 
     # -- hints ---------------------------------------------------------------------------------------------
 

@@ -250,9 +250,10 @@ class Scanner:
             block = self._pread(min(_BLOCK, self._end - at), at)
             if not block:
                 break
-            is_blank = not block.strip(b"\0")
+            # One comparison of memory: what was allocated ahead is looked through at every open.
+            is_blank = block == bytes(len(block))
             blank = blank and is_blank
-            hit = block.find(MAGIC)
+            hit = -1 if is_blank else block.find(MAGIC)
             while hit >= 0:
                 # Frames start on multiples of 8 of the file; anything else is payload.
                 if (at + hit) % 8 == 0 and at + hit > start:

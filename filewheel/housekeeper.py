@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from filewheel import layout
-from filewheel.deal import CHUNK_BYTES, Deal, Finished
+from filewheel.deal import CHUNK_BYTES, Deal, Finished, near_laps
 from filewheel.errors import DiskError, FilewheelError, WheelFull, disk_error
 from filewheel.keys import Keys
 from filewheel.ledger import Ledger
@@ -202,8 +202,9 @@ class Housekeeper:
             return True
         with ledger.lock:
             ended = sum(t.ended and not t.gone for t in ledger.tails.values())
-            next_lap = ledger.dir.settings.lap_of(self._clock.now_us() // US_PER_S) + 1
-            if ended >= DEAL_SEGMENTS or next_lap in ledger.manifest.laps:
+            now_us = self._clock.now_us()
+            coming = near_laps(ledger.dir.settings, now_us) - {ledger.dir.settings.lap_of(now_us // US_PER_S)}
+            if ended >= DEAL_SEGMENTS or coming & ledger.manifest.laps.keys():
                 return True
             slots, laps = self._finished()
             if len(slots) + len(laps) >= DEAL_FINISHED:

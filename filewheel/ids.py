@@ -1,6 +1,6 @@
-"""The ids of a batch, kept as bytes until someone looks at one.
+"""The ids of a batch, kept as bytes one behind the other until someone looks at one.
 
-Owns its list. Invariant: the i-th id belongs to the i-th payload of the batch.
+Owns these bytes. Invariant: the i-th id belongs to the i-th payload of the batch.
 """
 
 from __future__ import annotations
@@ -8,36 +8,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from filewheel.message import MessageId, receipt
+from filewheel.message import ID_BYTES, MessageId, receipt
 
 
 class Ids(Sequence[MessageId]):
     """A sequence of message ids, made one by one when asked for."""
 
-    def __init__(self, ids: list[bytes], copies: int = 1) -> None:
+    def __init__(self, ids: bytes, copies: int = 1) -> None:
         self._ids = ids
         self.copies = copies
         """How many wheels held each of the messages when the call returned."""
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._ids) // ID_BYTES
 
     def __iter__(self) -> Iterator[MessageId]:
-        if self.copies == 1:
-            return map(MessageId, self._ids)
-        return (receipt(MessageId(i), self.copies) for i in self._ids)
+        ids, copies = self._ids, self.copies
+        made = (MessageId(ids[at : at + ID_BYTES]) for at in range(0, len(ids), ID_BYTES))
+        return made if copies == 1 else (receipt(id_, copies) for id_ in made)
 
     @overload
     def __getitem__(self, index: int) -> MessageId: ...
     @overload
     def __getitem__(self, index: slice) -> Ids: ...
     def __getitem__(self, index: int | slice) -> MessageId | Ids:
-        if isinstance(index, slice):
-            return Ids(self._ids[index], self.copies)
-        return receipt(MessageId(self._ids[index]), self.copies)
+        places = range(0, len(self._ids), ID_BYTES)[index]
+        if isinstance(places, range):
+            return Ids(b"".join(self._ids[at : at + ID_BYTES] for at in places), self.copies)
+        return receipt(MessageId(self._ids[places : places + ID_BYTES]), self.copies)
 
     def __contains__(self, item: object) -> bool:
-        return item in self._ids
+        return isinstance(item, bytes) and any(item == id_ for id_ in self)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Ids):

@@ -154,25 +154,27 @@ class Journal(Appender):
         `middle` is what stands between id and payload: one for all, or one for each.
         """
         ids: list[bytes] = []
-        ticket, copies = 0, 1
+        done = ticket = 0
+        copies = 1
         for run in runs_of(dues_us, middle, payloads, BATCH_BYTES):
             try:
                 made, ticket = self._put_run(run)
             except DiskError as exc:
-                raise (partly_done(exc, len(ids)) if ids else exc) from exc.__cause__
-            ids += made
+                raise (partly_done(exc, done) if done else exc) from exc.__cause__
+            ids.append(made)
+            done += len(run.payloads)
         if ids:
             copies = self.settle(ticket, sync)
-        return Ids(ids, copies)
+        return Ids(ids[0] if len(ids) == 1 else b"".join(ids), copies)
 
-    def _put_run(self, run: Run) -> tuple[list[bytes], int]:
-        """Write puts as one frame; return their ids' bytes and the ticket to wait with."""
+    def _put_run(self, run: Run) -> tuple[bytes, int]:
+        """Write puts as one frame; return their ids, one behind the other, and the ticket to wait with."""
         with self.lock:
             count = len(run.payloads)
             segment = self._ready(run.size_bytes, ids=count)
-            first = self._ids.take(count)
-            body, made = pack_puts(self._ids.low, first, run.dues_us, run.middle, run.payloads)
-            self._write(segment, body, count, 0, min(made), max(made))
+            seq = self._ids.take(count)
+            body, made, first, last = pack_puts(self._ids.low, seq, run.dues_us, run.middle, run.payloads)
+            self._write(segment, body, count, 0, first, last)
             return made, self._written
 
     def append(self, records: Sequence[bytes], puts: int, *, sync: Sync = "always") -> None:

@@ -12,7 +12,7 @@
       laps/<lap>/<second>.slot         a lap that is near: one file for each second that holds anything
       keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made with the first of them
       roster.json  roster.lock         which wheels hold the same messages; only in a set
-      probe                            written and removed by a standby that looks whether the disk works
+      probe                            in a primary: written and removed, to see whether its disk takes anything
       follows.json                     in a backup: how far it has followed the primary's journals
       retained/<writer>-<n>.log        in a primary: covered segments that a backup has still to read
       retained/overflow                how often such segments had to go before all had read them

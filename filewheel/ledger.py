@@ -320,10 +320,14 @@ class Ledger:
 
     def spans(self, lo: bytes, hi: bytes) -> Iterator[Span]:
         """Yield the parts of files that may hold ids from `lo` to below `hi`: undealt journals, then laps in order."""
+        yield from self.undealt_spans()
+        yield from spans_of(self.dir, self.manifest, lo, hi)
+
+    def undealt_spans(self) -> Iterator[Span]:
+        """Yield the parts of journals that were read and are not covered yet."""
         for tail in self.tails.values():
             for _, name, start, end in tail.spans(tail.covered, tail.seen):
                 yield Span(name, start, end, ID_MIN)
-        yield from spans_of(self.dir, self.manifest, lo, hi)
 
     def window(self, lo: bytes, hi: bytes, budget: Budget) -> Window:
         """Read what is pending from `lo` to below `hi`, within the budget."""

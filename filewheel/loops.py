@@ -18,7 +18,7 @@ import msgpack
 
 from filewheel.message import MessageId
 
-INTERFACE = 3
+INTERFACE = 4
 """Counts the changes of what the functions here take and give."""
 
 PUT_PREFIX = b"\x98\x01\xc4\x10"
@@ -88,16 +88,17 @@ def due_at(base_us: int, seconds: Any, end_us: int, /) -> int:
 
 def pack_puts(
     low: bytes, seq: int, dues_us: Sequence[int], middle: bytes | Sequence[bytes], payloads: Sequence[bytes], /
-) -> tuple[bytes, list[bytes]]:
-    """Return a body of puts, and their ids: each due, `low`, and a place in the sequence that counts on from `seq`.
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return a body of puts, their ids one behind the other, and the least and the greatest of these.
 
-    `middle` is what stands between id and payload: one for all, or one for each.
+    An id is a due, `low`, and a place in the sequence that counts on from `seq`. `middle` is what stands between id and
+    payload: one for all, or one for each.
     """
     base = int.from_bytes(low, "big") | seq
     ids = [(due << 70 | base + n).to_bytes(16, "big") for n, due in enumerate(dues_us)]
     middles = repeat(middle, len(ids)) if isinstance(middle, bytes) else middle
     parts = [PUT_PREFIX + i + m + pack_payload(p) for i, m, p in zip(ids, middles, payloads, strict=True)]
-    return b"".join(parts), ids
+    return b"".join(parts), b"".join(ids), min(ids, default=b"\xff" * 16), max(ids, default=bytes(16))
 
 
 def put_frame(

@@ -112,13 +112,22 @@ class Ready:
             if keep and (keep >= self._budget.records * 3 // 4 or size > self._budget.bytes * 3 // 4):
                 break
             keep += 1
-        gone = self._puts[keep:]
-        if gone:
-            del self._puts[keep:]
+        if keep < len(self._puts):
+            self._cut_off(keep)
             self.frontier = id_after(self._puts[-1][ID])
-            self._bytes -= sum(map(len, gone))
-            self.done(r[ID] for r in gone)
-            self.forget_roots(gone)
+
+    def forget_from(self, floor: bytes) -> None:
+        """Forget the messages from an id on, and lower the frontier to it. They stay on disk."""
+        if floor < self.frontier:
+            self._cut_off(bisect_left(self._puts, PUT_PREFIX + floor, self._head))
+            self.frontier = floor
+
+    def _cut_off(self, keep: int) -> None:
+        gone = self._puts[keep:]
+        del self._puts[keep:]
+        self._bytes -= sum(map(len, gone))
+        self.done(r[ID] for r in gone)
+        self.forget_roots(gone)
 
     # -- going -----------------------------------------------------------------------------------------------
 

@@ -41,32 +41,6 @@ def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: 
     return out[0] if len(out) == 1 else b"".join(out)
 
 
-def append(
-    directory: Directory,
-    name: str,
-    length: int,
-    puts: Sequence[bytes],
-    drops: Sequence[bytes],
-    *,
-    deal: int,
-) -> tuple[int, int]:
-    """Append records to a file whose covered length is `length`; return (its new length, open descriptor).
-
-    Nothing is flushed. A crash leaves bytes above the covered length, which nobody reads and the next append cuts.
-    """
-    disk = directory.disk
-    data = frames(puts, drops, seed=directory.seed(name), offset=length, number=deal)
-    fd = disk.open(name, "rw")
-    try:
-        if disk.size(fd) > length:
-            disk.truncate(fd, length)
-        disk.pwrite(fd, data, length)
-    except BaseException:
-        disk.close(fd)
-        raise
-    return length + len(data), fd
-
-
 def slot_name(directory: Directory, second: int) -> str:
     """Name the file of a second."""
     return layout.slot(directory.settings.lap_of(second), second)

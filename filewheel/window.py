@@ -26,6 +26,8 @@ from filewheel.speed import ids_of, repeats, sort
 from filewheel.tail import Handles
 
 MISSING = "the file is missing"
+_SLACK = 1.5
+"""How far over its budget a window grows before it is cut: what is cut off is read again, and each cut sorts."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Window:
     """Drops whose put was not in the window."""
     cut: bool = False
     """The budget was reached: more may lie from `hi` on."""
+    has_drops: bool = False
+    """Whether drops lie in the window, or in the frames that reach into it."""
 
 
 OnGap = Callable[[Span, Gap], None]
@@ -114,7 +118,7 @@ def _read_span(directory: Directory, fd: int, span: Span, reader: _Reader, on_ga
 
 
 class _Reader:
-    """Collects the smallest ids of a window, never holding more than twice the budget."""
+    """Collects the smallest ids of a window, never holding more than `_SLACK` times the budget."""
 
     def __init__(self, lo: bytes, hi: bytes, budget: Budget, dropped: Iterable[bytes]) -> None:
         self.lo = lo
@@ -125,13 +129,14 @@ class _Reader:
         self._spent: set[bytes] = set()
         self._bytes = 0
         self._cut = False
+        self._has_drops = bool(self._drops)
         self.grown = False
         """Whether anything was added since it was last netted."""
 
     def is_full(self) -> bool:
         return self._is_over(1)
 
-    def _is_over(self, times: int) -> bool:
+    def _is_over(self, times: float) -> bool:
         records = len(self._puts) + len(self._drops)
         return records >= times * self._budget.records or self._bytes >= times * self._budget.bytes
 
@@ -146,8 +151,9 @@ class _Reader:
         self._puts += puts
         self._bytes += sum(map(len, puts))
         if drops:
+            self._has_drops = True
             self._drops.update(ids_of(drops))
-        if self._is_over(2):
+        if self._is_over(_SLACK):
             self.shrink()
 
     def shrink(self) -> None:
@@ -190,4 +196,4 @@ class _Reader:
             self.shrink()
         else:
             self._net()
-        return Window(self.hi, self._puts, self._drops - self._spent, self._cut)
+        return Window(self.hi, self._puts, self._drops - self._spent, self._cut, self._has_drops)

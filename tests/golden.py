@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from filewheel import layout
 from filewheel.deal import Deal
@@ -28,9 +29,10 @@ from filewheel.journal import Journal
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, MessageId, to_datetime
 from filewheel.record import PUT_PREFIX, pack_middle, pack_payload
-from filewheel.slot import append, slot_name
+from filewheel.slot import slot_name
 from filewheel.transfer import dump, to_json
 from filewheel.wheel import Wheel
+from tests.support_wheel import append
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 V1 = GOLDEN / "v1"
@@ -73,8 +75,14 @@ def named(writer: str, sequence: int = 1) -> Callable[[int], bytes]:
 def make_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     """Live through the story in `path`, copy the wheel to `copy` while its keeper and a producer are at work.
 
-    Such a copy is what a power cut leaves. Returns what is pending in it, as objects for JSON.
+    Such a copy is what a power cut leaves. Returns what is pending in it, as objects for JSON. The keeper deals the
+    next lap into seconds as early as it did when the wheel was made: when it does is no matter of the format.
     """
+    with mock.patch("filewheel.deal.OPEN_AHEAD_S", 900):
+        return _live_v1(path, copy)
+
+
+def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     clock = Clock()
     made = iter([bytes(range(16, 32)), SALT])
     Wheel.create(path, clock=clock, entropy=lambda size: next(made)).close()
@@ -164,8 +172,7 @@ def _deal_in_vain(keeper: Keeper) -> None:
         put = PUT_PREFIX + MessageId.make(second * US_PER_S, 2, 2) + pack_middle(0, "", None) + pack_payload(text)
         name = slot_name(keeper._dir, second)
         length = keeper._ledger.manifest.slots.get(second, 0)
-        _, fd = append(keeper._dir, name, length, [put], [], deal=keeper._ledger.manifest.deal + 1)
-        keeper._disk.close(fd)
+        append(keeper._dir, name, length, [put], [], deal=keeper._ledger.manifest.deal + 1)
 
 
 def newer_settings() -> bytes:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import zlib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from filewheel import layout
 from filewheel.frame import BODY_BYTES_MAX, FORMAT, HEADER_BYTES, Scanner, seal
 from filewheel.message import DEAD_US, Message, MessageId
 from filewheel.record import REASONS, pack_message
+from filewheel.replication.follows import Follows
+from filewheel.roster import Member, Roster
 from filewheel.wheel import Wheel
 from tests import support_reader as reader
 
@@ -130,6 +133,33 @@ def test_a_reader_written_from_the_page_finds_a_unique_key_in_the_index(wheel: W
     mark = bytes.fromhex("F546574B") + bytes(32)
     mark += zlib.crc32(bytes(32), reader.seed_of(salt, name)).to_bytes(4, "little")
     assert (wheel_dir / name).read_bytes().rstrip(b"\0") == (mark + entry).rstrip(b"\0")
+
+
+def keys_explained_after(words: str) -> set[str]:
+    """Return the keys in the first column of the first table after some words."""
+    (_, part) = DOC.split(words)
+    rows = re.match(r".*?\n\| key \|[^\n]*\n\| --- [^\n]*\n((?:\|[^\n]*\n)+)", part, re.S)
+    assert rows is not None
+    return {key for row in rows[1].splitlines() for key in re.findall(r"`([^`]+)`", row.split("|")[1])}
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "version"),
+    [
+        ("\n**roster.json.** ", Roster, {"roster"}),
+        ("\nA member:\n", Member, set()),
+        ("\n**follows.json.** ", Follows, {"follows"}),
+    ],
+)
+def test_the_page_explains_each_field_that_is_written_and_no_other(words: str, kind: type, version: set[str]) -> None:
+    assert keys_explained_after(words) == version | {field.name for field in fields(kind)}
+
+
+def test_each_file_that_the_code_names_is_in_the_grammar_of_the_directory() -> None:
+    grammar = set(re.findall(r"[\w.]+", DOC.partition("## 2. The directory")[2].split("```")[1]))
+    names = {v for k, v in vars(layout).items() if k.isupper() and not k.startswith("_") and isinstance(v, str)}
+    assert {layout.PROBE, layout.ROSTER} <= names
+    assert not {name.rpartition("/")[2] for name in names} - grammar
 
 
 def test_every_link_within_the_page_has_its_heading() -> None:

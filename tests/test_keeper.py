@@ -17,6 +17,7 @@ from filewheel import BadArgument, Closed, Keeper, Locked, Message, MessageId, N
 from filewheel.deal import Deal
 from filewheel.directory import open_directory
 from filewheel.journal import Journal
+from filewheel.message import US_PER_S
 from filewheel.record import pack_message
 from filewheel.window import Budget
 from tests.support import FakeClock
@@ -488,3 +489,25 @@ def test_in_a_set_a_message_that_lies_in_two_journals_and_fired_stays_gone(tmp_p
             keeper.ack(keeper.claim())
         with Keeper(path, clock=clock, background=False) as keeper:
             assert len(keeper.claim()) == 0
+
+
+def test_the_next_lap_is_one_file_until_two_minutes_before_it_begins_and_then_seconds(tmp_path: Path) -> None:
+    clock = FakeClock()
+    lap_us = 900 * US_PER_S
+    clock.advance((lap_us - clock.now_us() % lap_us + lap_us // 3) / US_PER_S)  # a third of a lap has passed
+    path = tmp_path / "wheel"
+    with Wheel.create(path, clock=clock) as wheel, open_keeper(path, clock) as keeper:
+        now, soon = (wheel.enqueue(b"x", delay=delay) for delay in (200, 900))
+        deal(keeper)
+        laps = [id_.due_us // lap_us for id_ in (now, soon)]
+        assert laps[1] == laps[0] + 1
+        assert [p.name for p in path.glob("laps/*.lap")] == [f"{laps[1]}.lap"]
+        assert len(list(path.glob("laps/*/*.slot"))) == 1
+        clock.advance(370)
+        keeper.claim()
+        keeper._housekeeper.step()
+        assert list(path.glob("laps/*.lap")), "too early"
+        clock.advance(111)
+        keeper._housekeeper.step()
+        assert not list(path.glob("laps/*.lap"))
+        assert path.joinpath("laps", str(laps[1]), f"{soon.due_us // US_PER_S}.slot").exists()

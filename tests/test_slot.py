@@ -14,8 +14,8 @@ from filewheel.disk import ForeignFile
 from filewheel.frame import Frame
 from filewheel.message import ID_MIN, due_of
 from filewheel.record import CANCELLED, ID, pack_drop, records_of, split
-from filewheel.slot import FRAME_BYTES, append, frames, lap_floor, slot_floor, slot_name
-from tests.support_wheel import NOW_S, a_put, an_id, frames_of, make_directory, put_file, scan
+from filewheel.slot import FRAME_BYTES, frames, lap_floor, slot_floor, slot_name
+from tests.support_wheel import NOW_S, a_put, an_id, append, frames_of, make_directory, put_file, scan
 
 NAME = "laps/30000000/1800000000.slot"
 PUTS = [a_put(an_id(NOW_S, n), b"payload %d" % n) for n in range(6)]
@@ -30,10 +30,8 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def add(directory: Directory, length: int, puts: list[bytes], drops: list[bytes] = [], deal: int = 1) -> int:  # noqa: B006
-    """Append, close, and return the new length."""
-    new, fd = append(directory, NAME, length, puts, drops, deal=deal)
-    directory.disk.close(fd)
-    return new
+    """Append, and return the new length."""
+    return append(directory, NAME, length, puts, drops, deal=deal)
 
 
 def read(directory: Directory, length: int) -> list[Frame]:

@@ -192,7 +192,7 @@ def test_a_drop_meets_its_put_in_another_file_in_either_order(order: str) -> Non
     one, two = (drop, put) if order == "drop first" else (put, drop)
     found.add(JOURNALS[0], ID_MIN, [one])
     found.add(JOURNALS[1], ID_MIN, [two])
-    assert found.window() == Window(ID_END)
+    assert found.window() == Window(ID_END, has_drops=True)
 
 
 def test_a_drop_without_a_put_is_loose() -> None:

@@ -1,0 +1,35 @@
+"""Kernel locks of open files: portalocker's, with the errors of the system.
+
+A module of its own because its import takes as long as all of filewheel's others, and readers need no lock.
+Invariant: what holds a lock is the open file, so it goes with the process, however that ends.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import portalocker
+
+
+def take(fd: int, *, wait: bool = False, shared: bool = False) -> bool:
+    """Take the lock of an open file, alone unless `shared`; False when another has it. Raises OSError."""
+    flags = portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE
+    if not wait:
+        flags |= portalocker.LockFlags.NON_BLOCKING
+    try:
+        portalocker.lock(fd, flags)
+    except portalocker.AlreadyLocked:
+        return False
+    except portalocker.LockException as exc:
+        if isinstance(exc.__cause__, BlockingIOError):
+            return False
+        raise OSError(errno.ENOLCK, f"cannot lock: {exc}") from exc
+    return True
+
+
+def let_go(fd: int) -> None:
+    """Let go of the lock of an open file. Raises OSError."""
+    try:
+        portalocker.unlock(fd)
+    except portalocker.LockException as exc:
+        raise OSError(errno.ENOLCK, f"cannot unlock: {exc}") from exc
