@@ -128,6 +128,14 @@ class Output:
         """Write one object as a JSON line."""
         self.write(to_line(fields, ascii_only=not self.blocks))
 
+    def say(self, line: str) -> None:
+        """Write a line for people at once: with the data, or as talk where data is JSON."""
+        if self.json:
+            self.note(line)
+        else:
+            self.write(safe(line))
+            self.flush()
+
     def raw(self, data: bytes) -> None:
         """Write bytes as they are."""
         self.flush()

@@ -17,9 +17,8 @@ from typing import Any
 
 from filewheel import FilewheelError, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import open_directory
 from filewheel.message import US_PER_S, to_datetime
-from filewheel.roster import read_roster
+from filewheel.roster import roster_at
 
 from .output import Output
 from .picture import bars
@@ -50,11 +49,7 @@ class Disk:
     def look(self, speed: float) -> None:
         """Read what the wheel is, and what waits in it."""
         try:
-            directory = open_directory(str(self.wheel), write=False)
-            try:
-                roster = read_roster(directory.disk, directory.path)
-            finally:
-                directory.disk.release()
+            roster = roster_at(self.wheel)
             now_us, step_us = SYSTEM_CLOCK.now_us(), int(_STEP_US / speed)
             start_us = now_us // step_us * step_us
             if self._open is None:
@@ -159,14 +154,7 @@ class Panel:
         if self._live:
             self.frame()
         else:
-            self._say(line)
-
-    def _say(self, line: str) -> None:
-        if self._out.json:
-            self._out.note(line)
-        else:
-            self._out.write(safe(line))
-            self._out.flush()
+            self._out.say(line)
 
     def frame(self) -> None:
         """Look at the wheels and at the records, and draw."""
@@ -180,7 +168,7 @@ class Panel:
         elif int(self.elapsed_s) > self._said_s:
             self._said_s = int(self.elapsed_s)
             waiting = ", ".join(f"{d.name} {d.says}" for d in self._disks)
-            self._say(f"{self.elapsed_s:5.1f} s  {self._counts()}; {waiting}")
+            self._out.say(f"{self.elapsed_s:5.1f} s  {self._counts()}; {waiting}")
 
     def _counts(self) -> str:
         fired = [id_ for keeper in self._stage.keepers for id_, _ in keeper.fired]

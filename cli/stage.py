@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from filewheel.directory import open_directory
+from filewheel.directory import opened
 from filewheel.owner import holder
 
 from .failure import Failure
@@ -145,11 +145,8 @@ class Stage:
 
     def is_keeper(self, keeper: Keeper, wheel: Path | None = None) -> bool:
         """Tell whether a process is the keeper of a wheel by now."""
-        directory = open_directory(str(wheel or self.wheel), write=False)
-        try:
+        with opened(wheel or self.wheel) as directory:
             return holder(directory) == keeper.process.pid
-        finally:
-            directory.disk.release()
 
     def await_keeper(self, keeper: Keeper, wheel: Path | None = None) -> None:
         """Wait until a process is the keeper. Raises Failure when it ends, or takes too long."""

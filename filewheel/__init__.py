@@ -3,9 +3,9 @@
 General layout (a module imports only from groups to its left; one/ is a package; tests/test_layers.py guards it):
 
     errors clock headers message limits timespec loops speed exposition metrics
-    | disk mounts layout frame record columns manifest directory roster standing stale bell segment writer appender
-    | mirror copies ids journal
-    | tail quarantine window slot owner retained ledger cut deal tidy
+    | flock disk mounts layout frame record columns manifest directory roster standing stale bell segment writer
+    | appender mirror copies ids journal
+    | tail quarantine window slot owner retained ledger cut additions deal tidy
     | published snapshot stats index frames finder keyfile keys reader ready head batch housekeeper
     | unique settlement settler wheel gauges keeper
     | worker joint aiokeeper aio

@@ -194,14 +194,14 @@ def create_directory(
             payload_bytes_max=payload_bytes_max,
             created=to_datetime(now_us // US_PER_S * US_PER_S).isoformat(),
         )
-        opened = disk(where)
+        root = disk(where)
         try:
             # Two that make it at once would each write a salt, and what was enqueued with the first be unreadable.
-            with _alone(where, opened):
+            with _alone(where, root):
                 _check_empty(where)
-                _write(opened, settings)
+                _write(root, settings)
         finally:
-            opened.release()
+            root.release()
         parent = os.open(os.path.dirname(os.path.abspath(where)), os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(parent)
@@ -278,7 +278,7 @@ def open_directory(
     """
     where = os.fspath(path)
     try:
-        opened = disk(where)
+        root = disk(where)
     except (FileNotFoundError, NotADirectoryError) as exc:
         missing = isinstance(exc, FileNotFoundError)
         raise NoWheel(
@@ -288,10 +288,20 @@ def open_directory(
     except OSError as exc:
         raise disk_error(exc, where) from exc
     if write:
-        check_writable(where, opened, force=force)
+        check_writable(where, root, force=force)
     notes: list[str] = []
-    settings = _read_settings(opened, where, notes)
-    return Directory(where, opened, settings, notes)
+    settings = _read_settings(root, where, notes)
+    return Directory(where, root, settings, notes)
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], disk: DiskFactory = OsDisk) -> Iterator[Directory]:
+    """Open a wheel's directory for reading, and let go of its disk at the end. Raises what `open_directory` does."""
+    directory = open_directory(path, write=False, disk=disk)
+    try:
+        yield directory
+    finally:
+        directory.disk.release()
 
 
 def _read_settings(disk: Disk, where: str, notes: list[str]) -> Settings:

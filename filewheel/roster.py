@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from filewheel import layout
-from filewheel.directory import Directory
-from filewheel.disk import Disk
+from filewheel.directory import Directory, DiskFactory, opened
+from filewheel.disk import Disk, OsDisk
 from filewheel.errors import Damaged, disk_error
 
 Mode = Literal["mirror", "ship"]
@@ -37,6 +38,8 @@ OnFailure = Literal["refuse", "stale"]
 TIMEOUT_S = 5.0
 RETAIN_BYTES = 256 << 20
 _BYTES_MAX = 1 << 20
+_MARK = b"1\n"
+"""What roster.lock holds while there is a roster."""
 _CRC_MARK = b',\n  "crc32": '
 _MEND = "copy the roster.json of a backup of its set, then `filewheel promote` the wheel that is to fire"
 
@@ -138,6 +141,18 @@ def read_roster(disk: Disk, path: str) -> Roster | None:
         disk.close(fd)
 
 
+def roster_at(path: str | os.PathLike[str], disk: DiskFactory = OsDisk) -> Roster | None:
+    """Read the roster of the wheel at `path`; None when it stands alone. Raises what `open_directory` does, OSError."""
+    with opened(path, disk) as directory:
+        return read_roster(directory.disk, directory.path)
+
+
+def was_in_set(disk: Disk) -> bool:
+    """Tell whether a wheel without a roster must have one: it was in a set, and was not taken out. Raises OSError."""
+    known = disk.identity(layout.ROSTER_LOCK)
+    return known is not None and known[1] > 0
+
+
 def write_roster(disk: Disk, roster: Roster) -> None:
     """Replace a wheel's roster. On return it is durable. The caller holds roster.lock. Raises OSError."""
     fd = disk.open(layout.ROSTER_TMP, "rw")
@@ -167,11 +182,17 @@ def change_roster(directory: Directory, change: Callable[[Roster | None], Roster
             if new == old or (old is not None and new is not None and new.epoch < old.epoch):
                 return old
             if new is None:
+                # Durable first: without its roster and with the mark, the wheel would be taken for one that is lost.
+                disk.truncate(fd, 0)
+                disk.fdatasync(fd)
                 with contextlib.suppress(FileNotFoundError):
                     disk.unlink(layout.ROSTER)
                 disk.sync_dir("")
             else:
                 write_roster(disk, new)
+                if not disk.size(fd):
+                    with contextlib.suppress(OSError):
+                        disk.pwrite(fd, _MARK, 0)
             return new
         finally:
             disk.close(fd)

@@ -25,7 +25,7 @@ from filewheel.message import DEAD_US, ID_LIMIT, ID_MIN, US_PER_S, Message, due_
 from filewheel.record import ID, records_of, unpack_put
 from filewheel.slot import slot_name
 from filewheel.tail import Damage, Handles
-from filewheel.window import MISSING, Budget, Span, read_window
+from filewheel.window import MISSING, Budget, Span, Window, read_window
 
 _TRIES = 20
 WALK_BUDGET = Budget(records=1 << 14, bytes=8 << 20)
@@ -62,12 +62,14 @@ class Snapshot:
         self.handles.close()
 
     def _take(self) -> None:
-        for _ in range(_TRIES):
+        for left in reversed(range(_TRIES)):
             before = self._dir.disk.identity(layout.CHECKPOINT)
             self.manifest = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
             try:
                 self.journals = list(self._journal_spans())
             except FileNotFoundError:
+                if not left:
+                    raise  # not a segment, but where they lie: somebody is deleting the wheel
                 continue  # a segment was covered and removed: there is a newer checkpoint
             if self._dir.disk.identity(layout.CHECKPOINT) == before:
                 break
@@ -110,13 +112,12 @@ class Snapshot:
     def puts(self, lo: bytes = ID_MIN, hi: bytes = DEAD_FLOOR) -> Iterator[bytes]:
         """Yield the packed puts that are pending from `lo` to below `hi`, in firing order. Memory: one window."""
         while lo < hi:
-            window = self._window(lo, hi, WALK_BUDGET)
-            yield from window
-            if self._next == hi:
-                return
-            lo = self._next
+            window = self.window(lo, hi, WALK_BUDGET)
+            yield from window.puts
+            lo = window.hi
 
-    def _window(self, lo: bytes, hi: bytes, budget: Budget) -> list[bytes]:
+    def window(self, lo: bytes, hi: bytes, budget: Budget) -> Window:
+        """Return what is pending from `lo` to below `hi`, or as much of it as the budget allows. Raises DiskError."""
         for _ in range(_TRIES):
             missing: list[Span] = []
 
@@ -141,8 +142,7 @@ class Snapshot:
                     break
             except OSError as exc:
                 raise disk_error(exc, self._dir.path) from exc
-        self._next = window.hi
-        return window.puts
+        return window
 
     def _reread(self, missing: list[Span]) -> bool:
         """Learn what became of files that have gone: expired, or a lap that was opened into its seconds."""

@@ -18,7 +18,7 @@ from filewheel import layout
 from filewheel.directory import Directory, DiskFactory
 from filewheel.disk import Disk, OsDisk
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
-from filewheel.roster import Roster, change_roster, read_roster
+from filewheel.roster import Roster, change_roster, read_roster, was_in_set
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,15 @@ class Standing:
         self.on_change: Callable[[], None] | None = None
         """Called after the roster was read anew."""
         self.look()
+        # Looked at again: the first roster may have been written, and the mark, between the two.
+        if self.roster is None and self._is_marked() and not self.look():
+            raise _roster_gone(directory.path)
+
+    def _is_marked(self) -> bool:
+        try:
+            return was_in_set(self._dir.disk)
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(layout.ROSTER_LOCK)) from exc
 
     # -- its own roster --------------------------------------------------------------------------------------
 
@@ -65,10 +74,7 @@ class Standing:
         if identity == self._identity:
             return False
         if identity is None and self.roster is not None:
-            raise Fenced(
-                "the roster of this wheel has gone, and perhaps the wheel with it",
-                path=self._dir.path, hint="open the wheel again, or another one of its set",
-            )  # fmt: skip
+            raise _roster_gone(self._dir.path)
         self.roster = read_roster(disk, self._dir.path)
         self._identity = identity
         if self.on_change is not None:
@@ -124,6 +130,13 @@ class Standing:
         for other in self._others.values():
             other.forget()
         self._others.clear()
+
+
+def _roster_gone(path: str) -> Fenced:
+    return Fenced(
+        "the roster of this wheel has gone, and perhaps the wheel with it", path=path,
+        hint=f"use another wheel of its set; if it is to stand alone, remove {path}/{layout.ROSTER_LOCK}",
+    )  # fmt: skip
 
 
 def _is_rival(theirs: Roster, mine: Roster) -> bool:

@@ -57,6 +57,7 @@ OnConflict = Literal["reject", "keep", "replace"]
 """What to do when a unique key is held: raise KeyHeld, return the id that holds it, or cancel that one."""
 
 _HINT_AHEAD_US = 5 * US_PER_S
+_BYTES = {bytes}
 _ADD_BYTES = 1 << 20
 _ADD_EACH_BYTES = 128
 _NEVER_US = -(1 << 62)
@@ -314,10 +315,8 @@ class Wheel(Reader):
         now_us = self._clock.now_us()
         bodies = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
         limit = self._payload_bytes_max
-        for body in bodies:
-            if type(body) is not bytes or len(body) > limit:
-                bodies = [bytes_of(b, limit) for b in bodies]
-                break
+        if not set(map(type, bodies)) <= _BYTES or max(map(len, bodies), default=0) > limit:
+            bodies = [bytes_of(b, limit) for b in bodies]
         count = len(bodies)
         dues = dues_of(now_us, delay, at, count)
         middle = middles_of(now_us, topic, headers, count)

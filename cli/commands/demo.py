@@ -29,7 +29,6 @@ from ..output import Output
 from ..ring import HEIGHT, SLOTS, draw
 from ..signals import interruptible
 from ..stage import PATIENCE_S, Keeper, Proof, Stage, kill, prove, samples
-from ..text import safe
 from ..verb import verb
 
 _SECOND_WAVE_S = 2.0
@@ -186,14 +185,7 @@ class _Show:
         if self._live:
             self.frame()
         else:
-            self._say(line)
-
-    def _say(self, line: str) -> None:
-        if self._out.json:
-            self._out.note(line)
-        else:
-            self._out.write(safe(line))
-            self._out.flush()
+            self._out.say(line)
 
     def frame(self) -> None:
         """Look at the wheel and at the records, and draw."""
@@ -215,7 +207,7 @@ class _Show:
         if elapsed_s > self._said_s:
             self._said_s = elapsed_s
             median = f", half of them within {late[len(late) // 2]:.1f} ms" if late else ""
-            self._say(f"{elapsed_s:5.1f} s  {self.pending} pending, {len(late)} fired{median}")
+            self._out.say(f"{elapsed_s:5.1f} s  {self.pending} pending, {len(late)} fired{median}")
 
     def _who(self) -> list[str]:
         alive = [k for k in self._stage.keepers if k.process.poll() is None]

@@ -16,10 +16,12 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterable
 
+from filewheel.additions import Additions, poisoned_by
 from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.deal import Deal
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import FilewheelError, disk_error
+from filewheel.errors import FilewheelError, Poisoned, disk_error
 from filewheel.frame import Frame
 from filewheel.head import Head
 from filewheel.headers import KEY
@@ -27,13 +29,17 @@ from filewheel.housekeeper import Housekeeper
 from filewheel.keeper import READY_BUDGET
 from filewheel.keys import Keys, key_of
 from filewheel.ledger import Ledger
+from filewheel.manifest import Manifest, place_manifest, prepare_manifest
 from filewheel.owner import Owner
 from filewheel.record import ID, records_of
+from filewheel.speed import ids_of
 from filewheel.unique import holding
-from filewheel.window import Budget
+from filewheel.window import Budget, read_window
 from filewheel.writer import Entropy
 
 _KEY_BYTES = KEY.encode()
+_UNDEALT = Budget(records=1 << 22, bytes=1 << 28)
+"""More than a deal leaves in journals."""
 OnFrame = Callable[[Frame], None]
 
 
@@ -42,6 +48,10 @@ class BackupHead(Head):
 
     def _cancel_moved(self, id_: bytes) -> None:
         """Leave it: the primary's keeper writes a drop for where the message is now, if it cancels it."""
+
+    def forget_from(self, floor: bytes) -> None:
+        """Forget what is due from an id on: it is read again, with what has come to lie there."""
+        self.ready.forget_from(floor)
 
 
 class BackupKeeper:
@@ -95,13 +105,58 @@ class BackupKeeper:
     def _read(self, frame: Frame) -> None:
         if self._take_in is not None:
             self._take_in(frame)
-        if frame.puts and _KEY_BYTES in frame.body:
-            self._enter_keys(frame)
+        self.enter_keys_of(frame)
         if self._on_frame is not None:
             self._on_frame(frame)
 
-    def _enter_keys(self, frame: Frame) -> None:
-        enter_keys(self._keys, records_of(frame)[0], self._clock.now_us(), self.dir.path)
+    def enter_keys_of(self, frame: Frame) -> None:
+        """Enter the unique keys that a frame's puts have into the index. Raises Damaged, Locked, DiskError."""
+        if frame.puts and _KEY_BYTES in frame.body:
+            enter_keys(self._keys, records_of(frame)[0], self._clock.now_us(), self.dir.path)
+
+    def adopt(self, new: Manifest, added: Additions, floor: bytes) -> None:
+        """Make what was added to the laps, all of it from `floor` on, part of the wheel: durable on return.
+
+        A crash before the checkpoint is in place leaves bytes that count for nothing. Raises OSError with the wheel as
+        it was, Poisoned.
+        """
+        ledger = self.ledger
+        new.keeper = ledger.own.writer
+        try:
+            added.sync()
+            prepare_manifest(self.dir.disk, new, self.dir.seed)
+        except (OSError, Poisoned):
+            added.undo()
+            raise
+        with poisoned_by("the checkpoint", self.dir.path):
+            place_manifest(self.dir.disk)
+        with ledger.lock:
+            ledger.manifest = new
+            # What lies there now has not been loaded: no second of it may count as finished.
+            self._head.forget_from(floor)
+
+    def deal_all(self) -> None:
+        """Deal what the journals hold, as far as there is room. Raises OSError, Poisoned."""
+        self._housekeeper.deal_all()
+
+    def undealt(self, lo: bytes, hi: bytes) -> list[bytes]:
+        """Return the ids from `lo` to below `hi` that wait in the journals. Raises DiskError."""
+        ledger = self.ledger
+        with ledger.lock:
+            window = read_window(
+                self.dir, ledger.handles, ledger.undealt_spans(), lo, hi, on_gap=ledger.report_gap,
+                dropped=ledger.manifest.unmatched, budget=_UNDEALT,
+            )  # fmt: skip
+        return ids_of(window.puts)
+
+    def forget_files(self, slots: set[int], laps: set[int], floor: bytes) -> None:
+        """Delete files whole, all of them from `floor` on, whatever waits in them. Durable on return.
+
+        What lies in the journals for them stays. Raises OSError, Poisoned.
+        """
+        with self.ledger.lock:
+            self._head.forget_from(floor)
+        Deal(self.ledger, spread=True, finished=lambda: (slots, laps), only_expire=True).run()
 
     def ingest(self) -> None:
         """Read what the backup's journals have gained. Raises DiskError."""

@@ -46,6 +46,12 @@ class Bundle:
             some = puts[start:upto]
             self._add(b"".join(some), len(some), 0, some[0][ID], some[-1][ID])
 
+    def add_drops(self, drops: Sequence[bytes]) -> None:
+        """Add packed drops in the order of their ids, in commits of a good size."""
+        for start, upto in portions([len(drop) for drop in drops], BUNDLE_BYTES):
+            some = drops[start:upto]
+            self._add(b"".join(some), 0, len(some), some[0][ID], some[-1][ID])
+
     def add_records(self, puts: Sequence[bytes], drops: Sequence[bytes]) -> None:
         """Add packed records as one commit."""
         ids = [r[ID] for r in (*puts, *drops)]

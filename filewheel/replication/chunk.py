@@ -8,16 +8,19 @@ Invariant: what is in `extra` was pending in the second, and after that not in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from filewheel.directory import Directory
-from filewheel.message import ID_END, id_after
+from filewheel.message import ID_END
 from filewheel.record import ID
 from filewheel.snapshot import Snapshot
+from filewheel.speed import ids_of
+from filewheel.window import Budget
 
-CHUNK_RECORDS = 50_000
-CHUNK_BYTES = 16 << 20
+CHUNK_RECORDS = 150_000
+CHUNK_BYTES = 24 << 20
 
 
 @dataclass
@@ -29,6 +32,8 @@ class Chunk:
     """The next chunk begins here; ID_END after the last."""
     count: int = 0
     """How many messages of the first lie in it."""
+    size_bytes: int = 0
+    """How many bytes these are."""
     missing: list[bytes] = field(default_factory=list)
     """Packed puts that the second lacks."""
     extra: list[bytes] = field(default_factory=list)
@@ -37,43 +42,33 @@ class Chunk:
     """Something of the first could not be read: it may lack what it has not."""
 
 
-def compare(first: Directory, second: Directory, lo: bytes, *, records: int = CHUNK_RECORDS) -> Chunk:
-    """Compare two wheels from `lo` on, dead letters included. Takes no lock. Cost: about 2 µs a message.
+def compare(
+    first: Directory, second: Directory, lo: bytes, hi: bytes = ID_END, *, records: int = CHUNK_RECORDS
+) -> Chunk:
+    """Compare two wheels from `lo` on, at most to `hi`, dead letters included. Takes no lock.
 
-    Raises DiskError, Damaged.
+    Cost: about 1.7 µs a message. Raises DiskError, Damaged.
     """
+    budget = Budget(records, CHUNK_BYTES)
     with Snapshot(second) as snapshot:
-        theirs, hi = _take(snapshot.puts(lo, ID_END), records)
-        there = [put[ID] for put in theirs]
-    del theirs
+        window = snapshot.window(lo, hi, budget)
+    there, hi = ids_of(window.puts), window.hi
+    del window
     with Snapshot(first) as snapshot:
-        ours, cut = _take(snapshot.puts(lo, hi), records)
+        window = snapshot.window(lo, hi, budget)
         damaged = any(d.proven for d in snapshot.damage)
-    if cut < hi:
-        hi = cut
-        there = [i for i in there if i < hi]
-    known = set(there)
-    here = {put[ID] for put in ours}
-    return Chunk(
-        lo,
-        hi,
-        len(ours),
-        [put for put in ours if put[ID] not in known],
-        [i for i in there if i not in here],
-        damaged,
-    )
-
-
-def _take(puts: Iterator[bytes], records: int) -> tuple[list[bytes], bytes]:
-    """Take what fits in a chunk; return it, and where it ends."""
-    taken: list[bytes] = []
-    size = 0
-    for put in puts:
-        taken.append(put)
-        size += len(put)
-        if len(taken) >= records or size >= CHUNK_BYTES:
-            return taken, id_after(put[ID])
-    return taken, ID_END
+    ours = window.puts
+    if window.hi < hi:
+        hi = window.hi
+        del there[bisect_left(there, hi) :]
+    here = ids_of(ours)
+    chunk = Chunk(lo, hi, len(ours), sum(map(len, ours)), damaged=damaged)
+    if here != there:
+        known = set(there)
+        chunk.missing = [put for put in ours if put[ID] not in known]
+        chunk.extra = [*known.difference(here)]
+        chunk.extra.sort()
+    return chunk
 
 
 def pending(directory: Directory, ids: Iterable[bytes]) -> set[bytes]:

@@ -23,26 +23,26 @@ from filewheel.disk import OsDisk
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.frame import Frame
 from filewheel.journal import Journal
-from filewheel.message import ID_END, ID_MIN, US_PER_S
-from filewheel.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of, root_of
+from filewheel.message import US_PER_S
+from filewheel.record import ID, records_of
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
 from filewheel.replication.bundle import Bundle
-from filewheel.replication.chunk import Chunk, compare, pending
+from filewheel.replication.chunk import pending
 from filewheel.replication.follower import Follower, Step
 from filewheel.replication.follows import boot_id
 from filewheel.replication.giveback import GiveBack
+from filewheel.replication.heal import Heal, Part
 from filewheel.replication.matcher import OWED_US, Matcher
 from filewheel.replication.membership import Membership
-from filewheel.replication.moves import lost_moves
+from filewheel.replication.mender import Mender
 from filewheel.replication.replay import PASSES, still_pending
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
 from filewheel.replication.whole import items_before, items_now
 from filewheel.retained import Retained
 from filewheel.roster import Member
-from filewheel.snapshot import Snapshot
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
@@ -92,6 +92,7 @@ class Link:
             self.membership.check(self.target)
             self.journal = self._journal = Journal(self.target, entropy=entropy)
             self._entropy = entropy
+            self._mender = Mender(self.source, self._keeper, self._journal, self._give_back)
             self._suspects = Suspects(self.source, self.target, self.membership.epoch)
             self._retained = Retained(self.source, limit_bytes=self.membership.roster.retain_bytes)
             self._begin()
@@ -109,13 +110,10 @@ class Link:
         self._passes = self._healed_pass = 0
         self._scrubbed_us = self._clock.steady_us()
         self._looked_us = self._scrubbed_us - LOOK_US  # at once: something may have happened while nobody looked
-        self._total = self._compared = 0
         self._replays = 0
         self._met_damage = False
-        self._heal_at: bytes | None = None
+        self._heal = Heal(self.source, self.keeper, self._progress)
         self._lost = self._must_heal = False
-        self._lacked: dict[bytes, bytes] = {}
-        """First id → present id of what this heal has added to the backup, as far as there is room."""
         self._state_us = self.membership.member.since_us
         self._overflow = self._read_overflow()
         self.bookmark = Bookmark(self.source, self.target, self.membership.epoch, self._boot, self._clock)
@@ -152,20 +150,15 @@ class Link:
         # A crash before this absorbs again, which changes nothing more.
         self.membership.change(member, lambda known: replace(known, absorb=False))
 
-    def heal(self, *, scrub: bool = False) -> None:
+    def heal(self, *, scrub: bool = False, by_id: bool = False) -> None:
         """Begin to compare both wheels from the start, and mend what differs; the journals are followed meanwhile.
 
-        A `scrub` is done for certainty's sake: the backup counts as it did.
+        A `scrub` is done for certainty's sake: the backup counts as it did. `by_id` looks into each message that only
+        the backup has, also where the primary has nothing near it.
         """
-        if self._heal_at is None:
-            with Snapshot(self.source) as snapshot:
-                lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
-                self._total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
+        self._heal.begin(by_id=by_id or self._fenced)
         if not scrub:
             self.bookmark.forget()
-        self._compared = 0
-        self._lacked.clear()
-        self._heal_at = ID_MIN
         self._scrubbed_us = self._clock.steady_us()
         self._set_state("healing")
 
@@ -213,7 +206,7 @@ class Link:
             self.is_in_step(now_us) and self._passes >= first + 3 and (self._fenced or self.membership.is_current)
         ):
             busy = self.tick()
-            if not (busy and self._heal_at is not None) and pause() is True:
+            if not (busy and self._heal.is_on) and pause() is True:
                 return  # told to stop
         self._note(self._clock.steady_us(), clean=True)
 
@@ -238,8 +231,8 @@ class Link:
         if self._must_heal:
             self._must_heal = False
             self.heal()
-        if self._heal_at is not None and len(self._suspects) < SUSPECTS_MAX:
-            busy = self._heal_chunk(now_us)
+        if self._heal.is_on and len(self._suspects) < SUSPECTS_MAX:
+            busy = self._heal_on(now_us)
         else:
             busy = self._follow(self.follower.step(now_us), now_us)
         self.keeper.tick()
@@ -279,41 +272,35 @@ class Link:
         if records:
             self.report = replace(self.report, shipped=self.report.shipped + records)
 
-    def _heal_chunk(self, now_us: int) -> bool:
-        """Mend one chunk. It is read, then the journals are, and then both are written in that order."""
-        assert self._heal_at is not None
-        chunk = compare(self.source, self.target, self._heal_at)
-        self._met_damage |= chunk.damaged
+    def _heal_on(self, now_us: int) -> bool:
+        """Mend one part. It is read, then the journals are, and then both are written in that order."""
+        part = self._heal.next()
+        self._met_damage |= part.damaged
         step = self.follower.step(now_us)
         frames = list(step)
-        self._add_missing(chunk, step)
-        self._suspect(chunk.extra)
+        self._add_missing(part, step)
+        self._suspect(part.extra)
+        self._suspects.add_files(part.bygone)
         self._ship(frames, now_us)
-        self._compared += chunk.count
-        if self._progress is not None:
-            self._progress(self.target.path, self._compared, self._total)
-        self._heal_at = chunk.hi
-        if chunk.hi == ID_END:
-            self._heal_at = None
+        if not self._heal.is_on:
             self._healed_pass = self._passes
             if self.membership.is_current:
                 self._set_state("following")
         return True
 
-    def _add_missing(self, chunk: Chunk, step: Step) -> None:
-        """Write the puts that the backup lacks, but those that were dropped while the chunk was looked at."""
+    def _add_missing(self, part: Part, step: Step) -> None:
+        """Write what the backup lacks, but the puts that were dropped while the part was looked at."""
         gone: set[bytes] = set()
         for frame in step.dropped:
             with contextlib.suppress(Damaged):
                 gone.update(r[ID] for r in records_of(frame)[1])
-        puts = [put for put in chunk.missing if put[ID] not in gone]
+        puts = [put for put in part.puts if put[ID] not in gone] if gone else part.puts
         bundle = Bundle(self.journal, self._expected())
         bundle.add_puts(puts)
+        bundle.add_drops(part.drops)
         bundle.write()
-        room = max(0, SUSPECTS_MAX - len(self._lacked))
-        self._lacked.update((root_of(put), put[ID]) for put in puts[:room])
-        if puts:
-            self.report = replace(self.report, healed_puts=self.report.healed_puts + len(puts))
+        if puts or part.copied:
+            self.report = replace(self.report, healed_puts=self.report.healed_puts + len(puts) + part.copied)
 
     # -- a mirror --------------------------------------------------------------------------------------------
 
@@ -364,28 +351,15 @@ class Link:
         )
         if verdict is None:
             return len(self._suspects) > 0
-        if moved := lost_moves(self.source, self.target, verdict.drop, self._lacked):
-            self._give_back.write([([put], [pack_drop(old, RESCHEDULED)]) for put, old in moved.values()])
-            verdict.drop = [i for i in verdict.drop if i not in moved]
-        if verdict.drop:
-            bundle = Bundle(self.journal, self._expected())
-            bundle.add_records([], [pack_drop(i, CANCELLED) for i in verdict.drop])
-            bundle.write()
-            log.info("%s: dropped %d messages that %s has not any more",
-                     self.target.path, len(verdict.drop), self.source.path)  # fmt: skip
-            self.report = replace(self.report, healed_drops=self.report.healed_drops + len(verdict.drop))
-        if verdict.give_back:
-            self._return(verdict.give_back)
+        done = self._mender.carry_out(verdict, self._heal.moved, self._expected())
+        self.report = replace(
+            self.report,
+            healed_drops=self.report.healed_drops + done.dropped,
+            returned=self.report.returned + done.returned,
+        )
+        if done.by_id:
+            self.heal(by_id=True)
         return True
-
-    def _return(self, ids: list[bytes]) -> None:
-        """Give messages back to a primary that has lost them."""
-        with Snapshot(self.target) as snapshot:
-            puts = list(snapshot.find(ids).values())
-        self._give_back.write([([put], []) for put in puts])
-        log.warning("%s: %d messages that it had lost were given back from %s",
-                    self.source.path, len(puts), self.target.path)  # fmt: skip
-        self.report = replace(self.report, returned=self.report.returned + len(puts))
 
     # -- the set ---------------------------------------------------------------------------------------------
 
@@ -400,7 +374,7 @@ class Link:
             return False
         settled = self.follower.is_idle or self._passes >= self._healed_pass + 2
         even = owed_us is None or owed_us > us
-        return self._heal_at is None and not self._must_heal and not self._suspects and settled and even
+        return not self._heal.is_on and not self._must_heal and not self._suspects and settled and even
 
     @property
     def has_met_damage(self) -> bool:
@@ -464,7 +438,7 @@ class Link:
 
     def _note(self, now_us: int, *, clean: bool = False) -> None:
         """Write down how far the backup has come, unless it is healing."""
-        if self._heal_at is None and not self._must_heal and not len(self._suspects):
+        if not self._heal.is_on and not self._must_heal and not len(self._suspects):
             self._lost = False
             self._known = self._aside[0]  # what was lost with them has been given back
             self.bookmark.note(

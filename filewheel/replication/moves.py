@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from filewheel.directory import Directory
-from filewheel.record import ID, root_of
+from filewheel.record import ID, moved, root_of
 from filewheel.replication.chunk import pending
 from filewheel.snapshot import Snapshot
 
@@ -19,16 +19,15 @@ Moves = dict[bytes, tuple[bytes, bytes]]
 """New id → (packed put, old id)."""
 
 
-def lost_moves(source: Directory, target: Directory, ids: Iterable[bytes], lacked: Mapping[bytes, bytes]) -> Moves:
+def lost_moves(source: Directory, target: Directory, ids: Iterable[bytes], given: Mapping[bytes, bytes]) -> Moves:
     """Return, of ids that only the backup has, those of messages that the primary has under another id.
 
-    `lacked` has what the backup lacked and was to be given: first id → present id. Raises DiskError, Damaged.
+    `given` has what the backup lacked and was given, of what had moved before: first id → present id. What had not has
+    its first id still. Raises DiskError, Damaged.
     """
-    if not lacked:
-        return {}
     with Snapshot(target) as snapshot:
-        puts = snapshot.find(ids).values()
-    found = {put[ID]: (put, lacked[root_of(put)]) for put in puts if root_of(put) in lacked}
+        puts = moved(snapshot.find(ids).values())
+    found = {put[ID]: (put, given.get(root_of(put), root_of(put))) for put in puts}
     olds = [old for _, old in found.values()]
     swallowed = pending(source, olds) - pending(target, olds)
     return {id_: move for id_, move in found.items() if move[1] in swallowed}

@@ -19,9 +19,10 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import Directory, DiskFactory, open_directory
+from filewheel.directory import Directory, DiskFactory, opened
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
 from filewheel.owner import Owner
@@ -33,6 +34,8 @@ from filewheel.retained import Retained
 from filewheel.roster import Member, Role, Roster, change_roster, read_roster
 from filewheel.standing import let_producers_look
 from filewheel.writer import Entropy
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ def promote(
 
     Raises BadArgument when the wheel is no backup, or lacks messages; Locked when its replicator does not let go of it.
     """
-    with _opened(os.path.abspath(os.fspath(path)), disk) as here:
+    with opened(os.path.abspath(os.fspath(path)), disk) as here:
         roster = read_roster(here.disk, here.path)
         if roster is None:
             raise BadArgument(f"{here.path} is in no set of wheels", hint="`filewheel backup add`")
@@ -190,7 +193,7 @@ class _Promoting:
         found: list[tuple[str, Roster]] = []
 
         def look(path: str, wheel: str) -> None:
-            with _opened(path, self._disk) as there:
+            with opened(path, self._disk) as there:
                 theirs = read_roster(there.disk, path)
                 if theirs is not None and there.settings.id == wheel and theirs.set == self._roster.set:
                     found.append((path, theirs))
@@ -224,19 +227,17 @@ class _Promoting:
 
     def _take_lock(self, wait_s: float) -> BackupKeeper:
         """Take this wheel's lock; opening it as a backup's keeper enters the keys of what it has not dealt yet."""
-        pause = threading.Event()
-        waited_s = 0.0
-        while True:
-            try:
-                return BackupKeeper(
-                    self._here.path, role="promote", clock=self._clock, disk=self._disk, entropy=self._entropy
-                )
-            except Locked as exc:
-                if waited_s >= wait_s:
-                    exc.hint = "stop whoever holds it (a replicator lets go by itself), and promote again"
-                    raise
-            pause.wait(_PAUSE_S)
-            waited_s += _PAUSE_S
+
+        def take() -> BackupKeeper:
+            return BackupKeeper(
+                self._here.path, role="promote", clock=self._clock, disk=self._disk, entropy=self._entropy
+            )
+
+        try:
+            return _when_free(wait_s, take)
+        except Locked as exc:
+            exc.hint = "stop whoever holds it (a replicator lets go by itself), and promote again"
+            raise
 
     def _fence(self, path: str, wheel: str, epoch: int) -> None:
         """Write the new epoch into another wheel's roster."""
@@ -252,7 +253,7 @@ class _Promoting:
             return replace(old, role=role, epoch=epoch, primary=self._here.path, primary_wheel=self._me.wheel)
 
         def tell() -> None:
-            with _opened(path, self._disk) as there:
+            with opened(path, self._disk) as there:
                 if there.settings.id != wheel:
                     raise BadArgument("another wheel is in its place")
                 change_roster(there, change)
@@ -270,32 +271,18 @@ class _Promoting:
         with contextlib.ExitStack() as stack:
             try:
                 self._check_answers()
-                there = stack.enter_context(_opened(self._old, self._disk))
+                there = stack.enter_context(opened(self._old, self._disk))
                 owner = Owner(there)
-                if self._wait_for(owner, wait_s):
+                try:
+                    _when_free(wait_s, lambda: owner.take("promote", wait=False))
                     stack.callback(owner.release)
-                else:
+                except Locked:
                     self._done.notes.append(
                         f"the keeper of {self._old} has not ended yet; it ends before its next claim"
                     )
             except (FilewheelError, OSError):
                 pass  # it is out of reach, and has been noted as such
             yield
-
-    @staticmethod
-    def _wait_for(owner: Owner, wait_s: float) -> bool:
-        pause = threading.Event()
-        waited_s = 0.0
-        while True:
-            try:
-                owner.take("promote", wait=False)
-            except Locked:
-                if waited_s >= wait_s:
-                    return False
-                pause.wait(_PAUSE_S)
-                waited_s += _PAUSE_S
-            else:
-                return True
 
     def _check_answers(self) -> None:
         if self._old in self._hanging:
@@ -329,10 +316,10 @@ class _Promoting:
         places: list[Positions] = []
 
         def look(path: str, old: Directory) -> None:
-            with _opened(path, self._disk) as there:
+            with opened(path, self._disk) as there:
                 places.append(place_of(there, old, boot_id()))
 
-        with _opened(self._old, self._disk) as old:
+        with opened(self._old, self._disk) as old:
             for member in wheels:
                 count = len(places)
                 with contextlib.suppress(FilewheelError, OSError):
@@ -343,19 +330,14 @@ class _Promoting:
 
     def _link(self, wait_s: float) -> Link:
         """Open the link from the old primary; a replicator that looks whether it is still wanted lets go at once."""
-        pause = threading.Event()
-        waited_s = 0.0
-        while True:
-            try:
-                return Link(
-                    self._old, self._me, role="promote", fenced=True, clock=self._clock, disk=self._disk,
-                    entropy=self._entropy,
-                )  # fmt: skip
-            except Locked:
-                if waited_s >= max(wait_s, 1.0):
-                    raise
-            pause.wait(_PAUSE_S)
-            waited_s += _PAUSE_S
+
+        def link() -> Link:
+            return Link(
+                self._old, self._me, role="promote", fenced=True, clock=self._clock, disk=self._disk,
+                entropy=self._entropy,
+            )  # fmt: skip
+
+        return _when_free(max(wait_s, 1.0), link)
 
     def _check_alone(self, epoch: int) -> None:
         """Raise when another wheel is being promoted too: of two, each of which sees the other, one goes on.
@@ -377,7 +359,7 @@ class _Promoting:
             return theirs
 
         def look(path: str, wheel: str) -> None:
-            with _opened(path, self._disk) as there:
+            with opened(path, self._disk) as there:
                 if there.settings.id == wheel:
                     change_roster(there, functools.partial(settle, path, wheel))
 
@@ -416,6 +398,20 @@ class _Promoting:
         change_roster(self._here, change)
 
 
+def _when_free(wait_s: float, act: Callable[[], T]) -> T:
+    """Do what takes a lock, again and again until it is free. Raises Locked when it is not after `wait_s`."""
+    pause = threading.Event()
+    waited_s = 0.0
+    while True:
+        try:
+            return act()
+        except Locked:
+            if waited_s >= wait_s:
+                raise
+        pause.wait(_PAUSE_S)
+        waited_s += _PAUSE_S
+
+
 def _joining(member: Member, now_us: int, overflow: int) -> Member:
     """Return a backup as the new primary sees it: one that was in step may have what this one never got."""
     return replace(
@@ -425,12 +421,3 @@ def _joining(member: Member, now_us: int, overflow: int) -> Member:
         overflow=overflow,
         absorb=member.absorb or member.state == "current",
     )
-
-
-@contextlib.contextmanager
-def _opened(path: str, disk: DiskFactory) -> Iterator[Directory]:
-    opened = open_directory(path, write=False, disk=disk)
-    try:
-        yield opened
-    finally:
-        opened.disk.release()

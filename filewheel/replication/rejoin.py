@@ -7,14 +7,13 @@ Invariant: no message that was only here is dropped before it is durable in the 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import Directory, DiskFactory, open_directory
+from filewheel.directory import Directory, DiskFactory, opened
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced
 from filewheel.owner import Owner
@@ -60,7 +59,7 @@ def rejoin(
     keeper runs.
     """
     where = os.path.abspath(os.fspath(path))
-    with _opened(where, disk) as old:
+    with opened(where, disk) as old:
         mine = read_roster(old.disk, where)
         if mine is None:
             raise BadArgument(f"{where} is in no set of wheels", hint="`filewheel backup add`")
@@ -75,7 +74,7 @@ def rejoin(
         owner = Owner(old)
         owner.take("rejoin", wait=False)
         try:
-            with _opened(primary, disk) as new:
+            with opened(primary, disk) as new:
                 _fence(old, theirs)
                 found = Absorption(
                     old, new, overflow=None if member is None else member.overflow, clock=clock, entropy=entropy,
@@ -118,12 +117,3 @@ def _register(old: Directory, new: Directory, mine: Roster, member: Member | Non
     # A crash between the two leaves a backup that the new primary takes for a fenced wheel: it is kept as one.
     change_roster(old, lambda _: replace(joined, role="backup"))
     change_roster(new, join)
-
-
-@contextlib.contextmanager
-def _opened(path: str, disk: DiskFactory) -> Iterator[Directory]:
-    opened = open_directory(path, write=False, disk=disk)
-    try:
-        yield opened
-    finally:
-        opened.disk.release()

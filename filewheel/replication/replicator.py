@@ -17,13 +17,13 @@ from dataclasses import replace
 
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import DiskFactory, open_directory
+from filewheel.directory import DiskFactory, opened
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel, said
 from filewheel.replication.link import Link
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.retained import Retained
-from filewheel.roster import Member, Roster, read_roster
+from filewheel.roster import Member, Roster, read_roster, roster_at
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
@@ -157,8 +157,7 @@ class Replicator:
 
 def release_read(primary: str, links: list[Link], disk: DiskFactory) -> int:
     """Remove the retained segments of a primary that all its backups have read; return how many."""
-    directory = open_directory(primary, write=False, disk=disk)
-    try:
+    with opened(primary, disk) as directory:
         # Read now: for who has come into the set since `links` was made, nothing has been read yet.
         roster = read_roster(directory.disk, primary)
         if roster is None or roster.role != "primary" or {m.wheel for m in roster.members} - {
@@ -173,8 +172,6 @@ def release_read(primary: str, links: list[Link], disk: DiskFactory) -> int:
                 read.append(last)
         retained.release(read)
         return len(read)
-    finally:
-        directory.disk.release()
 
 
 def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> tuple[str, Roster]:
@@ -184,7 +181,7 @@ def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> t
     BadArgument when the wheel stands alone, NoWheel when no primary can be seen.
     """
     try:
-        mine = _roster_at(path, disk)
+        mine = roster_at(path, disk)
     except (FilewheelError, OSError):
         if known is None:
             raise
@@ -195,7 +192,7 @@ def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> t
     seen = () if known is None else (known.primary, *(m.path for m in known.members))
     for other in dict.fromkeys((mine.primary, *(m.path for m in mine.members), *seen)):
         try:
-            theirs = _roster_at(other, disk)
+            theirs = roster_at(other, disk)
         except (FilewheelError, OSError):
             continue
         if theirs is None or theirs.set != mine.set or theirs.role != "primary":
@@ -207,14 +204,6 @@ def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> t
             f"the primary of this set ({mine.primary}) cannot be seen", path=path, hint="`filewheel promote` a backup"
         )
     return best
-
-
-def _roster_at(path: str, disk: DiskFactory) -> Roster | None:
-    directory = open_directory(path, write=False, disk=disk)
-    try:
-        return read_roster(directory.disk, path)
-    finally:
-        directory.disk.release()
 
 
 def _state_of(exc: FilewheelError) -> str:

@@ -28,4 +28,4 @@ class LinkReport:
 
 
 Progress = Callable[[str, int, int], None]
-"""Told (path of the backup, messages compared, messages in all)."""
+"""Told (path of the backup, how many bytes of the primary the backup was compared with or given, bytes in all)."""

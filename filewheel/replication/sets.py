@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import Directory, DiskFactory, create_directory, open_directory
+from filewheel.directory import Directory, DiskFactory, create_directory, opened
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWheel, WheelExists, said
 from filewheel.message import US_PER_S
@@ -58,14 +57,14 @@ def add_backup(
     """
     where = os.path.abspath(os.fspath(path))
     _check(mode, on_failure, copies, timeout_s, retain_bytes)
-    with _opened(os.path.abspath(os.fspath(primary)), disk) as ours:
+    with opened(os.path.abspath(os.fspath(primary)), disk) as ours:
         if where == os.path.abspath(ours.path):
             raise BadArgument("a wheel is no backup of itself", hint="name a directory on another disk")
         roster = read_roster(ours.disk, ours.path)
         if roster is not None and roster.role != "primary":
             raise fenced(roster, ours.path)
         _make(where, ours, force=force, clock=clock, disk=disk)
-        with _opened(where, disk) as theirs:
+        with opened(where, disk) as theirs:
             known = _check_free(theirs, ours, roster)
             member = Member(where, theirs.settings.id, mode, "joining", clock.now_us())
             # What an `add_backup` that was cut short has written there is taken up.
@@ -110,7 +109,7 @@ def _check(mode: object, on_failure: object, copies: object, timeout_s: object, 
 
 def _make(where: str, ours: Directory, *, force: bool, clock: Clock, disk: DiskFactory) -> None:
     """Make the backup's wheel unless there is one."""
-    with contextlib.suppress(NoWheel), _opened(where, disk):
+    with contextlib.suppress(NoWheel), opened(where, disk):
         return
     create_directory(
         where,
@@ -162,7 +161,7 @@ def remove_backup(
 
     Raises NotFound, Fenced.
     """
-    with _opened(os.path.abspath(os.fspath(primary)), disk) as ours:
+    with opened(os.path.abspath(os.fspath(primary)), disk) as ours:
         roster = read_roster(ours.disk, ours.path)
         if roster is not None and roster.role != "primary":
             raise fenced(roster, ours.path)
@@ -191,7 +190,7 @@ def remove_backup(
     def stand_alone(old: Roster | None) -> Roster | None:
         return None if old is not None and old.role == "backup" and old.set == set_ else old
 
-    with contextlib.suppress(FilewheelError, OSError), _opened(member.path, disk) as theirs:
+    with contextlib.suppress(FilewheelError, OSError), opened(member.path, disk) as theirs:
         if theirs.settings.id == member.wheel:
             change_roster(theirs, stand_alone)
     return member
@@ -200,7 +199,7 @@ def remove_backup(
 def _left_over(ours: Directory, roster: Roster | None, which: str, disk: DiskFactory) -> tuple[Member, str] | None:
     """Return the wheel at this path, and its set, if it says that it is a backup of a primary that does not know it."""
     where = os.path.abspath(which)
-    with contextlib.suppress(FilewheelError, OSError), _opened(where, disk) as theirs:
+    with contextlib.suppress(FilewheelError, OSError), opened(where, disk) as theirs:
         found = read_roster(theirs.disk, where)
         if found is not None and found.role == "backup" and (
             found.primary_wheel == ours.settings.id if roster is None else found.set == roster.set
@@ -257,7 +256,7 @@ def set_status(
 
     Cost: a stat of each journal segment, and the headers of the frames that a backup has not read.
     """
-    with _opened(os.path.abspath(os.fspath(path)), disk) as here:
+    with opened(os.path.abspath(os.fspath(path)), disk) as here:
         roster = read_roster(here.disk, here.path)
         if roster is None or (roster.role == "primary" and not roster.members):
             return None
@@ -266,7 +265,7 @@ def set_status(
     with contextlib.ExitStack() as stack:
         primary: Directory | None = None
         with contextlib.suppress(FilewheelError, OSError):
-            there = stack.enter_context(_opened(roster.primary, disk))
+            there = stack.enter_context(opened(roster.primary, disk))
             theirs = read_roster(there.disk, there.path)
             if theirs is not None and theirs.role == "primary" and (theirs.set, True) == (
                 roster.set, theirs.epoch >= roster.epoch
@@ -278,7 +277,7 @@ def set_status(
 def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskFactory) -> MemberStatus:
     why = member.why
     try:
-        with _opened(member.path, disk) as there:
+        with opened(member.path, disk) as there:
             if there.settings.id != member.wheel:
                 return MemberStatus(member, False, why="another wheel is in its place")
             following = holder(there, "backup") is not None
@@ -293,12 +292,3 @@ def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskF
             return MemberStatus(member, True, behind.messages, behind.bytes, lag_s, following, why)
     except (FilewheelError, OSError) as exc:
         return MemberStatus(member, False, why=said(exc))
-
-
-@contextlib.contextmanager
-def _opened(path: str, disk: DiskFactory) -> Iterator[Directory]:
-    opened = open_directory(path, write=False, disk=disk)
-    try:
-        yield opened
-    finally:
-        opened.disk.release()

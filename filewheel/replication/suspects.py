@@ -4,6 +4,8 @@ Each was fired in the primary and its drop did not come here (the backup was awa
 it was lost there. They are looked at twice, a second and two passes over the primary's journals apart; then, where the
 primary is damaged, they go back to it, and elsewhere they are dropped here, if the primary is seen to be whole. Nor
 does go back what the primary has a drop of.
+Whole files may be suspects, too: those for laps and seconds of which the primary has nothing. Where it is damaged their
+messages have to be looked into one by one.
 Invariant: a message is dropped only if it was twice seen here and not in a primary that was whole each time.
 """
 
@@ -13,9 +15,20 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from filewheel.directory import Directory
+from filewheel.replication.bygone import absent
 from filewheel.replication.chunk import dropped, look, pending
 from filewheel.replication.drops import dropped_among
-from filewheel.replication.whole import EVERYTHING, covers, damaged_files, ranges_of, why_gone, why_not_durable
+from filewheel.replication.laps import LapFile
+from filewheel.replication.whole import (
+    EVERYTHING,
+    Range,
+    covers,
+    damaged_files,
+    meets,
+    ranges_of,
+    why_gone,
+    why_not_durable,
+)
 
 APART_US = 1_000_000
 UNEASY_US = 5_000_000
@@ -28,6 +41,10 @@ class Verdict:
 
     drop: list[bytes] = field(default_factory=list)
     give_back: list[bytes] = field(default_factory=list)
+    forget: list[LapFile] = field(default_factory=list)
+    """Files that are to be deleted whole."""
+    by_id: bool = False
+    """Whether there are files that must be looked into."""
 
 
 class Suspects:
@@ -39,16 +56,22 @@ class Suspects:
         self._epoch = epoch
         self._new: set[bytes] = set()
         self._seen: set[bytes] = set()
+        self._new_files: set[LapFile] = set()
+        self._seen_files: set[LapFile] = set()
         self._seen_us = 0
         self._seen_pass = 0
         self._uneasy_us: int | None = None
 
     def __len__(self) -> int:
-        return len(self._new) + len(self._seen)
+        return len(self._new) + len(self._seen) + len(self._new_files) + len(self._seen_files)
 
     def add(self, ids: Iterable[bytes]) -> None:
         """Suspect messages."""
         self._new.update(ids)
+
+    def add_files(self, files: Iterable[LapFile]) -> None:
+        """Suspect files of the backup."""
+        self._new_files.update(files)
 
     def be_uneasy(self, now_us: int) -> None:
         """Decide nothing for a while: something of the primary has vanished."""
@@ -65,9 +88,10 @@ class Suspects:
         """
         if self._uneasy_us is not None and 0 <= now_us - self._uneasy_us < UNEASY_US:
             return None
-        if not self._seen:
-            if self._new:
+        if not self._seen and not self._seen_files:
+            if self._new or self._new_files:
                 (self._seen, _), self._new = self._only_here(self._new), set()
+                self._seen_files, self._new_files = self._new_files, set()
                 self._seen_us, self._seen_pass = now_us, passes
                 if why_gone(self._source, self._epoch):
                     self._uneasy_us = now_us
@@ -75,21 +99,30 @@ class Suspects:
         if not (now_us - self._seen_us >= APART_US and passes >= self._seen_pass + 2):
             return None
         left, unread = self._only_here(self._seen)
-        damaged = damaged_files(self._source, known, unread) if left else set()
+        files, unread_too = absent(self._source, self._seen_files)
+        some_are_met = len(files) < len(self._seen_files)
+        damaged = damaged_files(self._source, known, unread | unread_too) if left or files else set()
         # Last: what had gone while the primary was looked at has gone by now.
-        if has_lost() or why_gone(self._source, self._epoch) or (left and why_not_durable(self._source)):
+        if has_lost() or why_gone(self._source, self._epoch) or ((left or files) and why_not_durable(self._source)):
             self._uneasy_us = now_us
             return None
-        self._seen = set()
+        self._seen, self._seen_files = set(), set()
         ranges = [EVERYTHING] if all_lost else ranges_of(self._source, damaged)
-        lost = {id_ for id_ in left if covers(ranges, id_)}
+        verdict = self._part(left, ranges)
+        verdict.forget = [
+            f
+            for f in sorted(files, key=lambda f: f.range(self._source))
+            if not any(meets(f.range(self._source), one) for one in ranges)
+        ]
+        verdict.by_id = some_are_met or len(verdict.forget) < len(files)
+        return verdict
+
+    def _part(self, ids: set[bytes], ranges: list[Range]) -> Verdict:
+        """Tell what the primary has lost from what it has finished."""
+        lost = {id_ for id_ in ids if covers(ranges, id_)}
         # What has its drop there was finished there: given back it would not wait, and others would be given it.
         lost -= dropped_among(self._source, lost) | dropped(self._source, lost)
-        verdict = Verdict()
-        for id_ in sorted(left):
-            give_back = id_ in lost
-            (verdict.give_back if give_back else verdict.drop).append(id_)
-        return verdict
+        return Verdict(drop=sorted(ids - lost), give_back=sorted(lost))
 
     def _only_here(self, ids: set[bytes]) -> tuple[set[bytes], set[str]]:
         """Return those that are pending here and not there: looked at here first, so that none is on its way.

@@ -98,6 +98,11 @@ def covers(ranges: list[Range], id_: bytes) -> bool:
     return any(lo <= id_ < hi for lo, hi in ranges)
 
 
+def meets(one: Range, other: Range) -> bool:
+    """Tell whether two ranges have ids in common."""
+    return one[0] < other[1] and other[0] < one[1]
+
+
 def _missing(directory: Directory) -> list[str]:
     """Return the files that a wheel's checkpoint names and that are not there, or too short."""
     while True:

@@ -359,7 +359,8 @@ class AsyncScheduler:
     async def run(self) -> None:
         """Fire until SIGINT or SIGTERM, `stop`, or a cancellation; then let running calls end, and return or raise.
 
-        A second signal, or cancellation, cuts that short. Where the loop takes no signals they are left as they are.
+        A second signal, or cancellation, cuts that short; so does one before it has begun, and a call that was a moment
+        earlier is offered again. Where the loop takes no signals they are left as they are.
 
         Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """

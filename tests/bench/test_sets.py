@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import sets
+from tests.bench import heals, sets
 
 
 def test_each_measurement_prints_its_figures(
@@ -18,3 +18,17 @@ def test_each_measurement_prints_its_figures(
     said = capsys.readouterr().out
     assert "200 a second: behind " in said
     assert "first copy of 20,000: " in said
+
+
+def test_heals_are_measured_beside_bare_copies_of_what_they_bring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    heals.main(tmp_path / "here", tmp_path / "there", count=20_000, rounds=1)
+    said = capsys.readouterr().out
+    assert "first copy: 20,000 messages, " in said
+    assert "after three days: 40,000 messages, " in said
+    assert "half of its laps lost: " in said
+    assert said.count("a bare copy") == 6
+    assert "record by record: 20,000 messages, " in said

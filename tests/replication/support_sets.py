@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.directory import open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import FilewheelError
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import add_backup
-from filewheel.roster import Mode, Roster, read_roster
+from filewheel.roster import Mode, roster_at
 from tests.conftest import assert_whole
 from tests.model.process import Killed
 from tests.support import START_US
@@ -247,15 +246,6 @@ class Place:
 
 def _copy(old: Path, new: Path) -> None:
     shutil.copytree(old, new, ignore=shutil.ignore_patterns("hint"))
-
-
-def roster_at(path: Path) -> Roster | None:
-    """Return a wheel's roster; None when it stands alone."""
-    directory = open_directory(path, write=False)
-    try:
-        return read_roster(directory.disk, str(path))
-    finally:
-        directory.disk.release()
 
 
 def role_of(path: Path) -> str:

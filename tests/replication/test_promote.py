@@ -18,8 +18,8 @@ from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.sets import add_backup
-from filewheel.roster import Roster, State, change_roster
-from tests.replication.support_sets import Place, in_thread, place, role_of, roster_at
+from filewheel.roster import Roster, State, change_roster, roster_at
+from tests.replication.support_sets import Place, in_thread, place, role_of
 from tests.support import FaultyDisk, eventually
 
 __all__ = ["place"]

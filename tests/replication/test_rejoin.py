@@ -14,7 +14,8 @@ from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import Rejoin, rejoin
 from filewheel.replication.sets import add_backup, remove_backup
-from tests.replication.support_sets import Place, place, role_of, roster_at
+from filewheel.roster import roster_at
+from tests.replication.support_sets import Place, place, role_of
 
 __all__ = ["place"]
 

@@ -21,7 +21,8 @@ from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator, find_primary, release_read
 from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import add_backup, remove_backup
-from tests.replication.support_sets import Place, in_thread, place, role_of, roster_at
+from filewheel.roster import roster_at
+from tests.replication.support_sets import Place, in_thread, place, role_of
 from tests.support import FaultyDisk, eventually
 
 __all__ = ["place"]

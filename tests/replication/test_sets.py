@@ -16,8 +16,8 @@ from filewheel.replication.follows import read_follows
 from filewheel.replication.promote import promote
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.sets import MemberStatus, add_backup, remove_backup, set_status
-from filewheel.roster import change_roster
-from tests.replication.support_sets import Fuse, Place, place, role_of, roster_at
+from filewheel.roster import change_roster, roster_at
+from tests.replication.support_sets import Fuse, Place, place, role_of
 from tests.support import FaultyDisk, eventually
 
 __all__ = ["place"]

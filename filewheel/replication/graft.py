@@ -1,0 +1,306 @@
+"""A graft: laps of one wheel that another lacks are copied frame by frame, without a look at the records in them.
+
+What a message costs is two checksums, so a first copy goes as fast as the disks. A frame is sealed anew for its place
+in the second wheel, and what was copied is committed like a deal: files, then the checkpoint. What the first wheel's
+journals hold for these laps, and is not in the files yet, is told afterwards, to be written as records.
+
+Both wheels' laps are sets of puts and drops, so what lies there already stays, and what is copied twice counts once.
+Where the second wheel holds more than a part of a lap, comparing costs less than a second copy; that is not done here.
+Rule: whoever calls has written to the second wheel every drop that it read before, and reads on only after `copy` has
+returned and what it tells is written; then no drop comes before a put that is copied here.
+Invariant: with what `copy` told, the second wheel has every put and every drop that the first had in these laps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from filewheel.additions import Additions
+from filewheel.directory import Directory
+from filewheel.disk import ForeignFile
+from filewheel.errors import Damaged, FilewheelError
+from filewheel.frame import Frame, scan, seal
+from filewheel.record import CANCELLED, ID, moved, pack_drop, records_of, root_of
+from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.laps import LapFile, Laps, Plan, files_of
+from filewheel.slot import lap_floor
+from filewheel.snapshot import Snapshot
+from filewheel.speed import ids_of
+from filewheel.tail import Handles
+from filewheel.window import Budget
+
+STEP_BYTES = 64 << 20
+"""How much is copied before the link looks at the journals again."""
+_WRITE_BYTES = 4 << 20
+_ROOM_BYTES = 8 << 20
+"""What is left free: acknowledgements have to be followed, too."""
+_KNOWN = Budget(records=1 << 17, bytes=32 << 20)
+
+
+@dataclass
+class Grafted:
+    """What a range lacks beside the files that were copied, and what is not to be found in the first wheel."""
+
+    hi: bytes
+    """Where the range ends; where it began, when there is more to copy of its first lap."""
+    puts: list[bytes] = field(default_factory=list)
+    """Packed puts that only the first wheel's journals hold."""
+    drops: list[bytes] = field(default_factory=list)
+    """Packed drops that only its journals hold."""
+    extra: set[bytes] = field(default_factory=set)
+    """Ids that wait in the second wheel, and that the first has not shown."""
+    moved: dict[bytes, bytes] = field(default_factory=dict)
+    """First id → present id of what was copied to where the second wheel has drops."""
+    copied: int = 0
+    """How many puts lie in the frames that were copied."""
+    size_bytes: int = 0
+
+
+@dataclass
+class _Begun:
+    """What is known of laps of which a part was copied at most."""
+
+    lap: int
+    offsets: dict[str, int] = field(default_factory=dict)
+    """How far each file was copied."""
+    unseen: set[bytes] = field(default_factory=set)
+    """What waited in the second wheel before, and was not met so far."""
+    has_drops: bool = False
+    """Whether drops lay in the second wheel."""
+
+
+class Graft:
+    """Copies laps from `source` to the wheel of a keeper. Not thread-safe."""
+
+    def __init__(self, source: Directory, keeper: BackupKeeper) -> None:
+        self._source = source
+        self._keeper = keeper
+        self._begun: _Begun | None = None
+        self._refused: set[int] = set()
+
+    def begin(self) -> None:
+        """Forget what was found out about single laps: a walk begins anew."""
+        self._begun = None
+        self._refused.clear()
+
+    def plan(self, lo: bytes, *, by_id: bool = False) -> Plan:
+        """Return what is to be done from `lo` on. Cost: a reading of the first wheel's checkpoint. Raises DiskError."""
+        laps = Laps(self._source, self._keeper.dir, self._keeper.ledger.manifest)
+        begun = self._begun
+        if begun is not None and laps.can_copy(begun.lap):
+            return Plan(laps.floor(begun.lap + 1), [begun.lap])
+        self._begun = None
+        return laps.next(lo, STEP_BYTES, self._refused, by_id=by_id)
+
+    def copy(self, laps: list[int], lo: bytes, hi: bytes) -> Grafted:
+        """Copy laps, as far as a step goes; return what else there is in the range.
+
+        On return what was copied is durable. A lap that cannot be read whole is left to be compared. Cost: two
+        checksums of what is copied, and a reading of the first wheel's journals. Raises DiskError, Poisoned, OSError.
+        """
+        begun, self._begun = self._begun, None
+        if begun is None:
+            known = self._keeper.ledger.window(lo, hi, _KNOWN)
+            if known.cut:
+                return self._refuse(laps, lo)
+            begun = _Begun(laps[0], unseen=set(ids_of(known.puts)), has_drops=known.has_drops)
+        with Snapshot(self._source) as snapshot:
+            if snapshot.manifest.doubt:
+                return self._refuse(laps, lo)
+            step = _Step(snapshot, self._source, self._keeper, begun)
+            lap = step.run(laps)
+            if lap is not None:
+                return self._refuse([lap], lo)
+            done = Grafted(hi, moved=step.moved, copied=step.copied, size_bytes=step.size_bytes)
+            if step.stopped_in is not None:
+                self._begun = _Begun(step.stopped_in, step.offsets, begun.unseen, begun.has_drops)
+                done.hi = max(lo, lap_floor(self._source, step.stopped_in))
+            # What a lap lacks beside its files is found when all of them are there.
+            self._read_journals(snapshot, lo, done, begun.unseen)
+            done.extra = {i for i in begun.unseen if i < done.hi}
+            begun.unseen -= done.extra
+            return done
+
+    def pass_over(self, laps: list[int], lo: bytes, hi: bytes) -> Grafted:
+        """Go by laps of which the files of both wheels hold the same; return what else there is in the range.
+
+        A lap that is not the same is left to be compared. Cost: two checksums of what there is, and a reading of the
+        first wheel's journals. Raises DiskError, OSError.
+        """
+        here = self._keeper.undealt(lo, hi)
+        with Snapshot(self._source) as snapshot:
+            others = [lap for lap in laps if snapshot.manifest.doubt or not self._is_same(snapshot, lap)]
+            if others:
+                return self._refuse(others, lo)
+            files = [file for lap in laps for file in files_of(self._source, snapshot.manifest, lap)]
+            done = Grafted(hi, size_bytes=sum(file.end for file in files))
+            unseen = set(here)
+            self._read_journals(snapshot, lo, done, unseen)
+            done.extra = unseen
+            return done
+
+    def _is_same(self, snapshot: Snapshot, lap: int) -> bool:
+        ours, theirs = (
+            files_of(wheel, manifest, lap)
+            for wheel, manifest in ((self._source, snapshot.manifest), (self._keeper.dir, self._keeper.ledger.manifest))
+        )
+        if ours != theirs:
+            return False
+        for file in ours:
+            frames = read_file(self._source, snapshot.handles, file, 0)
+            others = read_file(self._keeper.dir, self._keeper.ledger.handles, file, 0)
+            for one, other in zip_longest(frames, others):
+                if one is None or other is None or one.body != other.body:
+                    return False
+        return True
+
+    def _refuse(self, laps: list[int], lo: bytes) -> Grafted:
+        self._refused.update(laps)
+        return Grafted(lo)
+
+    def _read_journals(self, snapshot: Snapshot, lo: bytes, done: Grafted, unseen: set[bytes]) -> None:
+        """Find what the first wheel's journals hold of the range."""
+        hi = done.hi
+        puts: dict[bytes, bytes] = {}
+        drops = {i: pack_drop(i, CANCELLED) for i in snapshot.manifest.unmatched if lo <= i < hi}
+        for span in snapshot.journals if lo < hi else ():
+            for frame in snapshot.frames(span):
+                if frame.first >= hi or frame.last < lo:
+                    continue
+                try:
+                    some = records_of(frame)
+                except Damaged:
+                    continue  # its checksums hold: it was written like this, and its keeper puts it aside
+                puts.update((r[ID], r) for r in some[0] if lo <= r[ID] < hi)
+                drops.update((r[ID], r) for r in some[1] if lo <= r[ID] < hi)
+        done.puts = sorted(put for id_, put in puts.items() if id_ not in drops and id_ not in unseen)
+        done.drops = sorted(drops.values())
+        unseen -= puts.keys()
+
+
+class _Step:
+    """One step of copying: one transaction of the second wheel."""
+
+    def __init__(self, snapshot: Snapshot, source: Directory, keeper: BackupKeeper, begun: _Begun) -> None:
+        self._snapshot = snapshot
+        self._source = source
+        self._keeper = keeper
+        self._begun = begun
+        self._added = Additions(keeper.dir)
+        self._new = keeper.ledger.manifest.copy()
+        self._new.deal += 1
+        self.offsets: dict[str, int] = {}
+        """How far the files of the lap were copied in which this has stopped."""
+        self.stopped_in: int | None = None
+        self.moved: dict[bytes, bytes] = {}
+        self.copied = 0
+        self.size_bytes = 0
+
+    def run(self, laps: list[int]) -> int | None:
+        """Copy, and commit; return the lap because of which nothing was copied, if there is one."""
+        try:
+            lap = self._copy(laps)
+            if lap is None:
+                self._keeper.adopt(self._new, self._added, lap_floor(self._source, laps[0]))
+            return lap
+        finally:
+            self._added.close()
+
+    def _copy(self, laps: list[int]) -> int | None:
+        try:
+            self._must_fit(laps)
+            for lap in laps:
+                if not self._copy_lap(lap):
+                    self._added.undo()
+                    return lap
+                if self.stopped_in is not None:
+                    break
+        except (OSError, FilewheelError):
+            self._added.undo()
+            raise
+        return None
+
+    def _must_fit(self, laps: list[int]) -> None:
+        files = (f for lap in laps for f in files_of(self._source, self._snapshot.manifest, lap))
+        need = min(sum(f.end for f in files), 2 * STEP_BYTES)
+        if self._keeper.dir.disk.free_bytes() < need + _ROOM_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _copy_lap(self, lap: int) -> bool:
+        """Copy what the second wheel lacks of a lap; tell whether that could be read."""
+        files, theirs = files_of(self._source, self._snapshot.manifest, lap), files_of(self._keeper.dir, self._new, lap)
+        if files and theirs and files[0].is_lap != theirs[0].is_lap:
+            return False  # it was opened into seconds since it was planned
+        self.offsets = dict(self._begun.offsets) if lap == self._begun.lap else {}
+        for file in files:
+            if self.size_bytes >= STEP_BYTES:
+                self.stopped_in = lap
+                break
+            if not self._copy_file(file):
+                return False
+        return True
+
+    def _copy_file(self, file: LapFile) -> bool:
+        lengths = self._new.laps if file.is_lap else self._new.slots
+        if not file.is_lap:
+            self._added.make_dir(file.lap)
+        length = lengths.get(file.key, 0)
+        seed = self._keeper.dir.seed(file.name)
+        gathered: list[bytes] = []
+        size = 0
+        start = self.offsets.get(file.name, 0)
+        for frame in read_file(self._source, self._snapshot.handles, file, start):
+            if frame is None:
+                return False
+            self._look_at(frame)
+            sealed = seal(
+                frame.body, seed=seed, offset=length + size, number=self._new.deal, synced=0,
+                puts=frame.puts, drops=frame.drops, first=frame.first, last=frame.last,
+            )  # fmt: skip
+            gathered.append(sealed)
+            size += len(sealed)
+            self.copied += frame.puts
+            self.offsets[file.name] = frame.end
+            if size >= _WRITE_BYTES:
+                self._added.append(file.name, length, b"".join(gathered))
+                length, size = length + size, 0
+                gathered.clear()
+            if self.size_bytes + frame.end - start >= STEP_BYTES and frame.end < file.end:
+                self.stopped_in = file.lap
+                break
+        if size:
+            self._added.append(file.name, length, b"".join(gathered))
+        if length + size:
+            lengths[file.key] = length + size
+        self.size_bytes += self.offsets.get(file.name, start) - start
+        return True
+
+    def _look_at(self, frame: Frame) -> None:
+        """Take from a frame's records what has to be known of them, if anything has."""
+        with contextlib.suppress(Damaged):  # its checksums hold: it was written like this, and is copied like this
+            self._keeper.enter_keys_of(frame)
+            if self._begun.unseen or self._begun.has_drops:
+                puts = records_of(frame)[0]
+                self._begun.unseen.difference_update(ids_of(puts))
+                if self._begun.has_drops:
+                    self.moved.update((root_of(put), put[ID]) for put in moved(puts))
+
+
+def read_file(directory: Directory, handles: Handles, file: LapFile, start: int) -> Iterator[Frame | None]:
+    """Yield a file's frames from `start` up to its covered length, and None where one cannot be read."""
+    disk = directory.disk
+    try:
+        fd = handles.get(file.name)
+    except (FileNotFoundError, ForeignFile):
+        yield None
+        return
+    if disk.size(fd) + 7 < file.end:
+        yield None
+        return
+    for item in scan(disk, fd, start, file.end, directory.seed(file.name)):
+        yield item if isinstance(item, Frame) else None

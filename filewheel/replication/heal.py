@@ -1,0 +1,119 @@
+"""A heal: a walk over a primary and its backup, from the first id to the last, that finds what the backup lacks.
+
+Where the backup has little the primary's laps are copied whole, and where both have the same they are passed over
+(graft.py); files for laps of which the primary has nothing are told whole (bygone.py); elsewhere both wheels are
+compared in chunks (chunk.py). It is one mechanism for a first copy, for a backup that was away, and for one that has
+lost files; one that is cut short begins anew, and what was copied before is passed over then.
+Invariant: everything that waited in the primary when the walk began, and waits when it ends, was told by `next`, or
+copied, or was in the backup; everything that only the backup had was told as extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from filewheel.directory import Directory
+from filewheel.message import ID_END, ID_MIN
+from filewheel.record import ID, moved, root_of
+from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.bygone import absent
+from filewheel.replication.chunk import compare
+from filewheel.replication.graft import Graft, Grafted
+from filewheel.replication.laps import LapFile
+from filewheel.replication.report import Progress
+from filewheel.snapshot import Snapshot
+
+_MOVED_MAX = 200_000
+
+
+@dataclass
+class Part:
+    """What one step of the walk has found."""
+
+    puts: list[bytes]
+    """Packed puts that are to be written to the backup."""
+    drops: list[bytes]
+    """Packed drops that are."""
+    extra: Iterable[bytes]
+    """Ids that only the backup seems to have."""
+    copied: int = 0
+    """How many messages were copied into it already."""
+    bygone: list[LapFile] = field(default_factory=list)
+    """Files of the backup for what the primary seems to have nothing of."""
+    damaged: bool = False
+    """Something of the primary could not be read."""
+
+
+class Heal:
+    """The walk of one link. Not thread-safe."""
+
+    def __init__(self, source: Directory, keeper: BackupKeeper, progress: Progress | None) -> None:
+        self._source = source
+        self._keeper = keeper
+        self._progress = progress
+        self._graft = Graft(source, keeper)
+        self._at: bytes | None = None
+        self._done_bytes = self._total_bytes = 0
+        self._by_id = False
+        self.moved: dict[bytes, bytes] = {}
+        """First id → present id of the moved messages that the backup was given, as far as there is room."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the walk has not come to its end."""
+        return self._at is not None
+
+    def begin(self, *, by_id: bool = False) -> None:
+        """Walk from the start; with `by_id`, look into each message that only the backup has. Raises DiskError."""
+        if self._at is None:
+            with Snapshot(self._source) as snapshot:
+                lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
+                self._total_bytes = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
+        self._at = ID_MIN
+        self._by_id = by_id
+        self._done_bytes = 0
+        self.moved.clear()
+        self._graft.begin()
+
+    def next(self) -> Part:
+        """Take the next step. What it tells is to be written before anything that is read in the primary later.
+
+        Memory: one chunk, and what the primary's journals hold. Raises DiskError, Damaged, Poisoned, OSError.
+        """
+        assert self._at is not None
+        lo = self._at
+        plan = self._graft.plan(lo, by_id=self._by_id)
+        if plan.copy:
+            part = self._take(self._graft.copy(plan.copy, lo, plan.hi))
+        elif plan.alike:
+            part = self._take(self._graft.pass_over(plan.alike, lo, plan.hi))
+        elif plan.bygone and len(absent(self._source, plan.bygone)[0]) == len(plan.bygone):
+            # Between these files the journals may hold what belongs to none: the primary's, and the backup's.
+            part = self._take(self._graft.pass_over([], lo, plan.hi))
+            part.bygone = plan.bygone
+        else:
+            part = self._compare(lo, plan.hi)
+        self._remember({root_of(put): put[ID] for put in moved(part.puts)})
+        if self._progress is not None:
+            self._progress(self._keeper.dir.path, self._done_bytes, self._total_bytes)
+        return part
+
+    def _take(self, done: Grafted) -> Part:
+        self._go_to(done.hi)
+        self._done_bytes += done.size_bytes
+        self._remember(done.moved)
+        return Part(done.puts, done.drops, done.extra, copied=done.copied)
+
+    def _compare(self, lo: bytes, hi: bytes) -> Part:
+        chunk = compare(self._source, self._keeper.dir, lo, hi)
+        self._go_to(chunk.hi)
+        self._done_bytes += chunk.size_bytes
+        return Part(chunk.missing, [], chunk.extra, damaged=chunk.damaged)
+
+    def _go_to(self, hi: bytes) -> None:
+        self._at = None if hi == ID_END else hi
+
+    def _remember(self, found: dict[bytes, bytes]) -> None:
+        if len(self.moved) < _MOVED_MAX:
+            self.moved.update(found)

@@ -1,0 +1,180 @@
+"""Which laps of a primary its backup is to be given whole, which of its files are bygone, and what is to be compared.
+
+A lap is copied whole where the backup has little of it, and passed over where both have the same bytes. A file of the
+backup's for a lap or a second of which the primary has nothing is bygone: all in it was fired, or lost. Comparing reads
+both wheels' records one by one, which costs more than any of these, but writes nothing that is there. What decides is
+what the two checkpoints say; no file is opened.
+Invariant: a lap that is in one file in one of the wheels and in seconds in the other is never copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+
+from filewheel import layout
+from filewheel.directory import Directory
+from filewheel.manifest import Manifest, lap_end, read_manifest
+from filewheel.message import ID_END
+from filewheel.replication.whole import Range
+from filewheel.slot import lap_floor, slot_floor
+
+_SHARE = 4
+"""A lap is copied if the backup has no more than this part of it."""
+_SMALL_BYTES = 64 << 10
+"""What is smaller is compared along with what lies before it, if that is: each step costs some milliseconds."""
+
+
+@dataclass(frozen=True)
+class LapFile:
+    """A file of a lap, and its covered length."""
+
+    name: str
+    lap: int
+    key: int
+    """What the manifest knows it by: its lap, or its second."""
+    is_lap: bool
+    end: int
+
+    def range(self, directory: Directory) -> Range:
+        """Return the ids that belong into it."""
+        if self.is_lap:
+            return lap_floor(directory, self.lap), lap_floor(directory, self.lap + 1)
+        return slot_floor(self.key), slot_floor(self.key + 1)
+
+
+@dataclass
+class Plan:
+    """What is to be done next: one of the three, or none of them, and then the wheels are compared."""
+
+    hi: bytes
+    copy: list[int] = field(default_factory=list)
+    """Laps that are to be copied."""
+    alike: list[int] = field(default_factory=list)
+    """Laps of which both wheels have so many bytes that they may have the same."""
+    bygone: list[LapFile] = field(default_factory=list)
+    """Files of the second wheel for what the first has nothing of."""
+
+
+@dataclass
+class _Part:
+    """A lap or a second, and what is to be done with it."""
+
+    floor: bytes
+    size: int
+    copy: int | None = None
+    alike: int | None = None
+    bygone: list[LapFile] = field(default_factory=list)
+
+    @property
+    def kind(self) -> tuple[bool, bool, bool]:
+        return self.copy is not None, self.alike is not None, bool(self.bygone)
+
+    @property
+    def is_compared(self) -> bool:
+        return not any(self.kind)
+
+    def takes(self, other: _Part) -> bool:
+        """Tell whether this and what follows are done in one step."""
+        is_small = other.size + sum(file.end for file in other.bygone) < _SMALL_BYTES
+        return self.kind == other.kind or (self.is_compared and is_small)
+
+
+@dataclass
+class _Lap:
+    size: int = 0
+    is_file: bool = False
+
+
+class Laps:
+    """What two wheels have of each lap at one time."""
+
+    def __init__(self, first: Directory, second: Directory, theirs: Manifest) -> None:
+        """Read the first wheel's checkpoint. Raises OSError."""
+        self._first, self._second = first, second
+        self._our, self._their = read_manifest(first.disk, first.seed, first.settings.lap_of, first.path), theirs
+        self._is_known = not self._our.doubt and first.settings.slots == second.settings.slots
+        self._end = lap_end(first.settings.lap_of)
+        self._ours, self._theirs = _sizes(first, self._our), _sizes(second, theirs)
+
+    def floor(self, lap: int) -> bytes:
+        """Return the least id of a lap; ID_END after the last."""
+        return lap_floor(self._first, lap) if lap < self._end else ID_END
+
+    def can_copy(self, lap: int) -> bool:
+        """Tell whether a lap can be copied: it is there, and the second wheel has it in the same form or not at all."""
+        ours, theirs = self._ours.get(lap), self._theirs.get(lap)
+        return self._is_known and ours is not None and (theirs is None or theirs.is_file == ours.is_file)
+
+    def next(self, lo: bytes, size_bytes: int, refused: Set[int], *, by_id: bool = False) -> Plan:
+        """Return what is to be done from `lo` on, for about so much of the first wheel; `by_id`: nothing is bygone."""
+        plan = Plan(ID_END)
+        first: _Part | None = None
+        size = 0
+        for part in self._parts(lo, refused, by_id=by_id):
+            if first is not None and (size >= size_bytes or not first.takes(part)):
+                plan.hi = part.floor
+                break
+            first = first or part
+            if first.is_compared:
+                size += part.size
+                continue
+            if part.copy is not None:
+                plan.copy.append(part.copy)
+            if part.alike is not None:
+                plan.alike.append(part.alike)
+            plan.bygone += part.bygone
+            size += part.size
+        return plan
+
+    def _parts(self, lo: bytes, refused: Set[int], *, by_id: bool) -> Iterator[_Part]:
+        """Yield the laps from `lo` on, and the seconds of laps that are seconds in both wheels."""
+        for lap in sorted(self._ours.keys() | self._theirs.keys()):
+            if self.floor(lap + 1) <= lo:
+                continue
+            floor, ours, theirs = self.floor(lap), self._ours.get(lap), self._theirs.get(lap)
+            size = 0 if ours is None else ours.size
+            is_whole = floor >= lo and lap not in refused and self.can_copy(lap)
+            if is_whole and (theirs is None or theirs.size * _SHARE <= size):
+                yield _Part(floor, size, copy=lap)
+            elif is_whole and theirs is not None and theirs.size == size:
+                yield _Part(floor, size, alike=lap)
+            elif by_id or not self._is_known or theirs is None:
+                yield _Part(floor, size)
+            elif ours is None and floor >= lo:
+                yield _Part(floor, size, bygone=files_of(self._second, self._their, lap))
+            elif theirs.is_file or (ours is not None and ours.is_file):
+                yield _Part(floor, size)
+            else:
+                yield from self._seconds(lap, lo)
+
+    def _seconds(self, lap: int, lo: bytes) -> Iterator[_Part]:
+        slots = self._first.settings.slots
+        for second in range(lap * slots, (lap + 1) * slots):
+            ours, theirs, floor = self._our.slots.get(second), self._their.slots.get(second), slot_floor(second)
+            if slot_floor(second + 1) <= lo:
+                continue
+            if ours is not None or (theirs is not None and floor < lo):
+                yield _Part(floor, ours or 0)
+            elif theirs is not None:
+                file = LapFile(layout.slot(lap, second), lap, second, False, theirs)
+                yield _Part(floor, 0, bygone=[file])
+
+
+def files_of(directory: Directory, manifest: Manifest, lap: int) -> list[LapFile]:
+    """Return the files of a lap, in the order of their seconds."""
+    if lap in manifest.laps:
+        return [LapFile(layout.lap_file(lap), lap, lap, True, manifest.laps[lap])]
+    slots = directory.settings.slots
+    return [
+        LapFile(layout.slot(lap, second), lap, second, False, manifest.slots[second])
+        for second in range(lap * slots, (lap + 1) * slots)
+        if second in manifest.slots
+    ]
+
+
+def _sizes(directory: Directory, manifest: Manifest) -> dict[int, _Lap]:
+    found = {lap: _Lap(length, True) for lap, length in manifest.laps.items()}
+    for second, length in manifest.slots.items():
+        found.setdefault(directory.settings.lap_of(second), _Lap()).size += length
+    return found
