@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import DiskFactory, open_directory
+from filewheel.directory import DiskFactory, opened
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, said
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.whole import why_not_durable
-from filewheel.roster import Roster, read_roster
+from filewheel.roster import Roster, read_roster, roster_at
 from filewheel.writer import Entropy
 
 AFTER_S = 5.0
@@ -95,8 +95,14 @@ class Standby:
                     tell(f"promoting {self._path}")
                     try:
                         return promote(self._path, clock=self._clock, disk=self._disk, entropy=self._entropy)
-                    except Fenced as exc:
-                        tell(said(exc))  # another backup was faster: it is watched from now on
+                    except (Fenced, BadArgument) as exc:
+                        # Another backup was faster, and says that this one has to be compared: it is watched then.
+                        # It has told this one, as a rule; asked, it may answer too late.
+                        ours = self._roster()
+                        self._watched = ours if ours.epoch > roster.epoch else self._newer(roster) or roster
+                        if isinstance(exc, BadArgument) and self._watched is roster:
+                            raise
+                        tell(said(exc))
                 continue
             self._rest()
         return None
@@ -119,21 +125,14 @@ class Standby:
 
     def _primary_at(self, path: str) -> list[Roster]:
         with contextlib.suppress(FilewheelError, OSError):
-            directory = open_directory(path, write=False, disk=self._disk)
-            try:
+            with opened(path, self._disk) as directory:
                 roster = read_roster(directory.disk, path)
-            finally:
-                directory.disk.release()
             if roster is not None and roster.role in ("primary", "promoting"):
                 return [replace(roster, primary=path, primary_wheel=directory.settings.id)]
         return []
 
     def _roster(self) -> Roster:
-        directory = open_directory(self._path, write=False, disk=self._disk)
-        try:
-            roster = read_roster(directory.disk, self._path)
-        finally:
-            directory.disk.release()
+        roster = roster_at(self._path, self._disk)
         if roster is None or roster.role == "fenced":
             raise BadArgument(f"{self._path} is no backup", hint="`filewheel backup add`, or `filewheel rejoin`")
         return roster
@@ -157,20 +156,14 @@ class Standby:
 
     def _probe(self, roster: Roster) -> str:
         try:
-            directory = open_directory(roster.primary, write=False, disk=self._disk)
+            with opened(roster.primary, self._disk) as directory:
+                if directory.settings.id != roster.primary_wheel:
+                    return "another wheel is in its place"
+                theirs = read_roster(directory.disk, roster.primary)
+                if theirs is None or theirs.set != roster.set:
+                    return ""  # it is there, and was taken out of this set: it goes on firing alone
+                if theirs.role not in ("primary", "promoting"):
+                    return f"{theirs.primary} was promoted in its place"
+                return why_not_durable(directory)
         except (FilewheelError, OSError) as exc:
             return said(exc)
-        disk = directory.disk
-        try:
-            if directory.settings.id != roster.primary_wheel:
-                return "another wheel is in its place"
-            theirs = read_roster(disk, roster.primary)
-            if theirs is None or theirs.set != roster.set:
-                return ""  # it is there, and was taken out of this set: it goes on firing alone
-            if theirs.role not in ("primary", "promoting"):
-                return f"{theirs.primary} was promoted in its place"
-            return why_not_durable(directory)
-        except (FilewheelError, OSError) as exc:
-            return said(exc)
-        finally:
-            disk.release()

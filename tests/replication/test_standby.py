@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,15 +193,61 @@ def test_of_two_standbys_one_promotes_and_the_other_watches_it(place: Place) -> 
     place.make_set(place.b, place.c)
     place.enqueue(place.a, "x")
     place.level(place.a)
-    with watching(place.b) as one, watching(place.c) as two:
+    # Long enough for the winner to answer while the machine is busy: a primary that is silent is lost.
+    with watching(place.b, after_s=1) as one, watching(place.c, after_s=1) as two:
         lose(place.a)
         eventually(lambda: one.result or two.result)
         winner, other = (place.b, two) if one.result else (place.c, one)
-        looks(other)
+        looks(other, 4)
     results = [watch.end() for watch in (one, two)]
     assert sorted(type(r).__name__ for r in results) == ["NoneType", "Promotion"], results
     assert place.may_fire() == [winner]
     assert place.fire(winner) == ["x"]
+
+
+def test_a_standby_that_is_a_moment_too_late_watches_who_was_faster(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.make_set(place.b, place.c)
+    place.enqueue(place.a, "x")
+    place.level(place.a)
+    tried: list[str] = []
+
+    def too_late(path: Path, **more: Any) -> Promotion:
+        tried.append(path)
+        if len(tried) == 1:
+            promote(place.c, wait_s=0, clock=place.clock)
+        return promote(path, **more)
+
+    monkeypatch.setattr("filewheel.replication.standby.promote", too_late)
+    with watching(place.b) as watch:
+        lose(place.a)
+        eventually(lambda: tried)
+        looks(watch)
+    assert watch.end() is None
+    assert place.may_fire() == [place.c]
+    assert tried == [str(place.b)]
+
+
+def test_told_by_who_was_faster_a_standby_need_not_ask_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.make_set(place.b, place.c)
+    place.level(place.a)
+    tried: list[str] = []
+
+    def too_late(path: Path, **more: Any) -> Promotion:
+        tried.append(path)
+        promote(place.c, wait_s=0, clock=place.clock)
+        return promote(path, **more)
+
+    monkeypatch.setattr("filewheel.replication.standby.promote", too_late)
+    monkeypatch.setattr(Standby, "_newer", lambda self, roster: None)  # too busy to answer
+    with watching(place.b) as watch:
+        lose(place.a)
+        eventually(lambda: tried)
+        looks(watch, 2)
+        watch.standby.stop()
+        assert not isinstance(watch.end(), Exception)
+    assert place.may_fire() == [place.c]
 
 
 def test_a_wheel_that_is_no_backup_has_no_standby(place: Place) -> None:
