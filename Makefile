@@ -2,7 +2,7 @@
 
 VENV   ?= .venv
 BUDGET ?= 20m
-JOBS   ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
+JOBS   ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 3 ] && n=3; echo $$((n + 1)))
 BENCH_SIZE = $(if $(FULL),--rounds 3 --seconds 2 --scale 1 --whole-day,--rounds 3 --seconds 0.4 --scale 0.1)
 PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)

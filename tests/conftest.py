@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +48,11 @@ def wheel(wheel_dir: Path) -> Iterator[Wheel]:
         yield opened
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    # A thousand processes are started: each would compile the library again where no bytecode may be written beside it.
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        kept = os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="filewheel-bytecode-")
+        config.add_cleanup(lambda: shutil.rmtree(kept, ignore_errors=True))
     # A shell starts what it puts into the background with SIGINT ignored, and children inherit that; the tests of
     # Ctrl-C are about a process that does not.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -12,7 +12,7 @@ from typing import Any
 from filewheel import Wheel
 from filewheel.directory import open_directory
 from filewheel.frame import Frame, Scanner
-from filewheel.roster import Member, Mode, Roster, change_roster, read_roster
+from filewheel.roster import Member, Mode, Roster, change_roster, roster_at
 from tests.support import FakeClock, FaultyDisk
 
 Fail = Callable[[str, str], None]
@@ -51,11 +51,7 @@ class WheelSet:
 
     def roster(self, n: int = 0) -> Roster:
         """Read a wheel's roster."""
-        directory = open_directory(self.paths[n], write=False)
-        try:
-            found = read_roster(directory.disk, directory.path)
-        finally:
-            directory.disk.release()
+        found = roster_at(self.paths[n])
         assert found is not None
         return found
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from filewheel.additions import Additions
 from filewheel.directory import Directory, create_directory, open_directory
 from filewheel.frame import Frame, Gap, Pread, Scanner
 from filewheel.message import US_PER_S, MessageId
 from filewheel.record import PUT_PREFIX, pack_middle, pack_payload
+from filewheel.slot import frames
 
 NOW_S = 1_800_000_000
 NOW_US = NOW_S * US_PER_S
@@ -70,6 +72,17 @@ def put_file(directory: Directory, name: str, data: bytes) -> None:
     place = Path(directory.path) / name
     place.parent.mkdir(exist_ok=True, mode=0o700)
     place.write_bytes(data)
+
+
+def append(directory: Directory, name: str, length: int, puts: list[bytes], drops: list[bytes], *, deal: int) -> int:
+    """Append records to a file at its covered length, as a deal does; return the new length. Nothing is flushed."""
+    data = frames(puts, drops, seed=directory.seed(name), offset=length, number=deal)
+    added = Additions(directory)
+    try:
+        added.append(name, length, data)
+    finally:
+        added.close()
+    return length + len(data)
 
 
 def flip(data: bytes, bit: int) -> bytes:

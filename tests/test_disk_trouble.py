@@ -29,10 +29,11 @@ from filewheel import (
 from filewheel.directory import open_directory
 from filewheel.disk import OsDisk
 from filewheel.housekeeper import BALLAST_BYTES
+from filewheel.snapshot import Snapshot
 from filewheel.verify import verify
 from tests.conftest import assert_whole
 from tests.crash.images import image, lacks, sizes
-from tests.support import FakeClock, FaultyDisk, run
+from tests.support import FakeClock, FaultyDisk, lose, run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
 
@@ -572,3 +573,17 @@ def test_an_enqueue_into_a_journal_that_was_deleted_meanwhile_is_not_confirmed(t
     shutil.rmtree(tmp_path / "jobs.wheel")
     with pytest.raises(Poisoned, match="removed while it was in use"):
         wheel.enqueue(b"b", delay=60)
+
+
+@pytest.mark.damages
+def test_a_wheel_whose_journals_have_gone_with_their_directory_is_a_disk_error_to_whoever_reads_it(
+    tmp_path: Path,
+) -> None:
+    with Wheel.create(tmp_path / "wheel") as wheel:
+        id_ = wheel.enqueue(b"x", delay=60)
+    with Wheel(tmp_path / "wheel") as wheel:
+        lose(tmp_path / "wheel" / "journal")
+        with pytest.raises(DiskError, match="No such file"):
+            list(wheel.list())
+        with pytest.raises(DiskError, match="No such file"), Snapshot(wheel._dir) as snapshot:
+            snapshot.find([id_])

@@ -309,7 +309,7 @@ def test_a_receipt_is_the_id_in_all_but_the_number_of_copies(make_set: MakeSet) 
         assert wheel.enqueue(b"k", delay=60, key="k").copies == 2
         assert wheel.reschedule(key="k", delay=90).copies == 2
         assert wheel.reschedule(got, delay=90).copies == 2
-    assert Ids([plain])[0].copies == 1
+    assert Ids(plain)[0].copies == 1
 
 
 def test_a_wheel_that_stands_alone_gives_plain_ids(wheel: Wheel) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from filewheel import Wheel
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import Damaged, DiskError, Fenced
@@ -99,6 +100,27 @@ def test_when_the_roster_has_gone_nothing_is_written_nor_fired(a: Path, b: Path)
                 standing.look()
             with pytest.raises(Fenced, match="has gone"):
                 standing.check_may_fire(0)
+
+
+def test_a_wheel_without_its_roster_is_no_wheel_that_stands_alone_while_it_was_not_taken_out(a: Path, b: Path) -> None:
+    """Somebody deletes the directory file by file: what is enqueued now would be in no other wheel."""
+    make_set(a, b)
+    (a / "roster.json").unlink()
+    with pytest.raises(Fenced, match="has gone, and perhaps the wheel"), standing_of(a):
+        pass
+    with Wheel(a) as wheel, pytest.raises(Fenced, match="use another wheel"):
+        wheel.enqueue(b"x")
+    (a / "roster.lock").unlink()
+    with standing_of(a) as standing:
+        standing.check_may_fire(0)
+
+
+def test_a_wheel_that_was_taken_out_of_its_set_stands_alone(a: Path, b: Path) -> None:
+    make_set(a, b)
+    change_roster(open_directory(a, write=True), lambda _: None)
+    with standing_of(a) as standing:
+        assert standing.roster is None
+        standing.check_may_fire(0)
 
 
 def test_a_wheel_of_the_set_with_a_higher_epoch_fences_this_one_which_writes_it_down(a: Path, b: Path) -> None:

@@ -13,22 +13,16 @@ import contextlib
 import fcntl
 import logging
 import os
-import random
-import shutil
 import struct
 import sys
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
 from filewheel import layout
 from tests.crash.campaign import Campaign, Tally
-from tests.crash.cast import Cast
-from tests.crash.disaster import Disaster, mount, mounted, place
+from tests.crash.disaster import Disaster, mount, mounted
 from tests.crash.images import LOG_FLUSHED, LOG_NOT_FLUSHED, SHUTDOWN, run
-from tests.crash.marks import Marks, read_marks
-from tests.crash.replicas import LOAD_S, ReplicatorProcess, Round, SetKeeper, SetProducer, plan_of, rig, waiting
-from tests.crash.verdict_set import judge
+from tests.crash.replicas import LOAD_S, Round, plan_of, play_round, rig, show
+from tests.crash.set_cast import SetKeeper, SetProducer
 
 
 def cut(wheel: Path, how: int) -> None:
@@ -70,37 +64,13 @@ class CutRound(Round):
 
 def play(number: int, tally: Tally, rig: None, *, keep: bool = False) -> None:
     """Play one round, and judge it."""
-    missing = Disaster.needs()
+    missing = Disaster.needs() or plan_of(number).missing
     if missing:
         tally.skip(missing)
         return
-    plan = plan_of(number)
-    folder = Path(tempfile.mkdtemp(prefix="filewheel-set-"))
-    (folder / "marks").mkdir()
-    try:
-        with ExitStack() as stack:
-            wheels = [stack.enter_context(place()) for _ in range(plan.backups + 1)]
-            marks = Marks(folder / "marks" / "0000-conductor")
-            replicator = ReplicatorProcess(folder, marks)
-            stack.callback(replicator.end)
-            cast = stack.enter_context(Cast(folder / "primary", folder / "marks", number))
-            round_ = CutRound(plan, random.Random(number), folder, wheels, cast, marks, replicator, keep)
-            round_.make()
-            round_.play()
-            round_.drain()
-            told = read_marks(folder / "marks")
-            pending = waiting(round_.primary)
-            wrong = [*round_.wrong, *judge(told, pending, plan.policy)]
-        for text in wrong[:10]:
-            tally.violation(f"{plan}: {text}")
-        tally.count("power cuts of sets", sum(m[0] == "power cut" for m in told["0000-conductor"]))
-        tally.count(f"{plan.disaster or 'kills alone'} after a cut")
-        tally.count("enqueues", sum(m[0] == "put" for lines in told.values() for m in lines))
-    finally:
-        if keep:
-            print(folder)
-        else:
-            shutil.rmtree(folder)
+    played = play_round(CutRound, number, tally, keep=keep)
+    tally.count("power cuts of sets", sum(m[0] == "power cut" for m in played.told["0000-conductor"]))
+    tally.count(f"{played.plan.disaster or 'kills alone'} after a cut")
 
 
 CAMPAIGN = Campaign(
@@ -117,16 +87,7 @@ CAMPAIGN = Campaign(
 def main(args: list[str]) -> int:
     """Play rounds, one after the other; tell the violations of each."""
     logging.disable(logging.CRITICAL)
-    violations = 0
-    for number in map(int, args):
-        tally = Tally(CAMPAIGN.name, number)
-        with rig():
-            play(number, tally, None)
-        print(number, plan_of(number), dict(tally.counts), dict(tally.skipped), flush=True)
-        for violation in tally.violations:
-            print("!", violation.text, flush=True)
-        violations += len(tally.violations)
-    return bool(violations)
+    return bool(sum(show(CAMPAIGN, int(number)) for number in args))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from filewheel import FilewheelError, Keeper, Wheel, transfer
-from filewheel.directory import open_directory
+from filewheel.directory import opened
 from filewheel.snapshot import DEAD_FLOOR
 from filewheel.verify import verify
 from tests.crash import shim
@@ -209,11 +209,8 @@ def pending_in(path: Path, clock: FakeClock) -> Pending:
 
 def damage_in(path: Path, clock: FakeClock) -> list[str]:
     """Return what `verify` calls damage, and what is in quarantine. A kill or a failed call makes none."""
-    directory = open_directory(path, write=False)
-    try:
+    with opened(path) as directory:
         found = [f"damage: {f.name} at {f.offset}: {f.what}" for f in verify(directory, clock).damage]
-    finally:
-        directory.disk.release()
     return found + [f"in quarantine: {name}" for name in os.listdir(path / "quarantine")]
 
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from filewheel.errors import FilewheelError
 from filewheel.roster import Mode, OnFailure
@@ -34,7 +34,7 @@ from tests.crash.cast import Cast
 from tests.crash.disaster import DISASTERS, Corrupted, Disaster, place
 from tests.crash.figures_set import measure
 from tests.crash.images import ends_cleanly
-from tests.crash.marks import Marks, read_marks, serial_of
+from tests.crash.marks import Mark, Marks, read_marks, serial_of
 from tests.crash.set_cast import Failed, ReplicatorProcess, SetDrain, SetKeeper, SetProducer, filewheel
 from tests.crash.verdict_set import Policy, judge
 
@@ -67,6 +67,11 @@ class Plan:
     def policy(self) -> Policy:
         lag_s = 0.0 if self.mode == "mirror" else SHIP_LAG_S
         return Policy(self.mode, self.on_failure, timeout_s=TIMEOUT_S, lag_s=lag_s)
+
+    @property
+    def missing(self) -> str | None:
+        """What this machine lacks for its disaster, or None."""
+        return DISASTERS[self.disaster].needs() if self.disaster else None
 
 
 def plan_of(number: int) -> Plan:
@@ -262,13 +267,22 @@ class Round:
             self.wrong.append(f"the last keeper did not end in {DRAIN_S} s")
 
 
-def play(number: int, tally: Tally, rig: None, *, keep: bool = False, figures: Path | None = None) -> None:
-    """Play one round, and judge it; add how it went to a file of `figures`."""
+@dataclass(frozen=True)
+class Played:
+    """What came of a round."""
+
+    plan: Plan
+    told: dict[str, list[Mark]]
+    """The marks of its processes."""
+    pending: set[int]
+    """The serials that wait in the primary at the end."""
+    wrong: list[str]
+    kills: int
+
+
+def play_round(kind: type[Round], number: int, tally: Tally, *, keep: bool = False) -> Played:
+    """Play one round of this kind from its set's making to its end, judge it, and count what any round counts."""
     plan = plan_of(number)
-    missing = DISASTERS[plan.disaster].needs() if plan.disaster else None
-    if missing:
-        tally.skip(missing)
-        return
     folder = Path(tempfile.mkdtemp(prefix="filewheel-set-"))
     (folder / "marks").mkdir()
     try:
@@ -278,27 +292,38 @@ def play(number: int, tally: Tally, rig: None, *, keep: bool = False, figures: P
             replicator = ReplicatorProcess(folder, marks)
             stack.callback(replicator.end)
             cast = stack.enter_context(Cast(folder / "primary", folder / "marks", number))
-            round_ = Round(plan, random.Random(number), folder, wheels, cast, marks, replicator, keep)
+            round_ = kind(plan, random.Random(number), folder, wheels, cast, marks, replicator, keep)
             round_.make()
             round_.play()
             round_.drain()
-            tally.count("kills", cast.kills)
             told = read_marks(folder / "marks")
             pending = waiting(round_.primary)
             wrong = [*round_.wrong, *judge(told, pending, plan.policy)]
-        for text in wrong[:10]:
-            tally.violation(f"{plan}: {text}")
-        tally.count("enqueues", sum(m[0] == "put" for lines in told.values() for m in lines))
-        tally.count(plan.disaster or "kills alone")
-        if figures is not None:
-            row = {"round": number, "wrong": len(wrong), **asdict(plan), **asdict(measure(told, pending))}
-            with figures.open("a") as file:
-                file.write(json.dumps(row) + "\n")
     finally:
-        if not keep:
-            shutil.rmtree(folder)
-        else:
+        if keep:
             print(folder)
+        else:
+            shutil.rmtree(folder)
+    for text in wrong[:10]:
+        tally.violation(f"{plan}: {text}")
+    tally.count("enqueues", sum(m[0] == "put" for lines in told.values() for m in lines))
+    return Played(plan, told, pending, wrong, cast.kills)
+
+
+def play(number: int, tally: Tally, rig: None, *, keep: bool = False, figures: Path | None = None) -> None:
+    """Play one round, and judge it; add how it went to a file of `figures`."""
+    missing = plan_of(number).missing
+    if missing:
+        tally.skip(missing)
+        return
+    played = play_round(Round, number, tally, keep=keep)
+    tally.count("kills", played.kills)
+    tally.count(played.plan.disaster or "kills alone")
+    if figures is not None:
+        measured = asdict(measure(played.told, played.pending))
+        row = {"round": number, "wrong": len(played.wrong), **asdict(played.plan), **measured}
+        with figures.open("a") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 @contextlib.contextmanager
@@ -335,6 +360,17 @@ CAMPAIGN = Campaign(
 )
 
 
+def show(campaign: Campaign, number: int, **options: Any) -> int:
+    """Play one round of a campaign by itself, and print what came of it; return how many violations there were."""
+    tally = Tally(campaign.name, number)
+    with campaign.rig() as rig:
+        campaign.play(number, tally, rig, **options)
+    print(number, plan_of(number), dict(tally.counts), dict(tally.skipped), flush=True)
+    for violation in tally.violations:
+        print("!", violation.text, flush=True)
+    return len(tally.violations)
+
+
 def main(args: list[str]) -> int:
     """Play rounds, one after the other; tell the violations of each."""
     parser = argparse.ArgumentParser()
@@ -343,16 +379,7 @@ def main(args: list[str]) -> int:
     parser.add_argument("--figures", type=Path)
     options = parser.parse_args(args)
     logging.disable(logging.CRITICAL)
-    violations = 0
-    for number in options.rounds:
-        tally = Tally(CAMPAIGN.name, number)
-        with rig():
-            play(number, tally, None, keep=options.keep, figures=options.figures)
-        print(number, plan_of(number), dict(tally.counts), dict(tally.skipped), flush=True)
-        for violation in tally.violations:
-            print("!", violation.text, flush=True)
-        violations += len(tally.violations)
-    return bool(violations)
+    return bool(sum(show(CAMPAIGN, n, keep=options.keep, figures=options.figures) for n in options.rounds))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ from tests.model.world import ModelClock, World
 
 MODES = ["none", "all", "some", "some", "some"]
 EVERYTHING = Budget(1 << 20, 1 << 30)
+BROKEN = (FilewheelError, AssertionError, OSError, RuntimeError, KeyError, ValueError, TypeError)
+"""Errors that are violations when one ends a history."""
 
 
 @dataclass
@@ -49,6 +51,13 @@ class Result:
     switches: int = 0
     fired: int = 0
     violations: list[str] = field(default_factory=list)
+
+    def show(self) -> int:
+        """Print it; return the exit code."""
+        print(f"{self.states} states, {self.ops} disk operations, {self.switches} switches, {self.fired} fired")
+        for line in self.violations:
+            print(line)
+        return bool(self.violations)
 
 
 def recover(machine: Machine, clock: ModelClock, rng: random.Random) -> tuple[Keeper, ProcessDisk]:
@@ -298,6 +307,6 @@ def run_history(seed: int, **options: float) -> Result:
     history = History(seed, **options)  # type: ignore[arg-type]
     try:
         return history.run()
-    except (FilewheelError, AssertionError, OSError, RuntimeError, KeyError, ValueError, TypeError) as exc:
+    except BROKEN as exc:
         history.result.violations.append(f"seed {seed}: {exc!r}")
         return history.result

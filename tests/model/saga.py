@@ -23,7 +23,8 @@ from filewheel.message import US_PER_S
 from filewheel.replication.replicator import release_read
 from filewheel.roster import Mode, OnFailure, read_roster
 from filewheel.standing import Standing
-from tests.model.history import Result
+from tests.model.history import BROKEN, Result
+from tests.model.life import actors_of, fire_all, mode_of
 from tests.model.process import Killed
 from tests.model.several import SetWorld, tiny_set
 from tests.model.tiny import SLOTS
@@ -83,10 +84,8 @@ class Saga:
         world.steps, world.steps_max = 0, world.steps_long
         world.ids = world.ids[-8:]
         world.may_be_fenced = what == "planned"
-        processes = [Process(world.volumes) for _ in range(5)]
-        bodies = [world.produce, world.produce, world.keep, world.replicate]
-        names = ["producer 1", "producer 2", "keeper", "replicator"]
-        actors = [(n, p, (lambda p=p, b=b: b(p))) for n, p, b in zip(names, processes, bodies, strict=False)]
+        actors, beside = actors_of(world), Process(world.volumes)
+        processes = [process for _, process, _ in actors]
         aside: Callable[[Process], None] | None = None
         if what == "planned":
             aside = self.promote_amid
@@ -95,11 +94,11 @@ class Saga:
         elif what in ("loss", "away", "strike"):
             aside = lambda p: self.strike(p, what)  # noqa: E731
         elif what == "kills":
-            aside = lambda p: self.reap(p, processes[:4])  # noqa: E731
+            aside = lambda p: self.reap(p, processes)  # noqa: E731
         if aside is not None:
-            actors.append(("aside", processes[4], lambda: aside(processes[4])))
+            actors.append(("aside", beside, lambda: aside(beside)))
         world.run(*actors)
-        for process in processes:
+        for process in (*processes, beside):
             process.kill()
         world.may_be_fenced = world.oracle.is_lossy = False
 
@@ -416,13 +415,7 @@ class Saga:
     def drain(self, process: Process) -> None:
         world, oracle = self.world, self.world.oracle
         keeper = world.open_keeper(process)
-        world.clock.advance(SLOTS * 12 * US_PER_S)
-        fired = set()
-        while batch := keeper.claim(7):
-            for message in batch:
-                oracle.fired(message, world.clock.wall_us, oracle.cancelled)
-                fired.add(message.payload)
-            keeper.ack(batch)
+        fired = fire_all(world, keeper)
         for payload, told in oracle.messages.items():
             if told.enqueued and not told.may_be_gone and payload not in fired:
                 oracle.violations.append(f"{payload!r} never fired")
@@ -461,16 +454,7 @@ def run_saga(
         saga.retains_little = retain_bytes > 0
         try:
             return saga.play()
-        except (
-            FilewheelError,
-            AssertionError,
-            OSError,
-            RuntimeError,
-            KeyError,
-            ValueError,
-            TypeError,
-            NotFound,
-        ) as exc:
+        except BROKEN as exc:
             saga.result.violations = [*world.oracle.violations, f"seed {seed}, {saga.said}: {exc!r}"]
             return saga.result
 
@@ -478,9 +462,7 @@ def run_saga(
 if __name__ == "__main__":
     given = dict(zip(("seed", "mode", "backups", "what"), sys.argv[1:], strict=False))
     what_ = next((w for w in WHATS if w == given.get("what")), None)
-    mode_: Mode = "ship" if given.get("mode") == "ship" else "mirror"
-    shown = run_saga(int(given["seed"]), mode=mode_, backups=int(given.get("backups", 1)), what=what_)
-    print(f"{shown.states} states, {shown.ops} disk operations, {shown.switches} switches, {shown.fired} fired")
-    for line in shown.violations:
-        print(line)
-    raise SystemExit(bool(shown.violations))
+    shown = run_saga(
+        int(given["seed"]), mode=mode_of(given.get("mode")), backups=int(given.get("backups", 1)), what=what_
+    )
+    raise SystemExit(shown.show())

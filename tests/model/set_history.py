@@ -10,13 +10,12 @@ import random
 import sys
 from typing import Any
 
-from filewheel.errors import FilewheelError
 from filewheel.message import US_PER_S
 from filewheel.roster import Mode, OnFailure
-from tests.model.history import Result
+from tests.model.history import BROKEN, Result
+from tests.model.life import actors_of, fire_all, mode_of
 from tests.model.sched import paused
 from tests.model.several import NAMES, STEPS, SetWorld, tiny_set
-from tests.model.tiny import SLOTS
 from tests.model.volumes import CONDITIONS, Condition, Process
 
 QUIET_TURNS = 400
@@ -36,12 +35,9 @@ class SetHistory:
 
     def play(self) -> Result:
         world = self.world
-        processes = [Process(world.volumes) for _ in range(5)]
-        bodies = [world.produce, world.produce, world.keep, world.replicate]
-        names = ["producer 1", "producer 2", "keeper", "replicator"]
-        actors = [(n, p, (lambda p=p, b=b: b(p))) for n, p, b in zip(names, processes, bodies, strict=False)]
+        actors, befallen = actors_of(world), Process(world.volumes)
         if self.disaster is not None:
-            actors.append(("disaster", processes[4], lambda: self.befall(processes[4])))
+            actors.append(("disaster", befallen, lambda: self.befall(befallen)))
         world.volumes.on_op = self.on_op
         world.run(*actors)
         world.volumes.on_op = None
@@ -138,13 +134,7 @@ class SetHistory:
         """Fire and acknowledge everything: what was promised and has not fired does so."""
         world, oracle = self.world, self.world.oracle
         keeper = world.open_keeper(process)
-        world.clock.advance(SLOTS * 12 * US_PER_S)
-        fired = set()
-        while batch := keeper.claim(7):
-            for message in batch:
-                oracle.fired(message, world.clock.wall_us, oracle.cancelled)
-                fired.add(message.payload)
-            keeper.ack(batch)
+        fired = fire_all(world, keeper)
         least = 1 if world.primary == NAMES[0] else 2
         for payload, told in oracle.messages.items():
             if told.enqueued and not told.may_be_gone and oracle.copies[payload] >= least and payload not in fired:
@@ -169,7 +159,7 @@ def run_set(
         history = SetHistory(seed, world, disaster=disaster, crash_rate=crash_rate)
         try:
             return history.play()
-        except (FilewheelError, AssertionError, OSError, RuntimeError, KeyError, ValueError, TypeError) as exc:
+        except BROKEN as exc:
             history.result.violations = [*world.oracle.violations, f"seed {seed}: {exc!r}"]
             return history.result
 
@@ -177,9 +167,7 @@ def run_set(
 if __name__ == "__main__":
     given = dict(zip(("seed", "mode", "backups", "disaster"), sys.argv[1:], strict=False))
     disaster_ = next((c for c in CONDITIONS if c == given.get("disaster")), None)
-    mode_: Mode = "ship" if given.get("mode") == "ship" else "mirror"
-    shown = run_set(int(given["seed"]), mode=mode_, backups=int(given.get("backups", 1)), disaster=disaster_)
-    print(f"{shown.states} states, {shown.ops} disk operations, {shown.switches} switches, {shown.fired} fired")
-    for line in shown.violations:
-        print(line)
-    raise SystemExit(bool(shown.violations))
+    shown = run_set(
+        int(given["seed"]), mode=mode_of(given.get("mode")), backups=int(given.get("backups", 1)), disaster=disaster_
+    )
+    raise SystemExit(shown.show())

@@ -14,6 +14,8 @@ import filewheel.housekeeper
 import filewheel.index
 import filewheel.keys
 import filewheel.ledger
+import filewheel.replication.graft
+import filewheel.replication.laps
 import filewheel.slot
 import filewheel.tidy
 import filewheel.wheel
@@ -46,6 +48,10 @@ def tiny(
     patch(filewheel.ledger, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
     patch(filewheel.slot, "FRAME_BYTES", 400)
     patch(filewheel.tidy, "TIDY_SEGMENTS", 6)
+    patch(filewheel.replication.graft, "STEP_BYTES", 700)
+    patch(filewheel.replication.graft, "_WRITE_BYTES", 300)
+    patch(filewheel.replication.graft, "_ROOM_BYTES", 600)
+    patch(filewheel.replication.laps, "_SMALL_BYTES", 200)
     patch(filewheel.index, "RUN_RECORDS", 3)
     patch(filewheel.finder, "IDS_MAX", 12)
     patch(filewheel.finder, "_FEW", 1)

@@ -367,6 +367,8 @@ def test_run_ends_gracefully_when_it_is_cancelled_and_at_once_when_it_is_cancell
             running = asyncio.ensure_future(scheduler.run())
             await work.enqueue(name)
             await begun.wait()
+            while scheduler._asked is None:  # a call may begin before `start` has returned, and that is no `run` yet
+                await asyncio.sleep(0.001)
             running.cancel()
             await asyncio.sleep(0.05)
             assert not running.done()

@@ -51,13 +51,14 @@ class Daily:
     def fires(self, change: Change, start_s: int, end_s: int) -> list[int]:
         """Return its fires from `start_s` until `end_s`, if the clocks change in between only once."""
         found = set()
-        before, after = change.before_s, change.after_s
+        before, after, is_fixed = change.before_s, change.after_s, self.is_fixed
+        seconds = [h * 3600 + m * 60 for h in self.hours for m in self.minutes]
         for day in range((start_s - DAY_S) // DAY_S, (end_s + DAY_S) // DAY_S + 1):
-            for second in (h * 3600 + m * 60 for h in self.hours for m in self.minutes):
-                wall_s = day * DAY_S + second
-                passes = [at for at in (wall_s - before,) if at < change.at_s]
-                passes += [at for at in (wall_s - after,) if at >= change.at_s]
-                if self.is_fixed:
+            for wall_s in (day * DAY_S + second for second in seconds):
+                passes = [wall_s - before] if wall_s - before < change.at_s else []
+                if wall_s - after >= change.at_s:
+                    passes.append(wall_s - after)
+                if is_fixed:
                     passes = passes[:1] or [change.at_s]
                 found.update(passes)
         return sorted(at for at in found if start_s <= at < end_s)
@@ -91,12 +92,14 @@ def _listed(data: bytes) -> list[int]:
 def _by_rule(zone: ZoneInfo, start_s: int) -> list[int]:
     """Return the instants after the last one listed: a week is shorter than any rule's summer."""
     found = []
+    after = offset_s(zone, start_s)
     for week_s in range(start_s, END_S, 7 * DAY_S):
         low, high = week_s, week_s + 7 * DAY_S
-        if offset_s(zone, low) != offset_s(zone, high):
+        before, after = after, offset_s(zone, high)
+        if before != after:
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if offset_s(zone, middle) == offset_s(zone, low) else (low, middle)
+                low, high = (middle, high) if offset_s(zone, middle) == before else (low, middle)
             found.append(high)
     return found
 
