@@ -632,6 +632,8 @@ MUTANTS: list[Mutant] = [
        "replication.whole", "            disk.fdatasync(fd)\n", ""),
     _m("standby-over-another", "B3", "a standby promotes nobody over another wheel that was promoted", "tests/replication/test_standby.py::test_when_another_backup_was_promoted_that_one_is_watched",
        "replication.standby", "self._newer(roster) or roster, None", "roster, None"),
+    _m("standby-asks-only", "B3", "a standby that was overtaken believes what it was told", "tests/replication/test_standby.py::test_told_by_who_was_faster_a_standby_need_not_ask_it",
+       "replication.standby", "ours if ours.epoch > roster.epoch else ", ""),
     _m("add-takes-any", "B3", "a wheel in which something waits becomes no backup", "tests/replication/test_sets.py::test_a_wheel_in_which_something_waits_is_refused_and_stays_what_it_was",
        "replication.sets", "        if next(snapshot.puts(hi=b\"\\xff\" * 16), None) is not None:\n", "        if False:\n"),
     _m("remove-leaves-retained", "B3", "a running keeper keeps segments for whom its set has now", "tests/replication/test_sets.py::test_a_keeper_that_runs_keeps_segments_from_the_addition_on_and_none_after_the_removal",
