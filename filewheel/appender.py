@@ -424,7 +424,8 @@ class Appender:
     def _flush_loop(self) -> None:
         while True:
             with self.lock:
-                self._settled.wait(self._interval_s)
+                if not self._closed:  # else nobody would wake it before the interval is over
+                    self._settled.wait(self._interval_s)
                 if self._closed or self._broken is not None:
                     return
             try:

@@ -249,6 +249,25 @@ def test_a_flusher_that_wakes_just_before_its_handle_is_closed_is_no_error_of_th
         assert [m.payload for m in wheel.list()] == [b"x"]
 
 
+def test_a_flusher_that_gets_to_run_only_after_its_handle_was_closed_ends_at_once(wheel_dir: Path) -> None:
+    journal = Journal(open_directory(wheel_dir, write=True))
+    loop, closed = journal._flush_loop, threading.Event()
+
+    def run_late() -> None:
+        assert closed.wait(20)
+        loop()
+
+    journal._flush_loop = run_late  # type: ignore[method-assign]
+    journal.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"x", sync=3600)
+    thread = journal._flusher
+    assert thread is not None
+    journal._flusher = None  # which `close` would wait for
+    journal.close()
+    closed.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_a_deal_for_which_there_is_no_room_leaves_no_files_behind(wheel_dir: Path) -> None:
     def fail(what: str, name: str) -> None:
         if what == "pwrite" and name == "checkpoint.tmp":

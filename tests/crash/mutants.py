@@ -97,6 +97,9 @@ MUTANTS: list[Mutant] = [
        "appender", "                self._flusher.start()\n", "                pass\n"),
     _m("flusher-too-late", "E3", "a close that comes before the flush of sync=0.1 is no error", "tests/test_guards.py::test_a_flusher_that_wakes_just_before_its_handle_is_closed_is_no_error_of_the_close",
        "appender", "            except Closed:\n                return  # `close` came between, and has flushed everything\n", ""),
+    _m("flusher-sleeps-on", "E3", "the flusher of a handle that was closed ends with it", "tests/test_guards.py::test_a_flusher_that_gets_to_run_only_after_its_handle_was_closed_ends_at_once",
+       "appender", "                if not self._closed:  # else nobody would wake it before the interval is over\n                    self._settled.wait(self._interval_s)\n",
+       "                self._settled.wait(self._interval_s)\n"),
     # -- frames ----------------------------------------------------------------------------------------------
     _m("no-header-sum", "E3", "a header is checked", "seed 17 @4947",
        "frame", "zlib.crc32(head[8:], self._seed ^ (self.pos >> 3 & 0xFFFFFFFF)) != head_sum", "False"),
