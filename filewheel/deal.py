@@ -189,16 +189,17 @@ class Deal:
         self._done.drops = len(loose)
 
     def _without_finished(self, records: list[bytes], finished: Files) -> list[bytes]:
-        """Leave out the records that belong to files that go."""
-        if not finished[0] and not finished[1]:
+        """Leave out of sorted records of one kind those that belong to files that go."""
+        slots = self._dir.settings.slots
+        ranges = [(s, s + 1) for s in finished[0]] + [(lap * slots, (lap + 1) * slots) for lap in finished[1]]
+        if not records or not ranges:
             return records
-        lap_of = self._dir.settings.lap_of
-        kept = []
-        for record in records:
-            second = due_of(record[ID]) // US_PER_S
-            if second not in finished[0] and lap_of(second) not in finished[1]:
-                kept.append(record)
-        return kept
+        prefix, kept, at = records[0][: ID.start], [], 0
+        for first, end in sorted(ranges):
+            upto = bisect_left(records, prefix + id_floor(first * US_PER_S), at)
+            kept += records[at:upto]
+            at = bisect_left(records, prefix + id_floor(end * US_PER_S), upto)
+        return kept + records[at:]
 
     def _expire(self, new: Manifest, finished: Files) -> None:
         """Leave finished files out of the new manifest; the commit unlinks them."""

@@ -64,6 +64,8 @@ class Housekeeper:
         self._stopping = False
         self._dirty = False
         self._looked_us = 0
+        self._behind = False
+        """The last deal left enough for another: it does not wait for the next look."""
         self._dealt_us = self._clock.steady_us()
         self._keys_tidied_us = self._dealt_us
         self._retry_us = 0
@@ -85,7 +87,8 @@ class Housekeeper:
 
     def _loop(self) -> None:
         while not self._stopping:
-            self._wake.wait(self._interval_s if self._dirty else LOOK_US / US_PER_S)
+            if not self._behind:
+                self._wake.wait(self._interval_s if self._dirty else LOOK_US / US_PER_S)
             self._wake.clear()
             try:
                 self.step()
@@ -106,8 +109,8 @@ class Housekeeper:
             self._dirty = False
             self._ledger.own.flush()
         now = self._clock.steady_us()
-        if now - self._looked_us >= LOOK_US:
-            self._looked_us = now
+        if self._behind or now - self._looked_us >= LOOK_US:
+            self._looked_us, self._behind = now, False
             # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
             self._ledger.ingest()
             self._keep_ballast()
@@ -198,7 +201,7 @@ class Housekeeper:
 
     def _deal_is_due(self, now: int) -> bool:
         ledger = self._ledger
-        if ledger.undealt_bytes >= DEAL_BYTES or ledger.undealt_puts >= DEAL_PUTS:
+        if self._much_is_undealt():
             return True
         with ledger.lock:
             ended = sum(t.ended and not t.gone for t in ledger.tails.values())
@@ -212,6 +215,9 @@ class Housekeeper:
         is_old = now - self._dealt_us >= DEAL_AGE_US
         return is_old and (ledger.undealt_records > 0 or bool(slots) or bool(laps) or bool(ledger.manifest.doubt))
 
+    def _much_is_undealt(self) -> bool:
+        return self._ledger.undealt_bytes >= DEAL_BYTES or self._ledger.undealt_puts >= DEAL_PUTS
+
     def _deal(self, now: int) -> None:
         need = min(self._ledger.undealt_bytes, CHUNK_BYTES) * 2 + _ROOM_BYTES
         try:
@@ -222,6 +228,7 @@ class Housekeeper:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             Deal(self._ledger, spread=True, finished=self._finished).run()
             self._dealt_us = now
+            self._behind = self._much_is_undealt()
         except (OSError, DiskError) as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise

@@ -23,18 +23,20 @@ def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: 
     """Return the frames, from `offset` of the file on, for sorted puts and sorted drops."""
     out: list[bytes] = []
     for records, are_puts in ((puts, True), (drops, False)):
-        for start, end in portions([*map(len, records)], FRAME_BYTES):
-            portion = records[start:end]
+        body = b"".join(records)
+        whole = [(0, len(records))] if records else []
+        cuts = whole if len(body) <= FRAME_BYTES else portions([*map(len, records)], FRAME_BYTES)
+        for start, end in cuts:
             frame = seal(
-                b"".join(portion),
+                body if len(cuts) == 1 else b"".join(records[start:end]),
                 seed=seed,
                 offset=offset,
                 number=number,
                 synced=0,
-                puts=len(portion) if are_puts else 0,
-                drops=0 if are_puts else len(portion),
-                first=portion[0][ID],
-                last=portion[-1][ID],
+                puts=end - start if are_puts else 0,
+                drops=0 if are_puts else end - start,
+                first=records[start][ID],
+                last=records[end - 1][ID],
             )
             offset += len(frame)
             out.append(frame)
