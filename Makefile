@@ -44,7 +44,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "no venv: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 
-$(VENV)/.ready: pyproject.toml filewheel/_loops.c | $(VENV)/bin/python
+$(VENV)/.ready: pyproject.toml $(wildcard filewheel/*.c filewheel/*.h) | $(VENV)/bin/python
 	@echo "setting up $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@

@@ -5,104 +5,19 @@
  * Invariant: no input, however hostile, reads outside of its buffer; what a function cannot do it leaves to the caller
  * (None, or ValueError with what is wrong).
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
+#include "_loops.h"
 
-#ifdef Py_GIL_DISABLED
-#error "not for free-threaded builds: the lists read here are guarded by the interpreter's lock"
-#endif
+#include <structmember.h>
 
 #include <errno.h>
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#define INTERFACE 4 /* as in loops.py: one that was built for another is not used */
-#define ID_BYTES 16
-#define ID_AT 4
-#define PUT_HEAD 20 /* four fixed bytes and the id */
-#define DROP_BYTES 21
-#define HEADER_BYTES 72
-#define OWN_CRC_MAX 1024 /* from here on zlib's, which is quicker for much */
+#define INTERFACE 5 /* as in loops.py: one that was built for another is not used */
 #define HELD_BYTES_MAX 65536
 
-static const unsigned char PUT_PREFIX[4] = {0x98, 0x01, 0xc4, 0x10};
-static const unsigned char DROP_PREFIX[4] = {0x93, 0x02, 0xc4, 0x10};
-
-static PyObject *zlib_crc32, *message_type, *id_type;
-static uint32_t crc_table[8][256];
-
-/* -- numbers ------------------------------------------------------------------------------------------------ */
-
-static inline uint64_t load_be64(const unsigned char *p)
-{
-    uint64_t v;
-    memcpy(&v, p, 8);
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    v = __builtin_bswap64(v);
-#endif
-    return v;
-}
-
-static inline void store_be64(unsigned char *p, uint64_t v)
-{
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    v = __builtin_bswap64(v);
-#endif
-    memcpy(p, &v, 8);
-}
-
-static inline void store_le(unsigned char *p, uint64_t v, int bytes)
-{
-    for (int i = 0; i < bytes; i++)
-        p[i] = (unsigned char)(v >> 8 * i);
-}
-
-static void crc_init(void)
-{
-    for (uint32_t n = 0; n < 256; n++) {
-        uint32_t c = n;
-        for (int k = 0; k < 8; k++)
-            c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
-        crc_table[0][n] = c;
-    }
-    for (uint32_t n = 0; n < 256; n++)
-        for (int t = 1; t < 8; t++)
-            crc_table[t][n] = crc_table[0][crc_table[t - 1][n] & 255] ^ (crc_table[t - 1][n] >> 8);
-}
-
-static uint32_t crc_own(const unsigned char *p, Py_ssize_t n, uint32_t crc)
-{
-    crc = ~crc;
-    for (; n >= 8; p += 8, n -= 8) {
-        uint32_t a = crc ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
-        crc = crc_table[7][a & 255] ^ crc_table[6][a >> 8 & 255] ^ crc_table[5][a >> 16 & 255] ^
-              crc_table[4][a >> 24] ^ crc_table[3][p[4]] ^ crc_table[2][p[5]] ^ crc_table[1][p[6]] ^
-              crc_table[0][p[7]];
-    }
-    while (n-- > 0)
-        crc = crc_table[0][(crc ^ *p++) & 255] ^ (crc >> 8);
-    return ~crc;
-}
-
-/* Return 0 and the checksum of a bytes object, -1 with an exception set. */
-static int crc_of(PyObject *body, uint32_t seed, uint32_t *out)
-{
-    Py_ssize_t size = PyBytes_GET_SIZE(body);
-    if (size <= OWN_CRC_MAX) {
-        *out = crc_own((unsigned char *)PyBytes_AS_STRING(body), size, seed);
-        return 0;
-    }
-    PyObject *sum = PyObject_CallFunction(zlib_crc32, "Ok", body, (unsigned long)seed);
-    if (sum == NULL)
-        return -1;
-    *out = (uint32_t)PyLong_AsUnsignedLong(sum);
-    Py_DECREF(sum);
-    return PyErr_Occurred() ? -1 : 0;
-}
+static PyObject *message_type, *id_type;
 
 /* -- ids --------------------------------------------------------------------------------------------------- */
 
@@ -326,7 +241,7 @@ static PyObject *pack_drops(PyObject *self, PyObject *const *args, Py_ssize_t na
 }
 
 /* n: -, seed, offset, number, synced, puts, drops */
-static void write_header(
+void write_header(
     unsigned char *p, Py_ssize_t size, uint32_t sum, const uint64_t n[7], const unsigned char *first,
     const unsigned char *last)
 {
@@ -339,7 +254,7 @@ static void write_header(
     store_le(p + 36, n[6], 4);
     memcpy(p + 40, first, ID_BYTES);
     memcpy(p + 56, last, ID_BYTES);
-    store_le(p + 4, crc_own(p + 8, HEADER_BYTES - 8, (uint32_t)n[1] ^ (uint32_t)(n[2] >> 3)), 4);
+    store_le(p + 4, crc_of(p + 8, HEADER_BYTES - 8, (uint32_t)n[1] ^ (uint32_t)(n[2] >> 3)), 4);
 }
 
 /* seal_frame(body, seed, offset, number, synced, puts, drops, first, last) -> frame */
@@ -354,9 +269,7 @@ static PyObject *seal_frame(PyObject *self, PyObject *const *args, Py_ssize_t na
     if (PyErr_Occurred())
         return NULL;
     Py_ssize_t size = PyBytes_GET_SIZE(args[0]), pad = -size & 7;
-    uint32_t sum;
-    if (crc_of(args[0], (uint32_t)n[1], &sum) < 0)
-        return NULL;
+    uint32_t sum = crc_of((unsigned char *)PyBytes_AS_STRING(args[0]), size, (uint32_t)n[1]);
     PyObject *frame = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + size + pad);
     if (frame == NULL)
         return NULL;
@@ -401,20 +314,7 @@ static PyObject *put_frame(PyObject *self, PyObject *const *args, Py_ssize_t nar
     p += bin_head(p, payload);
     memcpy(p, PyBytes_AS_STRING(args[5]), payload);
     memset(p + payload, 0, pad);
-    uint32_t sum;
-    if (size <= OWN_CRC_MAX)
-        sum = crc_own(body, size, (uint32_t)n[1]);
-    else {
-        PyObject *view = PyMemoryView_FromMemory((char *)body, size, PyBUF_READ);
-        PyObject *found = view == NULL ? NULL : PyObject_CallFunction(zlib_crc32, "Ok", view, (unsigned long)n[1]);
-        Py_XDECREF(view);
-        if (found == NULL) {
-            Py_DECREF(frame);
-            return NULL;
-        }
-        sum = (uint32_t)PyLong_AsUnsignedLong(found);
-        Py_DECREF(found);
-    }
+    uint32_t sum = crc_of(body, size, (uint32_t)n[1]);
     write_header(head, size, sum, n, id, id);
     PyObject *made = new_id(id);
     PyObject *result = made == NULL ? NULL : PyTuple_Pack(2, frame, made);
@@ -423,10 +323,22 @@ static PyObject *put_frame(PyObject *self, PyObject *const *args, Py_ssize_t nar
     return result;
 }
 
+/* crc32(data, seed) -> as zlib.crc32 */
+static PyObject *crc32(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyBytes_Check(args[0]))
+        return PyErr_Format(PyExc_TypeError, "crc32(bytes, seed)");
+    unsigned long seed = PyLong_AsUnsignedLong(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyLong_FromUnsignedLong(
+        crc_of((unsigned char *)PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), (uint32_t)seed));
+}
+
 /* -- taking apart ------------------------------------------------------------------------------------------- */
 
 /* Return where the msgpack value at `p` ends, NULL when it is none or does not end before `end`. */
-static const unsigned char *skip_value(const unsigned char *p, const unsigned char *end)
+const unsigned char *skip_value(const unsigned char *p, const unsigned char *end)
 {
     uint64_t left = 1;
     while (left) {
@@ -553,25 +465,19 @@ static PyObject *ids_of(PyObject *self, PyObject *records)
 
 /* -- sorting ------------------------------------------------------------------------------------------------ */
 
-typedef struct {
-    uint64_t high, low;
-    PyObject *record;
-} Keyed;
-
-static int by_key(const void *a, const void *b)
+int by_key(const void *a, const void *b)
 {
     const Keyed *x = a, *y = b;
     if (x->high != y->high)
         return x->high < y->high ? -1 : 1;
     if (x->low != y->low)
         return x->low < y->low ? -1 : 1;
-    Py_ssize_t m = PyBytes_GET_SIZE(x->record), n = PyBytes_GET_SIZE(y->record);
-    int c = memcmp(PyBytes_AS_STRING(x->record), PyBytes_AS_STRING(y->record), m < n ? m : n);
-    return c ? c : (m > n) - (m < n);
+    int c = memcmp(x->record, y->record, x->size < y->size ? x->size : y->size);
+    return c ? c : (x->size > y->size) - (x->size < y->size);
 }
 
 /* Sort by the high halves, a byte at a time where they differ: dues share most of their bytes. */
-static void radix(Keyed *from, Keyed *to, Py_ssize_t count)
+void radix(Keyed *from, Keyed *to, Py_ssize_t count)
 {
     Keyed *a = from, *b = to;
     uint64_t differ = 0;
@@ -611,7 +517,7 @@ static PyObject *sort_records(PyObject *self, PyObject *records)
     if (count < 2)
         Py_RETURN_NONE;
     int sorted = 1;
-    const char *head = NULL;
+    const unsigned char *head = NULL;
     keyed = PyMem_Malloc(2 * count * sizeof(Keyed));
     if (keyed == NULL)
         return PyErr_NoMemory();
@@ -619,19 +525,19 @@ static PyObject *sort_records(PyObject *self, PyObject *records)
         PyObject *record = PyList_GET_ITEM(records, i);
         if (!PyBytes_CheckExact(record) || PyBytes_GET_SIZE(record) < PUT_HEAD)
             goto leave;
-        const char *p = PyBytes_AS_STRING(record);
+        const unsigned char *p = (unsigned char *)PyBytes_AS_STRING(record);
         if (head == NULL)
             head = p;
         else if (memcmp(head, p, ID_AT) != 0)
             goto leave;
-        keyed[i] = (Keyed){load_be64((unsigned char *)p + 4), load_be64((unsigned char *)p + 12), record};
+        keyed[i] = (Keyed){load_be64(p + 4), load_be64(p + 12), p, PyBytes_GET_SIZE(record)};
         if (sorted && i && by_key(&keyed[i - 1], &keyed[i]) > 0)
             sorted = 0;
     }
     if (!sorted) {
         radix(keyed, keyed + count, count);
         for (Py_ssize_t i = 0; i < count; i++) /* the same references in another order */
-            PyList_SET_ITEM(records, i, keyed[i].record);
+            PyList_SET_ITEM(records, i, (PyObject *)(keyed[i].record - offsetof(PyBytesObject, ob_sval)));
     }
     PyMem_Free(keyed);
     Py_RETURN_NONE;
@@ -870,6 +776,7 @@ static PyMethodDef methods[] = {
     {"count_seconds", (PyCFunction)(void (*)(void))count_seconds, METH_FASTCALL, NULL},
     {"learn", (PyCFunction)(void (*)(void))learn, METH_FASTCALL, NULL},
     {"plain_messages", (PyCFunction)(void (*)(void))plain_messages, METH_FASTCALL, NULL},
+    {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL, NULL},
     {"write_all", (PyCFunction)(void (*)(void))write_all, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -879,13 +786,10 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_loops", NULL, -1, m
 PyMODINIT_FUNC PyInit__loops(void)
 {
     crc_init();
-    PyObject *zlib = PyImport_ImportModule("zlib");
-    if (zlib == NULL)
-        return NULL;
-    zlib_crc32 = PyObject_GetAttrString(zlib, "crc32");
-    Py_DECREF(zlib);
-    PyObject *made = zlib_crc32 == NULL ? NULL : PyModule_Create(&module);
-    if (made != NULL && PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0)
+    PyObject *made = PyModule_Create(&module), *puts = made == NULL ? NULL : PyType_FromSpec(&puts_spec);
+    if (made != NULL && (PyModule_AddObjectRef(made, "Puts", puts) < 0 ||
+                         PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0))
         Py_CLEAR(made);
+    Py_XDECREF(puts);
     return made;
 }

@@ -19,8 +19,8 @@ from filewheel.frame import Frame, scan
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
-from filewheel.record import PUT_PREFIX, records_of
-from filewheel.speed import ids_of
+from filewheel.record import records_of
+from filewheel.speed import Puts, ids_of
 from filewheel.tail import Damage, Tail
 
 Files = tuple[set[int], set[int]]
@@ -32,7 +32,7 @@ class Cut:
     """Where a deal stops in each journal, and what it found below."""
 
     positions: dict[str, Position] = field(default_factory=dict)
-    puts: list[bytes] = field(default_factory=list)
+    puts: Puts = field(default_factory=Puts)
     drops: dict[bytes, bytes] = field(default_factory=dict)
     """id → packed drop."""
     drop_frames: list[Frame] = field(default_factory=list)
@@ -51,14 +51,16 @@ class Cut:
         if not frame.puts and frame.drops and frame.last < ID_LIMIT:
             self.drop_frames.append(frame)
             return
-        puts, drops = records_of(frame)
-        self.puts += puts
+        if frame.last >= ID_LIMIT:
+            records_of(frame)  # raises: no message has such an id
+        try:
+            drops = self.puts.add(frame.body, frame.first, frame.last)
+        except ValueError as exc:
+            raise Damaged(str(exc)) from exc
         if drops:
             self.drops.update(zip(ids_of(drops), drops, strict=True))
 
-    def take_apart(
-        self, base: Manifest, puts: list[bytes], coming: set[bytes] | None, finished: Files, slots: int
-    ) -> None:
+    def take_apart(self, base: Manifest, puts: Puts, coming: set[bytes] | None, finished: Files, slots: int) -> None:
         """Take the drops out of the frames that meet a put (one of these, or one to come) or a file.
 
         Most acknowledgements meet neither: their second has fired and its file is gone. To take each apart would
@@ -73,7 +75,7 @@ class Cut:
             low, high = due_of(frame.first) // US_PER_S, due_of(frame.last) // US_PER_S
             if (
                 coming is None
-                or _meets(puts, PUT_PREFIX + frame.first, PUT_PREFIX + id_after(frame.last))
+                or puts.find(frame.first, 0) < puts.find(id_after(frame.last), 0)
                 or _meets(later, frame.first, frame.last)
                 or _meets(seconds, low, high)
                 or _meets(laps, low // slots, high // slots)

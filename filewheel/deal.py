@@ -27,9 +27,9 @@ from filewheel.errors import Poisoned
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position, place_manifest, prepare_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
-from filewheel.record import DROP_PREFIX, ID, PUT_PREFIX
-from filewheel.slot import frames
-from filewheel.speed import ids_of, sort
+from filewheel.record import DROP_PREFIX, ID
+from filewheel.slot import FRAME_BYTES, frames
+from filewheel.speed import Puts, sort
 from filewheel.tail import Tail
 from filewheel.window import Budget, Span, read_window
 
@@ -154,8 +154,8 @@ class Deal:
     # -- writing: D4 to D6 -----------------------------------------------------------------------------------
 
     def _write(self, cut: Cut, base: Manifest, new: Manifest, finished: Files) -> None:
-        puts, cut.puts = cut.puts, []
-        sort(puts)
+        puts, cut.puts = cut.puts, Puts()
+        puts.sort()
         # Only a drop can meet a put that is yet to come.
         has_drops = bool(cut.drops or cut.drop_frames or base.unmatched)
         coming = puts_above(self._ledger, cut, self._chunk_bytes) if has_drops else set()
@@ -164,9 +164,9 @@ class Deal:
         # D3: a put is left out only for a drop below the same cut.
         if cut.drops or base.unmatched:
             gone = cut.drops.keys() | set(base.unmatched)
-            matched = gone.intersection(ids_of(puts))
+            matched = puts.having(gone)
             if matched:
-                puts = [r for r in puts if r[ID] not in matched]
+                puts.remove(matched)
             # In a set of wheels a put may come twice, by its writer and by a replicator: a drop that has met one of the
             # two is kept for the other.
             still = gone if self._ledger.repeats else gone - matched
@@ -179,7 +179,7 @@ class Deal:
         # D5: one reading of the clock for the whole deal.
         near = near_laps(self._dir.settings, self._ledger.clock.now_us())
         # X2: what belongs to a file that goes was read before it counted as finished, so it is finished too.
-        puts, loose = self._without_finished(puts, finished), self._without_finished(loose, finished)
+        loose = self._without_finished(puts, loose, finished)
         if self._spread:
             for lap in sorted(near):
                 if lap in new.laps and lap not in finished[1]:
@@ -188,18 +188,19 @@ class Deal:
         self._done.puts = len(puts)
         self._done.drops = len(loose)
 
-    def _without_finished(self, records: list[bytes], finished: Files) -> list[bytes]:
-        """Leave out of sorted records of one kind those that belong to files that go."""
+    def _without_finished(self, puts: Puts, drops: list[bytes], finished: Files) -> list[bytes]:
+        """Leave out of sorted puts, and of the sorted drops that are returned, what belongs to files that go."""
         slots = self._dir.settings.slots
         ranges = [(s, s + 1) for s in finished[0]] + [(lap * slots, (lap + 1) * slots) for lap in finished[1]]
-        if not records or not ranges:
-            return records
-        prefix, kept, at = records[0][: ID.start], [], 0
+        kept, at = [], 0
         for first, end in sorted(ranges):
-            upto = bisect_left(records, prefix + id_floor(first * US_PER_S), at)
-            kept += records[at:upto]
-            at = bisect_left(records, prefix + id_floor(end * US_PER_S), upto)
-        return kept + records[at:]
+            lo, hi = id_floor(first * US_PER_S), id_floor(end * US_PER_S)
+            start = puts.find(lo, 0)
+            puts.cut(start, puts.find(hi, start))
+            upto = bisect_left(drops, DROP_PREFIX + lo, at)
+            kept += drops[at:upto]
+            at = bisect_left(drops, DROP_PREFIX + hi, upto)
+        return kept + drops[at:] if kept or at else drops
 
     def _expire(self, new: Manifest, finished: Files) -> None:
         """Leave finished files out of the new manifest; the commit unlinks them."""
@@ -211,24 +212,28 @@ class Deal:
                 self._gone.append(layout.lap_file(lap))
         self._done.expired = len(self._gone)
 
-    def _write_records(self, puts: list[bytes], drops: list[bytes], new: Manifest, near: Set[int]) -> None:
+    def _write_records(self, puts: Puts, drops: list[bytes], new: Manifest, near: Set[int]) -> None:
         """Append sorted records to the files they belong to; a drop never makes a file (D4)."""
         at = dropped = 0
         settings = self._dir.settings
         while at < len(puts) or dropped < len(drops):
-            heads = [r[ID] for r in (*puts[at : at + 1], *drops[dropped : dropped + 1])]
-            second = due_of(min(heads)) // US_PER_S
+            head = puts.id(at) if at < len(puts) else ID_END
+            if dropped < len(drops):
+                head = min(head, drops[dropped][ID])
+            second = due_of(head) // US_PER_S
             lap = settings.lap_of(second)
             in_lap_file = self._goes_to_lap_file(lap, second, new, near)
             end = id_floor((lap + 1) * settings.slots * US_PER_S if in_lap_file else (second + 1) * US_PER_S)
-            upto = bisect_left(puts, PUT_PREFIX + end, at)
+            upto = puts.find(end, at)
             drop_upto = bisect_left(drops, DROP_PREFIX + end, dropped) if dropped < len(drops) else dropped
             lengths, key = (new.laps, lap) if in_lap_file else (new.slots, second)
             length = lengths.get(key, 0)
             mine = drops[dropped:drop_upto] if length else []
             if upto > at or mine:
                 name = layout.lap_file(lap) if in_lap_file else layout.slot(lap, second)
-                lengths[key] = self._append(name, lap, in_lap_file, length, puts[at:upto], mine, new.deal)
+                if not in_lap_file:
+                    self._make_dir(lap)
+                lengths[key] = self._append(name, length, puts, (at, upto), mine, new.deal)
             at, dropped = upto, drop_upto
 
     def _goes_to_lap_file(self, lap: int, second: int, new: Manifest, near: Set[int]) -> bool:
@@ -244,14 +249,16 @@ class Deal:
             self._lap_slots = {self._dir.settings.lap_of(s) for s in new.slots}
         return lap in self._lap_slots
 
-    def _append(
-        self, name: str, lap: int, in_lap_file: bool, length: int, puts: list[bytes], drops: list[bytes], deal: int
-    ) -> int:
-        if not in_lap_file:
-            self._added.make_dir(lap)
-            if self._lap_slots is not None:
-                self._lap_slots.add(lap)
-        data = frames(puts, drops, seed=self._dir.seed(name), offset=length, number=deal)
+    def _make_dir(self, lap: int) -> None:
+        self._added.make_dir(lap)
+        if self._lap_slots is not None:
+            self._lap_slots.add(lap)
+
+    def _append(self, name: str, length: int, puts: Puts, part: tuple[int, int], drops: list[bytes], deal: int) -> int:
+        seed = self._dir.seed(name)
+        data = puts.frames(*part, seed, length, deal, FRAME_BYTES)
+        if drops:
+            data += frames([], drops, seed=seed, offset=length + len(data), number=deal)
         self._added.append(name, length, data)
         self._done.files += 1
         return length + len(data)
@@ -274,7 +281,9 @@ class Deal:
                     on_gap=self._ledger.report_gap,
                     budget=_OPEN_BUDGET,
                 )
-                self._write_records(window.puts, [], new, {lap})
+                puts = Puts()
+                puts.extend(window.puts)
+                self._write_records(puts, [], new, {lap})
                 if not window.cut:
                     return
                 lo = window.hi

@@ -17,7 +17,6 @@ Invariant: a frame that is yielded is what its writer wrote at this place; what 
 from __future__ import annotations
 
 import struct
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from itertools import accumulate
 from filewheel.disk import Disk
 from filewheel.loops import MAGIC
 from filewheel.message import ID_END, ID_MIN
-from filewheel.speed import seal_frame
+from filewheel.speed import crc32, seal_frame
 
 FORMAT = 1
 _HEADER = struct.Struct("<4sIIIQQII16s16s")
@@ -184,15 +183,16 @@ class Scanner:
         """From here on, skip the frames that hold no id below `hi`."""
         self._hi = hi
 
-    def _fetch(self, size: int) -> bytes:
-        """Return up to `size` bytes at pos."""
+    def _fetch(self, size: int, skip: int = 0) -> bytes:
+        """Return up to `size` bytes at pos, or so many behind it."""
         at = self.pos - self._base
-        if at < 0 or at + size > len(self._block):
-            want = min(max(size, self._block_bytes), self._end - self.pos)
+        end = skip + size
+        if at < 0 or at + end > len(self._block):
+            want = min(max(end, self._block_bytes), self._end - self.pos)
             self._block = self._pread(want, self.pos)
             self._base = self.pos
             at = 0
-        return self._block[at : at + size]
+        return self._block[at + skip : at + end]
 
     def _read(self) -> Frame | int | str:
         """Read at pos: a frame, the end of one that is not wanted, or the reason why there is none."""
@@ -203,7 +203,7 @@ class Scanner:
         magic, head_sum, size, body_sum, number, synced, puts, drops, first, last = fields
         if magic != MAGIC:
             return "no frame starts here"
-        if zlib.crc32(head[8:], self._seed ^ (self.pos >> 3 & 0xFFFFFFFF)) != head_sum:
+        if crc32(head[8:], self._seed ^ (self.pos >> 3 & 0xFFFFFFFF)) != head_sum:
             return "header checksum"
         if size > BODY_BYTES_MAX:
             return "body length over the limit"
@@ -217,10 +217,10 @@ class Scanner:
             return end
         if self._headers_only:
             return Frame(self.pos, end, number, synced, puts, drops, first, last, b"")
-        body = self._fetch(whole)[HEADER_BYTES:]
+        body = self._fetch(size, HEADER_BYTES)
         if len(body) < size:
             return "the file ends inside a body"
-        if zlib.crc32(body, self._seed) != body_sum:
+        if crc32(body, self._seed) != body_sum:
             return "body checksum"
         return Frame(self.pos, end, number, synced, puts, drops, first, last, body)
 

@@ -7,9 +7,10 @@ Invariant: whoever imports from here cannot tell which they got, but by the time
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable
 
-from filewheel import loops
+from filewheel import loops, puts
 from filewheel.message import Message, MessageId
 
 COMPILED = False
@@ -27,6 +28,8 @@ sort = loops.sort
 repeats = loops.repeats
 count_seconds = loops.count_seconds
 plain_messages = loops.plain_messages
+Puts = puts.Puts
+crc32: Callable[[bytes, int], int] = zlib.crc32
 write_all: Callable[[int, bytes, int], None] | None = None
 """Writes all of some bytes at an offset; None where only Python can."""
 
@@ -50,5 +53,7 @@ if not os.environ.get("FILEWHEEL_PURE"):
             repeats = _loops.repeats
             count_seconds = _loops.count_seconds
             plain_messages = _loops.plain_messages
+            Puts = _loops.Puts  # type: ignore[assignment,misc]
+            crc32 = _loops.crc32
             write_all = _loops.write_all
             COMPILED = True

@@ -1,0 +1,74 @@
+/* What the parts of the inner loops in C share: the numbers of docs/format.md, and how they are read and written. */
+#ifndef FILEWHEEL_LOOPS_H
+#define FILEWHEEL_LOOPS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#ifdef Py_GIL_DISABLED
+#error "not for free-threaded builds: the lists read here are guarded by the interpreter's lock"
+#endif
+
+#include <stdint.h>
+#include <string.h>
+
+#define ID_BYTES 16
+#define ID_AT 4
+#define PUT_HEAD 20 /* four fixed bytes and the id */
+#define DROP_BYTES 21
+#define HEADER_BYTES 72
+
+static const unsigned char PUT_PREFIX[4] = {0x98, 0x01, 0xc4, 0x10};
+static const unsigned char DROP_PREFIX[4] = {0x93, 0x02, 0xc4, 0x10};
+
+static inline uint64_t load_be64(const unsigned char *p)
+{
+    uint64_t v;
+    memcpy(&v, p, 8);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
+    return v;
+}
+
+static inline void store_be64(unsigned char *p, uint64_t v)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
+    memcpy(p, &v, 8);
+}
+
+static inline void store_le(unsigned char *p, uint64_t v, int bytes)
+{
+    for (int i = 0; i < bytes; i++)
+        p[i] = (unsigned char)(v >> 8 * i);
+}
+
+/* A record, and the two halves of its id: what is sorted. */
+typedef struct {
+    uint64_t high, low;
+    const unsigned char *record;
+    Py_ssize_t size;
+} Keyed;
+
+#pragma GCC visibility push(hidden)
+
+/* _crc.c */
+void crc_init(void);
+uint32_t crc_of(const unsigned char *p, Py_ssize_t size, uint32_t seed);
+
+/* _loops.c */
+const unsigned char *skip_value(const unsigned char *p, const unsigned char *end);
+void write_header(
+    unsigned char *p, Py_ssize_t size, uint32_t sum, const uint64_t n[7], const unsigned char *first,
+    const unsigned char *last);
+int by_key(const void *a, const void *b);
+void radix(Keyed *from, Keyed *to, Py_ssize_t count);
+
+/* _puts.c */
+extern PyType_Spec puts_spec;
+
+#pragma GCC visibility pop
+
+#endif
