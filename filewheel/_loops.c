@@ -136,6 +136,23 @@ static inline Py_ssize_t bin_size(Py_ssize_t size)
     return size + (size < 256 ? 2 : size < 65536 ? 3 : 5);
 }
 
+/* size_of(payloads, limit) -> how many bytes they have together; -1 when one is not bytes, or longer than the limit */
+static PyObject *size_of(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || (!PyList_CheckExact(args[0]) && !PyTuple_CheckExact(args[0])))
+        return PyErr_Format(PyExc_TypeError, "size_of(list or tuple, limit)");
+    Py_ssize_t limit = PyLong_AsSsize_t(args[1]), count = PySequence_Fast_GET_SIZE(args[0]), size = 0;
+    if (PyErr_Occurred())
+        return NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *payload = PySequence_Fast_GET_ITEM(args[0], i);
+        if (!PyBytes_CheckExact(payload) || PyBytes_GET_SIZE(payload) > limit)
+            return PyLong_FromLong(-1);
+        size += PyBytes_GET_SIZE(payload);
+    }
+    return PyLong_FromSsize_t(size);
+}
+
 /* pack_puts(low, seq, dues_us, middle, payloads) -> (body, ids). The caller has checked types and lengths of the lists. */
 static PyObject *pack_puts(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -765,6 +782,7 @@ static PyObject *write_all(PyObject *self, PyObject *const *args, Py_ssize_t nar
 static PyMethodDef methods[] = {
     {"due_column", (PyCFunction)(void (*)(void))due_column, METH_FASTCALL, NULL},
     {"due_at", (PyCFunction)(void (*)(void))due_at, METH_FASTCALL, NULL},
+    {"size_of", (PyCFunction)(void (*)(void))size_of, METH_FASTCALL, NULL},
     {"put_frame", (PyCFunction)(void (*)(void))put_frame, METH_FASTCALL, NULL},
     {"pack_puts", (PyCFunction)(void (*)(void))pack_puts, METH_FASTCALL, NULL},
     {"pack_drops", (PyCFunction)(void (*)(void))pack_drops, METH_FASTCALL, NULL},

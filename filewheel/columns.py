@@ -78,14 +78,21 @@ class Run:
 
 
 def runs_of(
-    dues_us: Sequence[int], middle: bytes | Sequence[bytes], payloads: Sequence[bytes], limit_bytes: int
+    dues_us: Sequence[int],
+    middle: bytes | Sequence[bytes],
+    payloads: Sequence[bytes],
+    limit_bytes: int,
+    size_bytes: int | None = None,
 ) -> list[Run]:
-    """Cut a batch into runs of at most `limit_bytes` (a larger message is alone); nearly always one."""
+    """Cut a batch into runs of at most `limit_bytes` (a larger message is alone); nearly always one.
+
+    `size_bytes` is that of all payloads, where it is known.
+    """
     if not payloads:
         return []
     if isinstance(middle, bytes):
         extra = _PUT_BYTES + len(middle)
-        whole = extra * len(payloads) + sum(map(len, payloads))
+        whole = extra * len(payloads) + (sum(map(len, payloads)) if size_bytes is None else size_bytes)
         if whole <= limit_bytes:
             return [Run(dues_us, middle, payloads, whole)]
         sizes = [extra + len(p) for p in payloads]

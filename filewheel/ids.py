@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from filewheel.message import ID_BYTES, MessageId, receipt
+from filewheel.message import ID_BYTES, ID_END, MessageId, receipt
 
 
 class Ids(Sequence[MessageId]):
     """A sequence of message ids, made one by one when asked for."""
 
-    def __init__(self, ids: bytes, copies: int = 1) -> None:
+    def __init__(self, ids: bytes, copies: int = 1, least: bytes = ID_END) -> None:
         self._ids = ids
+        self.least = least
+        """What is due first of a batch that was just enqueued; of a part of it this is not known."""
         self.copies = copies
         """How many wheels held each of the messages when the call returned."""
 

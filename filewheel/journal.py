@@ -23,7 +23,7 @@ from filewheel.disk import OsDisk
 from filewheel.errors import DiskError, partly_done
 from filewheel.frame import body_of
 from filewheel.ids import Ids
-from filewheel.message import MessageId, receipt
+from filewheel.message import ID_END, MessageId, receipt
 from filewheel.record import ID, PUT_PREFIX
 from filewheel.roster import Roster
 from filewheel.speed import pack_drops, pack_puts, put_frame
@@ -147,35 +147,38 @@ class Journal(Appender):
         middle: bytes | Sequence[bytes],
         payloads: Sequence[bytes],
         *,
+        size_bytes: int | None = None,
         sync: Sync = "always",
     ) -> Ids:
         """Write many puts and return their ids: one frame up to BATCH_BYTES, and one flush.
 
-        `middle` is what stands between id and payload: one for all, or one for each.
+        `middle` is what stands between id and payload: one for all, or one for each. `size_bytes`: of all payloads.
         """
         ids: list[bytes] = []
+        least = ID_END
         done = ticket = 0
         copies = 1
-        for run in runs_of(dues_us, middle, payloads, BATCH_BYTES):
+        for run in runs_of(dues_us, middle, payloads, BATCH_BYTES, size_bytes):
             try:
-                made, ticket = self._put_run(run)
+                made, first, ticket = self._put_run(run)
             except DiskError as exc:
                 raise (partly_done(exc, done) if done else exc) from exc.__cause__
             ids.append(made)
+            least = min(least, first)
             done += len(run.payloads)
         if ids:
             copies = self.settle(ticket, sync)
-        return Ids(ids[0] if len(ids) == 1 else b"".join(ids), copies)
+        return Ids(ids[0] if len(ids) == 1 else b"".join(ids), copies, least)
 
-    def _put_run(self, run: Run) -> tuple[bytes, int]:
-        """Write puts as one frame; return their ids, one behind the other, and the ticket to wait with."""
+    def _put_run(self, run: Run) -> tuple[bytes, bytes, int]:
+        """Write puts as one frame; return their ids, one behind the other, the least, and the ticket to wait with."""
         with self.lock:
             count = len(run.payloads)
             segment = self._ready(run.size_bytes, ids=count)
             seq = self._ids.take(count)
             body, made, first, last = pack_puts(self._ids.low, seq, run.dues_us, run.middle, run.payloads)
             self._write(segment, body, count, 0, first, last)
-            return made, self._written
+            return made, first, self._written
 
     def append(self, records: Sequence[bytes], puts: int, *, sync: Sync = "always") -> None:
         """Write records that have their ids already (drops, imports) as one frame; `puts` of them are puts."""

@@ -31,6 +31,7 @@ SUMMED = struct.Struct("<IIQQII16s16s")
 
 _US_PER_S = 1_000_000
 _COARSENESS = 2.0**-52
+_BYTES = {bytes}
 _EXACT_END_US = 2**53  # as in timespec
 
 
@@ -63,6 +64,14 @@ def _rounded(seconds: float) -> int:
         raise OverflowError
     near = round(us)
     return near if abs(us - near) <= abs(us) * _COARSENESS else math.ceil(us)
+
+
+def size_of(payloads: Sequence[Any], limit: int, /) -> int:
+    """Return how many bytes these have together; -1 when one is not bytes, or longer than the limit."""
+    if not set(map(type, payloads)) <= _BYTES:
+        return -1
+    sizes = [*map(len, payloads)]
+    return sum(sizes) if max(sizes, default=0) <= limit else -1
 
 
 def pack_payload(payload: bytes) -> bytes:

@@ -18,6 +18,7 @@ COMPILED = False
 
 due_column = loops.due_column
 due_at = loops.due_at
+size_of = loops.size_of
 pack_puts = loops.pack_puts
 put_frame = loops.put_frame
 pack_drops = loops.pack_drops
@@ -43,6 +44,7 @@ if not os.environ.get("FILEWHEEL_PURE"):
             _loops.learn(Message, MessageId)
             due_column = _loops.due_column
             due_at = _loops.due_at
+            size_of = _loops.size_of
             pack_puts = _loops.pack_puts
             put_frame = _loops.put_frame
             pack_drops = _loops.pack_drops

@@ -47,7 +47,7 @@ from filewheel.record import (
     unpack_put,
 )
 from filewheel.roster import Roster
-from filewheel.speed import due_at
+from filewheel.speed import due_at, size_of
 from filewheel.standing import LOOK_US, Standing
 from filewheel.tidy import Tidier, is_untidy, tidy
 from filewheel.timespec import due_from
@@ -57,7 +57,7 @@ OnConflict = Literal["reject", "keep", "replace"]
 """What to do when a unique key is held: raise KeyHeld, return the id that holds it, or cancel that one."""
 
 _HINT_AHEAD_US = 5 * US_PER_S
-_BYTES = {bytes}
+_PLAIN = (list, tuple)
 _ADD_BYTES = 1 << 20
 _ADD_EACH_BYTES = 128
 _NEVER_US = -(1 << 62)
@@ -313,15 +313,18 @@ class Wheel(Reader):
         """
         journal = self._writer()
         now_us = self._clock.now_us()
-        bodies = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
+        bodies: Sequence[bytes] = payloads if type(payloads) in _PLAIN else list(payloads)  # type: ignore[assignment]
         limit = self._payload_bytes_max
-        if not set(map(type, bodies)) <= _BYTES or max(map(len, bodies), default=0) > limit:
+        size = size_of(bodies, limit)
+        if size < 0:
             bodies = [bytes_of(b, limit) for b in bodies]
+            size = size_of(bodies, limit)
         count = len(bodies)
         dues = dues_of(now_us, delay, at, count)
         middle = middles_of(now_us, topic, headers, count)
-        made = journal.put_many(dues, middle, bodies, sync=self._sync if sync is None else check_sync(sync))
-        if made and min(dues) < now_us + _HINT_AHEAD_US:
+        sync = self._sync if sync is None else check_sync(sync)
+        made = journal.put_many(dues, middle, bodies, size_bytes=size, sync=sync)
+        if made and due_of(made.least) < now_us + _HINT_AHEAD_US:
             self._bell.ring(now_us)
         return made
 

@@ -111,6 +111,17 @@ def test_dues_are_rounded_alike(base_us: int, seconds: list[Any]) -> None:
         assert in_c == in_python
 
 
+class Bytes(bytes):
+    """Not exactly bytes: what else it may be, the caller looks at."""
+
+
+@given(st.lists(PAYLOADS | st.sampled_from(["", bytearray(), Bytes(), None]), max_size=5), st.integers(0, 300))
+def test_sizes_are_counted_alike(payloads: list[Any], limit: int) -> None:
+    for some in (payloads, tuple(payloads)):
+        c, python = both("size_of", some, limit)
+        assert c == python
+
+
 @given(LOWS, SEQS, st.lists(st.tuples(DUES, PAYLOADS, TAILS), max_size=6), st.booleans())
 def test_puts_are_packed_alike(low: bytes, seq: int, rows: list[tuple[int, bytes, bytes]], same: bool) -> None:
     dues, payloads, tails = ([row[n] for row in rows] for n in range(3))
