@@ -21,6 +21,14 @@ static PyObject *message_type, *id_type;
 
 /* -- ids --------------------------------------------------------------------------------------------------- */
 
+/* Hide an object that holds nothing which could lead back to it from the garbage collector, as tuples of plain values are.
+ * Tracked, every seventy batches make the collector walk through all that the process holds: longer than all else here. */
+static inline void untrack(PyObject *object)
+{
+    if (PyObject_IS_GC(object))
+        PyObject_GC_UnTrack(object);
+}
+
 static PyObject *new_id(const unsigned char *p)
 {
     PyTypeObject *type = (PyTypeObject *)id_type; /* a subclass of bytes without anything added */
@@ -31,6 +39,7 @@ static PyObject *new_id(const unsigned char *p)
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
         ((PyBytesObject *)id)->ob_shash = -1; /* as bytes.__new__ leaves it: not hashed yet */
 #pragma GCC diagnostic pop
+        untrack(id);
     }
     return id;
 }
@@ -480,6 +489,24 @@ static PyObject *ids_of(PyObject *self, PyObject *records)
     return ids;
 }
 
+/* moved(puts) -> list */
+static PyObject *moved(PyObject *self, PyObject *puts)
+{
+    if (!PyList_CheckExact(puts))
+        return PyErr_Format(PyExc_TypeError, "moved(list)");
+    PyObject *out = PyList_New(0);
+    for (Py_ssize_t i = 0; out != NULL && i < PyList_GET_SIZE(puts); i++) {
+        PyObject *put = PyList_GET_ITEM(puts, i);
+        if (!PyBytes_Check(put) || PyBytes_GET_SIZE(put) <= PUT_HEAD) {
+            Py_DECREF(out);
+            return PyErr_Format(PyExc_IndexError, "a record is too short for a put");
+        }
+        if ((unsigned char)PyBytes_AS_STRING(put)[PUT_HEAD] != 0xc0 && PyList_Append(out, put) < 0)
+            Py_CLEAR(out);
+    }
+    return out;
+}
+
 /* -- sorting ------------------------------------------------------------------------------------------------ */
 
 int by_key(const void *a, const void *b)
@@ -641,8 +668,35 @@ static PyObject *learn(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
+/* What the message before had: messages that fire together are often alike in these. */
+typedef struct {
+    PyObject *topic, *enqueued_us;
+    unsigned char bytes[256]; /* the topic's; it is no longer */
+    Py_ssize_t size;
+    uint64_t us;
+} Recent;
+
+static PyObject *topic_of(const unsigned char *at, Py_ssize_t size, Recent *recent)
+{
+    if (recent->topic == NULL || recent->size != size || memcmp(recent->bytes, at, size) != 0) {
+        Py_XSETREF(recent->topic, PyUnicode_DecodeUTF8((const char *)at, size, NULL));
+        memcpy(recent->bytes, at, size);
+        recent->size = size;
+    }
+    return Py_XNewRef(recent->topic);
+}
+
+static PyObject *us_of(uint64_t us, Recent *recent)
+{
+    if (recent->enqueued_us == NULL || recent->us != us) {
+        Py_XSETREF(recent->enqueued_us, PyLong_FromUnsignedLongLong(us));
+        recent->us = us;
+    }
+    return Py_XNewRef(recent->enqueued_us);
+}
+
 /* Make the Message of a put that is as filewheel writes it. NULL without an exception: take the long way. */
-static PyObject *plain_message(PyObject *record, uint64_t limit)
+static PyObject *plain_message(PyObject *record, uint64_t limit, Recent *recent)
 {
     const unsigned char *p = (unsigned char *)PyBytes_AS_STRING(record), *end = p + PyBytes_GET_SIZE(record);
     const unsigned char *id = p + ID_AT;
@@ -684,8 +738,8 @@ static PyObject *plain_message(PyObject *record, uint64_t limit)
     PyObject *message = type->tp_alloc(type, 0);
     PyObject *parts[7] = {
         new_id(id), PyBytes_FromStringAndSize((const char *)p, (Py_ssize_t)size),
-        PyUnicode_DecodeUTF8((const char *)topic_at, topic_size, NULL), PyDict_New(), PyLong_FromLong(attempt),
-        PyLong_FromUnsignedLongLong(enqueued_us), Py_NewRef(Py_None),
+        topic_of(topic_at, topic_size, recent), PyDict_New(), PyLong_FromLong(attempt), us_of(enqueued_us, recent),
+        Py_NewRef(Py_None),
     };
     int whole = message != NULL;
     for (int i = 0; i < 7; i++)
@@ -702,10 +756,11 @@ static PyObject *plain_message(PyObject *record, uint64_t limit)
             PyErr_Clear();
         return NULL;
     }
+    untrack(message);
     return message;
 }
 
-/* plain_messages(puts, start, end, limit) -> list of Message, None where the long way has to be taken. */
+/* plain_messages(puts, start, end, limit) -> (Messages, None where the long way has to be taken; whether there is none) */
 static PyObject *plain_messages(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 4 || !PyList_CheckExact(args[0]) || message_type == NULL)
@@ -718,20 +773,27 @@ static PyObject *plain_messages(PyObject *self, PyObject *const *args, Py_ssize_
         end = PyList_GET_SIZE(args[0]);
     if (start < 0 || start > end)
         start = end;
-    PyObject *out = PyList_New(end - start);
+    Recent recent = {0};
+    int whole = 1;
+    PyObject *out = PyList_New(end - start), *result = NULL;
     for (Py_ssize_t i = start; out != NULL && i < end; i++) {
-        PyObject *record = PyList_GET_ITEM(args[0], i);
-        PyObject *message = PyBytes_CheckExact(record) ? plain_message(record, limit) : NULL;
+        PyObject *record = i < PyList_GET_SIZE(args[0]) ? PyList_GET_ITEM(args[0], i) : Py_None;
+        PyObject *message = PyBytes_CheckExact(record) ? plain_message(record, limit, &recent) : NULL;
         if (message == NULL) {
-            if (PyErr_Occurred()) {
-                Py_DECREF(out);
-                return NULL;
-            }
+            if (PyErr_Occurred())
+                goto done;
             message = Py_NewRef(Py_None);
+            whole = 0;
         }
         PyList_SET_ITEM(out, i - start, message);
     }
-    return out;
+    if (out != NULL)
+        result = PyTuple_Pack(2, out, whole ? Py_True : Py_False);
+done:
+    Py_XDECREF(out);
+    Py_XDECREF(recent.topic);
+    Py_XDECREF(recent.enqueued_us);
+    return result;
 }
 
 /* -- writing ------------------------------------------------------------------------------------------------ */
@@ -789,6 +851,7 @@ static PyMethodDef methods[] = {
     {"seal_frame", (PyCFunction)(void (*)(void))seal_frame, METH_FASTCALL, NULL},
     {"part", (PyCFunction)(void (*)(void))part, METH_FASTCALL, NULL},
     {"ids_of", ids_of, METH_O, NULL},
+    {"moved", moved, METH_O, NULL},
     {"sort", sort_records, METH_O, NULL},
     {"repeats", repeats, METH_O, NULL},
     {"count_seconds", (PyCFunction)(void (*)(void))count_seconds, METH_FASTCALL, NULL},

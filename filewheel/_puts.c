@@ -16,6 +16,7 @@ typedef struct {
     PyObject *kept;
     Keyed *entries;
     Py_ssize_t count, room;
+    Py_ssize_t bytes; /* the records' sizes, added up */
 } Puts;
 
 static PyObject *puts_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -53,7 +54,15 @@ static int push(Puts *self, const unsigned char *record, Py_ssize_t size)
         self->room = room;
     }
     self->entries[self->count++] = (Keyed){load_be64(record + ID_AT), load_be64(record + ID_AT + 8), record, size};
+    self->bytes += size;
     return 0;
+}
+
+/* Leave the first so many. */
+static void shorten(Puts *self, Py_ssize_t count)
+{
+    while (self->count > count)
+        self->bytes -= self->entries[--self->count].size;
 }
 
 static int is_id(PyObject *id)
@@ -108,7 +117,7 @@ static PyObject *add(Puts *self, PyObject *const *args, Py_ssize_t nargs)
     else if (self->count == before || PyList_Append(self->kept, args[0]) == 0)
         return drops;
 failed:
-    self->count = before;
+    shorten(self, before);
     Py_DECREF(drops);
     return NULL;
 }
@@ -127,7 +136,7 @@ static PyObject *extend(Puts *self, PyObject *records)
         else if (push(self, (unsigned char *)PyBytes_AS_STRING(record), PyBytes_GET_SIZE(record)) == 0 &&
                  PyList_Append(self->kept, record) == 0)
             continue;
-        self->count = before;
+        shorten(self, before);
         return NULL;
     }
     Py_RETURN_NONE;
@@ -218,8 +227,10 @@ static PyObject *remove_ids(Puts *self, PyObject *ids)
         return NULL;
     while ((id = PyIter_Next(each)) != NULL) {
         const unsigned char *p = is_id(id) ? (unsigned char *)PyBytes_AS_STRING(id) : NULL;
-        for (Py_ssize_t at = p == NULL ? self->count : place(self, p, 0); has_id(self, at, p); at++)
+        for (Py_ssize_t at = p == NULL ? self->count : place(self, p, 0); has_id(self, at, p); at++) {
+            self->bytes -= self->entries[at].size;
             self->entries[at].size = 0;
+        }
         Py_DECREF(id);
     }
     Py_DECREF(each);
@@ -253,9 +264,109 @@ static PyObject *cut(Puts *self, PyObject *const *args, Py_ssize_t nargs)
         return PyErr_Format(PyExc_TypeError, "cut(start, end)");
     if (range_of(self, args, &start, &end) < 0)
         return NULL;
+    for (Py_ssize_t i = start; i < end; i++)
+        self->bytes -= self->entries[i].size;
     memmove(self->entries + start, self->entries + end, (self->count - end) * sizeof(Keyed));
     self->count -= end - start;
     Py_RETURN_NONE;
+}
+
+/* unique() */
+static PyObject *unique(Puts *self, PyObject *none)
+{
+    Py_ssize_t kept = 0;
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const Keyed *e = &self->entries[i];
+        if (i + 1 < self->count && e->high == e[1].high && e->low == e[1].low)
+            self->bytes -= e->size;
+        else
+            self->entries[kept++] = *e;
+    }
+    self->count = kept;
+    Py_RETURN_NONE;
+}
+
+/* size_bytes() */
+static PyObject *size_bytes(Puts *self, PyObject *none)
+{
+    return PyLong_FromSsize_t(self->bytes);
+}
+
+/* full_at(count, size_bytes) -> place */
+static PyObject *full_at(Puts *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2)
+        return PyErr_Format(PyExc_TypeError, "full_at(count, size_bytes)");
+    Py_ssize_t count = PyLong_AsSsize_t(args[0]), bytes = PyLong_AsSsize_t(args[1]), at = 0, size = 0;
+    if (PyErr_Occurred())
+        return NULL;
+    for (; at < self->count; at++) {
+        size += self->entries[at].size;
+        if (at + 1 >= count || size >= bytes)
+            break;
+    }
+    return PyLong_FromSsize_t(at);
+}
+
+static inline void fetch_ahead(const Keyed *e, Py_ssize_t left)
+{
+    if (left > AHEAD)
+        for (Py_ssize_t line = 0; line < e[AHEAD].size && line < 256; line += 64)
+            __builtin_prefetch(e[AHEAD].record + line);
+}
+
+/* keep(count): they move into memory of their own, side by side. */
+static PyObject *keep(Puts *self, PyObject *number)
+{
+    Py_ssize_t count = PyLong_AsSsize_t(number);
+    if (count == -1 && PyErr_Occurred())
+        return NULL;
+    if (count < 0 || count > self->count)
+        return PyErr_Format(PyExc_IndexError, "no such range of puts");
+    shorten(self, count);
+    PyObject *all = PyBytes_FromStringAndSize(NULL, self->bytes), *kept = all == NULL ? NULL : PyList_New(1);
+    if (kept == NULL) {
+        Py_XDECREF(all);
+        return NULL;
+    }
+    unsigned char *p = (unsigned char *)PyBytes_AS_STRING(all);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Keyed *e = &self->entries[i];
+        fetch_ahead(e, count - i);
+        memcpy(p, e->record, e->size);
+        e->record = p;
+        p += e->size;
+    }
+    PyList_SET_ITEM(kept, 0, all);
+    Py_SETREF(self->kept, kept);
+    Py_RETURN_NONE;
+}
+
+static PyObject *parts_of(Puts *self, Py_ssize_t at, Py_ssize_t size)
+{
+    PyObject *out = PyList_New(self->count);
+    for (Py_ssize_t i = 0; out != NULL && i < self->count; i++) {
+        const Keyed *e = &self->entries[i];
+        fetch_ahead(e, self->count - i);
+        PyObject *part = PyBytes_FromStringAndSize((const char *)e->record + at, size ? size : e->size);
+        if (part == NULL)
+            Py_CLEAR(out);
+        else
+            PyList_SET_ITEM(out, i, part);
+    }
+    return out;
+}
+
+/* ids() -> list */
+static PyObject *ids(Puts *self, PyObject *none)
+{
+    return parts_of(self, ID_AT, ID_BYTES);
+}
+
+/* records() -> list */
+static PyObject *records(Puts *self, PyObject *none)
+{
+    return parts_of(self, 0, 0);
 }
 
 /* Return where the frame that begins with `start` ends: it holds `limit` bytes, or one put. */
@@ -294,9 +405,7 @@ static PyObject *frames(Puts *self, PyObject *const *args, Py_ssize_t nargs)
         unsigned char *body = head + HEADER_BYTES, *p = body;
         for (Py_ssize_t i = from; i < upto; i++) {
             const Keyed *e = &self->entries[i];
-            if (i + AHEAD < end)
-                for (Py_ssize_t line = 0; line < e[AHEAD].size && line < 256; line += 64)
-                    __builtin_prefetch(e[AHEAD].record + line);
+            fetch_ahead(e, end - i);
             memcpy(p, e->record, e->size);
             p += e->size;
         }
@@ -318,6 +427,12 @@ static PyMethodDef methods[] = {
     {"id", (PyCFunction)id, METH_O, NULL},
     {"having", (PyCFunction)having, METH_O, NULL},
     {"remove", (PyCFunction)remove_ids, METH_O, NULL},
+    {"unique", (PyCFunction)unique, METH_NOARGS, NULL},
+    {"size_bytes", (PyCFunction)size_bytes, METH_NOARGS, NULL},
+    {"full_at", (PyCFunction)(void (*)(void))full_at, METH_FASTCALL, NULL},
+    {"keep", (PyCFunction)keep, METH_O, NULL},
+    {"ids", (PyCFunction)ids, METH_NOARGS, NULL},
+    {"records", (PyCFunction)records, METH_NOARGS, NULL},
     {"cut", (PyCFunction)(void (*)(void))cut, METH_FASTCALL, NULL},
     {"frames", (PyCFunction)(void (*)(void))frames, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},

@@ -19,7 +19,7 @@ from filewheel.frame import Frame, scan
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
-from filewheel.record import records_of
+from filewheel.record import add_puts, records_of
 from filewheel.speed import Puts, ids_of
 from filewheel.tail import Damage, Tail
 
@@ -51,12 +51,7 @@ class Cut:
         if not frame.puts and frame.drops and frame.last < ID_LIMIT:
             self.drop_frames.append(frame)
             return
-        if frame.last >= ID_LIMIT:
-            records_of(frame)  # raises: no message has such an id
-        try:
-            drops = self.puts.add(frame.body, frame.first, frame.last)
-        except ValueError as exc:
-            raise Damaged(str(exc)) from exc
+        drops = add_puts(self.puts, frame)
         if drops:
             self.drops.update(zip(ids_of(drops), drops, strict=True))
 

@@ -281,9 +281,7 @@ class Deal:
                     on_gap=self._ledger.report_gap,
                     budget=_OPEN_BUDGET,
                 )
-                puts = Puts()
-                puts.extend(window.puts)
-                self._write_records(puts, [], new, {lap})
+                self._write_records(window.found, [], new, {lap})
                 if not window.cut:
                     return
                 lo = window.hi

@@ -120,11 +120,12 @@ class Head:
 
     # -- going out -------------------------------------------------------------------------------------------
 
-    def claim(self, now_us: int, limit: int) -> list[bytes]:
-        """Hand out up to `limit` messages that are due."""
+    def claim(self, now_us: int, limit: int) -> tuple[list[bytes], list[bytes]]:
+        """Hand out up to `limit` messages that are due: their puts, and their ids."""
         puts = self.ready.take(id_floor(now_us + 1), limit)
-        self.claims.update(zip(ids_of(puts), puts, strict=True))
-        return puts
+        ids = ids_of(puts)
+        self.claims.update(zip(ids, puts, strict=True))
+        return puts, ids
 
     def settle(self, ids: list[bytes]) -> None:
         """Forget claimed messages: what became of them is written."""

@@ -236,7 +236,7 @@ class Keeper:
                 self._head.refresh(now_us)
             except OSError as exc:
                 raise disk_error(exc, self._dir.path) from exc
-            return Batch(self._head.claim(now_us, limit), self._set_aside)
+            return Batch(*self._head.claim(now_us, limit), self._set_aside)
 
     def batches(self, limit: int = 1000, *, wait: bool = True) -> Iterator[Batch]:
         """Yield batches of what is due, sleeping in between; without `wait`, end when nothing is due now.

@@ -32,6 +32,7 @@ SUMMED = struct.Struct("<IIQQII16s16s")
 _US_PER_S = 1_000_000
 _COARSENESS = 2.0**-52
 _BYTES = {bytes}
+_NIL = 0xC0
 _EXACT_END_US = 2**53  # as in timespec
 
 
@@ -178,6 +179,11 @@ def ids_of(records: list[bytes], /) -> list[bytes]:
     return [r[ID] for r in records]
 
 
+def moved(puts: list[bytes], /) -> list[bytes]:
+    """Return the puts that have moved before: one byte of each tells."""
+    return [p for p in puts if p[20] != _NIL]
+
+
 def sort(records: list[bytes], /) -> None:
     """Sort records in place: by id, as they all begin alike."""
     records.sort()
@@ -202,9 +208,11 @@ def count_seconds(items: list[bytes], at: int, /) -> list[tuple[int, int]]:
     return runs
 
 
-def plain_messages(puts: list[bytes], start: int, end: int, limit: int, /) -> list[Any]:
-    """Return the messages of puts[start:end]; None for each that has to be taken apart by `record.unpack_put`.
+def plain_messages(puts: list[bytes], start: int, end: int, limit: int, /) -> tuple[list[Any], bool]:
+    """Return the messages of puts[start:end], and whether all are there.
+
+    There is None for each that has to be taken apart by `record.unpack_put`.
 
     In Python that is each. In C it is those that have moved, have headers, or are no message.
     """
-    return [None] * len(puts[start:end])
+    return [None] * len(puts[start:end]), start >= min(end, len(puts))

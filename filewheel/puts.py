@@ -58,6 +58,38 @@ class Puts:
         gone = set(ids)
         self._records = [r for r in self._records if r[ID] not in gone]
 
+    def unique(self) -> None:
+        """Of puts with one id leave the last."""
+        last = {r[ID]: r for r in self._records}
+        if len(last) < len(self._records):
+            self._records = list(last.values())
+
+    def size_bytes(self) -> int:
+        """Return how long they are together. Cost: nothing in C."""
+        return sum(map(len, self._records))
+
+    def full_at(self, count: int, size_bytes: int, /) -> int:
+        """Return the place of the put with which there are so many, or so many bytes of them; the end for none."""
+        at = size = 0
+        for at, record in enumerate(self._records):
+            size += len(record)
+            if at + 1 >= count or size >= size_bytes:
+                return at
+        return len(self._records)
+
+    def keep(self, count: int, /) -> None:
+        """Leave the first so many, and let go of the memory of the others."""
+        self._check(0, count)
+        del self._records[count:]
+
+    def ids(self) -> list[bytes]:
+        """Return the ids."""
+        return [r[ID] for r in self._records]
+
+    def records(self) -> list[bytes]:
+        """Return the records."""
+        return self._records.copy()
+
     def cut(self, start: int, end: int, /) -> None:
         """Leave out the puts of a range."""
         self._check(start, end)

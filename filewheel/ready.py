@@ -10,17 +10,19 @@ Invariants: sorted; all ids below the frontier; `waiting[s]` counts the messages
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from filewheel.message import ID_MIN, due_of, id_after
 from filewheel.record import ID, PUT_PREFIX, moved, root_of
-from filewheel.speed import count_seconds
+from filewheel.speed import count_seconds, size_of
 from filewheel.window import Budget
 
 _INSERT_MAX = 16
 _ID_END = ID.stop
 _TAKEN_MAX = 8192
+_ANY = sys.maxsize
 
 
 class Ready:
@@ -97,7 +99,7 @@ class Ready:
             self._head = 0
 
     def _count(self, puts: list[bytes]) -> None:
-        self._bytes += sum(map(len, puts))
+        self._bytes += size_of(puts, _ANY)
         waiting = self.waiting
         for second, count in count_seconds(puts, ID.start):
             waiting[second] = waiting.get(second, 0) + count
@@ -125,7 +127,7 @@ class Ready:
     def _cut_off(self, keep: int) -> None:
         gone = self._puts[keep:]
         del self._puts[keep:]
-        self._bytes -= sum(map(len, gone))
+        self._bytes -= size_of(gone, _ANY)
         self.done(r[ID] for r in gone)
         self.forget_roots(gone)
 
@@ -137,7 +139,7 @@ class Ready:
         upto = min(upto, self._head + limit)
         taken = self._puts[self._head : upto]
         self._head = upto
-        self._bytes -= sum(map(len, taken))
+        self._bytes -= size_of(taken, _ANY)
         if self._head > _TAKEN_MAX or self._head == len(self._puts):
             self._trim()
         return taken
@@ -156,7 +158,7 @@ class Ready:
             gone = [r for r in self._puts if r[ID] in wanted]
             if gone:
                 self._puts = [r for r in self._puts if r[ID] not in wanted]
-        self._bytes -= sum(map(len, gone))
+        self._bytes -= size_of(gone, _ANY)
         found = {r[ID] for r in gone}
         self.done(found)
         self.forget_roots(gone)
@@ -175,5 +177,5 @@ class Ready:
     def forget_roots(self, puts: Iterable[bytes]) -> None:
         """Forget the chains of messages that are finished or let go."""
         if self.roots:
-            for put in moved(puts):
+            for put in moved(list(puts)):
                 self.roots.pop(root_of(put), None)

@@ -12,7 +12,7 @@ Invariant: bytes 4..20 of a record are its id, byte 1 its kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgpack
 
@@ -24,7 +24,8 @@ from filewheel.loops import ID as ID
 from filewheel.loops import PUT_PREFIX as PUT_PREFIX
 from filewheel.loops import pack_payload as pack_payload
 from filewheel.message import DEAD_US, ID_LIMIT, Message, MessageId, id_floor
-from filewheel.speed import part
+from filewheel.speed import Puts, part
+from filewheel.speed import moved as moved
 
 PUT = 1
 DROP = 2
@@ -108,9 +109,14 @@ def records_of(frame: Frame) -> tuple[list[bytes], list[bytes]]:
     return puts, drops
 
 
-def moved(puts: Iterable[bytes]) -> list[bytes]:
-    """Return the puts that have moved before (one byte to look at)."""
-    return [p for p in puts if p[20] != _NIL]
+def add_puts(puts: Puts, frame: Frame) -> list[bytes]:
+    """Add a frame's puts to others, and return its drops. Raises as `records_of` does, with nothing added."""
+    if frame.last >= ID_LIMIT:
+        records_of(frame)
+    try:
+        return puts.add(frame.body, frame.first, frame.last)
+    except ValueError as exc:
+        raise Damaged(str(exc)) from exc
 
 
 def root_of(put: bytes) -> bytes:

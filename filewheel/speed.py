@@ -25,6 +25,7 @@ pack_drops = loops.pack_drops
 seal_frame = loops.seal_frame
 part = loops.part
 ids_of = loops.ids_of
+moved = loops.moved
 sort = loops.sort
 repeats = loops.repeats
 count_seconds = loops.count_seconds
@@ -51,6 +52,7 @@ if not os.environ.get("FILEWHEEL_PURE"):
             seal_frame = _loops.seal_frame
             part = _loops.part
             ids_of = _loops.ids_of
+            moved = _loops.moved
             sort = _loops.sort
             repeats = _loops.repeats
             count_seconds = _loops.count_seconds

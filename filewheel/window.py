@@ -11,18 +11,17 @@ Cost: about 0.2 µs (0.6 in pure Python) for each record in the window, and a he
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
+from functools import cached_property
 
 from filewheel.directory import Directory
 from filewheel.disk import SCARCE, ForeignFile
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap, scan
 from filewheel.message import id_after
-from filewheel.record import ID, PUT_PREFIX, records_of
-from filewheel.speed import ids_of, repeats, sort
+from filewheel.record import ID, add_puts, records_of
+from filewheel.speed import Puts, ids_of
 from filewheel.tail import Handles
 
 MISSING = "the file is missing"
@@ -53,13 +52,19 @@ class Window:
     """What was found: `puts` sorted and pending, for ids from the window's `lo` to below `hi`."""
 
     hi: bytes
-    puts: list[bytes] = field(default_factory=list)
+    found: Puts = field(default_factory=Puts, compare=False)
+    """What was found, without an object for each."""
     loose: set[bytes] = field(default_factory=set)
     """Drops whose put was not in the window."""
     cut: bool = False
     """The budget was reached: more may lie from `hi` on."""
     has_drops: bool = False
     """Whether drops lie in the window, or in the frames that reach into it."""
+
+    @cached_property
+    def puts(self) -> list[bytes]:
+        """The records of what was found."""
+        return self.found.records()
 
 
 OnGap = Callable[[Span, Gap], None]
@@ -124,10 +129,9 @@ class _Reader:
         self.lo = lo
         self.hi = hi
         self._budget = budget
-        self._puts: list[bytes] = []
+        self._puts = Puts()
         self._drops = {i for i in dropped if lo <= i < hi}
         self._spent: set[bytes] = set()
-        self._bytes = 0
         self._cut = False
         self._has_drops = bool(self._drops)
         self.grown = False
@@ -138,18 +142,19 @@ class _Reader:
 
     def _is_over(self, times: float) -> bool:
         records = len(self._puts) + len(self._drops)
-        return records >= times * self._budget.records or self._bytes >= times * self._budget.bytes
+        return records >= times * self._budget.records or self._puts.size_bytes() >= times * self._budget.bytes
 
     def take(self, frame: Frame) -> None:
         """Add a frame's records, those that lie in the window."""
-        puts, drops = records_of(frame)
         lo, hi = self.lo, self.hi
         if frame.first < lo or frame.last >= hi:
-            puts = [r for r in puts if lo <= r[ID] < hi]
+            # Taken apart: a few of them must not keep the whole of it in memory.
+            puts, drops = records_of(frame)
+            self._puts.extend([r for r in puts if lo <= r[ID] < hi])
             drops = [r for r in drops if lo <= r[ID] < hi]
+        else:
+            drops = add_puts(self._puts, frame)
         self.grown = True
-        self._puts += puts
-        self._bytes += sum(map(len, puts))
         if drops:
             self._has_drops = True
             self._drops.update(ids_of(drops))
@@ -159,37 +164,31 @@ class _Reader:
     def shrink(self) -> None:
         """Keep the smallest ids that fit in the budget, and lower `hi` to just above the last of them."""
         self._net()
-        ends = list(accumulate(map(len, self._puts)))
-        self._bytes = ends[-1] if ends else 0
         if not self.is_full():
             return
+        puts, budget = self._puts, self._budget
         bounds = []
-        kept = min(bisect_left(ends, self._budget.bytes), self._budget.records - 1)
-        if kept < len(ends):
-            bounds.append(self._puts[kept][ID])
+        last = puts.full_at(budget.records, budget.bytes)
+        if last < len(puts):
+            bounds.append(puts.id(last))
         if self._drops:
-            ids = sorted([*ids_of(self._puts), *self._drops])
-            bounds.append(ids[min(len(ids), self._budget.records) - 1])
+            ids = sorted([*puts.ids(), *self._drops])
+            bounds.append(ids[min(len(ids), budget.records) - 1])
         self.hi = hi = id_after(min(bounds))
         self._cut = True
-        upto = bisect_left(self._puts, PUT_PREFIX + hi)
-        del self._puts[upto:]
+        puts.keep(puts.find(hi, 0))
         self._drops = {i for i in self._drops if i < hi}
         self._spent = {i for i in self._spent if i < hi}
-        self._bytes = ends[upto - 1] if upto else 0
 
     def _net(self) -> None:
         """Sort the puts, count each once, and take out those that are dropped."""
         self.grown = False
-        sort(self._puts)
-        if not self._drops and not repeats(self._puts):
-            return
-        by_id = dict(zip(ids_of(self._puts), self._puts, strict=True))
-        spent = self._drops & by_id.keys()
-        self._spent |= spent
-        for id_ in spent:
-            del by_id[id_]
-        self._puts = list(by_id.values())
+        self._puts.sort()
+        self._puts.unique()
+        if self._drops:
+            spent = self._puts.having(self._drops)
+            self._spent |= spent
+            self._puts.remove(spent)
 
     def finish(self) -> Window:
         if self.is_full():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import math
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,6 +191,12 @@ def test_ids_are_read_alike(records: list[bytes]) -> None:
     assert in_c == in_python
 
 
+@given(st.lists(MESSAGES.map(pack_message)))
+def test_what_has_moved_is_seen_alike(records: list[bytes]) -> None:
+    in_c, in_python = both("moved", records)
+    assert in_c == in_python
+
+
 FEW_IDS = IDS | st.sampled_from([bytes(16), ID_END])
 ALIKE = st.builds(lambda id_, rest: b"\x98\x01\xc4\x10" + id_ + rest, FEW_IDS, st.binary(max_size=3))
 
@@ -221,8 +229,11 @@ def test_messages_are_counted_by_second_alike(ids: list[bytes], as_puts: bool) -
 @given(st.lists(MESSAGES, max_size=5), st.integers(0, 5), st.integers(0, 9))
 def test_messages_are_made_alike_or_left_to_python(messages: list[Message], start: int, end: int) -> None:
     puts = [pack_message(m) for m in messages]
-    made = compiled.plain_messages(puts, start, end, _PLAIN_END)
-    assert len(made) == len(loops.plain_messages(puts, start, end, _PLAIN_END)) == len(puts[start:end])
+    made, whole = compiled.plain_messages(puts, start, end, _PLAIN_END)
+    left, none_left = loops.plain_messages(puts, start, end, _PLAIN_END)
+    assert len(made) == len(left) == len(puts[start:end])
+    assert whole == (None not in [m and m.id for m in made])
+    assert none_left == (not left)
     for put, message, wanted in zip(puts[start:end], made, messages[start:end], strict=True):
         plain = wanted.root is None and not wanted.headers and wanted.attempt < 128
         assert (message is not None) == plain
@@ -240,14 +251,14 @@ def test_a_put_that_is_no_message_is_left_to_python(put: bytes, at: int, over: b
     for record in (changed, put[: at % len(put)], put + over):
         if len(record) < 21:
             continue
-        (message,) = compiled.plain_messages([record], 0, 1, _PLAIN_END)
+        ((message,), _) = compiled.plain_messages([record], 0, 1, _PLAIN_END)
         if message is not None:
             assert message == unpack_put(record)
 
 
 def test_a_dead_letters_put_is_left_to_python() -> None:
     put = pack_message(Message(MessageId.make(DEAD_US, 1, 1), b"x"))
-    assert compiled.plain_messages([put], 0, 1, _PLAIN_END) == [None]
+    assert compiled.plain_messages([put], 0, 1, _PLAIN_END) == ([None], False)
     with pytest.raises(Damaged):
         unpack_put(put)
 
@@ -290,6 +301,7 @@ def test_a_closed_descriptor_is_an_error() -> None:
         ("seal_frame", (b"",)), ("seal_frame", (b"", -1, 0, 0, 0, 0, 0, ID_MIN, ID_END)), ("part", (b"", b"", b"")),
         ("ids_of", ((),)), ("ids_of", ([b"short"],)), ("sort", ((),)), ("repeats", ((),)), ("repeats", ([b"short"],)),
         ("count_seconds", ([b"short"], 0)), ("count_seconds", ([ID_MIN], -1)), ("plain_messages", ((), 0, 1, 0)),
+        ("moved", ((),)),
         ("put_frame", (bytes(16), 0, 0, 0, b"", "text", 0, 0, 0, 0)),
         ("put_frame", (bytes(16), 0, -1, 0, b"", b"", 0, 0, 0, 0)),
         ("learn", (int, str)), ("learn", (Message,)), ("write_all", (0, "text", 0)),
@@ -298,3 +310,21 @@ def test_a_closed_descriptor_is_an_error() -> None:
 def test_a_call_that_makes_no_sense_is_an_error(name: str, args: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, ValueError, OverflowError, AttributeError)):
         getattr(compiled, name)(*args)
+
+
+def test_the_garbage_collector_does_not_walk_through_messages_that_were_made_in_c() -> None:
+    id_ = MessageId.make(10**15, 1, 1)
+    ((message,), _) = compiled.plain_messages([pack_message(Message(id_, b"x", "t"))], 0, 1, _PLAIN_END)
+    (_, new) = compiled.put_frame(bytes(16), 1, 10**15, 0, pack_tail("", None), b"", 0, 0, 1, 0)
+    assert (message.id, message.payload, message.topic, message.headers) == (id_, b"x", "t", {})
+    assert not any(map(gc.is_tracked, (message, message.id, message.headers, new)))
+    # What it is given later goes with it all the same.
+    message.headers["a"] = "b"
+    here = weakref.ref(box := Box())
+    message.payload = box
+    del box, message
+    assert here() is None
+
+
+class Box:
+    """Something that can be seen to go."""

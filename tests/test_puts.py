@@ -45,6 +45,9 @@ STEPS = st.lists(
     | st.tuples(st.just("find"), FEW_IDS, st.integers(0, 9))
     | st.tuples(st.just("id"), st.integers(-2, 9))
     | st.tuples(st.sampled_from(["having", "remove"]), st.sets(FEW_IDS, max_size=4))
+    | st.tuples(st.sampled_from(["unique", "size_bytes", "ids", "records"]))
+    | st.tuples(st.just("full_at"), st.integers(0, 9), st.integers(0, 900))
+    | st.tuples(st.just("keep"), st.integers(-1, 6))
     | st.tuples(st.just("cut"), st.integers(-1, 6), st.integers(-1, 6))
     | st.tuples(
         st.just("frames"), st.integers(-1, 6), st.integers(-1, 9), st.integers(0, (1 << 32) - 1),
@@ -67,7 +70,7 @@ def play(make: Callable[[], Any], steps: list[tuple[Any, ...]]) -> list[Any]:
         except (ValueError, IndexError) as exc:
             said.append((type(exc), str(exc) if isinstance(exc, ValueError) else ""))
         puts.sort()
-        said.append(len(puts))
+        said.append((len(puts), puts.size_bytes()))
     said.append(puts.frames(0, len(puts), 7, 0, 3, 1 << 17))
     return said
 
@@ -153,9 +156,9 @@ def test_checksums_are_those_of_zlib(data: bytes, seed: int) -> None:
     ("name", "args"),
     [
         ("add", (b"",)), ("add", (bytearray(), ID_MIN, ID_END)), ("add", (b"", b"", ID_END)), ("extend", ((),)),
-        ("find", (b"", 0)), ("find", (ID_MIN,)), ("find", (ID_MIN, "0")), ("id", ("0",)), ("having", (1,)),
-        ("remove", (1,)), ("cut", (0,)), ("cut", ("0", 1)), ("frames", (0, 0, 1, 0, 1)),
-        ("frames", (0, 0, 1, 0, -1, 1)),
+        ("find", (b"", 0)), ("find", (ID_MIN,)), ("find", (ID_MIN, "0")), ("id", ("0",)), ("keep", ("0",)),
+        ("full_at", (1,)), ("having", (1,)), ("remove", (1,)), ("cut", (0,)), ("cut", ("0", 1)),
+        ("frames", (0, 0, 1, 0, 1)), ("frames", (0, 0, 1, 0, -1, 1)),
     ],
 )  # fmt: skip
 def test_a_call_that_makes_no_sense_is_an_error(name: str, args: tuple[Any, ...]) -> None:

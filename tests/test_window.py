@@ -54,6 +54,10 @@ class MemoryDisk:
         return self.files[self.open_fds[fd]][offset : offset + size]
 
 
+def seen(window: Window) -> tuple[bytes, list[bytes], set[bytes], bool, bool]:
+    return window.hi, window.puts, window.loose, window.cut, window.has_drops
+
+
 class Files:
     """Files to read windows from, and what a naive reader makes of them."""
 
@@ -166,15 +170,15 @@ def test_a_part_of_the_ids_with_drops_known_already_is_the_same_part_of_the_diff
 @settings(max_examples=50, deadline=None)
 @given(files(), st.randoms())
 def test_reading_frames_twice_or_files_in_another_order_changes_nothing(found: Files, rng: Any) -> None:
-    expected = found.window()
+    expected = seen(found.window())
     twice = found.spans * 2
     rng.shuffle(twice)
     found.spans = sorted(twice, key=lambda s: s.floor)
-    assert found.window() == expected
+    assert seen(found.window()) == expected
 
 
 def test_nothing_at_all_is_an_empty_window_up_to_what_was_asked_for() -> None:
-    assert Files().window() == Window(ID_END)
+    assert seen(Files().window()) == (ID_END, [], set(), False, False)
 
 
 def test_a_message_that_is_in_a_journal_and_in_its_slot_counts_once() -> None:
@@ -192,7 +196,7 @@ def test_a_drop_meets_its_put_in_another_file_in_either_order(order: str) -> Non
     one, two = (drop, put) if order == "drop first" else (put, drop)
     found.add(JOURNALS[0], ID_MIN, [one])
     found.add(JOURNALS[1], ID_MIN, [two])
-    assert found.window() == Window(ID_END, has_drops=True)
+    assert seen(found.window()) == (ID_END, [], set(), False, True)
 
 
 def test_a_drop_without_a_put_is_loose() -> None:

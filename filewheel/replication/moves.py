@@ -26,7 +26,7 @@ def lost_moves(source: Directory, target: Directory, ids: Iterable[bytes], given
     its first id still. Raises DiskError, Damaged.
     """
     with Snapshot(target) as snapshot:
-        puts = moved(snapshot.find(ids).values())
+        puts = moved(list(snapshot.find(ids).values()))
     found = {put[ID]: (put, given.get(root_of(put), root_of(put))) for put in puts}
     olds = [old for _, old in found.values()]
     swallowed = pending(source, olds) - pending(target, olds)

@@ -187,7 +187,7 @@ MUTANTS: list[Mutant] = [
        "additions", "            if self._disk.size(fd) > length:\n                self._disk.truncate(fd, length)\n            self._disk.pwrite(fd, data, length)\n",
        "            self._disk.pwrite(fd, data, self._disk.size(fd))\n"),
     _m("lap-not-emptied", "L2", "a lap that is opened brings along what it holds", "word 14762 @1756",
-       "deal", "                self._write_records(window.puts, [], new, {lap})\n", ""),
+       "deal", "                self._write_records(window.found, [], new, {lap})\n", ""),
     _m("two-homes", "D5", "a drop goes to the file that has its put: a lap keeps its slots when it is past", "word 22378 @1",
        "deal", "        if second in new.slots or self._has_slots(lap, new):\n            return False\n", ""),
     # -- the checkpoint --------------------------------------------------------------------------------------
@@ -240,8 +240,7 @@ MUTANTS: list[Mutant] = [
     _m("lap-claimed-is-finished", "X1", "a lap file of which something is claimed stays", "word 825 @25912",
        "head", "<= frontier and lap not in busy", "<= frontier"),
     _m("twice-in-window", "F3", "an id that lies in two files counts once", "tests/test_guards.py::test_without_a_checkpoint_a_message_that_is_in_a_journal_and_in_a_file_fires_once",
-       "window", "        self._puts = list(by_id.values())\n",
-       "        self._puts = [r for r in self._puts if r[ID] not in self._drops]\n"),
+       "window", "        self._puts.unique()\n", ""),
     _m("two-keepers", "R1", "one process at a time is the keeper", "race takeover 1 @188",
        "owner", "            if not self._disk.lock(fd, wait=wait):\n", "            if False:\n"),
     _m("tidy-beside-keeper", "R1", "a producer tidies only while no keeper runs", "seed 1 @65",
