@@ -21,14 +21,6 @@ static PyObject *message_type, *id_type;
 
 /* -- ids --------------------------------------------------------------------------------------------------- */
 
-/* Hide an object that holds nothing which could lead back to it from the garbage collector, as tuples of plain values are.
- * Tracked, every seventy batches make the collector walk through all that the process holds: longer than all else here. */
-static inline void untrack(PyObject *object)
-{
-    if (PyObject_IS_GC(object))
-        PyObject_GC_UnTrack(object);
-}
-
 static PyObject *new_id(const unsigned char *p)
 {
     PyTypeObject *type = (PyTypeObject *)id_type; /* a subclass of bytes without anything added */
@@ -647,22 +639,31 @@ static PyObject *count_seconds(PyObject *self, PyObject *const *args, Py_ssize_t
 
 static Py_ssize_t slot_at[7]; /* id, payload, topic, headers, attempt, enqueued_us, root */
 
+int find_slots(PyObject *type, const char *const names[], int count, Py_ssize_t *offsets)
+{
+    for (int i = 0; i < count; i++) {
+        PyObject *slot = PyObject_GetAttrString(type, names[i]);
+        if (slot == NULL)
+            return -1;
+        PyMemberDef *member = Py_IS_TYPE(slot, &PyMemberDescr_Type) ? ((PyMemberDescrObject *)slot)->d_member : NULL;
+        Py_DECREF(slot);
+        if (member == NULL || member->type != T_OBJECT_EX) {
+            PyErr_Format(PyExc_TypeError, "%s is not a slot", names[i]);
+            return -1;
+        }
+        offsets[i] = member->offset;
+    }
+    return 0;
+}
+
 /* learn(Message, MessageId): where the slots of a Message lie. */
 static PyObject *learn(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     static const char *names[7] = {"id", "payload", "topic", "headers", "attempt", "enqueued_us", "root"};
     if (nargs != 2 || !PyType_Check(args[0]) || !PyType_Check(args[1]))
         return PyErr_Format(PyExc_TypeError, "learn(Message, MessageId)");
-    for (int i = 0; i < 7; i++) {
-        PyObject *slot = PyObject_GetAttrString(args[0], names[i]);
-        if (slot == NULL)
-            return NULL;
-        PyMemberDef *member = Py_IS_TYPE(slot, &PyMemberDescr_Type) ? ((PyMemberDescrObject *)slot)->d_member : NULL;
-        Py_DECREF(slot);
-        if (member == NULL || member->type != T_OBJECT_EX)
-            return PyErr_Format(PyExc_TypeError, "Message.%s is not a slot", names[i]);
-        slot_at[i] = member->offset;
-    }
+    if (find_slots(args[0], names, 7, slot_at) < 0)
+        return NULL;
     Py_XSETREF(message_type, Py_NewRef(args[0]));
     Py_XSETREF(id_type, Py_NewRef(args[1]));
     Py_RETURN_NONE;
@@ -858,6 +859,8 @@ static PyMethodDef methods[] = {
     {"learn", (PyCFunction)(void (*)(void))learn, METH_FASTCALL, NULL},
     {"plain_messages", (PyCFunction)(void (*)(void))plain_messages, METH_FASTCALL, NULL},
     {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL, NULL},
+    {"learn_frame", learn_frame, METH_O, NULL},
+    {"read_frames", (PyCFunction)(void (*)(void))read_frames, METH_FASTCALL, NULL},
     {"write_all", (PyCFunction)(void (*)(void))write_all, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

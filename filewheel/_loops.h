@@ -45,6 +45,22 @@ static inline void store_le(unsigned char *p, uint64_t v, int bytes)
         p[i] = (unsigned char)(v >> 8 * i);
 }
 
+static inline uint64_t load_le(const unsigned char *p, int bytes)
+{
+    uint64_t v = 0;
+    for (int i = bytes; i-- > 0;)
+        v = v << 8 | p[i];
+    return v;
+}
+
+/* Hide an object that holds nothing which could lead back to it from the garbage collector, as tuples of plain values are.
+ * Tracked, every seventy batches make the collector walk through all that the process holds: longer than all else here. */
+static inline void untrack(PyObject *object)
+{
+    if (PyObject_IS_GC(object))
+        PyObject_GC_UnTrack(object);
+}
+
 /* A record, and the two halves of its id: what is sorted. */
 typedef struct {
     uint64_t high, low;
@@ -65,6 +81,12 @@ void write_header(
     const unsigned char *last);
 int by_key(const void *a, const void *b);
 void radix(Keyed *from, Keyed *to, Py_ssize_t count);
+
+int find_slots(PyObject *type, const char *const names[], int count, Py_ssize_t *offsets);
+
+/* _frames.c */
+PyObject *learn_frame(PyObject *self, PyObject *frame);
+PyObject *read_frames(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
 /* _puts.c */
 extern PyType_Spec puts_spec;

@@ -28,7 +28,7 @@ from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position, place_manifest, prepare_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.record import DROP_PREFIX, ID
-from filewheel.slot import FRAME_BYTES, frames
+from filewheel.slot import frames, frames_of
 from filewheel.speed import Puts, sort
 from filewheel.tail import Tail
 from filewheel.window import Budget, Span, read_window
@@ -256,7 +256,7 @@ class Deal:
 
     def _append(self, name: str, length: int, puts: Puts, part: tuple[int, int], drops: list[bytes], deal: int) -> int:
         seed = self._dir.seed(name)
-        data = puts.frames(*part, seed, length, deal, FRAME_BYTES)
+        data = frames_of(puts, part, seed=seed, offset=length, number=deal)
         if drops:
             data += frames([], drops, seed=seed, offset=length + len(data), number=deal)
         self._added.append(name, length, data)

@@ -25,13 +25,14 @@ from itertools import accumulate
 from filewheel.disk import Disk
 from filewheel.loops import MAGIC
 from filewheel.message import ID_END, ID_MIN
-from filewheel.speed import crc32, seal_frame
+from filewheel.speed import ReadFrames, crc32, learn_frame, read_frames, seal_frame
 
 FORMAT = 1
 _HEADER = struct.Struct("<4sIIIQQII16s16s")
 HEADER_BYTES = _HEADER.size
 BODY_BYTES_MAX = 1 << 28
 _BLOCK = 1 << 18
+_AT_ONCE = 64
 SMALL_BLOCK = 1 << 12
 """Enough for a look at what may be there: a header, some small frames."""
 
@@ -98,6 +99,10 @@ class Frame:
     def missing_after(self, number: int) -> int:
         """Return how many frames are missing between frame `number` and this one."""
         return self.number - number - (0 if self.is_seal else 1)
+
+
+if learn_frame is not None:
+    learn_frame(Frame)
 
 
 @dataclass(slots=True)
@@ -226,6 +231,10 @@ class Scanner:
 
     def __iter__(self) -> Iterator[Frame | Gap]:
         while self.pos < self._end:
+            if read_frames is not None and not self._headers_only:
+                yield from self._plain_ones(read_frames)
+                if self.pos >= self._end:
+                    return
             found = self._read()
             if isinstance(found, Frame):
                 self.pos = found.end
@@ -239,6 +248,18 @@ class Scanner:
                 gap = self._gap(found)
                 self.pos = gap.end
                 yield gap
+
+    def _plain_ones(self, read: ReadFrames) -> Iterator[Frame]:
+        """Yield the frames that lie in what was read already, up to one that has to be looked at."""
+        while 0 <= (at := self.pos - self._base) < len(self._block):
+            frames, upto = read(self._block, at, self.pos, self._end, self._seed, self._lo, self._hi, _AT_ONCE)
+            for frame in frames:
+                self.pos = frame.end
+                if self._hi is None or frame.first < self._hi:  # which may have been lowered since
+                    yield frame
+            if upto == self.pos and not frames:
+                return
+            self.pos = upto
 
     def _gap(self, reason: str) -> Gap:
         """Find where the next frame that verifies starts; pos is left where the gap starts."""

@@ -15,6 +15,7 @@ from filewheel.directory import Directory
 from filewheel.frame import portions, seal
 from filewheel.message import US_PER_S, id_floor
 from filewheel.record import ID
+from filewheel.speed import Puts
 
 FRAME_BYTES = 1 << 17
 
@@ -41,6 +42,11 @@ def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: 
             offset += len(frame)
             out.append(frame)
     return out[0] if len(out) == 1 else b"".join(out)
+
+
+def frames_of(puts: Puts, part: tuple[int, int], *, seed: int, offset: int, number: int) -> bytes:
+    """Return the frames, from `offset` of the file on, for a range of sorted puts."""
+    return puts.frames(*part, seed, offset, number, FRAME_BYTES)
 
 
 def slot_name(directory: Directory, second: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 from filewheel import loops, puts
 from filewheel.message import Message, MessageId
@@ -32,6 +33,11 @@ count_seconds = loops.count_seconds
 plain_messages = loops.plain_messages
 Puts = puts.Puts
 crc32: Callable[[bytes, int], int] = zlib.crc32
+ReadFrames = Callable[[bytes, int, int, int, int, bytes | None, bytes | None, int], tuple[list[Any], int]]
+read_frames: ReadFrames | None = None
+"""Reads many plain frames of a block at once; None where only Python can."""
+learn_frame: Callable[[type[Any]], None] | None = None
+"""Tells what a frame is made as."""
 write_all: Callable[[int, bytes, int], None] | None = None
 """Writes all of some bytes at an offset; None where only Python can."""
 
@@ -59,5 +65,7 @@ if not os.environ.get("FILEWHEEL_PURE"):
             plain_messages = _loops.plain_messages
             Puts = _loops.Puts  # type: ignore[assignment,misc]
             crc32 = _loops.crc32
+            read_frames = _loops.read_frames
+            learn_frame = _loops.learn_frame
             write_all = _loops.write_all
             COMPILED = True

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import zlib
 from itertools import pairwise
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from filewheel import frame as frame_module
 from filewheel import layout
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, MAGIC, Frame, Gap, Scanner, pad, seal
 from filewheel.message import ID_END, ID_MIN
@@ -360,3 +362,42 @@ def test_a_damaged_body_outside_of_the_range_is_stepped_over_unread() -> None:
     lo = (4).to_bytes(16, "big")
     assert [f.number for f in Scanner(reading(data), 0, len(data), SEED, lo=lo) if isinstance(f, Frame)] == [4, 5, 6]
     assert not gaps_of(Scanner(reading(data), 0, len(data), SEED, lo=lo))
+
+
+@pytest.mark.skipif(frame_module.read_frames is None, reason="the loops in C were not built")
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_frames_that_are_read_many_at_once_are_those_that_are_read_one_by_one(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.sampled_from([0, 1, 40, 41, 300]), max_size=90))
+    written = b""
+    for number, size in enumerate(sizes):
+        first = bytes([number]) * 16
+        written += seal(
+            bytes([number]) * size, seed=3, offset=len(written), number=number, synced=number // 2, puts=1, drops=0,
+            first=first, last=bytes([number + data.draw(st.integers(0, 3))]) * 16,
+        )  # fmt: skip
+    damaged = bytearray(written)
+    for at in data.draw(st.lists(st.integers(0, max(len(written) - 1, 0)), max_size=3)) if written else ():
+        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    room = bytes(damaged) + bytes(data.draw(st.sampled_from([0, 5, 8, 200])))
+    end = data.draw(st.integers(0, len(room)) | st.just(len(room)))
+    ids = st.none() | st.integers(0, 95).map(lambda n: bytes([n]) * 16)
+    options = {
+        "resync": data.draw(st.booleans()), "lo": data.draw(ids), "hi": data.draw(ids),
+        "block_bytes": data.draw(st.sampled_from([100, 500, 1 << 18])),
+    }  # fmt: skip
+    narrow_at, narrow = data.draw(st.integers(0, 9)), data.draw(ids)
+
+    def read() -> tuple[list[Any], int, str | None]:
+        scanner = Scanner(lambda size, at: room[at : at + size], 0, end, 3, **options)
+        found = []
+        for n, item in enumerate(scanner):
+            found.append((item, scanner.pos))
+            if n == narrow_at and narrow is not None and options["hi"] is not None:
+                scanner.narrow(min(narrow, options["hi"]))
+        return found, scanner.pos, scanner.stopped
+
+    at_once = read()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frame_module, "read_frames", None)
+        assert read() == at_once
