@@ -34,7 +34,7 @@ BODY_BYTES_MAX = 1 << 28
 _BLOCK = 1 << 18
 _AT_ONCE = 64
 SMALL_BLOCK = 1 << 12
-"""Enough for a look at what may be there: a header, some small frames."""
+"""Enough for a look at what may be there: a header, some small frames. Whoever finds more reads more at once."""
 
 
 def pad(size: int) -> int:
@@ -197,6 +197,8 @@ class Scanner:
             self._block = self._pread(want, self.pos)
             self._base = self.pos
             at = 0
+            if not self._headers_only and self._block_bytes < _BLOCK:
+                self._block_bytes *= 4  # there was more than a look's worth
         return self._block[at + skip : at + end]
 
     def _read(self) -> Frame | int | str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.disk import ForeignFile
-from filewheel.frame import Frame, Gap, scan
+from filewheel.frame import SMALL_BLOCK, Frame, Gap, scan
 from filewheel.manifest import START, Position
 
 UNKNOWN = -1
@@ -194,7 +194,8 @@ class Tail:
             frame = next(iter(scan(self._disk, fd, offset, size, seed, resync=False)), None)
             return frame if isinstance(frame, Frame) else None
 
-        scanner = scan(self._disk, fd, start, size, seed, resync=dead or look_ahead)
+        # A little at first: in a live journal a few frames have come, before zeros that were written ahead.
+        scanner = scan(self._disk, fd, start, size, seed, resync=dead or look_ahead, block_bytes=SMALL_BLOCK)
         gap: Gap | None = None
         for item in scanner:
             if isinstance(item, Gap):
@@ -202,8 +203,9 @@ class Tail:
                 if item.at_end or (not dead and not proves(item)):
                     break
                 continue
-            self._judge(name, gap, item, on_damage)
-            gap = None
+            if gap is not None or item.number != self.seen.number + 1 or item.is_seal:
+                self._judge(name, gap, item, on_damage)
+                gap = None
             self.seen = Position(self.seen.segment, item.end, item.number)
             yield item
         if dead:

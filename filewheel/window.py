@@ -165,6 +165,8 @@ class _Reader:
         """Keep the smallest ids that fit in the budget, and lower `hi` to just above the last of them."""
         self._net()
         if not self.is_full():
+            # What was dropped has no place any more, but it lies in memory with what came in one frame with it.
+            self._puts.keep(len(self._puts))
             return
         puts, budget = self._puts, self._budget
         bounds = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -242,6 +243,21 @@ def test_a_dense_second_streams_within_twice_the_budget(monkeypatch: pytest.Monk
     assert found.walk(budget=budget) == found.pending()
     in_a_frame = (1 << 17) // 21
     assert largest <= 2 * budget.records + in_a_frame
+
+
+def test_what_was_dropped_takes_no_memory_however_large_it_was() -> None:
+    found = Files()
+    puts = [a_put(an_id(60, n), bytes(50_000)) for n in range(400)]
+    last = a_put(an_id(61), b"waits")
+    found.add(layout.slot(1, 60), id_floor(60 * 10**6), *[puts[n : n + 4] for n in range(0, 400, 4)], [last])
+    tracemalloc.start()
+    try:
+        window = found.window(dropped=[p[ID] for p in puts], budget=Budget(bytes=1 << 20))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert window.puts == [last]
+    assert most < 4 << 20, "20 MB lie in the file"
 
 
 def filewheel_reader() -> Any:

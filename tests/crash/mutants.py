@@ -241,6 +241,8 @@ MUTANTS: list[Mutant] = [
        "head", "<= frontier and lap not in busy", "<= frontier"),
     _m("twice-in-window", "F3", "an id that lies in two files counts once", "tests/test_guards.py::test_without_a_checkpoint_a_message_that_is_in_a_journal_and_in_a_file_fires_once",
        "window", "        self._puts.unique()\n", ""),
+    _m("dropped-held", "F3", "what a window leaves out is let go", "tests/test_window.py::test_what_was_dropped_takes_no_memory_however_large_it_was",
+       "window", "            self._puts.keep(len(self._puts))\n", ""),
     _m("two-keepers", "R1", "one process at a time is the keeper", "race takeover 1 @188",
        "owner", "            if not self._disk.lock(fd, wait=wait):\n", "            if False:\n"),
     _m("tidy-beside-keeper", "R1", "a producer tidies only while no keeper runs", "seed 1 @65",
