@@ -21,7 +21,7 @@ static PyObject *message_type, *id_type;
 
 /* -- ids --------------------------------------------------------------------------------------------------- */
 
-static PyObject *new_id(const unsigned char *p)
+PyObject *new_id(const unsigned char *p)
 {
     PyTypeObject *type = (PyTypeObject *)id_type; /* a subclass of bytes without anything added */
     PyObject *id = type->tp_alloc(type, ID_BYTES);
@@ -298,43 +298,62 @@ static PyObject *seal_frame(PyObject *self, PyObject *const *args, Py_ssize_t na
     return frame;
 }
 
+/* Read (low, seq, due_us, enqueued_us, tail, payload, seed, offset, number, synced). */
+int read_put(PyObject *const *args, OnePut *put)
+{
+    if (!PyBytes_Check(args[0]) || PyBytes_GET_SIZE(args[0]) != ID_BYTES || !PyBytes_Check(args[4]) ||
+        !PyBytes_Check(args[5]) || id_type == NULL) {
+        PyErr_SetString(PyExc_TypeError, "(low, seq, due_us, enqueued_us, tail, payload, seed, offset, number, synced)");
+        return -1;
+    }
+    *put = (OnePut){
+        PyLong_AsUnsignedLongLong(args[1]), PyLong_AsUnsignedLongLong(args[2]), PyLong_AsUnsignedLongLong(args[3]),
+        {0, 0, 0, 0, 0, 1, 0}, (unsigned char *)PyBytes_AS_STRING(args[0]), args[4], args[5], 0,
+    };
+    for (int i = 1; i < 5; i++)
+        put->n[i] = PyLong_AsUnsignedLongLong(args[5 + i]);
+    put->size = PUT_HEAD + 10 + PyBytes_GET_SIZE(args[4]) + bin_size(PyBytes_GET_SIZE(args[5]));
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+Py_ssize_t frame_size(const OnePut *put)
+{
+    return HEADER_BYTES + put->size + (-put->size & 7);
+}
+
+void lay_put(const OnePut *put, unsigned char *head)
+{
+    unsigned char *body = head + HEADER_BYTES, *p = body;
+    Py_ssize_t tail = PyBytes_GET_SIZE(put->tail), payload = PyBytes_GET_SIZE(put->payload);
+    memcpy(p, PUT_PREFIX, 4);
+    store_be64(p + 4, put->due << 6 | load_be64(put->low));
+    store_be64(p + 12, load_be64(put->low + 8) | put->seq);
+    p[20] = 0xc0;
+    p[21] = 0xcf;
+    store_be64(p + 22, put->enqueued);
+    p += PUT_HEAD + 10;
+    memcpy(p, PyBytes_AS_STRING(put->tail), tail);
+    p += tail;
+    p += bin_head(p, payload);
+    memcpy(p, PyBytes_AS_STRING(put->payload), payload);
+    memset(p + payload, 0, -put->size & 7);
+    write_header(head, put->size, crc_of(body, put->size, (uint32_t)put->n[1]), put->n, body + ID_AT, body + ID_AT);
+}
+
 /* put_frame(low, seq, due_us, enqueued_us, tail, payload, seed, offset, number, synced) -> (frame, id) */
 static PyObject *put_frame(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 10 || !PyBytes_Check(args[0]) || PyBytes_GET_SIZE(args[0]) != ID_BYTES || !PyBytes_Check(args[4]) ||
-        !PyBytes_Check(args[5]) || id_type == NULL)
-        return PyErr_Format(
-            PyExc_TypeError,
-            "put_frame(low, seq, due_us, enqueued_us, tail, payload, seed, offset, number, synced)");
-    uint64_t seq = PyLong_AsUnsignedLongLong(args[1]), due = PyLong_AsUnsignedLongLong(args[2]);
-    uint64_t enqueued = PyLong_AsUnsignedLongLong(args[3]);
-    uint64_t n[7] = {0, 0, 0, 0, 0, 1, 0};
-    for (int i = 1; i < 5; i++)
-        n[i] = PyLong_AsUnsignedLongLong(args[5 + i]);
-    if (PyErr_Occurred())
+    OnePut put;
+    if (nargs != 10)
+        return PyErr_Format(PyExc_TypeError, "put_frame takes 10 arguments");
+    if (read_put(args, &put) < 0)
         return NULL;
-    Py_ssize_t tail = PyBytes_GET_SIZE(args[4]), payload = PyBytes_GET_SIZE(args[5]);
-    Py_ssize_t size = PUT_HEAD + 10 + tail + bin_size(payload), pad = -size & 7;
-    PyObject *frame = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + size + pad);
+    PyObject *frame = PyBytes_FromStringAndSize(NULL, frame_size(&put));
     if (frame == NULL)
         return NULL;
-    unsigned char *head = (unsigned char *)PyBytes_AS_STRING(frame), *body = head + HEADER_BYTES, *p = body;
-    const unsigned char *low = (unsigned char *)PyBytes_AS_STRING(args[0]), *id = p + ID_AT;
-    memcpy(p, PUT_PREFIX, 4);
-    store_be64(p + 4, due << 6 | load_be64(low));
-    store_be64(p + 12, load_be64(low + 8) | seq);
-    p[20] = 0xc0;
-    p[21] = 0xcf;
-    store_be64(p + 22, enqueued);
-    p += PUT_HEAD + 10;
-    memcpy(p, PyBytes_AS_STRING(args[4]), tail);
-    p += tail;
-    p += bin_head(p, payload);
-    memcpy(p, PyBytes_AS_STRING(args[5]), payload);
-    memset(p + payload, 0, pad);
-    uint32_t sum = crc_of(body, size, (uint32_t)n[1]);
-    write_header(head, size, sum, n, id, id);
-    PyObject *made = new_id(id);
+    unsigned char *head = (unsigned char *)PyBytes_AS_STRING(frame);
+    lay_put(&put, head);
+    PyObject *made = new_id(head + HEADER_BYTES + ID_AT);
     PyObject *result = made == NULL ? NULL : PyTuple_Pack(2, frame, made);
     Py_XDECREF(made);
     Py_DECREF(frame);
@@ -867,13 +886,23 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_loops", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
+static int add_type(PyObject *to, const char *name, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromSpec(spec);
+    int failed = PyModule_AddObjectRef(to, name, type);
+    Py_XDECREF(type);
+    return failed;
+}
+
 PyMODINIT_FUNC PyInit__loops(void)
 {
     crc_init();
-    PyObject *made = PyModule_Create(&module), *puts = made == NULL ? NULL : PyType_FromSpec(&puts_spec);
-    if (made != NULL && (PyModule_AddObjectRef(made, "Puts", puts) < 0 ||
+    PyObject *made = PyModule_Create(&module);
+    if (made != NULL && (add_type(made, "Puts", &puts_spec) < 0 ||
+#ifdef FILEWHEEL_MAPS
+                         add_type(made, "Map", &map_spec) < 0 ||
+#endif
                          PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0))
         Py_CLEAR(made);
-    Py_XDECREF(puts);
     return made;
 }

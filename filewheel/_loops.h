@@ -68,6 +68,19 @@ typedef struct {
     Py_ssize_t size;
 } Keyed;
 
+#if defined(__linux__) && defined(__GNUC__)
+#define FILEWHEEL_MAPS
+#endif
+
+/* What a frame with one new put is made of. */
+typedef struct {
+    uint64_t seq, due, enqueued;
+    uint64_t n[7]; /* as in write_header */
+    const unsigned char *low;
+    PyObject *tail, *payload;
+    Py_ssize_t size; /* of the body */
+} OnePut;
+
 #pragma GCC visibility push(hidden)
 
 /* _crc.c */
@@ -79,6 +92,10 @@ const unsigned char *skip_value(const unsigned char *p, const unsigned char *end
 void write_header(
     unsigned char *p, Py_ssize_t size, uint32_t sum, const uint64_t n[7], const unsigned char *first,
     const unsigned char *last);
+PyObject *new_id(const unsigned char *p);
+int read_put(PyObject *const *args, OnePut *put);
+Py_ssize_t frame_size(const OnePut *put);
+void lay_put(const OnePut *put, unsigned char *head);
 int by_key(const void *a, const void *b);
 void radix(Keyed *from, Keyed *to, Py_ssize_t count);
 
@@ -90,6 +107,9 @@ PyObject *read_frames(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
 /* _puts.c */
 extern PyType_Spec puts_spec;
+
+/* _map.c */
+extern PyType_Spec map_spec;
 
 #pragma GCC visibility pop
 

@@ -43,6 +43,23 @@ def read_frames(
 ) -> tuple[list[Any], int]: ...
 def write_all(fd: int, data: bytes, offset: int, /) -> None: ...
 
+class Map:
+    def __init__(self, fd: int, start: int, end: int) -> None: ...
+    def put(
+        self,
+        low: bytes,
+        seq: int,
+        due_us: int,
+        enqueued_us: int,
+        tail: bytes,
+        payload: bytes,
+        seed: int,
+        offset: int,
+        number: int,
+        synced: int,
+        /,
+    ) -> tuple[int, MessageId] | None: ...
+
 class Puts:
     def __len__(self) -> int: ...
     def add(self, body: bytes, first: bytes, last: bytes, /) -> list[bytes]: ...

@@ -23,7 +23,7 @@ import weakref
 from collections import OrderedDict
 from typing import Protocol
 
-from filewheel.speed import write_all
+from filewheel.speed import Map, Mapped, write_all
 
 _BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MODES = {
@@ -59,6 +59,12 @@ class Disk(Protocol):
     def pread(self, fd: int, size: int, offset: int) -> bytes: ...
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         """Write all of `data`, or raise with an unknown part of it written."""
+
+    def map(self, fd: int, start: int, end: int, *, grow: bool) -> Mapped | None:
+        """Show a part of a file in memory, where what is stored is written; None where that cannot be had.
+
+        `grow` makes the file so long first, by a hole: a page that is never stored to takes no room.
+        """
 
     def truncate(self, fd: int, size: int) -> None: ...
     def allocate(self, fd: int, size: int) -> None:
@@ -251,6 +257,16 @@ class OsDisk:
         return b"".join(parts)
 
     pwrite = staticmethod(write_all or _write_all)
+
+    def map(self, fd: int, start: int, end: int, *, grow: bool) -> Mapped | None:
+        if Map is None or type(self) is not OsDisk:
+            return None  # a disk that does more than this one with a write would miss what is stored
+        try:
+            if grow:
+                os.ftruncate(fd, end)
+            return Map(fd, start, end)
+        except OSError:
+            return None
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)

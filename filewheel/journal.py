@@ -26,6 +26,7 @@ from filewheel.ids import Ids
 from filewheel.message import ID_END, MessageId, receipt
 from filewheel.record import ID, PUT_PREFIX
 from filewheel.roster import Roster
+from filewheel.segment import MAP_BYTES
 from filewheel.speed import pack_drops, pack_puts, put_frame
 from filewheel.writer import SEQ_END, Entropy
 
@@ -99,12 +100,18 @@ class Journal(Appender):
                 copies = self._copies
             ids = self._ids
             first, durable, ticket = self._first, self._durable, self._written + 1
-            frame, id_ = put_frame(
-                ids.low, ids.seq, due_us, enqueued_us, tail, payload,
-                segment.seed, segment.offset, ticket - first, durable - first if durable > first else 0,
-            )  # fmt: skip
-            ids.seq += 1
-            segment.append(frame)
+            number, synced = ticket - first, durable - first if durable > first else 0
+            seq = ids.seq
+            ids.seq = seq + 1
+            made = None
+            if sync != "always" and segment.maps and copies is None and size <= MAP_BYTES // 2:
+                made = segment.put(ids.low, seq, due_us, enqueued_us, tail, payload, number, synced)
+            if made is None:
+                frame, made = put_frame(
+                    ids.low, seq, due_us, enqueued_us, tail, payload, segment.seed, segment.offset, number, synced
+                )
+                segment.append(frame)
+            id_ = made
             self._written = ticket
             if copies is not None:
                 copies.write(ticket, body_of(frame), 1, 0, id_, id_)

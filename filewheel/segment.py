@@ -18,6 +18,11 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory
 from filewheel.errors import disk_error
 from filewheel.frame import HEADER_BYTES
+from filewheel.message import MessageId
+from filewheel.speed import Mapped
+
+MAP_BYTES = 1 << 20
+"""How much of a file is mapped at once; there is always room for a frame of half of it."""
 
 
 class Segment:
@@ -36,6 +41,11 @@ class Segment:
         """Up to where zeros were written ahead."""
         self.failed = False
         """A write failed: nothing more is written here."""
+        self.maps = True
+        """Frames may be stored instead of written (`put`)."""
+        self._map: Mapped | None = None
+        self._map_end = 0
+        """Where the part of the file that is mapped ends."""
         try:
             self.fd = self._create(layout.segment_tmp(writer, n))
         except OSError as exc:
@@ -89,6 +99,30 @@ class Segment:
         self.offset += len(frame)
         self.failed = False
 
+    def put(
+        self, low: bytes, seq: int, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, number: int, synced: int
+    ) -> MessageId | None:
+        """Store a frame with one new put at the end, without a call of the system; return the put's id.
+
+        The frame has half of MAP_BYTES at most. None when it has to be written: where memory cannot show this file, or
+        not a page of it (the disk may be full). A kill leaves the frame, or what a write leaves that was cut short.
+        """
+        if self._map_end < self.offset + MAP_BYTES // 2:
+            end = self.offset + MAP_BYTES
+            self._map = self._disk.map(self.fd, self.offset, end, grow=end > max(self.filled, self._map_end))
+            self._map_end = end
+        if self._map is not None:
+            self.failed = True  # as in `append`: an interrupt may come before the end of it is known
+            done = self._map.put(low, seq, due_us, enqueued_us, tail, payload, self.seed, self.offset, number, synced)
+            if done is not None:
+                self.offset += done[0]
+            self.failed = False
+            if done is not None:
+                return done[1]
+        # Never again in this file: if it was cut off, what is stored in its last page would be lost without an error.
+        self._map, self.maps = None, False
+        return None
+
     def fill(self, size: int, limit: int) -> bool:
         """Write zeros ahead, so that coming flushes need not commit a new file size; False when there is no room."""
         start = max(self.filled, self.offset)
@@ -120,6 +154,7 @@ class Segment:
 
     def release(self) -> None:
         """Unlock and close; an empty segment is removed."""
+        self._map = None
         self._disk.close(self.fd)
         if self.offset == 0:
             self._remove(self.name)

@@ -9,10 +9,21 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from filewheel import loops, puts
 from filewheel.message import Message, MessageId
+
+
+class Mapped(Protocol):
+    """A part of a file in memory."""
+
+    def put(
+        self, low: bytes, seq: int, due_us: int, enqueued_us: int, tail: bytes, payload: bytes,
+        seed: int, offset: int, number: int, synced: int, /,
+    ) -> tuple[int, MessageId] | None:  # fmt: skip
+        """Store the frame that `put_frame` returns; None when it has to be written."""
+
 
 COMPILED = False
 """Whether the loops in C are used."""
@@ -38,6 +49,8 @@ read_frames: ReadFrames | None = None
 """Reads many plain frames of a block at once; None where only Python can."""
 learn_frame: Callable[[type[Any]], None] | None = None
 """Tells what a frame is made as."""
+Map: Callable[[int, int, int], Mapped] | None = None
+"""Shows a part of a file in memory; None where it cannot."""
 write_all: Callable[[int, bytes, int], None] | None = None
 """Writes all of some bytes at an offset; None where only Python can."""
 
@@ -67,5 +80,6 @@ if not os.environ.get("FILEWHEEL_PURE"):
             crc32 = _loops.crc32
             read_frames = _loops.read_frames
             learn_frame = _loops.learn_frame
+            Map = getattr(_loops, "Map", None)
             write_all = _loops.write_all
             COMPILED = True

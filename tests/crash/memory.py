@@ -179,6 +179,9 @@ class MemoryDisk:
             target.extend(bytes(offset - len(target)))
         target[offset : offset + len(data)] = data
 
+    def map(self, fd: int, start: int, end: int, *, grow: bool) -> None:
+        """Nothing: what is stored would be no operation that can be seen."""
+
     def truncate(self, fd: int, size: int) -> None:
         if size > SIZE_MAX:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))

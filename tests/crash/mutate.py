@@ -76,8 +76,9 @@ def install(name: str) -> Mutant:
     loaded = [m for m in sys.modules if m == "filewheel" or m.startswith("filewheel.")]
     if loaded:
         raise AssertionError(f"too late: {loaded[0]} is imported already")
-    os.environ["FILEWHEEL_PURE"] = "1"
     mutant = by_name(name)
+    # In C the loops would be there unchanged. What only C can do is guarded in Python.
+    os.environ["FILEWHEEL_PURE"] = "" if mutant.killer.startswith("tests/test_map.py") else "1"
     for change in mutant.changes:
         mutated(mutant, change.module)
     sys.meta_path.insert(0, _Finder(mutant))

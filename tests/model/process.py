@@ -153,6 +153,9 @@ class ProcessDisk:
         if code is not None:
             raise OSError(code, os.strerror(code), name)
 
+    def map(self, fd: int, start: int, end: int, *, grow: bool) -> None:
+        """Nothing: what is stored would be no operation that can be seen."""
+
     def truncate(self, fd: int, size: int) -> None:
         inode, name = self._fds[fd] if self.alive else (None, "")
         self._enter("truncate", name)
