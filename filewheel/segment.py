@@ -139,6 +139,7 @@ class Segment:
 
     def cut_off(self) -> None:
         """Give back what lies behind the last frame, if that can be."""
+        self._map, self._map_end = None, 0  # a page behind the end of the file takes what is stored, and loses it
         with contextlib.suppress(OSError):
             self._disk.truncate(self.fd, self.offset)
 

@@ -198,6 +198,20 @@ print("never")
     (wheel_dir / "theirs").unlink()
 
 
+def test_what_is_stored_after_zeros_were_given_back_lies_in_the_file(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir, sync="never") as wheel:
+        wheel.enqueue(b"0", delay=60)
+        assert wheel._journal is not None
+        segment = wheel._journal._segment
+        assert segment is not None
+        segment.cut_off()  # as when there was no room for zeros
+        for n in range(1, 5):
+            wheel.enqueue(b"%d" % n, delay=60)
+            assert os.stat(segment.place).st_size >= segment.offset
+        assert is_mapped(wheel)
+        assert sorted(m.payload for m in wheel.list()) == [b"%d" % n for n in range(5)]
+
+
 def test_ctrl_c_after_a_store_ends_the_segment_and_nothing_is_stored_over(wheel_dir: Path) -> None:
     class Interrupted:
         """Stores, and then Ctrl-C comes."""

@@ -78,6 +78,8 @@ MUTANTS: list[Mutant] = [
        "segment", "        self.failed = True\n        try:\n            self._disk.pwrite(", "        try:\n            self._disk.pwrite("),
     _m("stored-over", "E3", "nothing is stored where a store was interrupted", "tests/test_map.py::test_ctrl_c_after_a_store_ends_the_segment_and_nothing_is_stored_over",
        "segment", "            self.failed = True  # as in `append`: an interrupt may come before the end of it is known\n", ""),
+    _m("cut-off-mapped", "E3", "a file that was cut off is mapped anew", "tests/test_map.py::test_what_is_stored_after_zeros_were_given_back_lies_in_the_file",
+       "segment", "        self._map, self._map_end = None, 0  #", "        #"),
     _m("map-after-fault", "E3", "a file of which a page could not be had is written from then on", "tests/test_map.py::test_a_file_of_which_a_page_could_not_be_had_is_written_from_then_on",
        "segment", "        self._map, self.maps = None, False\n        return None\n", "        return None\n"),
     _m("failure-not-cut-off", "E3", "what a failed write left is cut off", "tests/test_guards.py::test_a_write_that_fails_after_it_got_there_leaves_nothing_of_what_was_refused",
