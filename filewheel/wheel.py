@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self, overload
 
-from filewheel import layout, unique
+from filewheel import forks, layout, unique
 from filewheel.bell import Bell
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At, Delay, Headers, dues_of, middles_of
@@ -93,6 +93,7 @@ class Wheel(Reader):
         self._clock = clock
         self._disk_factory = disk
         self._entropy = entropy
+        self._forks = forks.count
         self._journal: Journal | None = None
         self._standing: Standing | None = None
         self._looked_us = _NEVER_US
@@ -241,7 +242,7 @@ class Wheel(Reader):
         TooFewCopies: then it may be enqueued or not; Fenced within a fifth of a second after another was promoted.
         """
         journal = self._journal
-        if journal is None or self._closed or os.getpid() != self._pid:
+        if journal is None or self._closed or forks.count != self._forks:
             journal = self._writer()
         if type(payload) is not bytes or len(payload) > self._payload_bytes_max:
             payload = bytes_of(payload, self._payload_bytes_max)
