@@ -126,7 +126,7 @@ MUTANTS: list[Mutant] = [
     # -- ingest ----------------------------------------------------------------------------------------------
     _m("live-skips", "I1", "while the writer lives, reading stops at the first frame that does not verify", "play live-skips @31",
        "tail", "                if item.at_end or (not dead and not proves(item)):\n", "                if item.at_end:\n",
-       "tail", "resync=dead or look_ahead)", "resync=True)"),
+       "tail", "resync=dead or look_ahead,", "resync=True,"),
     _m("no-second-look", "I1", "what a look beside a writer did not find is read anew before it counts as damaged", "play no-second-look @31",
        "tail", " and read_one(gap.offset) is None\n", "\n"),
     _m("read-before-lock", "I1", "the lock is tested before the read that relies on the answer", "race rotation 2 @291",
