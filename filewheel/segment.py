@@ -155,7 +155,8 @@ class Segment:
 
     def release(self) -> None:
         """Unlock and close; an empty segment is removed."""
-        self._map = None
+        if self._map_end and not self.failed:
+            self.cut_off()  # what is left of the hole
         self._disk.close(self.fd)
         if self.offset == 0:
             self._remove(self.name)

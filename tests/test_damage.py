@@ -110,7 +110,8 @@ def test_a_torn_tail_of_a_journal_is_no_damage(wheel_dir: Path) -> None:
     for i in range(10):
         wheel.enqueue(b"%d" % i, sync="never")
     (segment,) = files(wheel_dir, "journal/*.log")
-    whole = segment.read_bytes()
+    assert wheel._journal is not None
+    whole = segment.read_bytes()[: wheel._journal.position.offset]  # a hole may follow
     wheel.close()
     # As a power cut leaves it: no seal, and half of the last frame.
     segment.write_bytes(whole[: len(whole) - 50])

@@ -51,6 +51,17 @@ def test_what_is_stored_is_there_at_once_for_everyone_over_many_windows(wheel_di
     assert_whole(wheel_dir)
 
 
+def test_a_segment_that_is_let_go_ends_where_its_last_frame_ends(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir, sync="never") as wheel:
+        wheel.enqueue(b"x", delay=60)
+        assert wheel._journal is not None
+        segment = wheel._journal._segment
+        assert segment is not None
+        assert os.stat(segment.place).st_size == MAP_BYTES
+        wheel._journal.rotate()
+        assert os.stat(segment.place).st_size == segment.offset < 1000
+
+
 def test_a_flush_takes_what_was_stored_before_with_it(wheel_dir: Path) -> None:
     with Wheel(wheel_dir, sync="never") as wheel:
         wheel.enqueue(b"stored", delay=60)
