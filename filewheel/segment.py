@@ -155,7 +155,7 @@ class Segment:
 
     def release(self) -> None:
         """Unlock and close; an empty segment is removed."""
-        if self._map_end and not self.failed:
+        if self._map is not None and not self.failed:
             self.cut_off()  # what is left of the hole
         self._disk.close(self.fd)
         if self.offset == 0:

@@ -209,7 +209,7 @@ def test_whatever_the_keeper_moves_meanwhile_every_frame_is_read_once_and_in_ord
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_reader_from_which_a_segment_was_taken_finds_the_counter_changed(wheel_dir: Path, seed: int) -> None:
-    primary = Primary(wheel_dir, seed, retain_bytes=12_000)
+    primary = Primary(wheel_dir, seed, retain_bytes=2_000)
     left = 120
 
     def between() -> None:
