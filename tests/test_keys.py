@@ -355,12 +355,13 @@ def test_a_cancel_wins_over_a_retry_that_waits(wheel: Wheel, keeper: Keeper, whe
 def test_a_retry_that_waits_when_the_keeper_closes_is_done_or_offered_again(
     wheel: Wheel, clock: FakeClock, wheel_dir: Path
 ) -> None:
+    other = next(k for k in "bcdefgh" if bucket_of(wheel_dir, k) != bucket_of(wheel_dir, "a"))  # one lock for each
     wheel.enqueue(b"1", key="a")
-    wheel.enqueue(b"2", key="b")
+    wheel.enqueue(b"2", key=other)
     with Keeper(wheel_dir, clock=clock, background=False) as keeper:
         one, two = keeper.claim()
         a = lock_of(wheel_dir, "a")
-        b = lock_of(wheel_dir, "b")
+        b = lock_of(wheel_dir, other)
         new = keeper.nack(one, delay=5)
         keeper.nack(two, delay=5)
         KEPT.reverse()
