@@ -603,24 +603,6 @@ leave:
     Py_RETURN_NONE;
 }
 
-/* repeats(records): whether two neighbours have one id. */
-static PyObject *repeats(PyObject *self, PyObject *records)
-{
-    if (!PyList_CheckExact(records))
-        return PyErr_Format(PyExc_TypeError, "repeats(list)");
-    const char *before = NULL;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(records); i++) {
-        PyObject *record = PyList_GET_ITEM(records, i);
-        if (!PyBytes_Check(record) || PyBytes_GET_SIZE(record) < PUT_HEAD)
-            return PyErr_Format(PyExc_ValueError, "a record is too short for an id");
-        const char *id = PyBytes_AS_STRING(record) + ID_AT;
-        if (before != NULL && memcmp(before, id, ID_BYTES) == 0)
-            Py_RETURN_TRUE;
-        before = id;
-    }
-    Py_RETURN_FALSE;
-}
-
 /* count_seconds(items, at) -> [(second, how many)], for sorted items with a due at this place. */
 static PyObject *count_seconds(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -873,7 +855,6 @@ static PyMethodDef methods[] = {
     {"ids_of", ids_of, METH_O, NULL},
     {"moved", moved, METH_O, NULL},
     {"sort", sort_records, METH_O, NULL},
-    {"repeats", repeats, METH_O, NULL},
     {"count_seconds", (PyCFunction)(void (*)(void))count_seconds, METH_FASTCALL, NULL},
     {"learn", (PyCFunction)(void (*)(void))learn, METH_FASTCALL, NULL},
     {"plain_messages", (PyCFunction)(void (*)(void))plain_messages, METH_FASTCALL, NULL},

@@ -189,11 +189,6 @@ def sort(records: list[bytes], /) -> None:
     records.sort()
 
 
-def repeats(records: list[bytes], /) -> bool:
-    """Tell whether two neighbours of sorted records have one id."""
-    return len({r[ID] for r in records}) < len(records)
-
-
 def count_seconds(items: list[bytes], at: int, /) -> list[tuple[int, int]]:
     """Return (second, how many are due in it) of sorted ids (`at` 0) or of sorted records of one kind (`at` 4)."""
     runs = []

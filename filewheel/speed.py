@@ -39,7 +39,6 @@ part = loops.part
 ids_of = loops.ids_of
 moved = loops.moved
 sort = loops.sort
-repeats = loops.repeats
 count_seconds = loops.count_seconds
 plain_messages = loops.plain_messages
 Puts = puts.Puts
@@ -73,7 +72,6 @@ if not os.environ.get("FILEWHEEL_PURE"):
             ids_of = _loops.ids_of
             moved = _loops.moved
             sort = _loops.sort
-            repeats = _loops.repeats
             count_seconds = _loops.count_seconds
             plain_messages = _loops.plain_messages
             Puts = _loops.Puts  # type: ignore[assignment,misc]
