@@ -357,6 +357,22 @@ def test_a_jump_ahead_is_logged_loudly_and_fires_or_holds_as_told(
         assert "jumped" not in caplog.text
 
 
+def test_while_much_waits_a_deal_follows_on_the_last_without_a_pause(
+    wheel_dir: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("filewheel.housekeeper.DEAL_PUTS", 10)
+    monkeypatch.setitem(Deal.__init__.__kwdefaults__, "chunk_records", 20)
+    with Wheel(wheel_dir, clock=clock) as wheel, open_keeper(wheel_dir, clock) as keeper:
+        for _ in range(4):
+            wheel.enqueue_many([b"x"] * 20, delay=7200)
+        clock.advance(1)
+        left = []
+        for _ in range(4):  # and the clock stands still
+            keeper._housekeeper.step()
+            left.append(keeper._ledger.undealt_puts)
+        assert left == [60, 40, 20, 0]
+
+
 def test_segments_of_producers_that_ended_are_dealt_while_the_keeper_runs(wheel_dir: Path, clock: FakeClock) -> None:
     with open_keeper(wheel_dir, clock) as keeper:
         for i in range(70):

@@ -249,6 +249,8 @@ MUTANTS: list[Mutant] = [
        "window", "        self._puts.unique()\n", ""),
     _m("dropped-held", "F3", "what a window leaves out is let go", "tests/test_window.py::test_what_was_dropped_takes_no_memory_however_large_it_was",
        "window", "            self._puts.keep(len(self._puts))\n", ""),
+    _m("deal-paused", "D", "while much waits deals follow on one another", "tests/test_keeper.py::test_while_much_waits_a_deal_follows_on_the_last_without_a_pause",
+       "housekeeper", "            self._behind = self._much_is_undealt()\n", ""),
     _m("two-keepers", "R1", "one process at a time is the keeper", "race takeover 1 @188",
        "owner", "            if not self._disk.lock(fd, wait=wait):\n", "            if False:\n"),
     _m("tidy-beside-keeper", "R1", "a producer tidies only while no keeper runs", "seed 1 @65",
