@@ -122,6 +122,20 @@ static int store(unsigned char *to, const unsigned char *frame, Py_ssize_t size)
     return 1;
 }
 
+/* (size, id), without reading a format first. Takes the reference to `id`. */
+static PyObject *pair_of(Py_ssize_t size, PyObject *id)
+{
+    PyObject *number = PyLong_FromSsize_t(size), *pair = number == NULL ? NULL : PyTuple_New(2);
+    if (pair == NULL) {
+        Py_XDECREF(number);
+        Py_DECREF(id);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(pair, 0, number);
+    PyTuple_SET_ITEM(pair, 1, id);
+    return pair;
+}
+
 /* put(low, seq, due_us, enqueued_us, tail, payload, seed, offset, number, synced) -> (size, id); None: write it instead */
 static PyObject *map_put(Map *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -143,7 +157,7 @@ static PyObject *map_put(Map *self, PyObject *const *args, Py_ssize_t nargs)
     id = new_id(frame + HEADER_BYTES + ID_AT);
     if (id != NULL) {
         if (store(self->memory + (offset - self->start), frame, size))
-            result = Py_BuildValue("nN", size, id);
+            result = pair_of(size, id);
         else {
             Py_DECREF(id);
             result = Py_NewRef(Py_None);

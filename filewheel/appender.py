@@ -211,7 +211,8 @@ class Appender:
                 and segment.offset + size > segment.filled
                 and size <= self._fill_bytes  # a larger frame pays for its own growth
             ):
-                act = self._fill
+                self._fill(segment)
+                continue
             else:
                 fills = self._commits >= _FILL_AFTER_COMMITS and self._fill_bytes
                 self._free_to = segment.filled if fills else self._segment_bytes
@@ -301,8 +302,7 @@ class Appender:
                 return
             if segment.offset + self._fill_bytes // 4 <= segment.filled or segment.filled >= self._segment_bytes:
                 return
-            if not segment.fill(self._fill_bytes, self._segment_bytes):
-                self._fill_bytes = 0
+            self._fill(segment)
 
     def copy(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
         """Write a frame for which room was made."""
@@ -326,11 +326,9 @@ class Appender:
             puts=puts, drops=drops, first=first, last=last,
         )  # fmt: skip
 
-    def _fill(self) -> None:
-        assert self._segment is not None
-        if self._segment.fill(self._fill_bytes, self._segment_bytes):
-            self._flush_held(force=True)
-        else:
+    def _fill(self, segment: Segment) -> None:
+        """Write zeros ahead. They share the flush of the frame that needed them: one growth of the file for both."""
+        if not segment.fill(self._fill_bytes, self._segment_bytes):
             self._fill_bytes = 0  # no room to be generous: this handle just appends from now on
 
     # -- flushing ------------------------------------------------------------------------------------------
@@ -387,10 +385,10 @@ class Appender:
         if copies is not None:
             copies.finish(ticket)
 
-    def _flush_held(self, *, force: bool = False) -> None:
+    def _flush_held(self) -> None:
         """Flush with the lock held and no other flush in progress."""
         self._check()
-        if self._durable < self._written or force:
+        if self._durable < self._written:
             try:
                 if self._segment is not None:
                     self._flush_all(self._segment, self._written)

@@ -26,7 +26,6 @@ from filewheel.ids import Ids
 from filewheel.message import ID_END, MessageId, receipt
 from filewheel.record import ID, PUT_PREFIX
 from filewheel.roster import Roster
-from filewheel.segment import MAP_BYTES
 from filewheel.speed import pack_drops, pack_puts, put_frame
 from filewheel.writer import SEQ_END, Entropy
 
@@ -103,15 +102,25 @@ class Journal(Appender):
             number, synced = ticket - first, durable - first if durable > first else 0
             seq = ids.seq
             ids.seq = seq + 1
-            made = None
-            if sync != "always" and segment.maps and copies is None and size <= MAP_BYTES // 2:
-                made = segment.put(ids.low, seq, due_us, enqueued_us, tail, payload, number, synced)
-            if made is None:
-                frame, made = put_frame(
-                    ids.low, seq, due_us, enqueued_us, tail, payload, segment.seed, segment.offset, number, synced
+            offset = segment.offset
+            stored = None
+            if sync != "always" and copies is None and (offset + size <= segment.mapped_to or segment.show(size)):
+                segment.failed = True  # as in `append`: an interrupt may come before the end of it is known
+                stored = segment.mapped.put(
+                    ids.low, seq, due_us, enqueued_us, tail, payload, segment.seed, offset, number, synced
+                )
+                if stored is None:
+                    segment.hide()
+                else:
+                    segment.offset = offset + stored[0]
+                segment.failed = False
+            if stored is not None:
+                id_ = stored[1]
+            else:
+                frame, id_ = put_frame(
+                    ids.low, seq, due_us, enqueued_us, tail, payload, segment.seed, offset, number, synced
                 )
                 segment.append(frame)
-            id_ = made
             self._written = ticket
             if copies is not None:
                 copies.write(ticket, body_of(frame), 1, 0, id_, id_)

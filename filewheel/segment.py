@@ -18,11 +18,20 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory
 from filewheel.errors import disk_error
 from filewheel.frame import HEADER_BYTES
-from filewheel.message import MessageId
 from filewheel.speed import Mapped
 
 MAP_BYTES = 1 << 20
 """How much of a file is mapped at once; there is always room for a frame of half of it."""
+
+
+class _Nowhere:
+    """Where a file is that memory does not show."""
+
+    def put(self, *_: object) -> None:
+        return None
+
+
+_NOWHERE = _Nowhere()
 
 
 class Segment:
@@ -41,11 +50,11 @@ class Segment:
         """Up to where zeros were written ahead."""
         self.failed = False
         """A write failed: nothing more is written here."""
-        self.maps = True
-        """Frames may be stored instead of written (`put`)."""
-        self._map: Mapped | None = None
-        self._map_end = 0
-        """Where the part of the file that is mapped ends."""
+        self.mapped: Mapped = _NOWHERE
+        """The part of the file that memory shows."""
+        self.mapped_to = 0
+        """Up to here a frame may be stored instead of written, into `mapped`."""
+        self._maps = True
         try:
             self.fd = self._create(layout.segment_tmp(writer, n))
         except OSError as exc:
@@ -99,29 +108,28 @@ class Segment:
         self.offset += len(frame)
         self.failed = False
 
-    def put(
-        self, low: bytes, seq: int, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, number: int, synced: int
-    ) -> MessageId | None:
-        """Store a frame with one new put at the end, without a call of the system; return the put's id.
+    def show(self, size: int) -> bool:
+        """Have memory show the file from its end on, with room for a frame of this size; False where it cannot.
 
-        The frame has half of MAP_BYTES at most. None when it has to be written: where memory cannot show this file, or
-        not a page of it (the disk may be full). A kill leaves the frame, or what a write leaves that was cut short.
+        What is stored there is in the file without a call of the system. A kill leaves it, or what a write leaves that
+        was cut short. Whoever stores sets `failed` meanwhile, as `append` does.
         """
-        if self._map_end < self.offset + MAP_BYTES // 2:
-            end = self.offset + MAP_BYTES
-            self._map = self._disk.map(self.fd, self.offset, end, grow=end > max(self.filled, self._map_end))
-            self._map_end = end
-        if self._map is not None:
-            self.failed = True  # as in `append`: an interrupt may come before the end of it is known
-            done = self._map.put(low, seq, due_us, enqueued_us, tail, payload, self.seed, self.offset, number, synced)
-            if done is not None:
-                self.offset += done[0]
-            self.failed = False
-            if done is not None:
-                return done[1]
-        # Never again in this file: if it was cut off, what is stored in its last page would be lost without an error.
-        self._map, self.maps = None, False
-        return None
+        if not self._maps or size > MAP_BYTES // 2:
+            return False
+        end = self.offset + MAP_BYTES
+        mapped = self._disk.map(self.fd, self.offset, end, grow=end > max(self.filled, self.mapped_to))
+        if mapped is None:
+            self.hide()
+            return False
+        self.mapped, self.mapped_to = mapped, end
+        return True
+
+    def hide(self) -> None:
+        """Store nothing here any more: memory cannot show this file, or not a page of it (the disk may be full).
+
+        If it was cut off, what is stored in its last page would be lost without an error.
+        """
+        self.mapped, self.mapped_to, self._maps = _NOWHERE, 0, False
 
     def fill(self, size: int, limit: int) -> bool:
         """Write zeros ahead, so that coming flushes need not commit a new file size; False when there is no room."""
@@ -139,7 +147,7 @@ class Segment:
 
     def cut_off(self) -> None:
         """Give back what lies behind the last frame, if that can be."""
-        self._map, self._map_end = None, 0  # a page behind the end of the file takes what is stored, and loses it
+        self.mapped, self.mapped_to = _NOWHERE, 0  # a page behind the end of the file takes what is stored, and loses it
         with contextlib.suppress(OSError):
             self._disk.truncate(self.fd, self.offset)
 
@@ -155,7 +163,7 @@ class Segment:
 
     def release(self) -> None:
         """Unlock and close; an empty segment is removed."""
-        if self._map is not None and not self.failed:
+        if self.mapped_to and not self.failed:
             self.cut_off()  # what is left of the hole
         self._disk.close(self.fd)
         if self.offset == 0:

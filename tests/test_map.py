@@ -32,7 +32,7 @@ def played(code: str, *args: object) -> subprocess.CompletedProcess[str]:
 def is_mapped(wheel: Wheel) -> bool:
     assert wheel._journal is not None
     segment = wheel._journal._segment
-    return segment is not None and segment._map is not None
+    return segment is not None and segment.mapped_to > 0
 
 
 @pytest.mark.parametrize("sync", ["never", 0.02])
@@ -95,7 +95,7 @@ from filewheel import Wheel
 wheel = Wheel(sys.argv[1], sync="never")
 for n in range(7000):
     wheel.enqueue(b"%d" % n, delay=600)
-assert wheel._journal._segment._map is not None
+assert wheel._journal._segment.mapped_to
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert played(code, wheel_dir).returncode == -signal.SIGKILL
@@ -114,7 +114,7 @@ from filewheel import Wheel
 with Wheel(sys.argv[1], sync="never") as wheel:
     wheel.enqueue(b"1", delay=600)
     segment = wheel._journal._segment
-    assert segment._map is not None
+    assert segment.mapped_to
     os.truncate(segment.place, 0)
     for n in range(2, 40):
         wheel.enqueue(b"%d" % n + bytes(500), delay=600)
@@ -154,7 +154,7 @@ from filewheel import Wheel, WheelFull
 path = sys.argv[1] + "/jobs.wheel"
 wheel = Wheel.create(path, sync="never")
 wheel.enqueue(b"0", delay=600)
-assert wheel._journal._segment._map is not None
+assert wheel._journal._segment.mapped_to
 with open(sys.argv[1] + "/hog", "wb", buffering=0) as hog:
     try:
         while True:
@@ -193,7 +193,7 @@ resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 from filewheel import Wheel
 wheel = Wheel(sys.argv[1], sync="never")
 wheel.enqueue(b"1", delay=600)
-assert wheel._journal._segment._map is not None
+assert wheel._journal._segment.mapped_to
 {enable if faulthandler == "after" else ""}
 with open(sys.argv[2], "w+b") as file:
     file.truncate(8192)
@@ -239,12 +239,12 @@ def test_ctrl_c_after_a_store_ends_the_segment_and_nothing_is_stored_over(wheel_
         assert wheel._journal is not None
         segment = wheel._journal._segment
         assert segment is not None
-        assert segment._map is not None
-        inner = segment._map
-        segment._map = Interrupted(inner)  # type: ignore[assignment]
+        assert segment.mapped_to
+        inner = segment.mapped
+        segment.mapped = Interrupted(inner)  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
             wheel.enqueue(b"2")
-        segment._map = inner
+        segment.mapped = inner
         fired = [m.payload for m in keeper.claim()]
         wheel.enqueue(b"3")
         assert wheel._journal._segment is not segment
