@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define INTERFACE 5 /* as in loops.py: one that was built for another is not used */
+#define INTERFACE 6 /* as in loops.py: one that was built for another is not used */
 #define HELD_BYTES_MAX 65536
 
 static PyObject *message_type, *id_type;
@@ -130,11 +130,6 @@ static Py_ssize_t bin_head(unsigned char *p, Py_ssize_t size)
     for (int i = 0; i < 4; i++)
         p[1 + i] = (unsigned char)((uint64_t)size >> (24 - 8 * i));
     return 5;
-}
-
-static inline Py_ssize_t bin_size(Py_ssize_t size)
-{
-    return size + (size < 256 ? 2 : size < 65536 ? 3 : 5);
 }
 
 /* size_of(payloads, limit) -> how many bytes they have together; -1 when one is not bytes, or longer than the limit */
@@ -299,7 +294,7 @@ static PyObject *seal_frame(PyObject *self, PyObject *const *args, Py_ssize_t na
 }
 
 /* Read (low, seq, due_us, enqueued_us, tail, payload, seed, offset, number, synced). */
-int read_put(PyObject *const *args, OnePut *put)
+static int read_put(PyObject *const *args, OnePut *put)
 {
     if (!PyBytes_Check(args[0]) || PyBytes_GET_SIZE(args[0]) != ID_BYTES || !PyBytes_Check(args[4]) ||
         !PyBytes_Check(args[5]) || id_type == NULL) {
@@ -316,6 +311,12 @@ int read_put(PyObject *const *args, OnePut *put)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+void id_bytes(const OnePut *put, unsigned char *p)
+{
+    store_be64(p, put->due << 6 | load_be64(put->low));
+    store_be64(p + 8, load_be64(put->low + 8) | put->seq);
+}
+
 Py_ssize_t frame_size(const OnePut *put)
 {
     return HEADER_BYTES + put->size + (-put->size & 7);
@@ -326,8 +327,7 @@ void lay_put(const OnePut *put, unsigned char *head)
     unsigned char *body = head + HEADER_BYTES, *p = body;
     Py_ssize_t tail = PyBytes_GET_SIZE(put->tail), payload = PyBytes_GET_SIZE(put->payload);
     memcpy(p, PUT_PREFIX, 4);
-    store_be64(p + 4, put->due << 6 | load_be64(put->low));
-    store_be64(p + 12, load_be64(put->low + 8) | put->seq);
+    id_bytes(put, p + ID_AT);
     p[20] = 0xc0;
     p[21] = 0xcf;
     store_be64(p + 22, put->enqueued);
@@ -881,7 +881,7 @@ PyMODINIT_FUNC PyInit__loops(void)
     PyObject *made = PyModule_Create(&module);
     if (made != NULL && (add_type(made, "Puts", &puts_spec) < 0 ||
 #ifdef FILEWHEEL_MAPS
-                         add_type(made, "Map", &map_spec) < 0 ||
+                         map_init(made) < 0 ||
 #endif
                          PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0))
         Py_CLEAR(made);

@@ -53,6 +53,12 @@ static inline uint64_t load_le(const unsigned char *p, int bytes)
     return v;
 }
 
+/* How many bytes a payload takes with what says how long it is. */
+static inline Py_ssize_t bin_size(Py_ssize_t size)
+{
+    return size + (size < 256 ? 2 : size < 65536 ? 3 : 5);
+}
+
 /* Hide an object that holds nothing which could lead back to it from the garbage collector, as tuples of plain values are.
  * Tracked, every seventy batches make the collector walk through all that the process holds: longer than all else here. */
 static inline void untrack(PyObject *object)
@@ -93,7 +99,7 @@ void write_header(
     unsigned char *p, Py_ssize_t size, uint32_t sum, const uint64_t n[7], const unsigned char *first,
     const unsigned char *last);
 PyObject *new_id(const unsigned char *p);
-int read_put(PyObject *const *args, OnePut *put);
+void id_bytes(const OnePut *put, unsigned char *p);
 Py_ssize_t frame_size(const OnePut *put);
 void lay_put(const OnePut *put, unsigned char *head);
 int by_key(const void *a, const void *b);
@@ -109,7 +115,7 @@ PyObject *read_frames(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 extern PyType_Spec puts_spec;
 
 /* _map.c */
-extern PyType_Spec map_spec;
+int map_init(PyObject *to);
 
 #pragma GCC visibility pop
 

@@ -1,12 +1,12 @@
 /* A part of a file in memory: what is stored there is in the file at once, without a call of the system.
  *
  * For writers whose messages need not survive a power cut: a write of 200 bytes takes longer than all else that an enqueue
- * does. Whoever is killed leaves what was stored, as after a write.
+ * does. Whoever is killed leaves what was stored, as after a write. A pen does all of it in one call.
  *
  * A page that the file system cannot give (it is full, the disk fails, someone cut the file off) is not an error of a call
  * but a signal, SIGBUS, which ends a process. So it is caught while something is stored, and the caller is told to write
  * instead, which gives the error. A SIGBUS at any other time goes to whoever would have had it.
- * Invariant: no handler of others is lost, and outside of `put` the process behaves as if this were not here.
+ * Invariant: no handler of others is lost, and outside of `store` the process behaves as if this were not here.
  */
 #include "_loops.h"
 
@@ -122,54 +122,125 @@ static int store(unsigned char *to, const unsigned char *frame, Py_ssize_t size)
     return 1;
 }
 
-/* (size, id), without reading a format first. Takes the reference to `id`. */
-static PyObject *pair_of(Py_ssize_t size, PyObject *id)
+/* -- a pen: a producer's hand in a map ------------------------------------------------------------------------ */
+
+/* Where a writer stands, while it is here and not in its journal. The interpreter's lock guards it: nothing else runs
+ * while a put goes on, and no signal handler in Python comes between the store and what is counted with it. */
+typedef struct {
+    PyObject_HEAD
+    Map *map;
+    int is_open;
+    unsigned char low[ID_BYTES];
+    uint64_t seq, seq_end, seed, offset, end, number, synced;
+} Pen;
+
+static PyTypeObject *pen_type;
+
+/* pen(low, seq, seq_end, seed, offset, end, number, synced): frames go between `offset` and `end` of the file. */
+static PyObject *map_pen(Map *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *number = PyLong_FromSsize_t(size), *pair = number == NULL ? NULL : PyTuple_New(2);
-    if (pair == NULL) {
-        Py_XDECREF(number);
-        Py_DECREF(id);
+    uint64_t n[7];
+    if (nargs != 8 || !PyBytes_Check(args[0]) || PyBytes_GET_SIZE(args[0]) != ID_BYTES)
+        return PyErr_Format(PyExc_TypeError, "pen(low, seq, seq_end, seed, offset, end, number, synced)");
+    for (int i = 0; i < 7; i++)
+        n[i] = PyLong_AsUnsignedLongLong(args[1 + i]);
+    if (PyErr_Occurred())
         return NULL;
-    }
-    PyTuple_SET_ITEM(pair, 0, number);
-    PyTuple_SET_ITEM(pair, 1, id);
-    return pair;
+    if (n[3] < self->start || n[4] > self->end)
+        return PyErr_Format(PyExc_ValueError, "outside of what is mapped");
+    Pen *pen = (Pen *)pen_type->tp_alloc(pen_type, 0);
+    if (pen == NULL)
+        return NULL;
+    pen->map = (Map *)Py_NewRef((PyObject *)self);
+    memcpy(pen->low, PyBytes_AS_STRING(args[0]), ID_BYTES);
+    pen->seq = n[0], pen->seq_end = n[1], pen->seed = n[2], pen->offset = n[3], pen->end = n[4];
+    pen->number = n[5], pen->synced = n[6];
+    pen->is_open = 1;
+    return (PyObject *)pen;
 }
 
-/* put(low, seq, due_us, enqueued_us, tail, payload, seed, offset, number, synced) -> (size, id); None: write it instead */
-static PyObject *map_put(Map *self, PyObject *const *args, Py_ssize_t nargs)
+static void pen_dealloc(Pen *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF((PyObject *)self->map);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Lay out a put and store it at the end; 0 when there is no room, or a page could not be had. */
+static int write_down(Pen *self, OnePut *put)
 {
     unsigned char little[1024], *frame = little;
-    Py_ssize_t size;
-    PyObject *result = NULL, *id;
-    if (nargs != 10)
-        return PyErr_Format(PyExc_TypeError, "put takes 10 arguments");
-    OnePut put;
-    if (read_put(args, &put) < 0)
-        return NULL;
-    size = frame_size(&put);
-    uint64_t offset = put.n[2];
-    if (offset < self->start || offset > self->end || (uint64_t)size > self->end - offset)
-        Py_RETURN_NONE;
+    Py_ssize_t size = frame_size(put);
+    if ((uint64_t)size > self->end - self->offset)
+        return 0;
     if (size > (Py_ssize_t)sizeof little && (frame = PyMem_Malloc((size_t)size)) == NULL)
-        return PyErr_NoMemory();
-    lay_put(&put, frame);
-    id = new_id(frame + HEADER_BYTES + ID_AT);
-    if (id != NULL) {
-        if (store(self->memory + (offset - self->start), frame, size))
-            result = pair_of(size, id);
-        else {
-            Py_DECREF(id);
-            result = Py_NewRef(Py_None);
-        }
-    }
+        return 0; /* written instead, which says what is the matter */
+    put->n[1] = self->seed, put->n[2] = self->offset, put->n[3] = self->number + 1, put->n[4] = self->synced;
+    lay_put(put, frame);
+    int done = store(self->map->memory + (self->offset - self->map->start), frame, size);
+    if (done) {
+        self->offset += (uint64_t)size;
+        self->number++;
+    } else
+        self->is_open = 0;
     if (frame != little)
         PyMem_Free(frame);
-    return result;
+    return done;
 }
 
+/* put(due_us, enqueued_us, tail, payload) -> id; None: the journal has to do it. */
+static PyObject *pen_put(Pen *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 4 || !PyBytes_Check(args[2]) || !PyBytes_Check(args[3]))
+        return PyErr_Format(PyExc_TypeError, "put(due_us, enqueued_us, tail, payload)");
+    OnePut put = {
+        0, PyLong_AsUnsignedLongLong(args[0]), PyLong_AsUnsignedLongLong(args[1]), {0, 0, 0, 0, 0, 1, 0}, self->low,
+        args[2], args[3], PUT_HEAD + 10 + PyBytes_GET_SIZE(args[2]) + bin_size(PyBytes_GET_SIZE(args[3])),
+    };
+    if (PyErr_Occurred())
+        return NULL;
+    if (!self->is_open || self->seq >= self->seq_end)
+        Py_RETURN_NONE;
+    put.seq = self->seq++; /* before the id is made: that may collect garbage, and garbage may enqueue */
+    unsigned char bytes[ID_BYTES];
+    id_bytes(&put, bytes);
+    PyObject *id = new_id(bytes);
+    if (id == NULL)
+        return NULL;
+    if (self->is_open && write_down(self, &put))
+        return id;
+    Py_DECREF(id);
+    Py_RETURN_NONE;
+}
+
+/* end() -> (seq, offset, number): nothing is put with it any more. May be called again, and returns the same. */
+static PyObject *pen_end(Pen *self, PyObject *Py_UNUSED(none))
+{
+    self->is_open = 0;
+    return Py_BuildValue(
+        "KKK", (unsigned long long)self->seq, (unsigned long long)self->offset, (unsigned long long)self->number);
+}
+
+static PyMethodDef pen_methods[] = {
+    {"put", (PyCFunction)(void (*)(void))pen_put, METH_FASTCALL, NULL},
+    {"end", (PyCFunction)pen_end, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot pen_slots[] = {
+    {Py_tp_dealloc, pen_dealloc},
+    {Py_tp_methods, pen_methods},
+    {0, NULL},
+};
+
+static PyType_Spec pen_spec = {
+    .name = "filewheel._loops.Pen", .basicsize = sizeof(Pen),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, .slots = pen_slots,
+};
+
 static PyMethodDef methods[] = {
-    {"put", (PyCFunction)(void (*)(void))map_put, METH_FASTCALL, NULL},
+    {"pen", (PyCFunction)(void (*)(void))map_pen, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -180,7 +251,17 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-PyType_Spec map_spec = {
+static PyType_Spec map_spec = {
     .name = "filewheel._loops.Map", .basicsize = sizeof(Map), .flags = Py_TPFLAGS_DEFAULT, .slots = slots,
 };
+
+int map_init(PyObject *to)
+{
+    if (pen_type == NULL && (pen_type = (PyTypeObject *)PyType_FromSpec(&pen_spec)) == NULL)
+        return -1;
+    PyObject *type = PyType_FromSpec(&map_spec);
+    int failed = PyModule_AddObjectRef(to, "Map", type);
+    Py_XDECREF(type);
+    return failed;
+}
 #endif

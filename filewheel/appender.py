@@ -7,7 +7,8 @@ one device flush and a growing file two. The order of calls is the protocol's (d
 E1-E5, O1-O3); the comments name the rule. What the frames hold is the journal's (journal.py).
 
 Invariants: frames are numbered without a gap over all segments of a writer; a segment is never opened for appending
-again; the kernel lock of the segment in use is held, so a free lock means that nothing more will come.
+again; the kernel lock of the segment in use is held, so a free lock means that nothing more will come; what a pen was
+lent is looked at only after it was taken back.
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ from filewheel.directory import Directory, Sync
 from filewheel.errors import Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
 from filewheel.manifest import Position
-from filewheel.message import ID_END, ID_MIN
+from filewheel.message import ID_END, ID_MIN, MessageId
 from filewheel.roster import Roster
 from filewheel.segment import Segment
+from filewheel.speed import Pen
 from filewheel.writer import Entropy, Writer
 
 SEGMENT_BYTES = 32 << 20
 FILL_BYTES = 1 << 20
 _FILL_AFTER_COMMITS = 2
+
+
+def no_pen(due_us: int, enqueued_us: int, tail: bytes, payload: bytes, /) -> MessageId | None:
+    """Put nothing: no pen is lent."""
+    return None
 
 
 class Copying(Protocol):
@@ -91,6 +98,10 @@ class Appender:
         """Told (writer, where its segment ends, whether the writer ends too), with the lock held."""
         self.on_flush: Callable[[int], None] | None = None
         """Told the microseconds of each flush, perhaps with the lock held. It must not raise, nor use this journal."""
+        self._pen: Pen | None = None
+        """Has the numbers of the segment in use, as long as it is set: `_recall`."""
+        self._store = no_pen
+        """Puts with the pen, without the lock."""
         self._renew()
 
     def _renew(self) -> None:
@@ -109,13 +120,17 @@ class Appender:
     @property
     def position(self) -> Position:
         """Where this writer stands; segment 0 before its first."""
-        segment = self._segment
-        return Position(0, 0, 0) if segment is None else Position(segment.n, segment.offset, self.number)
+        with self.lock:
+            self._recall()
+            segment = self._segment
+            return Position(0, 0, 0) if segment is None else Position(segment.n, segment.offset, self.number)
 
     @property
     def number(self) -> int:
         """The number of the last frame written; the first frame of a writer has number 1."""
-        return self._written - self._first
+        with self.lock:
+            self._recall()
+            return self._written - self._first
 
     @property
     def synced(self) -> int:
@@ -125,6 +140,7 @@ class Appender:
     def flush(self) -> int:
         """Make everything written so far durable; return how many wheels hold the last of it."""
         with self.lock:
+            self._recall()
             self._check()
             ticket = self._written
         return self.settle(ticket, "always")
@@ -135,8 +151,9 @@ class Appender:
         Raises Poisoned when a flush failed, now or in the flushing thread, that nobody has been told of.
         """
         with self.lock:
+            self._recall()
             while self._flushing:
-                self._settled.wait()
+                self._wait()
             if self._closed:
                 return
             copies, ticket = self._copies, self._written
@@ -165,11 +182,28 @@ class Appender:
     def rotate(self) -> None:
         """Go on in a new segment, so that the present one can be covered and removed."""
         with self.lock:
+            self._recall()
             while self._flushing:
-                self._settled.wait()
+                self._wait()
             self._check()
             if self._segment is not None and self._segment.offset:
                 self._next_segment()
+
+    def _wait(self, timeout_s: float | None = None) -> None:
+        """Let others have the lock until they have settled something."""
+        self._settled.wait(timeout_s)
+        self._recall()
+
+    def _recall(self) -> None:
+        """Take back what was lent to a pen. Whoever takes the lock calls it before they look at anything."""
+        pen = self._pen
+        if pen is not None:
+            assert self._segment is not None
+            # Once more if an interrupt (Ctrl-C) comes in between: the pen is let go last.
+            self._ids.seq, self._segment.offset, number = pen.end()
+            self._written = self._first + number
+            self._store = no_pen
+            self._pen = None
 
     # -- segments ------------------------------------------------------------------------------------------
 
@@ -219,7 +253,7 @@ class Appender:
                 return segment
             if self._flushing:
                 # Its descriptor must not be closed, and its error not be taken, under a flush.
-                self._settled.wait()
+                self._wait()
             else:
                 act()
 
@@ -292,11 +326,13 @@ class Appender:
     def make_room(self, body_bytes: int) -> None:
         """See to it that a frame with a body of this size can be written. May flush, and make a segment."""
         with self.lock:
+            self._recall()
             self._ready(body_bytes)
 
     def fill_ahead(self) -> None:
         """Write zeros ahead where few are left, for the next flush to cover: writing goes on meanwhile."""
         with self.lock:
+            self._recall()
             segment = self._segment
             if segment is None or segment.failed or self._commits < _FILL_AFTER_COMMITS or not self._fill_bytes:
                 return
@@ -307,6 +343,7 @@ class Appender:
     def copy(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
         """Write a frame for which room was made."""
         with self.lock:
+            self._recall()
             assert self._segment is not None
             self._write(self._segment, body, puts, drops, first, last)
 
@@ -344,6 +381,7 @@ class Appender:
 
     def _flush_to(self, ticket: int) -> None:
         with self.lock:
+            self._recall()
             while True:
                 if self._durable >= ticket:
                     return
@@ -351,7 +389,7 @@ class Appender:
                     raise self._broken
                 if not self._flushing:
                     break
-                self._settled.wait()
+                self._wait()
             self._flushing = True
             target = self._written
             segment = self._segment
@@ -366,6 +404,7 @@ class Appender:
         finally:
             # Also when an interrupt (Ctrl-C) got out of the flush: others must not wait for it for ever.
             with self.lock:
+                self._recall()
                 self._flushing = False
                 self._settled.notify_all()
                 if failed is not None:
@@ -414,6 +453,7 @@ class Appender:
         if self._flusher is not None and self._interval_s == interval_s:
             return
         with self.lock:
+            self._recall()
             self._interval_s = interval_s
             if self._flusher is None:
                 self._flusher = threading.Thread(target=self._flush_loop, name="filewheel-flush", daemon=True)
@@ -422,8 +462,9 @@ class Appender:
     def _flush_loop(self) -> None:
         while True:
             with self.lock:
+                self._recall()
                 if not self._closed:  # else nobody would wake it before the interval is over
-                    self._settled.wait(self._interval_s)
+                    self._wait(self._interval_s)
                 if self._closed or self._broken is not None:
                     return
             try:

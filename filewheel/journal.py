@@ -2,7 +2,8 @@
 
 Here messages get their ids and become frames; how these become durable is the appender's. What must not be left half
 done by a crash is one frame (rule E3 of docs/adr/0002-the-protocol.md). A single put is what most producers do all day,
-so it takes the short way: one look at the segment, one frame, and none of the calls between.
+so it takes the short way: one look at the segment, one frame, and none of the calls between; and where it need not be
+durable, a pen (docs/adr/0019-stored-instead-of-written.md), which is one call without the lock.
 
 Invariant: an id is given out once, with the lock held, by the writer whose name is in it.
 """
@@ -26,6 +27,7 @@ from filewheel.ids import Ids
 from filewheel.message import ID_END, MessageId, receipt
 from filewheel.record import ID, PUT_PREFIX
 from filewheel.roster import Roster
+from filewheel.segment import Segment
 from filewheel.speed import pack_drops, pack_puts, put_frame
 from filewheel.writer import SEQ_END, Entropy
 
@@ -68,6 +70,7 @@ class Journal(Appender):
         if roster == self.roster:
             return
         with self.lock:
+            self._recall()
             copies = self._copies
             assert copies is None or isinstance(copies, Copies)
             if roster is not None and roster.role == "primary" and (roster.mirrors() or roster.copies > 1):
@@ -85,10 +88,17 @@ class Journal(Appender):
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""
+        if sync != "always":
+            stored = self._store(due_us, enqueued_us, tail, payload)
+            if stored is not None:
+                if sync != "never":
+                    self._flush_later(float(sync))
+                return stored
         size = len(payload) + len(tail) + _ONE_BYTES
         if self._putting:
             self._let_others_run()
         with self.lock:
+            self._recall()
             self._putting = True
             segment, copies = self._segment, self._copies
             if (
@@ -97,39 +107,47 @@ class Journal(Appender):
             ):  # fmt: skip
                 segment = self._ready(size)
                 copies = self._copies
-            ids = self._ids
-            first, durable, ticket = self._first, self._durable, self._written + 1
-            number, synced = ticket - first, durable - first if durable > first else 0
-            seq = ids.seq
-            ids.seq = seq + 1
-            offset = segment.offset
             stored = None
-            if sync != "always" and copies is None and (offset + size <= segment.mapped_to or segment.show(size)):
-                segment.failed = True  # as in `append`: an interrupt may come before the end of it is known
-                stored = segment.mapped.put(
-                    ids.low, seq, due_us, enqueued_us, tail, payload, segment.seed, offset, number, synced
-                )
-                if stored is None:
+            if sync != "always" and copies is None and self._lend(segment, size):
+                stored = self._store(due_us, enqueued_us, tail, payload)
+                if stored is None:  # a page could not be had
+                    self._recall()
                     segment.hide()
-                else:
-                    segment.offset = offset + stored[0]
-                segment.failed = False
             if stored is not None:
-                id_ = stored[1]
+                id_ = stored
             else:
+                first, durable, ticket = self._first, self._durable, self._written + 1
                 frame, id_ = put_frame(
-                    ids.low, seq, due_us, enqueued_us, tail, payload, segment.seed, offset, number, synced
-                )
+                    self._ids.low, self._ids.take(1), due_us, enqueued_us, tail, payload, segment.seed, segment.offset,
+                    ticket - first, durable - first if durable > first else 0,
+                )  # fmt: skip
                 segment.append(frame)
-            self._written = ticket
-            if copies is not None:
-                copies.write(ticket, body_of(frame), 1, 0, id_, id_)
+                self._written = ticket
+                if copies is not None:
+                    copies.write(ticket, body_of(frame), 1, 0, id_, id_)
             self._putting = False
         if sync == "always":
             self._flush_to(ticket)
         elif sync != "never":
             self._flush_later(float(sync))
         return id_ if copies is None else receipt(id_, copies.confirm(ticket, durable=sync == "always"))
+
+    def _lend(self, segment: Segment, size: int) -> bool:
+        """Lend a pen to the puts that come, with room for one of this size; False when they have to be written.
+
+        Called with the lock held, and `segment` ready for it. Nothing is looked at from then on before `_recall`.
+        """
+        end = segment.offset + size
+        if end > self._free_to or (end > segment.mapped_to and not segment.show(size)) or segment.mapped is None:
+            return False
+        ids = self._ids
+        # First noted, then lent: Ctrl-C in between leaves a pen that nobody puts with.
+        self._pen = pen = segment.mapped.pen(
+            ids.low, ids.seq, SEQ_END, segment.seed, segment.offset, min(segment.mapped_to, self._free_to),
+            self._written - self._first, max(0, self._durable - self._first),
+        )  # fmt: skip
+        self._store = pen.put
+        return True
 
     def _let_others_run(self) -> None:
         """Wait until no thread is inside of a put, but not long.
@@ -149,6 +167,7 @@ class Journal(Appender):
         They are one frame: both or neither (E3).
         """
         with self.lock:
+            self._recall()
             segment = self._ready(len(rest) + 64)
             id_ = self._ids.id_at(due_us, self._ids.take(1))
             dropped = drop[ID]
@@ -189,6 +208,7 @@ class Journal(Appender):
     def _put_run(self, run: Run) -> tuple[bytes, bytes, int]:
         """Write puts as one frame; return their ids, one behind the other, the least, and the ticket to wait with."""
         with self.lock:
+            self._recall()
             count = len(run.payloads)
             segment = self._ready(run.size_bytes, ids=count)
             seq = self._ids.take(count)
@@ -204,6 +224,7 @@ class Journal(Appender):
     def write(self, records: Sequence[bytes], puts: int) -> int:
         """Write records as one frame without waiting for a flush; return the ticket to wait with."""
         with self.lock:
+            self._recall()
             body = b"".join(records)
             segment = self._ready(len(body))
             ids = [r[ID] for r in records]
@@ -213,6 +234,7 @@ class Journal(Appender):
     def drop(self, ids: list[bytes], reason: int) -> int:
         """Write a drop for each of these ids as one frame, as `write` does."""
         with self.lock:
+            self._recall()
             body = pack_drops(ids, reason)
             segment = self._ready(len(body))
             self._write(segment, body, 0, len(ids), min(ids), max(ids))
@@ -221,6 +243,7 @@ class Journal(Appender):
     def write_body(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
         """Write records that were in frames before, as one frame, without waiting for a flush; return the ticket."""
         with self.lock:
+            self._recall()
             segment = self._ready(len(body))
             self._write(segment, body, puts, drops, first, last)
             return self._written
@@ -228,6 +251,7 @@ class Journal(Appender):
     def new_id(self, due_us: int) -> MessageId:
         """Return an id for a message that the caller writes with `write` or `append`."""
         with self.lock:
+            self._recall()
             if not self._ids.has(1):
                 self._ready(0)
             return self._ids.id_at(due_us, self._ids.take(1))

@@ -24,16 +24,6 @@ MAP_BYTES = 1 << 20
 """How much of a file is mapped at once; there is always room for a frame of half of it."""
 
 
-class _Nowhere:
-    """Where a file is that memory does not show."""
-
-    def put(self, *_: object) -> None:
-        return None
-
-
-_NOWHERE = _Nowhere()
-
-
 class Segment:
     """A journal file in use. Not thread-safe: the journal's lock guards it."""
 
@@ -50,10 +40,10 @@ class Segment:
         """Up to where zeros were written ahead."""
         self.failed = False
         """A write failed: nothing more is written here."""
-        self.mapped: Mapped = _NOWHERE
+        self.mapped: Mapped | None = None
         """The part of the file that memory shows."""
         self.mapped_to = 0
-        """Up to here a frame may be stored instead of written, into `mapped`."""
+        """Up to here a frame may be stored instead of written, by a pen of `mapped`."""
         self._maps = True
         try:
             self.fd = self._create(layout.segment_tmp(writer, n))
@@ -112,7 +102,7 @@ class Segment:
         """Have memory show the file from its end on, with room for a frame of this size; False where it cannot.
 
         What is stored there is in the file without a call of the system. A kill leaves it, or what a write leaves that
-        was cut short. Whoever stores sets `failed` meanwhile, as `append` does.
+        was cut short.
         """
         if not self._maps or size > MAP_BYTES // 2:
             return False
@@ -129,7 +119,7 @@ class Segment:
 
         If it was cut off, what is stored in its last page would be lost without an error.
         """
-        self.mapped, self.mapped_to, self._maps = _NOWHERE, 0, False
+        self.mapped, self.mapped_to, self._maps = None, 0, False
 
     def fill(self, size: int, limit: int) -> bool:
         """Write zeros ahead, so that coming flushes need not commit a new file size; False when there is no room."""
@@ -147,7 +137,7 @@ class Segment:
 
     def cut_off(self) -> None:
         """Give back what lies behind the last frame, if that can be."""
-        self.mapped, self.mapped_to = _NOWHERE, 0  # a page behind the end of the file takes what is stored, and loses it
+        self.mapped, self.mapped_to = None, 0  # a page behind the end of the file takes what is stored, and loses it
         with contextlib.suppress(OSError):
             self._disk.truncate(self.fd, self.offset)
 

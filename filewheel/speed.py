@@ -15,14 +15,26 @@ from filewheel import loops, puts
 from filewheel.message import Message, MessageId
 
 
+class Pen(Protocol):
+    """What a journal lends to its own next puts: where it stands, and memory that is its file."""
+
+    def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, /) -> MessageId | None:
+        """Store the frame that `put_frame` returns; None when the journal has to do it. Nothing comes in between."""
+
+    def end(self) -> tuple[int, int, int]:
+        """Store nothing more; return the next place in the sequence, where the next frame goes, and the last's number.
+
+        May be called again, and returns the same.
+        """
+
+
 class Mapped(Protocol):
     """A part of a file in memory."""
 
-    def put(
-        self, low: bytes, seq: int, due_us: int, enqueued_us: int, tail: bytes, payload: bytes,
-        seed: int, offset: int, number: int, synced: int, /,
-    ) -> tuple[int, MessageId] | None:  # fmt: skip
-        """Store the frame that `put_frame` returns; None when it has to be written."""
+    def pen(
+        self, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int, /
+    ) -> Pen:
+        """Return a pen for the frames from `offset` on that end at `end` or before."""
 
 
 COMPILED = False

@@ -145,3 +145,15 @@ def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
         {n for n in vars(filewheel) if not n.startswith("_")} - {p.stem for p in LIBRARY.glob("*.py")} - set(PACKAGES)
     )
     assert public == set(filewheel.__all__) - {"__version__"}
+
+
+@pytest.mark.parametrize("name", ["appender", "journal"])
+def test_whoever_takes_the_lock_of_a_journal_first_takes_back_what_it_has_lent(name: str) -> None:
+    taken = [
+        node
+        for node in ast.walk(ast.parse((LIBRARY / f"{name}.py").read_text()))
+        if isinstance(node, ast.With) and ast.unparse(node.items[0]) == "self.lock"
+    ]
+    assert len(taken) >= 8
+    for node in taken:
+        assert ast.unparse(node.body[0]) == "self._recall()", f"{name}.py, line {node.lineno}"

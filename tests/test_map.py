@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,11 @@ import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk import OsDisk
-from filewheel.segment import MAP_BYTES
-from filewheel.speed import Map, Mapped
+from filewheel.errors import Closed, Poisoned
+from filewheel.journal import Journal
+from filewheel.segment import MAP_BYTES, Segment
+from filewheel.speed import Map
+from filewheel.writer import SEQ_END
 from tests.conftest import assert_whole
 from tests.support import REPO, FaultyDisk
 
@@ -53,21 +59,23 @@ def test_what_is_stored_is_there_at_once_for_everyone_over_many_windows(wheel_di
 
 def test_a_segment_that_is_let_go_ends_where_its_last_frame_ends(wheel_dir: Path) -> None:
     with Wheel(wheel_dir, sync="never") as wheel:
-        wheel.enqueue(b"x", delay=60)
+        wheel.enqueue(b"written, as the first of a file is", delay=60)
+        wheel.enqueue(b"stored", delay=60)
         assert wheel._journal is not None
         segment = wheel._journal._segment
         assert segment is not None
-        assert os.stat(segment.place).st_size == MAP_BYTES
+        assert os.stat(segment.place).st_size > MAP_BYTES
         wheel._journal.rotate()
         assert os.stat(segment.place).st_size == segment.offset < 1000
 
 
 def test_a_flush_takes_what_was_stored_before_with_it(wheel_dir: Path) -> None:
     with Wheel(wheel_dir, sync="never") as wheel:
+        wheel.enqueue(b"written", delay=60)
         wheel.enqueue(b"stored", delay=60)
         wheel.flush()
         assert wheel._journal is not None
-        assert wheel._journal.synced == wheel._journal.number == 1
+        assert wheel._journal.synced == wheel._journal.number == 2
     assert_whole(wheel_dir)
 
 
@@ -112,6 +120,7 @@ import os, sys
 {faulthandler}
 from filewheel import Wheel
 with Wheel(sys.argv[1], sync="never") as wheel:
+    wheel.enqueue(b"0", delay=600)
     wheel.enqueue(b"1", delay=600)
     segment = wheel._journal._segment
     assert segment.mapped_to
@@ -129,15 +138,16 @@ print("alive")
 @pytest.mark.damages
 def test_a_file_of_which_a_page_could_not_be_had_is_written_from_then_on(wheel_dir: Path) -> None:
     with Wheel(wheel_dir, sync="never") as wheel:
+        wheel.enqueue(b"0", delay=600)
         wheel.enqueue(b"1", delay=600)
         assert is_mapped(wheel)
         assert wheel._journal is not None
         segment = wheel._journal._segment
         assert segment is not None
         os.truncate(segment.place, 0)
-        wheel.enqueue(b"2", delay=600)
-        assert not segment.maps
-        assert not is_mapped(wheel)
+        for n in range(2, 5):
+            wheel.enqueue(b"%d" % n, delay=600)
+            assert not is_mapped(wheel)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
@@ -154,6 +164,7 @@ from filewheel import Wheel, WheelFull
 path = sys.argv[1] + "/jobs.wheel"
 wheel = Wheel.create(path, sync="never")
 wheel.enqueue(b"0", delay=600)
+wheel.enqueue(b"1", delay=600)
 assert wheel._journal._segment.mapped_to
 with open(sys.argv[1] + "/hog", "wb", buffering=0) as hog:
     try:
@@ -161,7 +172,7 @@ with open(sys.argv[1] + "/hog", "wb", buffering=0) as hog:
             hog.write(bytes(4096))
     except OSError:
         pass
-done = 1
+done = 2
 try:
     while True:
         wheel.enqueue(b"%d" % done + bytes(100), delay=600)
@@ -192,6 +203,7 @@ resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 {enable if faulthandler == "before" else ""}
 from filewheel import Wheel
 wheel = Wheel(sys.argv[1], sync="never")
+wheel.enqueue(b"0", delay=600)
 wheel.enqueue(b"1", delay=600)
 assert wheel._journal._segment.mapped_to
 {enable if faulthandler == "after" else ""}
@@ -212,44 +224,233 @@ print("never")
 def test_what_is_stored_after_zeros_were_given_back_lies_in_the_file(wheel_dir: Path) -> None:
     with Wheel(wheel_dir, sync="never") as wheel:
         wheel.enqueue(b"0", delay=60)
+        wheel.enqueue(b"1", delay=60)
         assert wheel._journal is not None
         segment = wheel._journal._segment
         assert segment is not None
+        wheel._journal._recall()
         segment.cut_off()  # as when there was no room for zeros
-        for n in range(1, 5):
+        for n in range(2, 5):
             wheel.enqueue(b"%d" % n, delay=60)
             assert os.stat(segment.place).st_size >= segment.offset
         assert is_mapped(wheel)
         assert sorted(m.payload for m in wheel.list()) == [b"%d" % n for n in range(5)]
 
 
-def test_ctrl_c_after_a_store_ends_the_segment_and_nothing_is_stored_over(wheel_dir: Path) -> None:
-    class Interrupted:
-        """Stores, and then Ctrl-C comes."""
+def journal_of(wheel: Wheel) -> Journal:
+    assert wheel._journal is not None
+    return wheel._journal
 
-        def __init__(self, inner: Mapped) -> None:
-            self.inner = inner
 
-        def put(self, *args: Any) -> None:
-            assert self.inner.put(*args) is not None
+class Interrupted:
+    """A pen whose call is followed by Ctrl-C, once."""
+
+    def __init__(self, inner: Any, call: str) -> None:
+        self.inner = inner
+        self.call = call
+
+    def _done(self, call: str, *args: Any) -> Any:
+        result = getattr(self.inner, call)(*args)
+        if self.call == call:
+            self.call = ""
             raise KeyboardInterrupt
+        return result
 
+    def put(self, *args: Any) -> Any:
+        return self._done("put", *args)
+
+    def end(self) -> Any:
+        return self._done("end")
+
+
+@pytest.mark.parametrize("call", ["put", "end"])
+def test_ctrl_c_after_a_pen_has_stored_or_was_taken_back_costs_nothing(wheel_dir: Path, call: str) -> None:
     with Wheel(wheel_dir, sync="never") as wheel, Keeper(wheel_dir) as keeper:
+        wheel.enqueue(b"0")
         wheel.enqueue(b"1")
-        assert wheel._journal is not None
-        segment = wheel._journal._segment
-        assert segment is not None
-        assert segment.mapped_to
-        inner = segment.mapped
-        segment.mapped = Interrupted(inner)  # type: ignore[assignment]
+        journal = journal_of(wheel)
+        assert journal._pen is not None
+        journal._pen = pen = Interrupted(journal._pen, call)
+        journal._store = pen.put
         with pytest.raises(KeyboardInterrupt):
             wheel.enqueue(b"2")
-        segment.mapped = inner
+            wheel.enqueue(b"3", sync="always")
         fired = [m.payload for m in keeper.claim()]
-        wheel.enqueue(b"3")
-        assert wheel._journal._segment is not segment
+        wheel.enqueue(b"4")
+        wheel.enqueue_many([b"5", b"6"])
         fired += [m.payload for m in keeper.claim()]
-    assert fired == [b"1", b"2", b"3"]
+        assert journal.number == 5
+    assert fired == [b"0", b"1", b"2", b"4", b"5", b"6"]
+    assert_whole(wheel_dir)
+
+
+def test_ctrl_c_while_a_pen_is_lent_leaves_one_that_nobody_puts_with(wheel_dir: Path) -> None:
+    class Interrupting:
+        """Memory that gives a pen, and then Ctrl-C comes."""
+
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def pen(self, *args: Any) -> Any:
+            self.inner.pen(*args)
+            raise KeyboardInterrupt
+
+    with Wheel(wheel_dir, sync="never") as wheel:
+        wheel.enqueue(b"0", delay=60)
+        wheel.enqueue(b"1", delay=60)
+        journal = journal_of(wheel)
+        assert journal.number == 2  # and the pen is taken back
+        segment = journal._segment
+        assert segment is not None
+        mapped, segment.mapped = segment.mapped, Interrupting(segment.mapped)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            wheel.enqueue(b"2", delay=60)
+        segment.mapped = mapped
+        wheel.enqueue(b"3", delay=60)
+        assert journal.number == 3
+        assert [m.payload for m in wheel.list()] == [b"0", b"1", b"3"]
+    assert_whole(wheel_dir)
+
+
+def test_threads_that_store_beside_others_that_write_flush_and_rotate_leave_each_message_once(wheel_dir: Path) -> None:
+    made: list[list[str]] = [[] for _ in range(6)]
+    with Wheel(wheel_dir, sync="never") as wheel:
+        journal = Journal(wheel._dir, segment_bytes=200_000)
+        wheel._journal = journal
+
+        def store(n: int) -> None:
+            for i in range(3000):
+                made[n].append(wheel.enqueue(b"%d-%d" % (n, i), delay=600))
+
+        def disturb(n: int) -> None:
+            rng = random.Random(n)
+            for _ in range(150):
+                kind = rng.randrange(6)
+                if kind == 0:
+                    made[n] += wheel.enqueue_many([b"many"] * 5, delay=600)
+                elif kind == 1:
+                    wheel.flush()
+                elif kind == 2:
+                    made[n].append(wheel.enqueue(b"now", delay=600, sync="always"))
+                elif kind == 3:
+                    made[n].append(wheel.enqueue(b"soon", delay=600, sync=0.001))
+                elif kind == 4:
+                    journal.rotate()
+                else:
+                    assert wheel.cancel(made[n].pop()) if made[n] else True
+
+        works = [threading.Thread(target=store if n < 4 else disturb, args=(n,)) for n in range(6)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            for work in works:
+                work.start()
+            for work in works:
+                work.join()
+        finally:
+            sys.setswitchinterval(interval)
+        expected = sorted(id_ for ids in made for id_ in ids)
+        assert [m.id for m in wheel.list()] == expected
+    assert_whole(wheel_dir)
+
+
+def test_garbage_that_enqueues_when_it_is_collected_in_an_enqueue_gets_a_place_of_its_own(wheel_dir: Path) -> None:
+    made: list[str] = []
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            made.append(wheel.enqueue(b"garbage", delay=600))
+
+    threshold = gc.get_threshold()
+    with Wheel(wheel_dir, sync="never") as wheel:
+        try:
+            gc.set_threshold(3, 1, 1)
+            for n in range(300):
+                if n % 2:
+                    Garbage()
+                made.append(wheel.enqueue(b"%d" % n, delay=600))
+        finally:
+            gc.set_threshold(*threshold)
+        gc.collect()
+        assert len(made) == 450
+        assert [m.id for m in wheel.list()] == sorted(made)
+    assert_whole(wheel_dir)
+
+
+def test_a_pen_stops_where_the_sequence_of_its_writer_does(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir, sync="never") as wheel:
+        wheel.enqueue(b"0", delay=60)
+        journal = journal_of(wheel)
+        first = journal.writer
+        journal._ids.seq = SEQ_END - 3
+        made = [wheel.enqueue(b"%d" % n, delay=60) for n in range(1, 8)]
+        assert journal.writer != first
+        assert len(set(made)) == 7
+        assert sorted(m.payload for m in wheel.list()) == [b"%d" % n for n in range(8)]
+    assert_whole(wheel_dir)
+
+
+def test_after_a_flush_that_failed_nothing_is_stored_though_a_pen_was_lent_meanwhile(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = Wheel(wheel_dir, sync="never")
+    for n in range(3):
+        wheel.enqueue(b"%d" % n, delay=60)
+
+    def fails(*_: object) -> None:
+        wheel.enqueue(b"3", delay=60)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Segment, "flush", fails)
+    with pytest.raises(Poisoned):
+        wheel.flush()
+    with pytest.raises(Poisoned):
+        wheel.enqueue(b"refused", delay=60)
+    wheel.close()
+    with Wheel(wheel_dir) as wheel:
+        assert [m.payload for m in wheel.list()] == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_handle_that_was_closed_has_lent_no_pen(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir, sync="never") as wheel:
+        for n in range(3):
+            wheel.enqueue(b"%d" % n, delay=60)
+        journal = journal_of(wheel)
+        assert journal._pen is not None
+        journal.close()
+        with pytest.raises(Closed):
+            journal.put(1, 1, b"", b"refused", sync="never")
+    assert_whole(wheel_dir)
+
+
+def test_who_waited_for_a_flush_takes_back_the_pen_that_was_lent_meanwhile(wheel_dir: Path) -> None:
+    class Waits:
+        """Waits, and others get the lock."""
+
+        def wait(self, timeout_s: float | None = None) -> None:
+            journal._flushing = False
+            journal.rotate()
+            for n in range(3, 6):
+                wheel.enqueue(b"%d" % n, delay=60)
+
+        def notify_all(self) -> None:
+            pass
+
+    with Wheel(wheel_dir, sync="never") as wheel:
+        for n in range(3):
+            wheel.enqueue(b"%d" % n, delay=60)
+        journal = journal_of(wheel)
+        settled, journal._settled = journal._settled, Waits()  # type: ignore[assignment]
+        journal._flushing = True
+        # The next has to go into another segment, and so to wait.
+        journal._segment_bytes, journal._free_to = 1000, 0
+        wheel.enqueue(b"6" + bytes(500), delay=60, sync="always")
+        journal._settled = settled
+        assert sorted(m.payload[:1] for m in wheel.list()) == [b"%d" % n for n in range(7)]
+    assert_whole(wheel_dir)
 
 
 def test_a_disk_that_sees_each_write_is_not_passed_by(wheel_dir: Path) -> None:
