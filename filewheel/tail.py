@@ -20,6 +20,7 @@ from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.disk import ForeignFile
 from filewheel.frame import SMALL_BLOCK, Frame, Gap, scan
+from filewheel.loops import MAGIC
 from filewheel.manifest import START, Position
 
 UNKNOWN = -1
@@ -181,6 +182,8 @@ class Tail:
     ) -> Iterator[Frame]:
         """Yield frames from where reading stands; in a live journal, `look_ahead` over what does not verify."""
         start = self.seen.offset
+        if not dead and not look_ahead and self._disk.pread(fd, len(MAGIC), start) != MAGIC:
+            return  # most looks find nothing new
         size = self._disk.size(fd)
         seed = self._dir.seed(name)
 

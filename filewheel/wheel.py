@@ -56,7 +56,8 @@ from filewheel.writer import Entropy
 OnConflict = Literal["reject", "keep", "replace"]
 """What to do when a unique key is held: raise KeyHeld, return the id that holds it, or cancel that one."""
 
-_HINT_AHEAD_US = 5 * US_PER_S
+_HINT_AHEAD_US = US_PER_S
+"""What is due later than this wakes no keeper: each looks twice a second by itself."""
 _PLAIN = (list, tuple)
 _ADD_BYTES = 1 << 20
 _ADD_EACH_BYTES = 128
