@@ -6,7 +6,8 @@ Invariant: `ids` are the claimed ids in firing order, whatever was acknowledged 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import overload
 
 from filewheel.errors import Damaged
@@ -35,21 +36,25 @@ class Batch(Sequence[Message]):
         return len(self._puts)
 
     def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(self._parts())  # a generator would be woken for each message
+
+    def _parts(self) -> Iterator[Iterable[Message]]:
         puts = self._puts
         for start in range(0, len(puts), _AT_ONCE):
             made, whole = plain_messages(puts, start, start + _AT_ONCE, _PLAIN_END)
-            if whole:
-                yield from made
+            yield made if whole else self._readable(made, start)
+
+    def _readable(self, made: list[Message | None], start: int) -> Iterator[Message]:
+        """Yield the messages of a part of which some are not plain, or not readable at all."""
+        for at, message in enumerate(made, start):
+            if message is not None:
+                yield message
                 continue
-            for at, message in enumerate(made, start):
-                if message is not None:
-                    yield message
-                    continue
-                try:
-                    yield unpack_put(puts[at])
-                except Damaged as exc:
-                    # Its checksum held, so it was written like this: kept aside, and the others go on.
-                    self._set_aside(puts[at], exc)
+            try:
+                yield unpack_put(self._puts[at])
+            except Damaged as exc:
+                # Its checksum held, so it was written like this: kept aside, and the others go on.
+                self._set_aside(self._puts[at], exc)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
