@@ -263,7 +263,7 @@ class _Verifier:
         try:
             fd = self._disk.open(name, "r")
         except FileNotFoundError:
-            return number  # covered meanwhile
+            return UNKNOWN  # covered meanwhile, and perhaps more of it than the manifest says that was read before
         except OSError as exc:
             self._add("damage", name, 0, 0, f"cannot be read: {exc.strerror or exc}")
             return number
