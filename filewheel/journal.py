@@ -5,7 +5,8 @@ done by a crash is one frame (rule E3 of docs/adr/0002-the-protocol.md). A singl
 so it takes the short way: one look at the segment, one frame, and none of the calls between; and where it need not be
 durable, a pen (docs/adr/0019-stored-instead-of-written.md), which is one call without the lock.
 
-Invariant: an id is given out once, with the lock held, by the writer whose name is in it.
+Invariant: an id is given out once, with the lock held or by the one pen that is lent, by the writer whose name is in
+it.
 """
 
 from __future__ import annotations
