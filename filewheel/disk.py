@@ -41,6 +41,8 @@ class ForeignFile(OSError):
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that say something about this process or machine, and nothing about the file that was to be opened."""
+NO_DIRECTORY = (FileNotFoundError, NotADirectoryError)
+"""Errors of a listing that say that no such directory is there. Any other one says nothing about what is in it."""
 _FOREIGN = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgpack
 
 from filewheel import layout
-from filewheel.disk import SCARCE, Disk
+from filewheel.disk import NO_DIRECTORY, SCARCE, Disk
 from filewheel.errors import Damaged
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, scan, seal
 from filewheel.message import ID_BYTES, ID_LIMIT
@@ -87,7 +87,10 @@ def lap_end(lap_of: LapOf) -> int:
 
 
 def find_files(disk: Disk, lap_of: LapOf) -> Found:
-    """List the lap and slot files of a wheel, whatever the manifest says. Foreign names are passed over."""
+    """List the lap and slot files of a wheel, whatever the manifest says. Foreign names are passed over.
+
+    Raises OSError when a directory cannot be listed: its files are still there, and must not count as missing.
+    """
     found = Found()
     end = lap_end(lap_of)
     for last in disk.listdir(layout.LAPS):
@@ -99,11 +102,13 @@ def find_files(disk: Disk, lap_of: LapOf) -> Found:
         lap = layout.parse_lap_dir(last)
         if lap is None or lap >= end:
             continue
-        with contextlib.suppress(OSError):
+        try:
             inside = disk.listdir(layout.lap_dir(lap))
-            found.dirs.add(lap)
-            seconds = (layout.parse_slot(inner) for inner in inside)
-            found.slots.update(s for s in seconds if s is not None and lap_of(s) == lap)
+        except NO_DIRECTORY:
+            continue  # removed since the listing above, or a foreign file
+        found.dirs.add(lap)
+        seconds = (layout.parse_slot(inner) for inner in inside)
+        found.slots.update(s for s in seconds if s is not None and lap_of(s) == lap)
     return found
 
 

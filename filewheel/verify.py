@@ -364,7 +364,9 @@ class _Verifier:
     def _check_lap_dir(self, name: str, lap: int, manifest: Manifest, keeper: int | None) -> None:
         try:
             inside = self._disk.listdir(name)
-        except OSError:
+        except FileNotFoundError:
+            return  # its last file has expired since the listing
+        except NotADirectoryError:
             self._foreign(name)
             return
         for inner in inside:

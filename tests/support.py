@@ -50,6 +50,14 @@ class FaultyDisk(OsDisk):
         self._fail = fail
         self._names: dict[int, str] = {}
 
+    def listdir(self, name: str) -> list[str]:
+        self._fail("listdir", name)
+        return super().listdir(name)
+
+    def identity(self, name: str) -> tuple[int, int, int] | None:
+        self._fail("identity", name)
+        return super().identity(name)
+
     def open(self, name: str, mode: str) -> int:
         self._fail("open", name)
         fd = super().open(name, mode)

@@ -157,6 +157,8 @@ MUTANTS: list[Mutant] = [
        "ledger", "                if covered is not None and parsed[1] < covered.segment:\n", "                if False:\n"),
     _m("unnamed-stays", "R2", "files that the checkpoint does not name are removed", "word 17750 @36",
        "ledger", "                self._sweep_laps(found)\n", ""),
+    _m("unlisted-missing", "R2", "a lap that cannot be listed is not taken for one without files", "tests/test_absence.py::test_a_lap_that_cannot_be_listed_once_is_an_error_and_loses_nothing",
+       "manifest", "        except NO_DIRECTORY:\n", "        except OSError:\n"),
     _m("missing-unreported", "R2", "a file that is named and not there is reported", "tests/test_guards.py::test_a_file_that_was_taken_away_is_reported_when_the_keeper_starts_not_when_its_time_comes",
        "ledger", "                self._miss_laps(found)\n", ""),
     _m("doubt-ignored", "K1", "without a checkpoint that can be read, everything found counts", "tests/test_damage.py::test_a_checkpoint_that_cannot_be_read_loses_nothing",
