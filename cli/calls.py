@@ -7,13 +7,16 @@ Invariant: nothing here raises for a message that the library could read.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
-from filewheel import Cron, Damaged, Message
-from filewheel.headers import ARGS
+from filewheel import Cron, Damaged, Message, Wheel
+from filewheel.headers import ARGS, SCHEDULE, is_call
 from filewheel.message import US_PER_S
+from filewheel.record import unpack_put
 from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import history_of
 from filewheel.scheduling.recurrence import Recurrence
@@ -21,7 +24,39 @@ from filewheel.scheduling.schedule import Definition, definition_of
 from filewheel.timespec import parse_duration
 from filewheel.transfer import iso
 
+from .failure import Failure
 from .text import span
+
+RUN = "`filewheel run`"
+WORK = "`filewheel work MODULE:NAME`"
+_LOOKED_AT = 100_000
+_MARKS = (ARGS.encode(), SCHEDULE.encode())
+
+
+def first_call(wheel: Wheel) -> Message | None:
+    """Return the first pending message that only a scheduler may fire. Cost: reads the next 100,000 at most."""
+    with wheel.snapshot() as snapshot:
+        for put in islice(snapshot.puts(), _LOOKED_AT):
+            if any(mark in put for mark in _MARKS):  # cheap: few messages are unpacked for nothing
+                with contextlib.suppress(Damaged):
+                    message = unpack_put(put)
+                    if is_call(message.headers):
+                        return message
+    return None
+
+
+def who_fires(wheel: Wheel) -> str:
+    """Return the command that fires this wheel: `work` where calls of handlers wait. Cost: that of `first_call`."""
+    return RUN if first_call(wheel) is None else WORK
+
+
+def refused(message: Message) -> Failure:
+    """Return why `run` does not fire a message: firing it here would lose the call, and end its schedule."""
+    what = "an occurrence of a schedule" if SCHEDULE in message.headers else "a call of a handler"
+    return Failure(
+        "usage", f"message {message.id} is {what} ({message.topic}): only a scheduler may fire it",
+        hint=f"{WORK}, `filewheel cancel {message.id}`, or `filewheel run --raw` to fire it as a plain message",
+    )  # fmt: skip
 
 
 def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any]] | None:

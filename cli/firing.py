@@ -3,7 +3,8 @@
 `print_due` writes each message as a JSON line and acknowledges it after stdout was flushed. `Dispatcher` runs a
 command for each: the main thread claims as many messages as workers are free, the workers run the command and tell the
 keeper what became of it. Nothing is claimed before someone is free to work on it.
-Invariant: what was claimed is acknowledged, put back or buried, unless this process dies; then it fires again.
+A call of a handler and an occurrence of a schedule are refused unless `raw`: whoever fires them is a scheduler.
+Invariant: what was claimed is acknowledged, put back or buried; what is not, because this process ends, fires again.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from filewheel import FilewheelError, Keeper, Message, Wheel
 from filewheel.clock import SYSTEM_CLOCK
+from filewheel.headers import is_call
 from filewheel.message import US_PER_S
 from filewheel.transfer import to_json
 
+from .calls import refused
 from .child import Commands
+from .failure import Failure
 from .output import Output
 from .signals import Stop
 from .text import count, full_time, safe, show_bytes, span
@@ -65,8 +69,11 @@ class UntilEmpty:
 # -- to stdout ------------------------------------------------------------------------------------------------
 
 
-def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn) -> int:
-    """Write what is due to stdout until asked to stop, or `go_on` says so; return how many there were."""
+def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, *, raw: bool) -> int:
+    """Write what is due to stdout until asked to stop, or `go_on` says so; return how many there were.
+
+    Raises Failure for a message that only a scheduler may fire, once what was due before it is acknowledged.
+    """
     fired = 0
     while not stop.asked:
         batch = keeper.claim(_CLAIM)
@@ -75,11 +82,24 @@ def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn) -> int:
                 break
             keeper.wait()
             continue
-        for message in batch:
+        plain, call = plain_of(batch, raw=raw)
+        for message in plain:
             _print(out, message)
         out.flush()
-        fired += keeper.ack(batch)
+        fired += keeper.ack(plain)
+        if call is not None:
+            raise refused(call)  # it stays claimed, so the next keeper is offered it
     return fired
+
+
+def plain_of(batch: Iterable[Message], *, raw: bool) -> tuple[list[Message], Message | None]:
+    """Return the messages of a batch up to the first that only a scheduler may fire, and that one."""
+    plain: list[Message] = []
+    for message in batch:
+        if not raw and is_call(message.headers):
+            return plain, message
+        plain.append(message)
+    return plain, None
 
 
 def _print(out: Output, message: Message) -> None:
@@ -115,7 +135,7 @@ class Dispatcher:
     """Runs a command for each message, `jobs` at once."""
 
     def __init__(
-        self, keeper: Keeper, out: Output, stop: Stop, commands: Commands, retries: Retries, jobs: int
+        self, keeper: Keeper, out: Output, stop: Stop, commands: Commands, retries: Retries, jobs: int, *, raw: bool
     ) -> None:
         self._keeper = keeper
         self._out = out
@@ -123,6 +143,7 @@ class Dispatcher:
         self.commands = commands
         self._retries = retries
         self._jobs = jobs
+        self._raw = raw
         self._tasks: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         # Its put is safe in a signal handler, and its get is woken by one: a Condition is neither.
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -144,7 +165,7 @@ class Dispatcher:
             worker.start()
         try:
             self._dispatch(go_on)
-        except FilewheelError as exc:
+        except (FilewheelError, Failure) as exc:
             self._errors.insert(0, exc)  # what is in hand is finished all the same
         if self._busy and self._stop.asked:
             self._out.note(f"finishing {count(self._busy, 'message')} in hand; once more to abort")
@@ -169,9 +190,12 @@ class Dispatcher:
                 self._count(self._events.get())
                 continue
             batch = self._keeper.claim(free)
-            for message in batch:
+            plain, call = plain_of(batch, raw=self._raw)
+            for message in plain:
                 self._busy += 1
                 self._tasks.put(message)
+            if call is not None:
+                raise refused(call)
             if not batch:
                 if not self._busy and not go_on():
                     return

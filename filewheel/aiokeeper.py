@@ -52,7 +52,8 @@ class AsyncKeeper:
     """Fires a wheel's messages in an event loop. Belongs to the loop that opened it.
 
     Use it in an `async with`, or call `open` and `close`. Options are Keeper's. Opening waits for the present keeper to
-    end, and can be cancelled; with `wait=False` it raises Locked instead.
+    end, and can be cancelled; with `wait=False` it raises Locked instead. As with Keeper, to acknowledge the call of a
+    handler is to lose it, and ends its schedule.
     """
 
     _keeper: Keeper | None = None

@@ -1,4 +1,4 @@
-"""The headers that filewheel itself reads and writes: their names, and nothing else.
+"""The headers that filewheel itself reads and writes: their names, and whom a message is for.
 
 Headers are a message's own small map of text to text. Whatever starts with `filewheel.` belongs to filewheel; the
 rest is the user's and is passed on untouched.
@@ -6,6 +6,8 @@ Invariant: each name stands here once, so that two modules cannot mean different
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 PREFIX = "filewheel."
 
@@ -38,3 +40,11 @@ SCHEDULE = "filewheel.schedule"
 
 TRACEPARENT = "traceparent"
 """W3C trace context, passed from whoever enqueued to the handler, and on to what the handler enqueues."""
+
+
+def is_call(headers: Mapping[str, str]) -> bool:
+    """Tell whether a message is a call of a handler or an occurrence of a schedule, so that a scheduler must fire it.
+
+    Anything else that acknowledges it loses the call, and ends the schedule: only a scheduler writes what comes next.
+    """
+    return ARGS in headers or SCHEDULE in headers

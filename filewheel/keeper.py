@@ -62,6 +62,10 @@ class Keeper:
 
     `on_jump` says what a forward step of the wall clock by more than an hour does: "fire" (log it and fire what is
     due by the new time) or "hold" (fire by the time that really passed, until the keeper is opened again).
+
+    Here a Scheduler's call is a message like any other. To acknowledge one is to lose the call; to acknowledge or bury
+    an occurrence of a schedule ends that schedule, because only a Scheduler writes the next one. Fire a wheel where
+    calls wait with a Scheduler.
     """
 
     def __init__(

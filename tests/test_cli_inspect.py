@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, Wheel
+from filewheel import Keeper, Scheduler, Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.directory import open_directory
 from filewheel.tidy import tidy
@@ -62,12 +62,26 @@ def test_inspect_on_a_terminal_is_a_picture_of_80_columns(fw: Fw) -> None:
     fill(fw)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal("-C", fw.wheel, "inspect").out)
     for words in (
-        "5 messages pending", "no keeper running", "overdue", "`filewheel run` fires them",
+        "5 messages pending", "no keeper running", "overdue", "`filewheel run` fires it",
         "next minute  1 message", "next hour    2 messages", "next day     3 messages", "beyond", "by topic", "mail.a",
     ):  # fmt: skip
         assert words in shown, words
     assert "█" in shown
     assert max(map(len, shown.splitlines()[1:])) <= 80  # the first is the wheel's own name
+
+
+def test_inspect_and_stats_of_a_wheel_with_calls_advise_work_and_with_plain_messages_run(fw: Fw) -> None:
+    fill(fw)
+    said = {verb: fw(verb, "--no-json").out for verb in ("inspect", "stats")}
+    assert "overdue      1 message; `filewheel run` fires it" in said["inspect"]
+    assert "none running; start `filewheel run`" in said["stats"]
+    scheduler = Scheduler(fw.wheel)
+    scheduler.enqueue("email", ["ann"])
+    scheduler.stop()
+    said = {verb: fw(verb, "--no-json").out for verb in ("inspect", "stats")}
+    assert "overdue      2 messages; `filewheel work MODULE:NAME` fires them" in said["inspect"]
+    assert "none running; start `filewheel work MODULE:NAME`" in said["stats"]
+    assert not any("`filewheel run`" in text for text in said.values())
 
 
 def test_inspect_draws_with_ascii_where_blocks_cannot_be_shown(fw: Fw) -> None:

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from cli.child import Commands, environment
 from cli.firing import Retries
-from filewheel import Message, MessageId, Wheel
+from filewheel import Message, MessageId, Scheduler, Wheel
 from tests.cli_support import Fw, Terminal, finish, stopped
 from tests.support import eventually
 
@@ -102,6 +104,78 @@ def test_a_reader_that_goes_away_ends_run_quietly_and_what_it_did_not_take_stays
     # What was acknowledged had been flushed into the pipe, which holds some hundreds of lines.
     assert count - 2000 < len(left) <= count
     assert left == [str(i) for i in range(count - len(left), count)]
+
+
+# -- calls of handlers, which a scheduler fires ------------------------------------------------------------------
+
+
+@pytest.fixture
+def app(fw: Fw) -> Iterator[Scheduler]:
+    """A program's scheduler on the same wheel."""
+    scheduler = Scheduler(fw.wheel)
+    scheduler.on("email")(print)
+    yield scheduler
+    scheduler.stop()
+
+
+@pytest.mark.parametrize("argv", [(), ("--", "true")])
+def test_run_refuses_a_wheel_with_a_call_that_is_due_and_the_call_stays(
+    fw: Fw, app: Scheduler, argv: tuple[str, ...]
+) -> None:
+    id_ = app.enqueue("email", ["ann"])
+    result = fw("run", "--once", *argv, code=2)
+    assert result.out == ""
+    assert f"message {id_} is a call of a handler (email)" in result.err
+    for way_out in ("`filewheel work MODULE:NAME`", f"`filewheel cancel {id_}`", "`filewheel run --raw`"):
+        assert way_out in result.err
+    assert [m["id"] for m in fw.pending()] == [str(id_)]
+    assert app.drain() == 1
+
+
+def test_run_refuses_a_wheel_with_a_schedule_that_is_far_away_and_the_schedule_goes_on(fw: Fw, app: Scheduler) -> None:
+    app.schedule("nightly", "@daily", "email", ["ann"])
+    fw.enqueue("--in", "0", "plain")
+    error = fw.process("run", "--once", "--json", code=2).error
+    assert "is an occurrence of a schedule (email)" in error["message"]
+    assert len(fw.pending()) == 2
+    assert [s["name"] for s in fw("inspect", "schedules").json] == ["nightly"]
+
+
+def test_run_on_a_wheel_that_a_scheduler_fires_does_not_stand_by_for_it(fw: Fw, app: Scheduler) -> None:
+    app.enqueue("email", ["ann"], delay=3600)
+    with app:
+        assert app.wait_until_keeper(20)
+        fw.process("run", code=2)
+
+
+@pytest.mark.parametrize("argv", [(), ("--", "sh", "-c", "cat; echo")])
+def test_a_call_that_arrives_while_run_fires_ends_it_unacknowledged_after_what_was_due_before(
+    fw: Fw, app: Scheduler, argv: tuple[str, ...]
+) -> None:
+    with stopped(fw.start("run", *argv)) as process:
+        eventually(lambda: is_keeper(fw, process))
+        now = datetime.now(UTC)
+        app.wheel.enqueue(b"before", at=now - timedelta(seconds=2))
+        id_ = app.enqueue("email", ["ann"], at=now - timedelta(seconds=1))
+        result = finish(process)
+    assert result.code == 2
+    assert f"message {id_} is a call of a handler" in result.err
+    assert "before" in result.out
+    assert [m["id"] for m in fw.pending()] == [str(id_)]
+    assert app.drain() == 1
+
+
+@pytest.mark.parametrize("argv", [(), ("--", "true")])
+def test_run_raw_fires_a_call_as_a_plain_message(fw: Fw, app: Scheduler, argv: tuple[str, ...]) -> None:
+    app.enqueue("email", ["ann"])
+    result = fw.process("run", "--once", "--raw", *argv)
+    assert argv or [m["topic"] for m in result.json] == ["email"]
+    assert fw.pending() == []
+
+
+def test_a_payload_that_names_the_header_of_calls_is_fired_as_any_other(fw: Fw) -> None:
+    fw.enqueue("--in", "0", "filewheel.args filewheel.schedule")
+    assert len(fw.process("run", "--once").json) == 1
 
 
 # -- to a command ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from filewheel.scheduling.schedule import definition_of
 from filewheel.timespec import at_us
 from filewheel.transfer import to_json
 
-from ..calls import arguments_of, call_fields, call_text, schedule_text
+from ..calls import arguments_of, call_fields, call_text, schedule_text, who_fires
 from ..failure import Failure
 from ..members import find_set, set_fields, set_line
 from ..output import Output
@@ -96,6 +96,7 @@ def _overview(out: Output, no_topics: bool) -> None:
     with out.wheel() as wheel:
         stats = wheel.stats()
         ahead.fill(wheel.histogram([to_datetime(us) for us in ahead.edges_us]))
+        fires = who_fires(wheel) if ahead.overdue and not out.wants_json else ""
         topics: dict[str, int] = {}
         if not no_topics:
             with out.progress("counting by topic", stats.pending) as progress:
@@ -107,7 +108,7 @@ def _overview(out: Output, no_topics: bool) -> None:
         out.record(fields | {"set": set_fields(found_set) if found_set else None})
     else:
         next_us = None if stats.next_due is None else at_us(stats.next_due)
-        for line in _headline(out, stats_fields(stats), ahead, next_us):
+        for line in _headline(out, stats_fields(stats), ahead, next_us, fires):
             out.write(line)
         if found_set is not None:
             out.write(clip(safe(set_line(found_set)), out.columns, "…" if out.blocks else "..."))
@@ -121,7 +122,7 @@ def _most_first(item: tuple[str, int]) -> tuple[int, str]:
     return -item[1], item[0]
 
 
-def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | None) -> list[str]:
+def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | None, fires: str) -> list[str]:
     name = out.style(safe(out.dir), bold=True)
     if next_us is None:
         first = "nothing is pending"
@@ -132,7 +133,7 @@ def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | N
     fits = width(safe(out.dir)) + width(first) + width(keeper) + 4 <= out.columns
     lines = [f"{name}  {first}; {keeper}"] if fits else [name, f"{first}; {keeper}"]
     if ahead.overdue:
-        hint = "" if stats["keeper_pid"] else "; `filewheel run` fires them"
+        hint = "" if stats["keeper_pid"] else f"; {fires} fires {'it' if ahead.overdue == 1 else 'them'}"
         lines.append(f"{out.style('overdue'.ljust(13), 'red', bold=True)}{count(ahead.overdue, 'message')}{hint}")
     if stats["dead"]:
         title = out.style("dead letters".ljust(13), "red", bold=True)

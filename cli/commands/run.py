@@ -12,6 +12,7 @@ import click
 
 from filewheel import Keeper, Locked, Wheel
 
+from ..calls import first_call, refused
 from ..child import Commands
 from ..failure import INTERRUPTED, Failure
 from ..firing import Dispatcher, GoOn, Retries, UntilEmpty, leave_at_once, print_due
@@ -54,6 +55,7 @@ _PATIENCE_S = 0.05
     "--on-jump", type=click.Choice(["fire", "hold"]), default="fire", show_default=True,
     help="When the clock jumps ahead by more than an hour: fire what that makes due, or go by the time that passed.",
 )  # fmt: skip
+@click.option("--raw", is_flag=True, help="Fire calls of handlers and schedules too, as plain messages.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG]...]")
 def command(
     out: Output,
@@ -65,6 +67,7 @@ def command(
     until_empty: bool,
     no_wait: bool,
     on_jump: str,
+    raw: bool,
     argv: tuple[str, ...],
 ) -> None:
     """Fire messages when they are due.
@@ -75,6 +78,10 @@ def command(
     acknowledges; any other (75, say) is a failure, tried again later and at last kept as a dead letter: `inspect list
     --dead` lists those, `reschedule` revives them.
 
+    On a wheel where calls of handlers or schedules wait, it fires nothing and exits with 2: a program's scheduler fires
+    those, as `filewheel work` does. Where one arrives later, `run` ends as it comes due, and the call waits on. With
+    --raw it is a plain message here: acknowledged without being called, and its schedule ends.
+
     A wheel has one keeper. A second `run` waits as its standby and takes over the moment the first is gone. SIGTERM
     and Ctrl-C finish what is in hand and exit with 0; a second one aborts. With --once or --until-empty, exit code 3
     says that some messages failed.
@@ -83,6 +90,8 @@ def command(
         raise click.UsageError(f"no command {argv[0]!r}")
     if not argv and (jobs > 1 or timeout is not None):
         raise click.UsageError("--jobs and --timeout go with a COMMAND")
+    if not raw:
+        _refuse_calls(out)
     with Stop() as stop:
         try:
             keeper = _open(out, no_wait, on_jump)
@@ -90,16 +99,25 @@ def command(
                 if argv:
                     commands = Commands(argv, os.path.abspath(out.dir), timeout)
                     _run_commands(
-                        Dispatcher(keeper, out, stop, commands, Retries(retries, *backoff), jobs), stop, go_on, once
-                    )
+                        Dispatcher(keeper, out, stop, commands, Retries(retries, *backoff), jobs, raw=raw),
+                        stop, go_on, once,
+                    )  # fmt: skip
                 else:
                     stop.wakes(keeper.wake)
-                    print_due(keeper, out, stop, go_on)
+                    print_due(keeper, out, stop, go_on, raw=raw)
         except Quit:
             return
         except Abort:
             out.warn("aborted; what was in hand fires again")
             leave_at_once(INTERRUPTED)
+
+
+def _refuse_calls(out: Output) -> None:
+    """Raise before this becomes the keeper: as a standby it would take over from the program that calls handlers."""
+    with Wheel(out.dir, force=out.force) as wheel:
+        call = first_call(wheel)
+    if call is not None:
+        raise refused(call)
 
 
 def _open(out: Output, no_wait: bool, on_jump: str) -> Keeper:

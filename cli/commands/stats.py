@@ -14,6 +14,7 @@ from filewheel.message import US_PER_S
 from filewheel.timespec import at_us
 from filewheel.transfer import iso
 
+from ..calls import who_fires
 from ..gauges import of_wheel, set_gauges
 from ..members import find_set, set_fields, set_line
 from ..output import Column, Output
@@ -39,6 +40,8 @@ def command(out: Output, prometheus: bool) -> None:
         stats = wheel.stats()
         now_us = SYSTEM_CLOCK.now_us()
         overdue = overdue_of(wheel, stats, now_us) if prometheus else 0
+        idle = bool(stats.pending) and not stats.keeper_pid and not (prometheus or out.wants_json)
+        fires = who_fires(wheel) if idle else ""
     next_us = None if stats.next_due is None else at_us(stats.next_due)
     lag_us = 0 if next_us is None else max(0, now_us - next_us)
     found_set = find_set(out)
@@ -49,7 +52,7 @@ def command(out: Output, prometheus: bool) -> None:
         fields = stats_fields(stats) | {"lag_s": lag_us / US_PER_S}
         out.record(fields | {"set": set_fields(found_set) if found_set else None})
     else:
-        _print_table(out, stats, next_us, now_us, found_set)
+        _print_table(out, stats, next_us, now_us, found_set, fires)
     if stats.damaged:
         out.warn(f"{count(stats.damaged, 'range')} cannot be read; `filewheel verify` names them")
 
@@ -72,8 +75,11 @@ def stats_fields(stats: Stats) -> dict[str, Any]:
     }
 
 
-def _print_table(out: Output, stats: Stats, next_us: int | None, now_us: int, found_set: SetStatus | None) -> None:
+def _print_table(
+    out: Output, stats: Stats, next_us: int | None, now_us: int, found_set: SetStatus | None, fires: str
+) -> None:
     due = "-" if next_us is None else f"{full_time(next_us)}, {away(next_us - now_us)}"
+    none = f"none running; start {fires}" if fires else "none running"
     rows = [
         ("pending", f"{stats.pending:,}"),
         ("next due", due),
@@ -81,7 +87,7 @@ def _print_table(out: Output, stats: Stats, next_us: int | None, now_us: int, fo
         ("quarantined", f"{stats.quarantined:,}"),
         ("journals", f"{size(stats.journal_bytes)} in {stats.journal_files:,} files"),
         ("slots and laps", f"{size(stats.file_bytes)} in {stats.slot_files:,} + {stats.lap_files:,} files"),
-        ("keeper", f"process {stats.keeper_pid}" if stats.keeper_pid else "none running"),
+        ("keeper", f"process {stats.keeper_pid}" if stats.keeper_pid else none),
     ]
     if found_set is not None:
         rows.append(("set", set_line(found_set)))

@@ -430,6 +430,8 @@ MUTANTS: list[Mutant] = [
        "scheduling.dispatcher", "        self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]\n", "        self._verdicts = []\n"),
     _m("revived-with-its-deadline", "J", "a revived dead letter has no deadline that has passed", "tests/scheduling/test_scheduler_failures.py::test_a_message_that_died_of_its_deadline_can_be_revived_and_is_called",
        "unique", "if k not in (REASON, DEADLINE)}", "if k != REASON}"),
+    _m("run-eats-calls", "J", "`run` acknowledges no call of a handler", "tests/test_cli_run.py::test_run_refuses_a_wheel_with_a_call_that_is_due_and_the_call_stays",
+       "headers", "    return ARGS in headers or SCHEDULE in headers\n", "    return False\n"),
     _m("cancels-itself", "J", "a call that its own handler cancelled is no call that was stopped", "tests/scheduling/test_scheduler_loop.py::test_a_coroutine_that_cancels_itself_has_failed_and_is_not_claimed_for_ever",
        "scheduling.loop", "            if self._stopping:\n", "            if True:\n"),
     # -- what is kept for backups ----------------------------------------------------------------------------------
