@@ -2,7 +2,7 @@
 
 Module order (a module imports only from those to its left; tests/test_layers.py guards it):
 
-    follows sources losses drops whole chunk laps bygone replay bundle follower matcher suspects moves
+    follows sources losses drops whole chunk laps bygone replay bundle finished follower matcher suspects moves
     | backupkeeper graft giveback behind bookmark membership report heal mender absorb carry
     | link replicator sets promote rejoin standby
 """

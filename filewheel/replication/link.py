@@ -30,6 +30,7 @@ from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import pending
+from filewheel.replication.finished import Finished
 from filewheel.replication.follower import Follower, Step
 from filewheel.replication.follows import boot_id
 from filewheel.replication.giveback import GiveBack
@@ -94,6 +95,7 @@ class Link:
             self._entropy = entropy
             self._mender = Mender(self.source, self._keeper, self._journal, self._give_back)
             self._suspects = Suspects(self.source, self.target, self.membership.epoch)
+            self._finished = Finished(self.source, self.target, self._journal)
             self._retained = Retained(self.source, limit_bytes=self.membership.roster.retain_bytes)
             self._begin()
         except OSError as exc:
@@ -340,12 +342,18 @@ class Link:
     def _suspect(self, ids: Iterable[bytes]) -> None:
         """Look into messages that only the backup seems to have; but a primary that was fenced may have failed.
 
-        It may have lost what it does not have, and its backup is about to fire: that fires twice, rather than not.
+        It may have lost what it does not have: only what it has a drop of goes.
         """
-        if not self._fenced:
+        if self._fenced:
+            self._finished.add(ids)
+        else:
             self._suspects.add(ids)
 
     def _judge(self, now_us: int) -> bool:
+        if self._finished.is_due(at_end=not self._heal.is_on):
+            ended = self._finished.drop(self._expected())
+            self.report = replace(self.report, healed_drops=self.report.healed_drops + ended)
+            return True
         verdict = self._suspects.judge(
             now_us, self._passes, known=self._known, has_lost=self.follower.has_lost, all_lost=self._lost
         )
@@ -374,12 +382,25 @@ class Link:
             return False
         settled = self.follower.is_idle or self._passes >= self._healed_pass + 2
         even = owed_us is None or owed_us > us
-        return not self._heal.is_on and not self._must_heal and not self._suspects and settled and even
+        is_mended = not (self._heal.is_on or self._must_heal or self._suspects or self._finished)
+        return is_mended and settled and even
 
     @property
     def has_met_damage(self) -> bool:
         """Whether the primary held something that had been durable and could not be read."""
         return self._met_damage or bool(self.follower.damage)
+
+    @property
+    def undecided(self) -> int:
+        """How many messages only the backup has that a primary which was fenced may have finished all the same.
+
+        0 where all of its journals since the backup was in step are there: then what has no drop has not ended.
+        """
+        found = self.bookmark.found
+        is_whole = found is not None and found.primary_wheel == self.source.settings.id and (
+            0 <= found.overflow == self._overflow
+        )  # fmt: skip
+        return 0 if is_whole else self._finished.undecided
 
     def has_read(self, writer: str, segment: int) -> bool:
         """Tell whether a segment of the primary was read to its end, and that is written down."""

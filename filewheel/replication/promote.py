@@ -300,7 +300,12 @@ class _Promoting:
             link.catch_up(lambda: pause.wait(_PAUSE_S))
             link.close()
             self._carry_drops()
-            self._done.caught_up = not link.has_met_damage
+            self._done.caught_up = not (link.has_met_damage or link.undecided)
+            if link.undecided:
+                self._done.notes.append(
+                    f"{self._old} has not kept all of its journals: what only {self._here.path} has may have been "
+                    f"finished there, and fires ({link.undecided})"
+                )
             if link.has_met_damage:
                 self._done.notes.append(f"{self._old} is damaged: what could not be read there is not here")
         except (FilewheelError, OSError) as exc:
