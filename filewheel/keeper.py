@@ -94,7 +94,11 @@ class Keeper:
         self._looked: tuple[int, int] | None = None
         self._held_us = 0
         self._hints: int | None = None
-        self._bell_lock = threading.Lock()
+        self._bell_lock = threading.RLock()
+        """Guards the pipe of hints. A signal handler may wake or close while its thread has it."""
+        self._waiting = 0
+        """Threads that sleep until a hint comes."""
+        self._closing = threading.RLock()
         self._standing = Standing(self._dir, disk=disk)
         self._followed: Roster | None = None
         """The roster that the ledger was told of."""
@@ -145,14 +149,27 @@ class Keeper:
 
         After Fenced it deals nothing and does not raise: what is not flushed then is offered again by the new primary.
         """
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        if self._broken is None:
-            self._settler.settle_later()
-        self._closed = True
-        self.wake()
-        self._housekeeper.stop()
+        with self._closing:  # a second one returns when the first has closed
+            if not self._closed:
+                try:
+                    self._end()
+                finally:
+                    self._let_go()
+
+    def _end(self) -> None:
+        """Write what is left to write, and close the journal, whatever fails of it."""
         try:
+            try:
+                if self._broken is None:
+                    self._settler.settle_later(self._check)
+            finally:
+                with self._lock:  # whoever has it now is let finish
+                    self._closed = True
+                self._settler.wait_for_others()
+                self.wake()
+                self._housekeeper.stop()
             if self._broken is None:
                 self._ledger.own.flush()
                 with self._lock:
@@ -161,19 +178,17 @@ class Keeper:
         except OSError as exc:
             raise disk_error(exc, self._dir.path) from exc
         finally:
-            try:
-                passed_over = (OSError, FilewheelError) if isinstance(self._broken, Fenced) else ()
-                with contextlib.suppress(*passed_over):
-                    self._ledger.close()
-            finally:
-                self._let_go()
+            passed_over = (OSError, FilewheelError) if isinstance(self._broken, Fenced) else ()
+            with contextlib.suppress(*passed_over), self._lock:
+                self._ledger.close()
 
     def _let_go(self) -> None:
         """Close what is open, the lock last but one."""
         with self._bell_lock:
-            if self._hints is not None:
-                self._disk.close(self._hints)
-                self._hints = None
+            hints, self._hints = self._hints, None
+            # A thread that still waits closes it: its number may be another file's as soon as it is closed.
+            if hints is not None and not self._waiting:
+                self._disk.close(hints)
         self._standing.close()
         self._owner.release()
         self._disk.release()
@@ -230,8 +245,7 @@ class Keeper:
         if limit < 1:
             raise BadArgument(f"limit is at least 1, not {limit}")
         if self._settler.later:
-            self._check()
-            self._settler.settle_later()
+            self._settler.settle_later(self._check)
         with self._lock:
             self._check()
             now_us = self._now_us()
@@ -247,19 +261,17 @@ class Keeper:
 
         Ends when the keeper is closed, also from another thread.
         """
-        while not self._closed:
-            try:
+        with contextlib.suppress(Closed):
+            while not self._closed:
                 batch = self.claim(limit)
-            except Closed:
-                return
-            if batch:
-                yield batch
-                if len(batch) == limit or self._closed:
-                    continue
-            elif not wait:
-                return
-            if wait:
-                self.wait()  # also after a batch: each claim looks at every journal
+                if batch:
+                    yield batch
+                    if len(batch) == limit or self._closed:
+                        continue
+                elif not wait:
+                    return
+                if wait:
+                    self.wait()  # also after a batch: each claim looks at every journal
 
     def wait(self, timeout_s: float | None = None, *, due: bool = True) -> bool:
         """Sleep until a message is due, something new was written, `wake` was called, or the time is up.
@@ -275,8 +287,21 @@ class Keeper:
             now_us = self._clock.now_us() - self._held_us  # what a jump made due is not due while it is held
             natural_s = min(natural_s, (next_us - now_us) / US_PER_S)
         limit_s = natural_s if timeout_s is None else min(timeout_s, natural_s)
-        hinted = limit_s > 0 and self._disk.wait_hint(self._hints, limit_s)
+        hinted = limit_s > 0 and self._wait_hint(limit_s)
         return hinted or limit_s >= natural_s
+
+    def _wait_hint(self, limit_s: float) -> bool:
+        with self._bell_lock:
+            self._check()
+            hints = self._hints
+            self._waiting += 1
+        try:
+            return self._disk.wait_hint(hints, limit_s)
+        finally:
+            with self._bell_lock:
+                self._waiting -= 1
+                if hints is not None and self._hints is None and not self._waiting:
+                    self._disk.close(hints)
 
     def wake(self) -> None:
         """End a `wait` in another thread."""
@@ -322,7 +347,7 @@ class Keeper:
                 self._housekeeper.drop(ids, ACKED)
                 self._head.settle(ids)
         if sync == "always":
-            self._ledger.own.flush()
+            self._flush()
         return len(ids)
 
     def nack(
@@ -358,17 +383,23 @@ class Keeper:
 
         Raises NotClaimed before anything is written, WheelFull, Poisoned, Fenced when some were not written for that.
         """
-        with self._lock:
+        fenced = self._broken
+        true = settlements if fenced is None else [s for s in settlements if s.what == "acked"]
+
+        def check() -> None:
             self._check(settling=True)
             self._ids_of([s.id for s in settlements])
-            fenced = self._broken
-        true = settlements if fenced is None else [s for s in settlements if s.what == "acked"]
-        moved_to = self._settler.settle(true)
+
+        moved_to = self._settler.settle(true, check)
         if sync == "always":
-            self._ledger.own.flush()
+            self._flush()
         if fenced is not None and len(true) < len(settlements):
             raise fenced
         return moved_to
+
+    def _flush(self) -> None:
+        with contextlib.suppress(Closed):  # another thread has closed meanwhile, and flushed everything
+            self._ledger.own.flush()
 
     def holds(self, id_: bytes) -> bool:
         """Tell whether a message is claimed, and not settled yet."""

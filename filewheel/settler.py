@@ -3,13 +3,17 @@
 A settlement that puts a message with a unique key needs the lock of that key, to enter the new id before the frame is
 written (rules U1 and U2). A keeper never waits for a lock that a producer holds, because a producer may have been
 stopped: such a settlement is kept for later, and its message stays claimed meanwhile.
+
+Several threads settle at once. A settlement that enters a key is tried by one thread at a time: its own first, and any
+that claims when that one could not write it.
 Invariant: a claimed message is forgotten only when what became of it has been written.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from filewheel.clock import Clock
 from filewheel.errors import DiskError, disk_error
@@ -38,24 +42,37 @@ class Settler:
         self._lock = ledger.lock
         self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
         """Settlements that enter a key and are not written yet, by the claimed id; with the new id."""
+        self._tried_by: dict[bytes, int] = {}
+        """Which thread tries which of those."""
+        self._tried = threading.Condition(ledger.lock)
 
-    def settle(self, settlements: Sequence[Settlement]) -> list[MessageId | None]:
-        """Write settlements; return for each the id under which the message goes on."""
+    def settle(self, settlements: Sequence[Settlement], check: Callable[[], None]) -> list[MessageId | None]:
+        """Write settlements; return for each the id under which the message goes on.
+
+        `check` raises unless all of them are claimed. Until their own thread has tried them, no other settles them.
+        """
         moved_to: dict[bytes, MessageId | None] = {}
+        keyed: list[bytes] = []
         try:
             with self._lock:
-                self._settle_plain(settlements, moved_to)
-            for settlement in settlements:
-                if settlement.id in self.later and not self._settle_keyed(settlement.id):
-                    moved_to[settlement.id] = None
+                check()
+                self._settle_plain(settlements, moved_to, keyed)
+            for id_ in keyed:
+                if not self._settle_keyed(id_):
+                    moved_to[id_] = None
         except BaseException:
-            for settlement in settlements:  # what is not written is claimed, as before
-                self.later.pop(settlement.id, None)
+            with self._lock:
+                for id_ in keyed:  # what is not written is claimed, as before
+                    self.later.pop(id_, None)
             raise
+        finally:
+            self._were_tried(keyed)
         return [moved_to[s.id] for s in settlements]
 
-    def _settle_plain(self, settlements: Sequence[Settlement], moved_to: dict[bytes, MessageId | None]) -> None:
-        """Write those that enter no key; note the others down."""
+    def _settle_plain(
+        self, settlements: Sequence[Settlement], moved_to: dict[bytes, MessageId | None], keyed: list[bytes]
+    ) -> None:
+        """Write those that enter no key; note the others down, to be tried by this thread."""
         if any(s.what != "acked" or s.successor is not None for s in settlements):
             self._ingest()
         made: list[tuple[Settlement, Written]] = []
@@ -65,7 +82,9 @@ class Settler:
             moved_to[settlement.id] = records.moved_to
             if records.enters:
                 new = records.moved_to or self._ledger.own.new_id(settlement.due_us)
+                keyed.append(settlement.id)
                 self.later[settlement.id] = settlement, new
+                self._tried_by[settlement.id] = threading.get_ident()
                 continue
             made.append((settlement, records))
             size += sum(map(len, records.puts))
@@ -74,12 +93,32 @@ class Settler:
                 made, size = [], 0
         self._write(made)
 
-    def settle_later(self) -> None:
-        """Write what could not be written while another process was busy with its key."""
-        for id_ in list(self.later):
-            # A full disk must not keep what is due from being claimed; the next claim tries again.
-            with contextlib.suppress(DiskError):
-                self._settle_keyed(id_)
+    def settle_later(self, check: Callable[[], None]) -> None:
+        """Write what could not be written while another process was busy with its key; `check` raises when closed."""
+        with self._lock:
+            check()
+            ids = [id_ for id_ in self.later if id_ not in self._tried_by]
+            self._tried_by.update(dict.fromkeys(ids, threading.get_ident()))
+        try:
+            for id_ in ids:
+                # A full disk must not keep what is due from being claimed; the next claim tries again.
+                with contextlib.suppress(DiskError):
+                    self._settle_keyed(id_)
+        finally:
+            self._were_tried(ids)
+
+    def _were_tried(self, ids: Iterable[bytes]) -> None:
+        with self._lock:
+            for id_ in ids:
+                self._tried_by.pop(id_, None)
+            self._tried.notify_all()
+
+    def wait_for_others(self) -> None:
+        """Return when no other thread is in the middle of a settlement: for one that closes the journal."""
+        with self._lock:
+            # What this thread tries itself was interrupted by a signal handler that closes.
+            while set(self._tried_by.values()) - {threading.get_ident()}:
+                self._tried.wait()
 
     def _settle_keyed(self, id_: bytes) -> bool:
         """Write one settlement that enters keys, now or later; False when its message was cancelled meanwhile."""
@@ -93,8 +132,6 @@ class Settler:
             holders = {key: hold.look(key, now_us).id for key, _ in enters}
             self._housekeeper.spend(lambda: hold.note(enters, self._ledger.own))
             with self._lock:
-                if id_ not in self.later:
-                    return True
                 self._ingest()  # whoever took the key away did so before this lock was ours
                 cancelled = id_ in self._head.cancelled
                 records = self._records_of(settlement, new)

@@ -309,6 +309,14 @@ def test_a_command_that_cannot_be_started_has_failed(tmp_path: Path) -> None:
     assert reason.startswith("cannot be started: ")
 
 
+def test_many_jobs_that_fail_put_their_keyed_messages_back_beside_one_another(fw: Fw) -> None:
+    with Wheel(fw.wheel, sync="never") as wheel:
+        for i in range(100):
+            wheel.enqueue(b"x", key=f"k{i}")
+    fw.process("run", "--once", "--jobs", "8", "--backoff", "1h..1h", "--", "false", code=3)
+    assert [m["attempt"] for m in fw.pending()] == [1] * 100
+
+
 @pytest.mark.parametrize("args", [["--jobs", "2"], ["--timeout", "1s"], ["--backoff", "2s..1s", "true"]])
 def test_options_that_make_no_sense_are_usage_errors(fw: Fw, args: list[str]) -> None:
     fw("run", "--once", *args, code=2)

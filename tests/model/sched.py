@@ -300,4 +300,5 @@ ModelThreading = types.SimpleNamespace(
     Thread=ModelThread,
     Event=ModelEvent,
     current_thread=threading.current_thread,
+    get_ident=threading.get_ident,
 )

@@ -12,10 +12,12 @@ import filewheel.deal
 import filewheel.finder
 import filewheel.housekeeper
 import filewheel.index
+import filewheel.keeper
 import filewheel.keys
 import filewheel.ledger
 import filewheel.replication.graft
 import filewheel.replication.laps
+import filewheel.settler
 import filewheel.slot
 import filewheel.tidy
 import filewheel.wheel
@@ -61,7 +63,9 @@ def tiny(
         filewheel.appender,
         filewheel.bell,
         filewheel.finder,
+        filewheel.keeper,
         filewheel.ledger,
+        filewheel.settler,
         filewheel.tidy,
         filewheel.wheel,
     ):
