@@ -6,8 +6,8 @@ General layout (a module imports only from groups to its left; one/ is a package
     | flock disk mounts layout frame record columns manifest directory roster standing stale bell segment writer
     | appender mirror copies ids journal
     | tail quarantine window slot owner retained ledger cut additions deal tidy
-    | published snapshot stats index frames finder keyfile keys reader ready head batch housekeeper
-    | unique settlement settler wheel gauges keeper
+    | published snapshot stats index frames finder keyfile locks keys reader ready head batch
+    | housekeeper unique settlement settler changes wheel gauges keeper
     | worker joint aiokeeper aio
     | verify repair transfer difference
     | replication/

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from filewheel.changes import HINT_AHEAD_US
 from filewheel.columns import At, Delay, Headers
 from filewheel.directory import Sync, check_sync
 from filewheel.frame import portions
@@ -19,7 +20,7 @@ from filewheel.limits import bytes_of, check_headers, check_topic
 from filewheel.message import MessageId, receipt
 from filewheel.record import pack_middle
 from filewheel.timespec import due_from
-from filewheel.wheel import _HINT_AHEAD_US, Wheel
+from filewheel.wheel import Wheel
 
 _PUT_BYTES = 64
 """What a packed put has at most beside its middle and payload. A portion is one frame: all of it written, or none."""
@@ -72,7 +73,7 @@ class JointWheel(Wheel):
                 _note_copies(copies, waiting, results)
         near = [p.due_us for p, r in zip(puts, results, strict=True) if not isinstance(r, BaseException)]
         now_us = self._clock.now_us()
-        if near and min(near) < now_us + _HINT_AHEAD_US:
+        if near and min(near) < now_us + HINT_AHEAD_US:
             self._bell.ring(now_us)
         return results
 

@@ -162,10 +162,10 @@ class Journal(Appender):
             if not self._putting:
                 return
 
-    def move(self, due_us: int, rest: bytes, drop: bytes, *, sync: Sync = "always") -> MessageId:
+    def move(self, due_us: int, rest: bytes, drop: bytes) -> tuple[MessageId, int]:
         """Write a packed drop and the put that takes its place (its id made here, `rest` what follows the id).
 
-        They are one frame: both or neither (E3).
+        They are one frame: both or neither (E3). Returns that id, and the ticket to wait with.
         """
         with self.lock:
             self._recall()
@@ -174,8 +174,7 @@ class Journal(Appender):
             dropped = drop[ID]
             first, last = (id_, dropped) if id_ < dropped else (dropped, id_)
             self._write(segment, drop + PUT_PREFIX + id_ + rest, 1, 1, first, last)
-            ticket = self._written
-        return receipt(id_, self.settle(ticket, sync))
+            return id_, self._written
 
     def put_many(
         self,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from filewheel import keyfile, layout
+from filewheel import keyfile, layout, locks
 from filewheel.deal import flush_file
 from filewheel.directory import Directory
 from filewheel.errors import Damaged, disk_error
@@ -35,10 +35,6 @@ from filewheel.message import MessageId, due_of
 from filewheel.record import unpack_put
 from filewheel.snapshot import DEAD_FLOOR
 
-WAIT_S = 30.0
-"""How long a producer waits for another that is in the middle of something with a key of the same bucket."""
-_PAUSE_S = 0.0005
-_PAUSE_MAX_S = 0.02
 _SYNC_EACH_MAX = 16
 LISTED_MAX = 128
 """A bucket with more entries than this is worth compacting, if it has also doubled."""
@@ -127,7 +123,7 @@ class Keys:
 
     # -- holding ---------------------------------------------------------------------------------------------
 
-    def hold(self, keys: Iterable[str], *, wait_s: float = WAIT_S) -> Hold:
+    def hold(self, keys: Iterable[str], *, wait_s: float = locks.WAIT_S) -> Hold:
         """Lock the buckets of some keys, to be used in a `with`. Those that could not be locked in time are `busy`.
 
         While it is held nobody else brings a message with one of these keys to life. Locks are taken in ascending
@@ -137,37 +133,11 @@ class Keys:
 
     def lock(self, bucket: int, wait_s: float) -> int | None:
         """Take a bucket's lock; return its descriptor, or None when another has it for longer than `wait_s`."""
-        name = layout.key_lock(bucket)
-        try:
-            fd = self._open(name)
-            waited_s, pause_s = 0.0, _PAUSE_S
-            try:
-                while not self._disk.lock(fd, wait=False):
-                    if waited_s >= wait_s:
-                        self._disk.close(fd)
-                        return None
-                    self._disk.wait_hint(None, pause_s)
-                    waited_s += pause_s
-                    pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-            except BaseException:
-                self._disk.close(fd)
-                raise
-            return fd
-        except OSError as exc:
-            raise disk_error(exc, self._dir.place(name)) from exc
+        return locks.take(self._dir, layout.key_lock(bucket), wait_s)
 
     def unlock(self, fd: int) -> None:
         """Let go of a bucket's lock."""
         self._disk.close(fd)
-
-    def _open(self, name: str) -> int:
-        """Open a file of the index, made if need be."""
-        try:
-            return self._disk.open(name, "rw")
-        except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):
-                self._disk.mkdir(layout.KEYS)
-            return self._disk.open(name, "rw")
 
     # -- writing, under the lock -----------------------------------------------------------------------------
 
@@ -176,7 +146,7 @@ class Keys:
         name = layout.key_file(bucket)
         seed = self._dir.seed(name)
         data = b"".join(pack_entry(seed, hash_, id_) for hash_, id_ in pairs)
-        fd = self._open(name)
+        fd = locks.open_made(self._disk, name)
         try:
             size = self._disk.size(fd)
             old = self._disk.pread(fd, size, 0)

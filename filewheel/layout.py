@@ -11,6 +11,7 @@
       laps/<lap>.lap                   a lap that is still far away, or long past: one file
       laps/<lap>/<second>.slot         a lap that is near: one file for each second that holds anything
       keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made with the first of them
+      ids/<b>.lock                     held while a message with such an id is moved or cancelled; made with the first
       roster.json  roster.lock         which wheels hold the same messages; only in a set
       probe                            in a primary: written and removed, to see whether its disk takes anything
       follows.json                     in a backup: how far it has followed the primary's journals
@@ -44,6 +45,7 @@ METRICS_TMP = "metrics.prom.tmp"
 JOURNAL = "journal"
 LAPS = "laps"
 KEYS = "keys"
+IDS = "ids"
 QUARANTINE = "quarantine"
 ROSTER = "roster.json"
 ROSTER_TMP = "roster.json.tmp"
@@ -61,6 +63,7 @@ LAP_END = SECOND_END
 """No lap has this number, however short laps are; `manifest.lap_end` is what holds for one wheel."""
 SEGMENT_END = 10**12
 KEY_BUCKETS = 256
+ID_BUCKETS = 16
 
 _WRITER = "[0-9A-HJKMNP-TV-Z]{8}"
 _SEGMENT = re.compile(f"({_WRITER})-([0-9]{{6,12}})\\.log")
@@ -69,6 +72,7 @@ _LAP_FILE = re.compile(r"(0|[1-9][0-9]{0,11})\.lap")
 _LAP_DIR = re.compile(r"(0|[1-9][0-9]{0,11})")
 _SLOT = re.compile(r"(0|[1-9][0-9]{0,11})\.slot")
 _KEY_FILE = re.compile(r"([0-9a-f]{2})\.keys")
+_ID_LOCK = re.compile(r"[0-9a-f]\.lock")
 _KEY_SPARE = re.compile(r"[0-9a-f]{2}\.lock|\.[0-9a-f]{2}\.tmp")
 
 
@@ -166,6 +170,16 @@ def parse_key_file(last: str) -> int | None:
 def is_key_spare(last: str) -> bool:
     """Tell whether this is the name of a lock of keys, or of a file of keys that was being made anew."""
     return _KEY_SPARE.fullmatch(last) is not None
+
+
+def id_lock(bucket: int) -> str:
+    """Name the file whose lock is held while a message is moved or cancelled whose id is of this bucket."""
+    return f"{IDS}/{bucket:x}.lock"
+
+
+def is_id_lock(last: str) -> bool:
+    """Tell whether this is the name of a lock of ids."""
+    return _ID_LOCK.fullmatch(last) is not None
 
 
 def _below(digits: str, end: int) -> int | None:

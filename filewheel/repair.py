@@ -22,8 +22,9 @@ from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, scan
 from filewheel.headers import KEY
 from filewheel.keyfile import Unreadable, entries
-from filewheel.keys import WAIT_S, Keys
+from filewheel.keys import Keys
 from filewheel.ledger import Ledger, spans_of
+from filewheel.locks import WAIT_S
 from filewheel.manifest import write_manifest
 from filewheel.message import ID_END, ID_MIN
 from filewheel.owner import Owner

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from filewheel.directory import Sync
+from filewheel import locks
+from filewheel.directory import Directory, Sync
 from filewheel.errors import BadArgument, KeyHeld, Locked, NotFound
 from filewheel.headers import DEADLINE, DUE, KEY, REASON
 from filewheel.journal import Journal
@@ -75,28 +76,43 @@ def put(
 
 
 def move(
-    keys: Keys, journal: Journal, key: str, old: MessageId | None, due_us: int, *, now_us: int, sync: Sync, path: str
+    keys: Keys,
+    journal: Journal,
+    key: str,
+    old: MessageId | None,
+    due_us: int,
+    *,
+    now_us: int,
+    sync: Sync,
+    directory: Directory,
 ) -> MessageId:
     """Move a message that has a key, or a dead letter (by its id), to another time; return its new id.
 
     Raises NotFound when it is not pending, KeyHeld when a dead letter's key is held by another message.
     """
-    with holding(keys, [key], path) as hold:
+    with holding(keys, [key], directory.path) as hold:
         held = hold.look(key, now_us)
         packed = held.put if old is None or old == held.id else keys.put_of(old)
         if packed is None:
-            raise NotFound(
-                f"no message {old} is pending" if old is not None else f"no message holds the key {key!r}",
-                path=path, hint="it fired or was cancelled; `filewheel inspect list` shows what waits",
-            )  # fmt: skip
+            raise not_found(key, old, directory.path)
         message = unpack_put(packed)
         if message.is_dead and held.id is not None:
-            raise key_held(key, held.id, path)
-        old = message.id
+            raise key_held(key, held.id, directory.path)
         new = journal.new_id(due_us)
         hold.note([(key, new)], journal)
-        ticket = journal.write([pack_drop(old, RESCHEDULED), PUT_PREFIX + new + moved_rest(message)], 1)
+        with locks.holding_ids(directory, [message.id]):
+            if keys.put_of(message.id) is None:  # V1: who cancels by the id has no lock of the key
+                raise not_found(key, old, directory.path)
+            ticket = journal.write([pack_drop(message.id, RESCHEDULED), PUT_PREFIX + new + moved_rest(message)], 1)
     return receipt(new, journal.settle(ticket, sync))
+
+
+def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
+    """Return the error that says that nothing is pending under an id, or that nobody has a key."""
+    return NotFound(
+        f"no message {old} is pending" if old is not None else f"no message holds the key {key!r}",
+        path=path, hint="it fired, was cancelled or moved; `filewheel inspect list` shows what waits",
+    )  # fmt: skip
 
 
 def moved_rest(message: Message) -> bytes:

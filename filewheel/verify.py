@@ -120,6 +120,7 @@ class _Verifier:
         self._check_retained()
         self._check_names(manifest, keeper)
         self._check_keys()
+        self._check_ids()
         self._check_set()
         for item in items(self._dir):
             self._add(
@@ -388,6 +389,19 @@ class _Verifier:
                 self._check_key_file(name)
             elif not layout.is_key_spare(last):
                 self._foreign(name)
+
+    def _check_ids(self) -> None:
+        """Look at the names of the locks of ids."""
+        try:
+            names = self._disk.listdir(layout.IDS)
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            self._foreign(layout.IDS)
+            return
+        for last in sorted(names):
+            if not layout.is_id_lock(last):
+                self._foreign(f"{layout.IDS}/{last}")
 
     def _check_key_file(self, name: str) -> None:
         try:

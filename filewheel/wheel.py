@@ -12,10 +12,11 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self, overload
+from typing import Literal, Self
 
 from filewheel import forks, layout, unique
 from filewheel.bell import Bell
+from filewheel.changes import HINT_AHEAD_US, Changes
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At, Delay, Headers, dues_of, middles_of
 from filewheel.directory import (
@@ -29,23 +30,13 @@ from filewheel.directory import (
     open_directory,
 )
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, DiskError, KeyHeld, NotFound, WheelExists, partly_done
+from filewheel.errors import BadArgument, DiskError, KeyHeld, WheelExists, partly_done
 from filewheel.headers import KEY
 from filewheel.ids import Ids
 from filewheel.journal import Journal
-from filewheel.keys import key_of
 from filewheel.limits import bytes_of, check_headers, check_key, check_message, check_topic
-from filewheel.message import DUE_END_US, ID_LIMIT, US_PER_S, Message, MessageId, due_of
-from filewheel.reader import Reader, one_of
-from filewheel.record import (
-    CANCELLED,
-    RESCHEDULED,
-    pack_drop,
-    pack_middle,
-    pack_payload,
-    pack_tail,
-    unpack_put,
-)
+from filewheel.message import DUE_END_US, Message, MessageId, due_of
+from filewheel.record import pack_middle, pack_payload, pack_tail
 from filewheel.roster import Roster
 from filewheel.speed import due_at, size_of
 from filewheel.standing import LOOK_US, Standing
@@ -56,15 +47,13 @@ from filewheel.writer import Entropy
 OnConflict = Literal["reject", "keep", "replace"]
 """What to do when a unique key is held: raise KeyHeld, return the id that holds it, or cancel that one."""
 
-_HINT_AHEAD_US = US_PER_S
-"""What is due later than this wakes no keeper: each looks twice a second by itself."""
 _PLAIN = (list, tuple)
 _ADD_BYTES = 1 << 20
 _ADD_EACH_BYTES = 128
 _NEVER_US = -(1 << 62)
 
 
-class Wheel(Reader):
+class Wheel(Changes):
     """A wheel to enqueue into and to look at. Thread-safe; any number of processes at once.
 
     Opening costs reading wheel.json. The first enqueue makes this handle's journal. Close it, or use it in a `with`:
@@ -264,7 +253,7 @@ class Wheel(Reader):
                 return self._enqueue_unique(payload, due_us, now_us, topic, headers, sync, key, on_conflict)
             tail = pack_tail(topic, check_headers(headers))
         id_ = journal.put(due_us, now_us, tail, payload, sync=self._sync if sync is None else check_sync(sync))
-        if due_us < now_us + _HINT_AHEAD_US:
+        if due_us < now_us + HINT_AHEAD_US:
             self._bell.ring(now_us)
         return id_
 
@@ -293,7 +282,7 @@ class Wheel(Reader):
         id_ = unique.put(
             self._keys, self._writer(), key, on_conflict, due_us, rest, now_us=now_us, sync=sync, path=self._dir.path
         )
-        if due_us < now_us + _HINT_AHEAD_US:
+        if due_us < now_us + HINT_AHEAD_US:
             self._bell.ring(now_us)
         return id_
 
@@ -326,7 +315,7 @@ class Wheel(Reader):
         middle = middles_of(now_us, topic, headers, count)
         sync = self._sync if sync is None else check_sync(sync)
         made = journal.put_many(dues, middle, bodies, size_bytes=size, sync=sync)
-        if made and due_of(made.least) < now_us + _HINT_AHEAD_US:
+        if made and due_of(made.least) < now_us + HINT_AHEAD_US:
             self._bell.ring(now_us)
         return made
 
@@ -378,96 +367,3 @@ class Wheel(Reader):
             journal.flush()
         self._bell.ring(self._clock.now_us())
         return count
-
-    # -- cancel and reschedule -------------------------------------------------------------------------------
-
-    @overload
-    def cancel(self, id_: MessageId | str | bytes, *, sync: Sync | None = None) -> bool: ...
-    @overload
-    def cancel(self, *, key: str, sync: Sync | None = None) -> bool: ...
-    def cancel(
-        self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, sync: Sync | None = None
-    ) -> bool:
-        """Cancel a message; tell whether it was pending under this id, or held this unique key.
-
-        Once this has returned, a keeper that looks for what is due does not start it. A message that has moved
-        (retried, rescheduled) has a new id; by its first one it is found only while the keeper has it in memory. By its
-        key it is found wherever it is.
-        """
-        if (wanted := one_of(id_, key)) is not None:
-            return bool(self.cancel_many([wanted], sync=sync))
-        key = check_key(key)
-        self._writer()
-        # Under the lock nobody moves it between the look and the drop.
-        with unique.holding(self._keys, [key], self._dir.path) as hold:
-            held = hold.look(key, self._clock.now_us()).id
-            return held is not None and bool(self.cancel_many([held], sync=sync))
-
-    def cancel_many(self, ids: Iterable[MessageId | str | bytes], *, sync: Sync | None = None) -> set[MessageId]:
-        """Cancel messages in one commit; return those that were pending.
-
-        Cost: about 50 µs and 2 µs a message, the reading of what is new since the last call, and one flush.
-        """
-        wanted = [MessageId.parse(i) for i in ids]
-        journal = self._writer()
-        found = self._finder.pending(wanted)
-        # The drop of one that was not found is written too: the keeper may know it by its first id.
-        drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
-        journal.append(drops, 0, sync=self._sync if sync is None else check_sync(sync))
-        now_us = self._clock.now_us()
-        if wanted and due_of(min(wanted)) < now_us + _HINT_AHEAD_US:
-            self._bell.ring(now_us)
-        return {i for i in wanted if i in found}
-
-    @overload
-    def reschedule(
-        self,
-        id_: MessageId | str | bytes,
-        *,
-        delay: Delay | None = None,
-        at: At | None = None,
-        sync: Sync | None = None,
-    ) -> MessageId: ...
-    @overload
-    def reschedule(
-        self, *, key: str, delay: Delay | None = None, at: At | None = None, sync: Sync | None = None
-    ) -> MessageId: ...
-    def reschedule(
-        self,
-        id_: MessageId | str | bytes | None = None,
-        *,
-        key: str | None = None,
-        delay: Delay | None = None,
-        at: At | None = None,
-        sync: Sync | None = None,
-    ) -> MessageId:
-        """Move a pending message (by its id or its unique key), or a dead letter, to another time; return its new id.
-
-        The drop of the old and the put of the new are one commit: both or neither. A dead letter starts anew, without
-        the deadline that it had for a scheduler.
-
-        Raises NotFound when no message is pending under this id or key, KeyHeld when a dead letter had a key that
-        another message has now.
-        """
-        old = one_of(id_, key)
-        now_us = self._clock.now_us()
-        due_us = due_from(now_us, delay=delay, at=at)
-        journal = self._writer()
-        sync = self._sync if sync is None else check_sync(sync)
-        put = None if old is None else self._finder.find([old]).get(old)
-        if put is not None:
-            key = key_of(put)
-        if key is not None:
-            new = unique.move(
-                self._keys, journal, check_key(key), old, due_us, now_us=now_us, sync=sync, path=self._dir.path
-            )
-            self._bell.ring(now_us)
-            return new
-        if put is None or old is None:
-            raise NotFound(
-                f"no message {old} is pending",
-                path=self._dir.path, hint="it fired, was cancelled or moved; `filewheel inspect list` shows what waits",
-            )  # fmt: skip
-        new = journal.move(due_us, unique.moved_rest(unpack_put(put)), pack_drop(old, RESCHEDULED), sync=sync)
-        self._bell.ring(now_us)
-        return new

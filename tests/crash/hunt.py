@@ -52,11 +52,12 @@ def races() -> Iterator[Try]:
 
 
 def keys() -> Iterator[Try]:
-    """Yield races for unique keys."""
+    """Yield races for unique keys, and for ids that move."""
     from tests.model.races import run_race
 
     for number in range(1, 100_000):
-        yield f"race keys {number}", lambda number=number: run_race("keys", number)  # type: ignore[misc]
+        for name in ("keys", "movers"):
+            yield f"race {name} {number}", lambda name=name, number=number: run_race(name, number)  # type: ignore[misc]
 
 
 def histories() -> Iterator[Try]:

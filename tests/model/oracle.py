@@ -42,6 +42,8 @@ class Oracle:
         self.violations: list[str] = []
         self.is_lossy = False
         """Bits flipped on their way from the disk: frames may be lost, and drops with them, but nothing is invented."""
+        self.won: dict[bytes, str] = {}
+        """Ids that a call said it had moved or cancelled, and which."""
         self.keys: set[str] = set()
         """Every unique key that was ever asked for."""
         self.serial = 0
@@ -72,8 +74,10 @@ class Oracle:
         self.told += 1
         self.of(id_).may_be_gone = True
 
-    def is_cancelled(self, id_: bytes, *, durable: bool = True) -> None:
-        """Know that a cancel returned."""
+    def is_cancelled(self, id_: bytes, *, durable: bool = True, found: bool = False) -> None:
+        """Know that a cancel returned; `found` is whether it said that the message was pending."""
+        if found:
+            self.wins(id_, "cancel")
         self.cancelled.add(id_)
         if durable:
             self.finish(id_)
@@ -85,10 +89,17 @@ class Oracle:
 
     def is_moved(self, id_: bytes, new: bytes, *, durable: bool = True) -> None:
         """Know that a reschedule returned a new id."""
+        self.wins(id_, "reschedule")
         self.of_id[new] = self.of_id[id_]
         self.cancelled.add(id_)
         if durable:
             self.finish(id_)
+
+    def wins(self, id_: bytes, how: str) -> None:
+        """Know that a call says it was the one that moved or cancelled what waited: a second one is void (V1)."""
+        if id_ in self.won:
+            self.violations.append(f"{self.of_id[id_]!r}: a {how} succeeded, and a {self.won[id_]} had")
+        self.won[id_] = how
 
     def finish(self, id_: bytes) -> None:
         """Know that the drop of an id is durable."""
@@ -108,6 +119,8 @@ class Oracle:
         self.told += 1
         for told in self.messages.values():
             told.acked &= told.finished
+        # What was not flushed may be pending again, and may be moved again.
+        self.won = {i: how for i, how in self.won.items() if i in self.of(i).finished}
         self.unflushed.clear()
 
     def fired(self, message: Message, now_us: int, cancelled: set[bytes]) -> bool:

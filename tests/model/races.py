@@ -88,8 +88,7 @@ class Race:
                 done.add(id_)
                 if how == "cancel":
                     self.oracle.cancelling(id_)
-                    wheel.cancel(id_)
-                    self.oracle.is_cancelled(id_)
+                    self.oracle.is_cancelled(id_, found=wheel.cancel(id_))
                 else:
                     due_us = self.world.clock.wall_us + 200 * US_PER_S
                     self.oracle.moving(id_, due_us)
@@ -292,11 +291,22 @@ def keys(race: Race) -> None:
         race.thread("reaper", reaper, lambda: race.killing(reaper, victims))
 
 
+def movers(race: Race) -> None:
+    """Several reschedule, and one cancels, the same messages at once, while a keeper claims and deals."""
+    race.process("producer", race.putting(3, race.world.rng.choice([0, 90])))
+    for name in ("mover 1", "mover 2", "mover 3"):
+        race.process(name, race.dropping("move", 3))
+    race.process("canceller", race.dropping("cancel", 3))
+    race.process("keeper", race.keeping("claim", "deal", times=2))
+
+
 RACES: dict[str, Callable[[Race], None]] = {
     f.__name__: f for f in (begin, threads, rotation, cancel, move, retry, arrival, reader, takeover)
 }
 NAMES = list(RACES)
-RACES["keys"] = keys  # not among the names: the order in which mutants are searched for stays what it was
+# Not among the names: the order in which mutants are searched for stays what it was.
+RACES["keys"] = keys
+RACES["movers"] = movers
 
 
 def run_race(name: str, number: int, *, crash_rate: float = 0.2) -> Result:

@@ -1,0 +1,133 @@
+"""What can be done to messages that wait: they are cancelled, and moved to another time.
+
+The half of a Wheel that takes the locks of ids (locks.py) and of keys (keys.py). Each call looks at its message and
+writes its frame under them, and waits for the flush without them.
+Invariant: of several that move or cancel one message at once, one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import overload
+
+from filewheel import locks, unique
+from filewheel.bell import Bell
+from filewheel.clock import Clock
+from filewheel.columns import At, Delay
+from filewheel.directory import Sync, check_sync
+from filewheel.journal import Journal
+from filewheel.keys import key_of
+from filewheel.limits import check_key
+from filewheel.message import ID_LIMIT, US_PER_S, MessageId, due_of, receipt
+from filewheel.reader import Reader, one_of
+from filewheel.record import CANCELLED, RESCHEDULED, pack_drop, unpack_put
+from filewheel.timespec import due_from
+
+HINT_AHEAD_US = US_PER_S
+"""What is due later than this wakes no keeper: each looks twice a second by itself."""
+
+
+class Changes(Reader):
+    """The changing half of a Wheel, which has what is declared here."""
+
+    _sync: Sync
+    _clock: Clock
+    _bell: Bell
+
+    def _writer(self) -> Journal:
+        """Return this handle's journal."""
+        raise NotImplementedError
+
+    @overload
+    def cancel(self, id_: MessageId | str | bytes, *, sync: Sync | None = None) -> bool: ...
+    @overload
+    def cancel(self, *, key: str, sync: Sync | None = None) -> bool: ...
+    def cancel(
+        self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, sync: Sync | None = None
+    ) -> bool:
+        """Cancel a message; tell whether it was pending under this id, or held this unique key.
+
+        Once this has returned, a keeper that looks for what is due does not start it. A message that has moved
+        (retried, rescheduled) has a new id; by its first one it is found only while the keeper has it in memory. By its
+        key it is found wherever it is.
+        """
+        if (wanted := one_of(id_, key)) is not None:
+            return bool(self.cancel_many([wanted], sync=sync))
+        key = check_key(key)
+        self._writer()
+        # Under the lock nobody moves it between the look and the drop.
+        with unique.holding(self._keys, [key], self._dir.path) as hold:
+            held = hold.look(key, self._clock.now_us()).id
+            return held is not None and bool(self.cancel_many([held], sync=sync))
+
+    def cancel_many(self, ids: Iterable[MessageId | str | bytes], *, sync: Sync | None = None) -> set[MessageId]:
+        """Cancel messages in one commit; return those that were pending.
+
+        Cost: about 50 µs and 2 µs a message, the reading of what is new since the last call, and one flush.
+        """
+        wanted = [MessageId.parse(i) for i in ids]
+        journal = self._writer()
+        # The drop of one that was not found is written too: the keeper may know it by its first id.
+        drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
+        if not drops:
+            return set()
+        with locks.holding_ids(self._dir, wanted):
+            found = self._finder.pending(wanted)
+            ticket = journal.write(drops, 0)
+        journal.settle(ticket, self._sync if sync is None else check_sync(sync))
+        now_us = self._clock.now_us()
+        if due_of(min(wanted)) < now_us + HINT_AHEAD_US:
+            self._bell.ring(now_us)
+        return {i for i in wanted if i in found}
+
+    @overload
+    def reschedule(
+        self,
+        id_: MessageId | str | bytes,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        sync: Sync | None = None,
+    ) -> MessageId: ...
+    @overload
+    def reschedule(
+        self, *, key: str, delay: Delay | None = None, at: At | None = None, sync: Sync | None = None
+    ) -> MessageId: ...
+    def reschedule(
+        self,
+        id_: MessageId | str | bytes | None = None,
+        *,
+        key: str | None = None,
+        delay: Delay | None = None,
+        at: At | None = None,
+        sync: Sync | None = None,
+    ) -> MessageId:
+        """Move a pending message (by its id or its unique key), or a dead letter, to another time; return its new id.
+
+        The drop of the old and the put of the new are one commit: both or neither. A dead letter starts anew, without
+        the deadline that it had for a scheduler.
+
+        Raises NotFound when no message is pending under this id or key, KeyHeld when a dead letter had a key that
+        another message has now.
+        """
+        old = one_of(id_, key)
+        now_us = self._clock.now_us()
+        due_us = due_from(now_us, delay=delay, at=at)
+        journal = self._writer()
+        sync = self._sync if sync is None else check_sync(sync)
+        if old is not None:
+            with locks.holding_ids(self._dir, [old]):
+                put = self._finder.find([old]).get(old)
+                if put is None:
+                    raise unique.not_found(None, old, self._dir.path)
+                key = key_of(put)
+                if key is None:
+                    new, ticket = journal.move(due_us, unique.moved_rest(unpack_put(put)), pack_drop(old, RESCHEDULED))
+        if key is None:
+            new = receipt(new, journal.settle(ticket, sync))
+        else:
+            new = unique.move(
+                self._keys, journal, check_key(key), old, due_us, now_us=now_us, sync=sync, directory=self._dir
+            )
+        self._bell.ring(now_us)
+        return new
