@@ -1,8 +1,8 @@
 """The bell: how a producer tells the keeper that something was written for the next few seconds.
 
-A pipe in the wheel's directory, opened when it is first rung, and again when the keeper that listened has gone. It is
-a hint: one that is lost costs half a second.
-Invariant: ringing never waits, and never fails.
+A pipe in the wheel's directory. A producer opens it when it first rings, and again when the keeper that listened has
+gone; the keeper sleeps at it. It is a hint: one that is lost costs half a second.
+Invariant: ringing never waits, and never fails; the keeper's end stays open while a thread sleeps at it.
 """
 
 from __future__ import annotations
@@ -44,3 +44,44 @@ class Bell:
         fd, self._fd = self._fd, None
         if fd is not None:
             self._disk.close(fd)
+
+
+class Hints:
+    """The keeper's end of the pipe. Thread-safe, also where a signal handler interrupts its own thread."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._lock = threading.RLock()
+        self._fd: int | None = None
+        self._sleeping = 0
+        """Threads that wait for a hint."""
+
+    def open(self) -> None:
+        """Make the pipe, and listen. Where the file system has none, no hint ever comes."""
+        self._fd = self._disk.open_hints(layout.HINT)
+
+    def wake(self) -> None:
+        """End the sleep of a thread that waits."""
+        with self._lock:
+            if self._fd is not None:
+                self._disk.ring(self._fd)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until a hint comes or the time is up; tell whether one came."""
+        with self._lock:
+            fd = self._fd
+            self._sleeping += 1
+        try:
+            return self._disk.wait_hint(fd, timeout_s)
+        finally:
+            with self._lock:
+                self._sleeping -= 1
+                if fd is not None and self._fd is None and not self._sleeping:
+                    self._disk.close(fd)
+
+    def close(self) -> None:
+        """Let go of the pipe. The last thread that sleeps at it closes it: its number may be another file's then."""
+        with self._lock:
+            fd, self._fd = self._fd, None
+            if fd is not None and not self._sleeping:
+                self._disk.close(fd)

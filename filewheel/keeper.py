@@ -25,6 +25,7 @@ from typing import Self
 
 from filewheel import layout
 from filewheel.batch import Batch
+from filewheel.bell import Hints
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, Sync, open_directory
 from filewheel.disk import OsDisk
@@ -93,11 +94,7 @@ class Keeper:
         self._hold = on_jump == "hold"
         self._looked: tuple[int, int] | None = None
         self._held_us = 0
-        self._hints: int | None = None
-        self._bell_lock = threading.RLock()
-        """Guards the pipe of hints. A signal handler may wake or close while its thread has it."""
-        self._waiting = 0
-        """Threads that sleep until a hint comes."""
+        self._hints = Hints(self._disk)
         self._closing = threading.RLock()
         self._standing = Standing(self._dir, disk=disk)
         self._followed: Roster | None = None
@@ -116,7 +113,7 @@ class Keeper:
         try:
             self._stand(clock.now_us())  # again: a standby may have waited through a promotion
             self._ledger.recover()
-            self._hints = self._disk.open_hints(layout.HINT)
+            self._hints.open()
         except BaseException as exc:
             with contextlib.suppress(OSError, FilewheelError):
                 self._ledger.close()
@@ -184,11 +181,7 @@ class Keeper:
 
     def _let_go(self) -> None:
         """Close what is open, the lock last but one."""
-        with self._bell_lock:
-            hints, self._hints = self._hints, None
-            # A thread that still waits closes it: its number may be another file's as soon as it is closed.
-            if hints is not None and not self._waiting:
-                self._disk.close(hints)
+        self._hints.close()
         self._standing.close()
         self._owner.release()
         self._disk.release()
@@ -287,27 +280,12 @@ class Keeper:
             now_us = self._clock.now_us() - self._held_us  # what a jump made due is not due while it is held
             natural_s = min(natural_s, (next_us - now_us) / US_PER_S)
         limit_s = natural_s if timeout_s is None else min(timeout_s, natural_s)
-        hinted = limit_s > 0 and self._wait_hint(limit_s)
+        hinted = limit_s > 0 and self._hints.wait(limit_s)
         return hinted or limit_s >= natural_s
-
-    def _wait_hint(self, limit_s: float) -> bool:
-        with self._bell_lock:
-            self._check()
-            hints = self._hints
-            self._waiting += 1
-        try:
-            return self._disk.wait_hint(hints, limit_s)
-        finally:
-            with self._bell_lock:
-                self._waiting -= 1
-                if hints is not None and self._hints is None and not self._waiting:
-                    self._disk.close(hints)
 
     def wake(self) -> None:
         """End a `wait` in another thread."""
-        with self._bell_lock:  # once it is closed, its number may be another file's
-            if self._hints is not None:
-                self._disk.ring(self._hints)
+        self._hints.wake()
 
     def next_due(self) -> datetime | None:
         """Return when the next message that is in memory is due; None when the next few seconds hold none."""

@@ -239,7 +239,7 @@ def test_the_pipe_of_hints_stays_open_until_the_last_thread_has_done_waiting_at_
         assert fd is not None
         pipes.append(fd)
         sleeping.set()
-        assert eventually(lambda: keeper._hints is None)  # closing has come as far as it can
+        assert eventually(lambda: keeper._hints._fd is None)  # closing has come as far as it can
         closing.join(30)
         return wait_hint(fd, timeout_s)
 

@@ -413,7 +413,7 @@ MUTANTS: list[Mutant] = [
     _m("settled-twice", "A1", "of two threads that settle a message one hears that it is not claimed", "tests/test_keeper_threads.py::test_what_another_thread_acknowledges_just_before_it_is_put_back_is_not_claimed_any_more",
        "settler", "            with self._lock:\n                check()\n", "            check()\n            with self._lock:\n"),
     _m("pipe-closed-under-a-wait", "A1", "the pipe of hints is closed when no thread waits at it", "tests/test_keeper_threads.py::test_the_pipe_of_hints_stays_open_until_the_last_thread_has_done_waiting_at_it",
-       "keeper", "            if hints is not None and not self._waiting:\n", "            if hints is not None:\n"),
+       "bell", "            if fd is not None and not self._sleeping:\n", "            if fd is not None:\n"),
     _m("ack-before-return", "J", "a message is acknowledged after its handler returned", "tests/scheduling/test_scheduler_calls.py::test_a_call_is_acknowledged_only_when_its_handler_has_returned",
        "scheduling.dispatcher", "        self._runners[terms.where].start(call)\n",
        "        self._keeper.ack([m.id for m in messages])\n        self._runners[terms.where].start(call)\n"),
