@@ -14,6 +14,7 @@ from typing import Any
 
 from filewheel import Damaged, MessageId, layout
 from filewheel.directory import Directory
+from filewheel.disk import ForeignFile
 from filewheel.frame import HEADER_BYTES, Frame, Gap, scan
 from filewheel.manifest import Manifest, Position, read_manifest
 from filewheel.message import ID_END, ID_MIN
@@ -120,10 +121,7 @@ class Dissector:
         return [name for name in names if self._exists(name)] + self.segments()
 
     def _exists(self, name: str) -> bool:
-        try:
-            return self._disk.identity(name) is not None
-        except OSError:
-            return False
+        return self._disk.identity(name) is not None
 
     def _covered(self, name: str) -> int:
         """Return up to where the checkpoint covers a file."""
@@ -188,7 +186,7 @@ class Dissector:
     def _scan(self, name: str, *, headers: bool = False) -> Iterator[Frame | Gap]:
         try:
             fd = self._disk.open(name, "r")
-        except OSError:
+        except (FileNotFoundError, ForeignFile):
             return
         try:
             yield from scan(self._disk, fd, 0, self._disk.size(fd), self._dir.seed(name), headers=headers)

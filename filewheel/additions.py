@@ -77,7 +77,7 @@ class Additions:
     def undo(self) -> None:
         """Give back the room that was taken, as far as that works: what no manifest names counts for nothing."""
         for name, length in self._was.items():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # what stays lies above the covered length, or in a file nobody names
                 if length == 0:
                     self._disk.unlink(name)
                     continue

@@ -41,9 +41,23 @@ class ForeignFile(OSError):
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that say something about this process or machine, and nothing about the file that was to be opened."""
+_BROKEN = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
 NO_DIRECTORY = (FileNotFoundError, NotADirectoryError)
 """Errors of a listing that say that no such directory is there. Any other one says nothing about what is in it."""
 _FOREIGN = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
+
+
+def is_scarce(exc: BaseException) -> bool:
+    """Tell whether an error is about this process or machine: of the file, or of another wheel, it says nothing."""
+    return getattr(exc, "errno", None) in SCARCE
+
+
+def is_unreadable(exc: OSError) -> bool:
+    """Tell whether an error of opening a file says that its content is out of reach: a bad medium, a foreign file.
+
+    Any other error (too many open files, no permission, a stale handle) may be over in a moment.
+    """
+    return isinstance(exc, ForeignFile) or exc.errno in _BROKEN
 
 
 class Disk(Protocol):
@@ -268,7 +282,7 @@ class OsDisk:
                 os.ftruncate(fd, end)
             return Map(fd, start, end)
         except OSError:
-            return None
+            return None  # it is written to instead
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
@@ -290,7 +304,7 @@ class OsDisk:
         try:
             return os.readlink(f"/proc/self/fd/{fd}").endswith(" (deleted)")
         except OSError:
-            return False
+            return False  # no such /proc here: then a flush says nothing of the name
 
     def data_from(self, fd: int, offset: int) -> int:
         try:
@@ -367,7 +381,7 @@ class OsDisk:
             except FileExistsError:
                 raise
             except OSError:
-                return None
+                return None  # without hints the keeper looks twice a second
         # Read and write: with a writer of our own the pipe never reports its end.
         return self._open_pipe(name, os.O_RDWR)
 
@@ -378,7 +392,7 @@ class OsDisk:
         try:
             fd = os.open(name, flags | _BASE, dir_fd=self._root)
         except OSError:
-            return None
+            return None  # nobody listens, or it cannot be told: a hint that is lost costs half a second
         if stat.S_ISFIFO(os.fstat(fd).st_mode):
             return fd
         os.close(fd)
@@ -390,7 +404,7 @@ class OsDisk:
         except BlockingIOError:
             return True  # full of hints already: one more would say nothing new
         except OSError:
-            return False
+            return False  # likewise
         return True
 
     def wait_hint(self, fd: int | None, timeout_s: float) -> bool:

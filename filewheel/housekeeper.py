@@ -155,7 +155,7 @@ class Housekeeper:
         known = self._disk.identity(layout.BALLAST)
         if known is None or known[1] == 0:
             return False
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # then there is no room, and the caller is told so
             self._disk.unlink(layout.BALLAST)
             return True
         return False

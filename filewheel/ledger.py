@@ -163,7 +163,7 @@ class Ledger:
                 continue
             if not layout.is_segment_tmp(last):
                 continue
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it stays, and costs a name: the next keeper tries again
                 fd = self.disk.open(name, "r")
                 try:
                     if self.disk.lock(fd, wait=False):
@@ -196,7 +196,7 @@ class Ledger:
 
     def remove_dir(self, lap: int) -> None:
         """Remove a lap's directory if it is empty."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it is not empty; or it stays, and the next keeper removes it
             self.disk.rmdir(layout.lap_dir(lap))
             self.unlinked_in.discard(layout.lap_dir(lap))
             self.unlinked_in.add(layout.LAPS)

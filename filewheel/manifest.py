@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgpack
 
 from filewheel import layout
-from filewheel.disk import NO_DIRECTORY, SCARCE, Disk
+from filewheel.disk import NO_DIRECTORY, Disk, is_unreadable
 from filewheel.errors import Damaged
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, scan, seal
 from filewheel.message import ID_BYTES, ID_LIMIT
@@ -244,13 +244,14 @@ def read_manifest(disk: Disk, seeds: Seeds, lap_of: LapOf, path: str) -> Manifes
 
 
 def read_checkpoint(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, path: str) -> Manifest:
-    """Read one checkpoint file. Raises FileNotFoundError, or Damaged when it does not verify."""
+    """Read one checkpoint file. Raises FileNotFoundError, Damaged when it does not verify, OSError.
+
+    An error that may be over in a moment is no damage: the checkpoint before would bring acknowledged messages back.
+    """
     try:
         fd = disk.open(name, "r")
-    except FileNotFoundError:
-        raise
     except OSError as exc:
-        if exc.errno in SCARCE:
+        if not is_unreadable(exc):
             raise
         raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
     try:
@@ -260,6 +261,8 @@ def read_checkpoint(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, path: st
                 return decode(item, path, lap_end(lap_of))
             break
     except OSError as exc:
+        if not is_unreadable(exc):
+            raise
         raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
     finally:
         disk.close(fd)

@@ -62,7 +62,7 @@ class Owner:
     def release(self) -> None:
         """Stop being the keeper."""
         if self._fd >= 0:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it is for people: the lock is what counts
                 self._disk.pwrite(self._fd, b"{}".ljust(_NOTE_BYTES) + b"\n", 0)
             self._disk.close(self._fd)
             self._fd = -1
@@ -82,14 +82,14 @@ def _note(directory: Directory) -> tuple[int | None, str]:
     try:
         fd = directory.disk.open(layout.LOCK, "r")
     except OSError:
-        return None, ""
+        return None, ""  # it only says who holds the lock, never whether it is held
     try:
         note = json.loads(directory.disk.pread(fd, _NOTE_BYTES, 0))
         pid, role = note["pid"], note["role"]
         alive = isinstance(pid, int) and pid > 0 and _started(pid) == note["started"]
         return (pid, str(role)) if alive else (None, "")
     except (OSError, ValueError, KeyError, TypeError):
-        return None, ""
+        return None, ""  # likewise
     finally:
         directory.disk.close(fd)
 
@@ -103,11 +103,11 @@ def _started(pid: int) -> str | None:
         if os.path.isdir("/proc/self"):
             return None
     except (OSError, IndexError):
-        pass
+        pass  # no such /proc here, or no room to open it: ask with a signal
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
     except OSError:
-        pass
+        pass  # it lives, and belongs to another user
     return ""

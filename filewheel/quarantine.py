@@ -17,6 +17,7 @@ from dataclasses import asdict
 from filewheel import layout
 from filewheel.clock import Clock
 from filewheel.directory import Directory
+from filewheel.disk import NO_DIRECTORY, ForeignFile
 from filewheel.message import to_datetime
 from filewheel.tail import Damage
 
@@ -108,18 +109,22 @@ class Quarantine:
 
 
 def items(directory: Directory) -> list[dict[str, object]]:
-    """List what is in quarantine, oldest name first. Takes no lock; an unreadable note is listed by its name."""
+    """List what is in quarantine, oldest name first. Takes no lock; a note that is none is listed by its name.
+
+    Raises OSError: a quarantine that cannot be listed is not an empty one.
+    """
     found: list[dict[str, object]] = []
     try:
         names = sorted(directory.disk.listdir(layout.QUARANTINE))
-    except OSError:
+    except NO_DIRECTORY:
         return found
     for last in names:
         if not last.endswith(".json"):
             continue
         name = f"{layout.QUARANTINE}/{last}"
         item: dict[str, object] = {}
-        with contextlib.suppress(OSError, ValueError, RecursionError):
+        # Somebody may have removed it since, or put something else there.
+        with contextlib.suppress(FileNotFoundError, ForeignFile, ValueError, RecursionError):
             fd = directory.disk.open(name, "r")
             try:
                 fields = json.loads(directory.disk.pread(fd, 65536, 0))
@@ -132,11 +137,11 @@ def items(directory: Directory) -> list[dict[str, object]]:
 
 
 def bytes_in(directory: Directory) -> int:
-    """Return how many bytes the quarantine keeps, notes not counted. Takes no lock."""
+    """Return how many bytes the quarantine keeps, notes not counted. Takes no lock. Raises OSError."""
     disk = directory.disk
     try:
         names = disk.listdir(layout.QUARANTINE)
-        known = [disk.identity(f"{layout.QUARANTINE}/{last}") for last in names if last.endswith(".bin")]
-    except OSError:
+    except NO_DIRECTORY:
         return 0
+    known = [disk.identity(f"{layout.QUARANTINE}/{last}") for last in names if last.endswith(".bin")]
     return sum(size for _, size, _ in filter(None, known))

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import overload
 
 from filewheel.directory import Directory
-from filewheel.errors import BadArgument, Closed, Forked
+from filewheel.errors import BadArgument, Closed, Forked, disk_error
 from filewheel.finder import Finder
 from filewheel.keys import Keys
 from filewheel.limits import check_key, matches
@@ -125,9 +125,12 @@ class Reader:
                         return
 
     def stats(self) -> Stats:
-        """Count what is pending, and what it takes on disk."""
+        """Count what is pending, and what it takes on disk. Raises DiskError."""
         with self.snapshot() as snapshot:
-            return stats_of(self._dir, snapshot)
+            try:
+                return stats_of(self._dir, snapshot)
+            except OSError as exc:
+                raise disk_error(exc, self._dir.path) from exc
 
     def histogram(self, edges: Sequence[At]) -> Histogram:
         """Count what is pending by time, between rising `edges`."""

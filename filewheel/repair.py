@@ -17,7 +17,7 @@ from filewheel import layout
 from filewheel.clock import Clock
 from filewheel.deal import Deal
 from filewheel.directory import Directory, parse_settings, write_settings
-from filewheel.disk import SCARCE
+from filewheel.disk import ForeignFile
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, scan
 from filewheel.headers import KEY
@@ -168,9 +168,8 @@ def _read_all(ledger: Ledger, span: Span) -> tuple[set[bytes], set[bytes], list[
     bad: list[Damage] = []
     try:
         fd = ledger.disk.open(span.name, "r")
-    except OSError as exc:
-        if exc.errno in SCARCE:
-            raise
+    except (FileNotFoundError, ForeignFile):
+        # Any other error is raised: a file that cannot be opened now must not be replaced by nothing.
         return puts, drops, [Damage(span.name, 0, span.end, "cannot be opened", proven=True)]
     try:
         size = ledger.disk.size(fd)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 
 from filewheel import layout
 from filewheel.directory import Directory
-from filewheel.disk import SCARCE
+from filewheel.disk import is_unreadable
 from filewheel.errors import Damaged
 from filewheel.writer import Entropy
 
@@ -180,7 +180,7 @@ def read_overflow(directory: Directory) -> int:
 
     A counter that cannot be read gives a number below 0, which stays the same while the file does, and which no other
     state of it gives: so it compares as changed. Raises Damaged when the name is that of something else than a file,
-    OSError when this process has no room for another open file.
+    OSError when it cannot be read now, and perhaps can in a moment.
     """
     disk = directory.disk
     try:
@@ -192,7 +192,7 @@ def read_overflow(directory: Directory) -> int:
     except FileNotFoundError:
         return 0
     except OSError as exc:
-        if exc.errno in SCARCE:
+        if not is_unreadable(exc):
             raise
         number = None
     if number is not None:

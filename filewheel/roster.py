@@ -191,6 +191,7 @@ def change_roster(directory: Directory, change: Callable[[Roster | None], Roster
             else:
                 write_roster(disk, new)
                 if not disk.size(fd):
+                    # Without the mark a roster lost later counts as one never written; the next change tries again.
                     with contextlib.suppress(OSError):
                         disk.pwrite(fd, _MARK, 0)
             return new

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from filewheel import layout
 from filewheel.directory import Directory, DiskFactory
-from filewheel.disk import Disk, OsDisk
+from filewheel.disk import Disk, OsDisk, is_scarce
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.roster import Roster, change_roster, read_roster, was_in_set
 
@@ -160,7 +160,10 @@ class _Other:
         self._roster: Roster | None = None
 
     def look(self, now_us: int) -> Roster | None:
-        """Return its roster as it is now; None when it cannot be seen."""
+        """Return its roster as it is now; None when it cannot be seen.
+
+        Raises DiskError when that is for want of files or memory here: nobody may fire who did not look.
+        """
         if self._disk is not None and not 0 <= now_us - self._opened_us < _FORGET_US:
             self.forget()
         try:
@@ -171,9 +174,11 @@ class _Other:
             if identity != self._identity:
                 self._roster = read_roster(self._disk, self._path)
                 self._identity = identity
-        except (OSError, Damaged):
+        except (OSError, Damaged) as exc:
             self.forget()
-            return None
+            if isinstance(exc, OSError) and is_scarce(exc):
+                raise disk_error(exc, self._path) from exc
+            return None  # its disk is out of reach, or it was deleted
         return None if identity is None else self._roster
 
     def forget(self) -> None:

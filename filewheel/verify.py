@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, read_settings
-from filewheel.disk import ForeignFile
+from filewheel.disk import ForeignFile, is_unreadable
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Gap, pad, scan
 from filewheel.keyfile import Unreadable, entries
@@ -149,7 +149,7 @@ class _Verifier:
             what = ""
             self._add("note", layout.SETTINGS_COPY, 0, 0, "the file is missing", "filewheel repair")
         except OSError as exc:
-            what = f"cannot be read: {exc.strerror or exc}"
+            what = _unreadable(exc)
         except Damaged as exc:
             what = exc.what
         if what and not self._dir.notes:
@@ -179,7 +179,7 @@ class _Verifier:
                 self._add("damage", span.name, 0, span.end, "the file is missing", "restore it from a backup")
             return
         except OSError as exc:
-            self._add("damage", span.name, 0, span.end, f"cannot be read: {exc.strerror or exc}")
+            self._add("damage", span.name, 0, span.end, _unreadable(exc))
             return
         try:
             self._report.files += 1
@@ -266,7 +266,7 @@ class _Verifier:
         except FileNotFoundError:
             return UNKNOWN  # covered meanwhile, and perhaps more of it than the manifest says that was read before
         except OSError as exc:
-            self._add("damage", name, 0, 0, f"cannot be read: {exc.strerror or exc}")
+            self._add("damage", name, 0, 0, _unreadable(exc))
             return number
         gap: Gap | None = None
         try:
@@ -324,7 +324,7 @@ class _Verifier:
         except FileNotFoundError:
             return UNKNOWN  # released meanwhile
         except OSError as exc:
-            self._add("note", name, 0, 0, f"cannot be read: {exc.strerror or exc}", _HEALS)
+            self._add("note", name, 0, 0, _unreadable(exc), _HEALS)
             return UNKNOWN
         gap: Gap | None = None
         try:
@@ -412,7 +412,7 @@ class _Verifier:
             self._foreign(name)
             return
         except OSError as exc:
-            self._add("damage", name, 0, 0, f"cannot be read: {exc.strerror or exc}")
+            self._add("damage", name, 0, 0, _unreadable(exc))
             return
         try:
             data = self._disk.pread(fd, self._disk.size(fd), 0)
@@ -435,7 +435,7 @@ class _Verifier:
         except Damaged as exc:
             self._add("damage", layout.ROSTER, 0, 0, exc.what, exc.hint or "")
         except OSError as exc:
-            self._add("damage", layout.ROSTER, 0, 0, f"cannot be read: {exc.strerror or exc}")
+            self._add("damage", layout.ROSTER, 0, 0, _unreadable(exc))
 
     def _foreign(self, name: str) -> None:
         self._add("note", name, 0, 0, "not a file of filewheel's; it is left alone")
@@ -444,6 +444,13 @@ class _Verifier:
         # A running keeper may be in the middle of a deal: its new files are not named yet.
         if not known and keeper is None and not manifest.doubt:
             self._add("note", name, 0, 0, "left by a deal that never completed; the next keeper removes it")
+
+
+def _unreadable(exc: OSError) -> str:
+    """Say that a file cannot be read; raise what may be over in a moment, and is no finding."""
+    if not is_unreadable(exc):
+        raise exc
+    return f"cannot be read: {exc.strerror or exc}"
 
 
 def _range_of(directory: Directory, span: Span) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from filewheel.directory import Directory
-from filewheel.disk import SCARCE, ForeignFile
+from filewheel.disk import ForeignFile, is_unreadable
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, Gap, scan
 from filewheel.message import id_after
@@ -95,7 +95,7 @@ def read_window(
             on_gap(span, Gap(span.start, span.end, MISSING, at_end=True))
             continue
         except OSError as exc:
-            if exc.errno in SCARCE:
+            if not is_unreadable(exc):
                 raise
             error = None if isinstance(exc, ForeignFile) else exc
             on_gap(span, Gap(span.start, span.end, f"cannot be read: {exc.strerror or exc}", at_end=True, error=error))

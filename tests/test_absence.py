@@ -10,14 +10,20 @@ from pathlib import Path
 import pytest
 
 import filewheel.repair
-from filewheel import DiskError, Keeper, Wheel
+from filewheel import DiskError, Fenced, Keeper, Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.directory import DiskFactory, open_directory
+from filewheel.disk import Disk, OsDisk
 from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.replicator import find_primary
+from filewheel.replication.standby import Standby
+from filewheel.replication.whole import EVERYTHING, damaged_files, items_now, ranges_of
 from filewheel.snapshot import Snapshot
+from filewheel.standing import Standing
 from filewheel.tidy import tidy
 from filewheel.verify import verify
 from tests.support import FakeClock, FaultyDisk
+from tests.support_set import make_set, promote, roster_of
 
 CODES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EACCES, errno.ESTALE)
 
@@ -119,3 +125,108 @@ def test_a_foreign_file_with_the_name_of_a_lap_is_passed_over(wheel_dir: Path) -
     assert payloads(wheel_dir) == [b"20", b"30", b"950"]
     assert (lap.parent / "77").exists()
     assert (lap.parent / "78").is_symlink()
+
+
+# -- files of the wheel -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE], ids=errno.errorcode.__getitem__)
+def test_a_repair_that_cannot_open_a_slot_raises_and_leaves_the_file(wheel_dir: Path, code: int) -> None:
+    clock = FakeClock()
+    with_slots(wheel_dir, clock)
+    # The first open is that of verify.
+    directory = open_directory(wheel_dir, write=True, disk=failing_once("open", ".slot", code, after=2))
+    with pytest.raises(DiskError):
+        filewheel.repair.repair(directory, clock)
+    assert payloads(wheel_dir) == [b"20", b"30", b"950"]
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE, errno.EINTR], ids=errno.errorcode.__getitem__)
+def test_a_checkpoint_that_cannot_be_opened_for_a_moment_brings_nothing_back(wheel_dir: Path, code: int) -> None:
+    clock = FakeClock()
+    with_slots(wheel_dir, clock)
+    clock.advance(40)
+    with Keeper(wheel_dir, clock=clock, background=False) as keeper:
+        keeper.ack(keeper.claim())
+    with pytest.raises(DiskError):
+        Keeper(wheel_dir, clock=clock, background=False, disk=failing_once("open", "checkpoint", code))
+    with Keeper(wheel_dir, clock=clock, background=False) as keeper:
+        assert not keeper._ledger.manifest.doubt
+        assert not keeper.claim()
+    assert payloads(wheel_dir) == [b"950"]
+
+
+def test_verify_without_room_for_another_open_file_finds_no_damage_but_raises(wheel_dir: Path) -> None:
+    with_slots(wheel_dir, FakeClock())
+    for pattern in (".slot", ".lap"):
+        disk = failing_once("open", pattern, errno.EMFILE)
+        with pytest.raises(DiskError, match="too many open files"):
+            verify(open_directory(wheel_dir, write=False, disk=disk))
+
+
+def test_a_quarantine_that_cannot_be_listed_is_not_taken_for_an_empty_one(wheel_dir: Path) -> None:
+    failing = failing_once("listdir", "quarantine", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        damaged_files(open_directory(wheel_dir, write=False, disk=failing), (), ())
+    failing = failing_once("listdir", "quarantine", errno.EMFILE)
+    with Wheel(wheel_dir, disk=failing) as wheel, pytest.raises(DiskError):
+        wheel.stats()
+
+
+@pytest.mark.damages
+def test_an_item_in_quarantine_whose_note_is_illegible_may_have_cost_anything(wheel_dir: Path) -> None:
+    (wheel_dir / "quarantine" / "x.json").write_bytes(b"{")
+    directory = open_directory(wheel_dir, write=False)
+    assert ranges_of(directory, damaged_files(directory, (), ())) == [EVERYTHING]
+    assert not damaged_files(directory, items_now(directory), ())
+
+
+# -- other wheels -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM], ids=errno.errorcode.__getitem__)
+def test_a_keeper_that_cannot_look_at_another_wheel_for_want_of_files_does_not_fire(tmp_path: Path, code: int) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    make_set(a, b)
+    promote(b)
+    calls = [0]
+
+    def fail(kind: str, name: str) -> None:
+        if (kind, name) == ("open", "roster.json") and not calls[0]:
+            calls[0] += 1
+            raise OSError(code, os.strerror(code))
+
+    def disk(path: str) -> OsDisk:
+        return FaultyDisk(path, fail) if path == str(b) else OsDisk(path)
+
+    standing = Standing(open_directory(a, write=True), disk=disk)
+    with pytest.raises(DiskError):
+        standing.check_may_fire(0)
+    with pytest.raises(Fenced):
+        standing.check_may_fire(0)
+    standing.close()
+
+
+def test_a_primary_that_cannot_be_looked_at_for_want_of_files_is_not_passed_over(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    make_set(a, b)
+    promote(b)
+    for wheel in (a, b):
+        failing = failing_once("open", "roster.json", errno.EMFILE)
+
+        def disk(path: str, wheel: Path = wheel, failing: DiskFactory = failing) -> Disk:
+            return failing(path) if path == str(wheel) else OsDisk(path)
+
+        with pytest.raises((DiskError, OSError), match="open files"):
+            find_primary(str(a), disk, roster_of(a))
+    assert find_primary(str(a), OsDisk)[0] == str(b)
+
+
+def test_a_standby_without_room_for_another_open_file_does_not_hold_the_primary_for_failed(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    make_set(a, b)
+    for name in ("roster.json", "probe"):
+        standby = Standby(b, after_s=1, disk=failing_once("open", name, errno.EMFILE, after=int(name == "roster.json")))
+        assert standby._probe(roster_of(b)) == ""
+    standby = Standby(b, after_s=1, disk=failing_once("open", "probe", errno.EIO))
+    assert "Input/output" in standby._probe(roster_of(b))

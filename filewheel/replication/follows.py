@@ -128,4 +128,4 @@ def boot_id() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
     except OSError:
-        return ""
+        return ""  # unlike any other: the backup heals

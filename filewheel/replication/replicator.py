@@ -18,7 +18,7 @@ from dataclasses import replace
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, opened
-from filewheel.disk import OsDisk
+from filewheel.disk import OsDisk, is_scarce
 from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel, said
 from filewheel.replication.link import Link
 from filewheel.replication.report import LinkReport, Progress
@@ -182,8 +182,8 @@ def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> t
     """
     try:
         mine = roster_at(path, disk)
-    except (FilewheelError, OSError):
-        if known is None:
+    except (FilewheelError, OSError) as exc:
+        if known is None or is_scarce(exc):
             raise
         mine = replace(known, role="backup")
     best = (path, mine) if mine is not None and mine.role == "primary" else None
@@ -193,7 +193,9 @@ def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> t
     for other in dict.fromkeys((mine.primary, *(m.path for m in mine.members), *seen)):
         try:
             theirs = roster_at(other, disk)
-        except (FilewheelError, OSError):
+        except (FilewheelError, OSError) as exc:
+            if is_scarce(exc):
+                raise  # it may be a newer primary, and could be seen but for want of files or memory here
             continue
         if theirs is None or theirs.set != mine.set or theirs.role != "primary":
             continue

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, opened
-from filewheel.disk import OsDisk
+from filewheel.disk import OsDisk, is_scarce
 from filewheel.errors import BadArgument, Fenced, FilewheelError, said
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import Promotion, promote
@@ -166,4 +166,5 @@ class Standby:
                     return f"{theirs.primary} was promoted in its place"
                 return why_not_durable(directory)
         except (FilewheelError, OSError) as exc:
-            return said(exc)
+            # Want of files or memory here says nothing about the primary, and is no reason to take its place.
+            return "" if is_scarce(exc) else said(exc)

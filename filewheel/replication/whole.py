@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable
 
 from filewheel import layout
 from filewheel.directory import Directory, read_settings
+from filewheel.disk import is_scarce
 from filewheel.errors import FilewheelError, said
 from filewheel.manifest import Manifest, read_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, id_floor, to_datetime
@@ -48,7 +49,8 @@ def why_gone(directory: Directory, epoch: int) -> str:
 def why_not_durable(directory: Directory) -> str:
     """Return why nothing can be made durable in a wheel, by trying; nothing when it can.
 
-    What was read from a disk that takes no flush may be gone by the next time that it is read.
+    What was read from a disk that takes no flush may be gone by the next time that it is read. Raises OSError for want
+    of files or memory here.
     """
     disk = directory.disk
     try:
@@ -61,6 +63,8 @@ def why_not_durable(directory: Directory) -> str:
             with contextlib.suppress(OSError):
                 disk.unlink(layout.PROBE)
     except OSError as exc:
+        if is_scarce(exc):
+            raise
         return exc.strerror or str(exc)
     return ""
 
@@ -71,7 +75,8 @@ def damaged_files(directory: Directory, known: Collection[str], unread: Iterable
     These are the files that are missing or too short, those of which something was put into quarantine (but for the
     items that are `known`), and those that could not be read just now. Cost: a stat of each file. Raises OSError.
     """
-    names = {str(i["name"]) for i in items(directory) if "name" in i and i["item"] not in known}
+    # Of an item without a legible note nobody knows what it cost: it may be of any file.
+    names = {str(i.get("name", i["item"])) for i in items(directory) if i["item"] not in known}
     names.update(_missing(directory), unread)
     return names
 
