@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from filewheel import layout
 from filewheel.deal import CHUNK_BYTES, Deal, Finished, near_laps
-from filewheel.errors import DiskError, FilewheelError, WheelFull, disk_error
+from filewheel.errors import Damaged, DiskError, FilewheelError, WheelFull, disk_error
 from filewheel.keys import Keys
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S
@@ -191,6 +191,8 @@ class Housekeeper:
         self._keys_tidied_us = now
         try:
             self._keys.tidy(self._clock.now_us())
+        except Damaged as exc:
+            log.critical("%s", exc)
         except (OSError, DiskError) as exc:
             # It only grows: nothing is missing in what is there. But F0: a flush that failed ends this keeper.
             if exc.errno == errno.EIO:

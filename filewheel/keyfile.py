@@ -4,7 +4,7 @@
 
 An entry is found at any alignment, and counts only when its checksum holds: one that was torn hides no other. The first
 entry is a mark, with zeros for hash and id; a file that is put in place of another has zeros there until it is marked.
-Behind the last entry may be zeros that were written ahead.
+Behind the last entry may be zeros that were written ahead. A file is read whole, so its length is bounded first.
 Invariant: what is yielded as an entry was written as one, to this file of this wheel.
 """
 
@@ -14,10 +14,15 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from filewheel.disk import Disk
+from filewheel.errors import Damaged
+
 MAGIC = b"\xf5FWK"
 ENTRY_BYTES = 40
 FILL_BYTES = 4096
 """How far zeros are written ahead: a flush need not commit a new size for each entry."""
+BUCKET_BYTES_MAX = 1 << 28
+"""A longer file is no bucket: 256 of these would list more than 1.7 thousand million keys."""
 _HASH = slice(4, 20)
 _ID = slice(20, 36)
 _MARK = bytes(32)
@@ -38,6 +43,17 @@ class Unreadable:
 
     offset: int
     end: int
+
+
+def read_bucket(disk: Disk, fd: int, place: str) -> bytes:
+    """Read an open bucket whole. Raises OSError, Damaged with nothing read when it is too long to be one."""
+    size = disk.size(fd)
+    if size > BUCKET_BYTES_MAX:
+        raise Damaged(
+            f"{size} bytes are more than a file of keys can have ({BUCKET_BYTES_MAX}): its keys cannot be looked up",
+            path=place, hint="stop the keeper, then `filewheel repair` makes it anew",
+        )  # fmt: skip
+    return disk.pread(fd, size, 0)
 
 
 def pack_entry(seed: int, hash_: bytes, id_: bytes) -> bytes:

@@ -30,7 +30,17 @@ from filewheel.errors import Damaged, disk_error
 from filewheel.finder import Finder
 from filewheel.headers import KEY
 from filewheel.journal import Journal
-from filewheel.keyfile import ENTRY_BYTES, FILL_BYTES, Entry, end_of, entries, pack_entry, pack_mark
+from filewheel.keyfile import (
+    BUCKET_BYTES_MAX,
+    ENTRY_BYTES,
+    FILL_BYTES,
+    Entry,
+    end_of,
+    entries,
+    pack_entry,
+    pack_mark,
+    read_bucket,
+)
 from filewheel.message import MessageId, due_of
 from filewheel.record import unpack_put
 from filewheel.snapshot import DEAD_FLOOR
@@ -102,7 +112,7 @@ class Keys:
         return keyfile.listed(self.read(hash_[0]), self._dir.seed(layout.key_file(hash_[0])), hash_)
 
     def read(self, bucket: int) -> bytes:
-        """Return a bucket's bytes; none when there is no such file, or something else has its name."""
+        """Return a bucket's bytes; none when there is no such file. Raises Damaged, DiskError."""
         name = layout.key_file(bucket)
         try:
             fd = self._disk.open(name, "r")
@@ -111,11 +121,16 @@ class Keys:
         except OSError as exc:
             raise disk_error(exc, self._dir.place(name)) from exc
         try:
-            return self._disk.pread(fd, self._disk.size(fd), 0)
+            return read_bucket(self._disk, fd, self._dir.place(name))
         except OSError as exc:
             raise disk_error(exc, self._dir.place(name)) from exc
         finally:
             self._disk.close(fd)
+
+    def is_too_long(self, bucket: int) -> bool:
+        """Tell whether a bucket is longer than one can be, so that nothing reads it."""
+        known = self._disk.identity(layout.key_file(bucket))
+        return known is not None and known[1] > BUCKET_BYTES_MAX
 
     def put_of(self, id_: bytes) -> bytes | None:
         """Return a pending message, packed, by its id."""
@@ -148,8 +163,8 @@ class Keys:
         data = b"".join(pack_entry(seed, hash_, id_) for hash_, id_ in pairs)
         fd = locks.open_made(self._disk, name)
         try:
-            size = self._disk.size(fd)
-            old = self._disk.pread(fd, size, 0)
+            old = read_bucket(self._disk, fd, self._dir.place(name))
+            size = len(old)
             if old[:ENTRY_BYTES] != pack_mark(seed):
                 # U3: whoever made the file, or put it in place, may have died before its name was durable.
                 self._settle_names()
@@ -200,6 +215,9 @@ class Keys:
                 try:
                     self.compact(bucket, now_us)
                     done += 1
+                except Damaged:
+                    self._left[bucket] = known[1]  # said once
+                    raise
                 finally:
                     self.unlock(fd)
         return done
@@ -210,19 +228,23 @@ class Keys:
         Without a look are kept those that are due in the future and the newest of their key; so it costs no walk over
         the backlog.
         """
-        name, tmp = layout.key_file(bucket), layout.key_tmp(bucket)
-        seed = self._dir.seed(name)
+        seed = self._dir.seed(layout.key_file(bucket))
         found = [e for e in entries(self.read(bucket), seed) if isinstance(e, Entry)]
         newest = {e.hash: e.id for e in found}
         asked = {e.id for e in found if due_of(e.id) <= now_us or newest[e.hash] != e.id}
         gone = asked - self._finder.pending(asked)
-        kept = dict.fromkeys((e.hash, e.id) for e in found if e.id not in gone)
+        self.replace(bucket, list(dict.fromkeys((e.hash, e.id) for e in found if e.id not in gone)))
+
+    def replace(self, bucket: int, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put a bucket with exactly these entries (hash, id) in place of one whose lock is held. Durable on return."""
+        name, tmp = layout.key_file(bucket), layout.key_tmp(bucket)
+        seed = self._dir.seed(name)
         # U4: a drop that a power cut takes back would bring back a message that is not listed any more.
         self._disk.sync_all()
         fd = self._disk.open(tmp, "rw")
         try:
             self._disk.truncate(fd, 0)
-            data = bytes(ENTRY_BYTES) + b"".join(pack_entry(seed, h, i) for h, i in kept)
+            data = bytes(ENTRY_BYTES) + b"".join(pack_entry(seed, h, i) for h, i in pairs)
             self._disk.pwrite(fd, data, 0)
             self._disk.fdatasync(fd)
             self._disk.rename(tmp, name)

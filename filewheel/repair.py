@@ -73,6 +73,7 @@ def repair(directory: Directory, clock: Clock) -> Repair:
                     break
             for span in list(spans_of(directory, ledger.manifest, ID_MIN, ID_END)):
                 _mend_file(ledger, span, result)
+            _mend_long_keys(directory, result)
             _mend_keys(directory, clock, result)
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
@@ -97,6 +98,34 @@ def _mend_settings(directory: Directory, result: Repair) -> None:
                 directory.disk.close(fd)
         write_settings(directory.disk, directory.settings, name)
         result.done.append(f"{name} was written again")
+
+
+def _mend_long_keys(directory: Directory, result: Repair) -> None:
+    """Make anew the files of keys that are too long to be read, from the messages that are pending.
+
+    Their locks are held all the while, so that no key in them is taken before it is entered again.
+    """
+    keys = Keys(directory)
+    long = [b for b in range(layout.KEY_BUCKETS) if keys.is_too_long(b)]
+    if not long:
+        return
+    with contextlib.ExitStack() as locks:
+        for bucket in long:
+            fd = keys.lock(bucket, WAIT_S)
+            if fd is None:
+                result.done.append(f"{layout.key_file(bucket)} was left as it is: another process has its lock")
+                return
+            locks.callback(keys.unlock, fd)
+        pairs: dict[int, list[tuple[bytes, bytes]]] = {bucket: [] for bucket in long}
+        with Snapshot(directory) as snapshot:
+            for message in snapshot.messages():
+                key = message.headers.get(KEY)
+                hash_ = b"" if key is None else keys.hash_of(key)
+                if hash_ and hash_[0] in pairs:
+                    pairs[hash_[0]].append((hash_, message.id))
+        for bucket, found in pairs.items():
+            keys.replace(bucket, found)
+            result.done.append(f"{layout.key_file(bucket)} was too long, and was made anew with {len(found)} keys")
 
 
 def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from filewheel.clock import Clock
-from filewheel.errors import DiskError, disk_error
+from filewheel.errors import Damaged, DiskError, disk_error
 from filewheel.head import Head
 from filewheel.headers import KEY
 from filewheel.housekeeper import Housekeeper
@@ -101,8 +101,8 @@ class Settler:
             self._tried_by.update(dict.fromkeys(ids, threading.get_ident()))
         try:
             for id_ in ids:
-                # A full disk must not keep what is due from being claimed; the next claim tries again.
-                with contextlib.suppress(DiskError):
+                # Neither a full disk nor a bad file of keys may keep what is due from being claimed.
+                with contextlib.suppress(DiskError, Damaged):
                     self._settle_keyed(id_)
         finally:
             self._were_tried(ids)

@@ -17,7 +17,7 @@ from filewheel.directory import Directory, read_settings
 from filewheel.disk import ForeignFile, is_unreadable
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Gap, pad, scan
-from filewheel.keyfile import Unreadable, entries
+from filewheel.keyfile import Unreadable, entries, read_bucket
 from filewheel.ledger import spans_of
 from filewheel.manifest import Manifest, Position, adopt, find_files, read_checkpoint, read_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
@@ -415,7 +415,10 @@ class _Verifier:
             self._add("damage", name, 0, 0, _unreadable(exc))
             return
         try:
-            data = self._disk.pread(fd, self._disk.size(fd), 0)
+            data = read_bucket(self._disk, fd, self._dir.place(name))
+        except Damaged as exc:
+            self._add("damage", name, 0, 0, exc.what, exc.hint or "")
+            return
         finally:
             self._disk.close(fd)
         self._report.files += 1

@@ -127,6 +127,10 @@ MUTANTS: list[Mutant] = [
        "frame", "        if size > BODY_BYTES_MAX:\n            return \"body length over the limit\"\n", ""),
     _m("holes-read", "D", "a hole is stepped over, however large it is", "tests/test_hostile.py::test_a_hole_of_a_terabyte_under_a_valid_name_keeps_nobody_busy",
        "frame", "            if is_blank and self._data_from is not None:\n", "            if False:\n"),
+    _m("bucket-unbounded", "D", "a file of keys that is too long is not read", "tests/test_huge_files.py::test_repair_makes_a_file_of_keys_anew_that_was_too_long_to_be_read",
+       "keyfile", "    if size > BUCKET_BYTES_MAX:\n", "    if False:\n"),
+    _m("bucket-stays-long", "D", "a repair makes such a file anew from what is pending", "tests/test_huge_files.py::test_repair_makes_a_file_of_keys_anew_that_was_too_long_to_be_read",
+       "repair", "            _mend_long_keys(directory, result)\n", ""),
     _m("drops-by-place", "R6", "a bad region is searched for the next frame that verifies", "tests/test_damage.py::test_damage_in_the_middle_of_a_journal_is_proven_by_what_follows",
        "frame", "                    if isinstance(probe._read(), Frame):\n", "                    if False:\n"),
     # -- ingest ----------------------------------------------------------------------------------------------

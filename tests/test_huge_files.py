@@ -1,0 +1,125 @@
+"""A file of eight terabytes of holes in the place of any file: said or passed over, at once, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from filewheel import Damaged, FilewheelError, Keeper, Wheel, layout
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.directory import open_directory
+from filewheel.repair import repair
+from filewheel.verify import verify
+from tests.conftest import assert_whole
+from tests.support_set import make_set
+from tests.support_wheel import NOW_S, NOW_US, StillClock
+from tests.test_hostile import LATER, AtLater, within
+
+HUGE_BYTES = 8 << 40
+LAP = NOW_S // 900
+NAMES = [
+    layout.SETTINGS, layout.SETTINGS_COPY, layout.CHECKPOINT, layout.CHECKPOINT_OLD, layout.CHECKPOINT_TMP, layout.LOCK,
+    layout.HINT, layout.BALLAST, layout.METRICS, layout.METRICS_TMP, layout.ROSTER, layout.ROSTER_TMP,
+    layout.ROSTER_LOCK, layout.FOLLOWS, layout.PROBE, layout.OVERFLOW, layout.OVERFLOW_TMP,
+    "retained/AAAAAAAA-000001.log", "journal/AAAAAAAA-000001.log", "journal/.AAAAAAAA-000001.tmp", "OWN SEGMENT",
+    f"laps/{LAP + 5}.lap", f"laps/{LAP}/{LAP * 900 + 10}.slot", "NAMED LAP", "KEYS", "KEYS LOCK", "KEYS TMP",
+    "quarantine/x.json", "quarantine/x.bin",
+]  # fmt: skip
+
+
+def look(path: Path) -> None:
+    with Wheel(path, clock=StillClock()) as wheel:
+        wheel.list()
+        wheel.stats()
+        wheel.topics()
+
+
+def enqueue(path: Path) -> None:
+    with Wheel(path, clock=StillClock()) as wheel:
+        wheel.enqueue(b"more", key="k", at=LATER, on_conflict="keep")
+
+
+def fire(path: Path) -> None:
+    with Keeper(path, background=False, clock=AtLater()) as keeper:
+        keeper.ack(keeper.claim())
+        keeper._housekeeper._keys.tidy(NOW_US, range(256))
+
+
+ACTIONS: list[Callable[[Path], object]] = [
+    lambda path: verify(open_directory(path, write=False), StillClock()),
+    lambda path: repair(open_directory(path, write=True), StillClock()),
+    look,
+    enqueue,
+    fire,
+]
+
+
+def make(path: Path) -> None:
+    """Make a wheel of a set that has a file of each kind."""
+    make_set(path, path.with_name("backup"))
+    with Wheel(path, clock=StillClock()) as wheel:
+        wheel.enqueue(b"far", at=NOW_S + 86_400)
+    Keeper(path, background=False, clock=StillClock()).close()
+    with Wheel(path, clock=StillClock()) as wheel:
+        wheel.enqueue(b"good", key="k", at=LATER)
+
+
+def place_of(path: Path, name: str) -> Path:
+    """Return where the file of a kind is."""
+    bucket = next((path / "keys").glob("*.keys")).stem
+    return {
+        "OWN SEGMENT": next((path / "journal").glob("*.log")),
+        "NAMED LAP": next((path / "laps").glob("*.lap")),
+        "KEYS": path / layout.key_file(int(bucket, 16)),
+        "KEYS LOCK": path / layout.key_lock(int(bucket, 16)),
+        "KEYS TMP": path / layout.key_tmp(int(bucket, 16)),
+    }.get(name, path / name)
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("begins", ["as it was", "with a hole"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_huge_file_of_holes_in_the_place_of_any_other_is_said_or_passed_over_at_once(
+    tmp_path: Path, name: str, begins: str
+) -> None:
+    for number, action in enumerate(ACTIONS):
+        path = tmp_path / f"{number}" / "w"
+        path.parent.mkdir()
+        make(path)
+        place = place_of(path, name)
+        place.parent.mkdir(exist_ok=True)
+        if place.exists() and (begins == "with a hole" or not place.is_file()):
+            place.unlink()
+        with open(place, "ab") as file:
+            try:
+                file.truncate(HUGE_BYTES)
+            except OSError as exc:
+                pytest.skip(f"no file of eight terabytes here: {exc}")
+            file.write(b"at the end")
+        os.chmod(place, 0o600)
+        said = ""
+        with within(10):
+            try:
+                action(path)
+            except FilewheelError as exc:
+                said = str(exc)
+        assert not said or str(path) in said
+
+
+def test_repair_makes_a_file_of_keys_anew_that_was_too_long_to_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    make(path)
+    place = place_of(path, "KEYS")
+    os.truncate(place, HUGE_BYTES)
+    assert [f.name for f in verify(open_directory(path, write=False), StillClock()).damage] == [f"keys/{place.name}"]
+    with Wheel(path, clock=StillClock()) as wheel, pytest.raises(Damaged, match="filewheel repair"):
+        wheel.enqueue(b"second", key="k", at=LATER)
+    repair(open_directory(path, write=True), SYSTEM_CLOCK)
+    with Wheel(path, clock=StillClock()) as wheel:
+        found = wheel.get(key="k")
+        assert found is not None
+        assert found.payload == b"good"
+    assert_whole(path)
