@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import stat
@@ -34,6 +35,8 @@ from filewheel.frame import FORMAT
 from filewheel.manifest import Manifest, write_manifest
 from filewheel.message import US_PER_S, to_datetime
 from filewheel.mounts import NETWORK_TYPES, file_system_type
+
+log = logging.getLogger(__name__)
 
 SLOTS_DEFAULT = 900
 PAYLOAD_BYTES_MAX_DEFAULT = 1 << 20
@@ -207,6 +210,7 @@ def create_directory(
             os.fsync(parent)
         finally:
             os.close(parent)
+        log.info("made a new wheel at %s", os.path.abspath(where))
     except FileNotFoundError as exc:
         raise NoWheel("the parent directory does not exist", path=where, hint="make it first") from exc
     except OSError as exc:

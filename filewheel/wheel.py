@@ -60,6 +60,9 @@ class Wheel(Changes):
     what was enqueued with another `sync` than "always" is flushed then.
     """
 
+    is_new = False
+    """Whether `create` has made this wheel, and not found it."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -77,7 +80,6 @@ class Wheel(Changes):
         # Whoever may only read can still look; the right to write is checked when it is needed.
         super().__init__(open_directory(path, write=False, disk=disk))
         self._force = force
-        self._disk_factory = disk
         self._sync = self._dir.settings.sync if sync is None else check_sync(sync)
         self._payload_bytes_max = self._dir.settings.payload_bytes_max
         self._clock = clock
@@ -114,24 +116,23 @@ class Wheel(Changes):
     ) -> Self:
         """Make a wheel at `path` and open it. `slots` is the length of a lap in seconds.
 
-        Raises WheelExists when something is there already, unless it is a wheel and `exist_ok`.
+        `is_new` says whether this call made it. Raises WheelExists when something is there already, unless it is a
+        wheel and `exist_ok`.
         """
+        is_new = True
         # With `exist_ok` too: another process may be in the middle of making it, and this waits until it has.
         try:
             create_directory(
-                path,
-                slots=slots,
-                sync=sync,
-                payload_bytes_max=payload_bytes_max,
-                now_us=clock.now_us(),
-                force=force,
-                disk=disk,
-                entropy=entropy,
-            )
+                path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max, now_us=clock.now_us(), force=force,
+                disk=disk, entropy=entropy,
+            )  # fmt: skip
         except WheelExists:
             if not (exist_ok and os.path.exists(os.path.join(path, layout.SETTINGS))):
                 raise
-        return cls(path, force=force, clock=clock, disk=disk, entropy=entropy)
+            is_new = False
+        made = cls(path, force=force, clock=clock, disk=disk, entropy=entropy)
+        made.is_new = is_new
+        return made
 
     # -- life ------------------------------------------------------------------------------------------------
 

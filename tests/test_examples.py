@@ -27,7 +27,8 @@ EXAMPLES = REPO / "docs" / "examples"
 
 def example(name: str, *args: object, cwd: Path, **env: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, args)]
-    return start(command=command, cwd=cwd, env=env)
+    wheel = cwd / name.replace(".py", ".wheel")
+    return start(command=command, cwd=cwd, env={"FILEWHEEL": str(wheel), **env})
 
 
 def line_of(process: subprocess.Popen[str]) -> str:

@@ -1,11 +1,13 @@
 """A nightly report: three steps, none of which a crash loses or does twice over.
 
+    export FILEWHEEL=$HOME/nightly.wheel
     python nightly.py          # keeps running; every night at two, by the clocks of Berlin
     python nightly.py --now    # once, now, and everything else that is due; then it ends
 
 The first step counts the lines of `logs/*.log`, the second makes a text of that, the third puts it into `reports/`.
 """
 
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +16,7 @@ from zoneinfo import ZoneInfo
 from filewheel import Locked, Retry, Scheduler, current_job
 
 BERLIN = ZoneInfo("Europe/Berlin")
-scheduler = Scheduler("nightly.wheel")
+scheduler = Scheduler(os.environ["FILEWHEEL"])  # an absolute path: it may be started anywhere
 
 
 # missed="once": was the machine off for three nights, then one report is made when it is back, and not three. In the

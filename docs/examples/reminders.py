@@ -1,5 +1,6 @@
 """A web app that schedules reminders, with the scheduler inside of it. Standard library and filewheel only.
 
+    export FILEWHEEL=$HOME/reminders.wheel
     python reminders.py 8080
     curl -d '{"key": "dentist", "text": "dentist at ten", "in_s": 5}' localhost:8080/reminders
     curl localhost:8080/reminders
@@ -11,6 +12,7 @@ late. Start it twice, on two ports: both take requests, one sends; when that one
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import threading
@@ -23,7 +25,7 @@ import msgpack
 from filewheel import BadArgument, KeyHeld, Retry, Scheduler, current_job
 
 # Defining a scheduler opens nothing, so it can stand at the top of the module that the rest of the app imports.
-scheduler = Scheduler("reminders.wheel")
+scheduler = Scheduler(os.environ["FILEWHEEL"])  # an absolute path: it may be started anywhere
 
 
 @scheduler.on("remind", retry=Retry(limit=10, delay_s=5))

@@ -1,11 +1,12 @@
 """Webhooks that are delivered in the end, or end where somebody sees them.
 
+    export FILEWHEEL=$HOME/webhooks.wheel
     python webhooks.py send https://example.com/hook order-7 '{"paid": true}'   # from any program, at any time
     python webhooks.py work                                                     # keeps running
     python webhooks.py dead                                                     # what was given up, and why
     python webhooks.py revive ID                                                # try one of them again
 
-The wheel is `webhooks.wheel`, or $WEBHOOKS_WHEEL. `filewheel -C webhooks.wheel inspect list` shows what waits.
+`filewheel inspect list` shows what waits.
 """
 
 import os
@@ -15,7 +16,7 @@ import urllib.request
 
 from filewheel import GiveUp, Retry, RetryLater, Scheduler, current_job
 
-scheduler = Scheduler(os.environ.get("WEBHOOKS_WHEEL", "webhooks.wheel"), threads=8)
+scheduler = Scheduler(os.environ["FILEWHEEL"], threads=8)
 
 # 5 s, 10 s, 20 s, ... at most an hour, up to a quarter more by chance so that a receiver that comes back is not met by
 # everybody at once. With these 18 retries it is tried for about nine hours.

@@ -7,5 +7,5 @@ A module imports from the library and only from modules to its left:
     | pool_result pool_frame pool_worker pool_process pool_member pool_collector pool
     | events retry call options failure job handler outgoing schedule
     | lane overdue task loop threads inline remote
-    | verdict watch dispatcher engine scheduler aio
+    | verdict watch dispatcher engine place scheduler aio
 """

@@ -37,7 +37,6 @@ from filewheel.scheduling.recurrence import Missed
 from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.schedule import GRACE_US, key_of
 from filewheel.scheduling.scheduler import STOP_S, Scheduler, When
-from filewheel.wheel import Wheel
 from filewheel.worker import Worker, tell, to_the_end
 
 T = TypeVar("T")
@@ -102,6 +101,7 @@ class AsyncScheduler:
         catch_up_per_s: float | None = None,
         unknown: str = "wait",
         sync: Sync | None = None,
+        create: bool = True,
         on_jump: str = "fire",
         stop_s: float = STOP_S,
         waiting_max: int = WAITING_MAX,
@@ -111,16 +111,13 @@ class AsyncScheduler:
     ) -> None:
         self.blocking = Scheduler(
             path, threads=threads, processes=processes, in_flight=in_flight, catch_up_per_s=catch_up_per_s,
-            unknown=unknown, sync=sync, on_jump=on_jump, metrics=metrics, clock=clock, disk=disk,
+            unknown=unknown, sync=sync, create=create, on_jump=on_jump, metrics=metrics, clock=clock, disk=disk,
         )  # fmt: skip
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
         but the event loop. Let this one start and stop it."""
         self._stop_s = stop_s
         self._clock = clock
         path = self.blocking.path
-        # In two steps: a wheel that is there may be older than this program's opinion on `sync`.
-        make = partial(Wheel.create, path, sync=sync or "always", exist_ok=True, clock=clock, disk=disk)
-        self._create: Callable[[], None] = lambda: make().close()
         self._prepare = partial(AsyncWheel, path, sync=sync, waiting_max=waiting_max, clock=clock, disk=disk)
         self._wheel: AsyncWheel | None = None
         self._opening = asyncio.Lock()
@@ -231,6 +228,7 @@ class AsyncScheduler:
         """Enqueue a call, into the transaction that is open around the caller if one is."""
         call = outgoing(name, args, kwargs, options)
         wheel = await self._opened()
+        self.blocking._place.warn_if_made()
         transaction = transaction_of(self.path)
         if transaction is not None:
             held = await wheel.get(key=call.rejects) if call.rejects is not None else None
@@ -279,7 +277,7 @@ class AsyncScheduler:
         if self._wheel is None:
             async with self._opening:
                 if self._wheel is None:
-                    await self._aside(self._create)
+                    await self._aside(self.blocking._place.prepare)
                     wheel = self._prepare()
                     await wheel.open()
                     wheel.on_flush(self.blocking._watch.flushed)

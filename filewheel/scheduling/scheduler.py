@@ -21,6 +21,7 @@ from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from filewheel.checks import check_choice, check_flag, check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
@@ -47,6 +48,7 @@ from filewheel.scheduling.handler import (
 )
 from filewheel.scheduling.job import present_job
 from filewheel.scheduling.outgoing import outgoing, transaction_of
+from filewheel.scheduling.place import Place
 from filewheel.scheduling.pool_worker import preparing
 from filewheel.scheduling.recurrence import Every, Missed, Recurrence, read_recurrence
 from filewheel.scheduling.remote import check_reachable
@@ -66,7 +68,8 @@ _ENDED = 0
 class Scheduler:
     """Calls handlers when their messages are due. Thread-safe; of any number of processes on one wheel one fires.
 
-    Defining one opens nothing. The wheel at `path` is made when it is first needed and is not there.
+    Defining one opens nothing. The wheel at `path` is made when it is first needed and is not there; with create=False
+    that raises NoWheel, as where a disk is not mounted. What is enqueued into a wheel that was made here is warned of.
 
     `threads` call plain functions, `processes` those with where="process"; coroutine functions run in an event loop.
     `in_flight` bounds what is claimed at once. `catch_up_per_s` bounds how fast a backlog is called after a long stop.
@@ -85,6 +88,7 @@ class Scheduler:
         catch_up_per_s: float | None = None,
         unknown: str = "wait",
         sync: Sync | None = None,
+        create: bool = True,
         on_jump: str = "fire",
         metrics: Metrics | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -92,14 +96,13 @@ class Scheduler:
     ) -> None:
         processes = os.cpu_count() or 1 if processes is None else processes
         for name, count in (("threads", threads), ("processes", processes), ("in_flight", in_flight)):
-            _check_count(name, count)
-        if catch_up_per_s is not None and not 0 < catch_up_per_s < float("inf"):
-            raise BadArgument(f"catch_up_per_s is a number above 0, not {catch_up_per_s!r}")
-        if unknown not in ("wait", "bury"):
-            raise BadArgument(f'unknown is "wait" or "bury", not {unknown!r}')
+            check_whole(name, count)
+        if catch_up_per_s is not None:
+            check_number("catch_up_per_s", catch_up_per_s)
+        check_choice("unknown", unknown, ("wait", "bury"))
         self._path = os.path.abspath(os.fspath(path))
         self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump)
-        self._sync = sync
+        self._place = Place(self._path, create=check_flag("create", create), sync=sync, clock=clock, disk=disk)
         self._clock = clock
         self._disk = disk
         self.metrics = Metrics() if metrics is None else metrics
@@ -135,17 +138,14 @@ class Scheduler:
     @threads.setter
     def threads(self, count: int) -> None:
         """Choose another number. Raises BadArgument for what is no count from 1."""
-        self._limits = replace(self._limits, threads=_check_count("threads", count))
+        self._limits = replace(self._limits, threads=check_whole("threads", count))
 
     @property
     def wheel(self) -> Wheel:
         """The wheel that this process enqueues into; opened, and made, when it is first asked for."""
         with self._lock:
             if self._wheel is None or self._wheel_pid != os.getpid():
-                # The wheel may be older than this program's opinion on `sync`.
-                sync, clock, disk = self._sync, self._clock, self._disk
-                Wheel.create(self._path, sync=sync or "always", exist_ok=True, clock=clock, disk=disk).close()
-                self._wheel = Wheel(self._path, sync=sync, clock=clock, disk=disk)
+                self._wheel = self._place.open()
                 self._wheel.on_flush = self._watch.flushed
                 self._wheel_pid = os.getpid()
             return self._wheel
@@ -262,13 +262,15 @@ class Scheduler:
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, into the transaction that is open around the caller if one is."""
         call = outgoing(name, args, kwargs, options)
+        wheel = self.wheel
+        self._place.warn_if_made()
         transaction = transaction_of(self._path)
         if transaction is not None:
-            wheel, now_us = self.wheel, self._clock.now_us()
+            now_us = self._clock.now_us()
             held = wheel.get(key=call.rejects) if call.rejects is not None else None
             message = call.message(now_us, held, wheel.payload_bytes_max, delay=delay, at=at)
             return transaction.add(message, replaces=call.replaces)
-        id_ = self.wheel.enqueue(
+        id_ = wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
         self._watch.enqueued(name, id_)
@@ -306,9 +308,10 @@ class Scheduler:
         if known is not None:
             known.check(args, kwargs or {})
         recurrence = _recurrence(when, tz)
-        return self._plant(
-            Schedule(name, target, recurrence, args, kwargs or {}, missed, delay_us(grace_s), is_declared=False)
-        )
+        schedule = Schedule(name, target, recurrence, args, kwargs or {}, missed, delay_us(grace_s), is_declared=False)
+        self.wheel  # noqa: B018  made if it is not there
+        self._place.warn_if_made()
+        return self._plant(schedule)
 
     def unschedule(self, name: str) -> bool:
         """End recurring work; tell whether there was any of this name. A call that runs is not followed by another."""
@@ -434,12 +437,6 @@ class Scheduler:
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that ends that."""
         return self._events.subscribe(callback, kinds)
-
-
-def _check_count(name: str, count: int) -> int:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise BadArgument(f"{name} is a count from 1, not {count!r}")
-    return count
 
 
 def _recurrence(when: When, tz: str) -> Recurrence:

@@ -473,6 +473,10 @@ MUTANTS: list[Mutant] = [
        "unique", "if k not in (REASON, DEADLINE)}", "if k != REASON}"),
     _m("run-eats-calls", "J", "`run` acknowledges no call of a handler", "tests/test_cli_run.py::test_run_refuses_a_wheel_with_a_call_that_is_due_and_the_call_stays",
        "headers", "    return ARGS in headers or SCHEDULE in headers\n", "    return False\n"),
+    _m("made-unwarned", "J", "what is enqueued into a wheel that was made by mistake is warned of", "tests/scheduling/test_place.py::test_what_is_enqueued_into_a_wheel_that_was_made_here_is_warned_of_once_with_its_absolute_path",
+       "scheduling.place", "self._made = self._made or made.is_new", "self._made = False"),
+    _m("made-forbidden", "J", "without create no wheel is made", "tests/scheduling/test_place.py::test_without_create_a_wheel_that_is_not_there_is_an_error_and_nothing_is_made",
+       "scheduling.place", "        if self._create:\n", "        if True:\n"),
     _m("cancels-itself", "J", "a call that its own handler cancelled is no call that was stopped", "tests/scheduling/test_scheduler_loop.py::test_a_coroutine_that_cancels_itself_has_failed_and_is_not_claimed_for_ever",
        "scheduling.loop", "            if self._stopping:\n", "            if True:\n"),
     # -- what is kept for backups ----------------------------------------------------------------------------------
