@@ -14,8 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define INTERFACE 6 /* as in loops.py: one that was built for another is not used */
-#define HELD_BYTES_MAX 65536
+#define INTERFACE 7 /* as in loops.py: one that was built for another is not used */
 
 static PyObject *message_type, *id_type;
 
@@ -880,9 +879,7 @@ PyMODINIT_FUNC PyInit__loops(void)
     crc_init();
     PyObject *made = PyModule_Create(&module);
     if (made != NULL && (add_type(made, "Puts", &puts_spec) < 0 ||
-#ifdef FILEWHEEL_MAPS
-                         map_init(made) < 0 ||
-#endif
+                         add_type(made, "Pen", &pen_spec) < 0 ||
                          PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0))
         Py_CLEAR(made);
     return made;

@@ -17,6 +17,7 @@
 #define PUT_HEAD 20 /* four fixed bytes and the id */
 #define DROP_BYTES 21
 #define HEADER_BYTES 72
+#define HELD_BYTES_MAX 65536 /* what is written without letting go of the interpreter's lock */
 
 static const unsigned char PUT_PREFIX[4] = {0x98, 0x01, 0xc4, 0x10};
 static const unsigned char DROP_PREFIX[4] = {0x93, 0x02, 0xc4, 0x10};
@@ -74,10 +75,6 @@ typedef struct {
     Py_ssize_t size;
 } Keyed;
 
-#if defined(__linux__) && defined(__GNUC__)
-#define FILEWHEEL_MAPS
-#endif
-
 /* What a frame with one new put is made of. */
 typedef struct {
     uint64_t seq, due, enqueued;
@@ -114,8 +111,8 @@ PyObject *read_frames(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 /* _puts.c */
 extern PyType_Spec puts_spec;
 
-/* _map.c */
-int map_init(PyObject *to);
+/* _pen.c */
+extern PyType_Spec pen_spec;
 
 #pragma GCC visibility pop
 

@@ -42,22 +42,22 @@ def read_frames(
 ) -> tuple[list[Any], int]: ...
 def write_all(fd: int, data: bytes, offset: int, /) -> None: ...
 
-class Map:
-    def __init__(self, fd: int, start: int, end: int) -> None: ...
-    def put(
-        self,
+class Pen:
+    def __new__(
+        cls,
+        fd: int,
         low: bytes,
         seq: int,
-        due_us: int,
-        enqueued_us: int,
-        tail: bytes,
-        payload: bytes,
+        seq_end: int,
         seed: int,
         offset: int,
+        end: int,
         number: int,
         synced: int,
         /,
-    ) -> tuple[int, MessageId] | None: ...
+    ) -> Pen: ...
+    def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, /) -> MessageId | None: ...
+    def end(self) -> tuple[int, int, int, bool]: ...
 
 class Puts:
     def __len__(self) -> int: ...

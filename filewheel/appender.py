@@ -100,7 +100,7 @@ class Appender:
         """Told the microseconds of each flush, perhaps with the lock held. It must not raise, nor use this journal."""
         self._pen: Pen | None = None
         """Has the numbers of the segment in use, as long as it is set: `_recall`."""
-        self._store = no_pen
+        self._put_with_pen = no_pen
         """Puts with the pen, without the lock."""
         self._renew()
 
@@ -200,9 +200,9 @@ class Appender:
         if pen is not None:
             assert self._segment is not None
             # Once more if an interrupt (Ctrl-C) comes in between: the pen is let go last.
-            self._ids.seq, self._segment.offset, number = pen.end()
+            self._ids.seq, number = self._segment.take_back(pen)
             self._written = self._first + number
-            self._store = no_pen
+            self._put_with_pen = no_pen
             self._pen = None
 
     # -- segments ------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import weakref
 from collections import OrderedDict
 from typing import Protocol
 
-from filewheel.speed import Map, Mapped, write_all
+from filewheel.speed import Pen, make_pen, write_all
 
 _BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MODES = {
@@ -76,11 +76,10 @@ class Disk(Protocol):
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         """Write all of `data`, or raise with an unknown part of it written."""
 
-    def map(self, fd: int, start: int, end: int, *, grow: bool) -> Mapped | None:
-        """Show a part of a file in memory, where what is stored is written; None where that cannot be had.
-
-        `grow` makes the file so long first, by a hole: a page that is never stored to takes no room.
-        """
+    def pen(
+        self, fd: int, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int
+    ) -> Pen | None:
+        """Return a pen that writes frames from `offset` on that end at `end` or before; None where there is none."""
 
     def truncate(self, fd: int, size: int) -> None: ...
     def allocate(self, fd: int, size: int) -> None:
@@ -274,15 +273,12 @@ class OsDisk:
 
     pwrite = staticmethod(write_all or _write_all)
 
-    def map(self, fd: int, start: int, end: int, *, grow: bool) -> Mapped | None:
-        if Map is None or type(self) is not OsDisk:
-            return None  # a disk that does more than this one with a write would miss what is stored
-        try:
-            if grow:
-                os.ftruncate(fd, end)
-            return Map(fd, start, end)
-        except OSError:
-            return None  # it is written to instead
+    def pen(
+        self, fd: int, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int
+    ) -> Pen | None:
+        if make_pen is None or type(self) is not OsDisk:
+            return None  # a disk that does more than this one with a write would miss what a pen writes
+        return make_pen(fd, low, seq, seq_end, seed, offset, end, number, synced)
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)

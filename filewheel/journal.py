@@ -3,7 +3,7 @@
 Here messages get their ids and become frames; how these become durable is the appender's. What must not be left half
 done by a crash is one frame (rule E3 of docs/adr/0002-the-protocol.md). A single put is what most producers do all day,
 so it takes the short way: one look at the segment, one frame, and none of the calls between; and where it need not be
-durable, a pen (docs/adr/0019-stored-instead-of-written.md), which is one call without the lock.
+durable, a pen (docs/adr/0023-a-pen-that-writes.md), which is one call without the lock.
 
 Invariant: an id is given out once, with the lock held or by the one pen that is lent, by the writer whose name is in
 it.
@@ -16,23 +16,24 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
+from filewheel import layout
 from filewheel.appender import FILL_BYTES, SEGMENT_BYTES, Appender
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import Run, runs_of
 from filewheel.copies import Copies
 from filewheel.directory import Directory, DiskFactory, Sync
 from filewheel.disk import OsDisk
-from filewheel.errors import DiskError, partly_done
+from filewheel.errors import DiskError, disk_error, partly_done
 from filewheel.frame import body_of
 from filewheel.ids import Ids
 from filewheel.message import ID_END, MessageId, receipt
 from filewheel.record import ID, PUT_PREFIX
 from filewheel.roster import Roster
-from filewheel.segment import Segment
 from filewheel.speed import pack_drops, pack_puts, put_frame
 from filewheel.writer import SEQ_END, Entropy
 
 BATCH_BYTES = 8 << 20
+_PEN_BYTES = 32 << 10
 _ONE_BYTES = 256  # what a frame with one put has at most beside its payload and tail
 _TURNS = 20
 
@@ -42,6 +43,8 @@ class Journal(Appender):
 
     _putting = False
     """A thread is inside of `put`."""
+    _has_pens = True
+    """The disk gives pens, as far as is known."""
     roster: Roster | None = None
     """The set that the wheel is in, as `follow` was told last."""
 
@@ -89,13 +92,18 @@ class Journal(Appender):
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""
+        size = len(payload) + len(tail) + _ONE_BYTES
         if sync != "always":
-            stored = self._store(due_us, enqueued_us, tail, payload)
-            if stored is not None:
+            try:
+                written = self._put_with_pen(due_us, enqueued_us, tail, payload)
+                if written is None and self._lend(size):
+                    written = self._put_with_pen(due_us, enqueued_us, tail, payload)
+            except OSError as exc:
+                raise self._pen_failed(exc) from exc
+            if written is not None:
                 if sync != "never":
                     self._flush_later(float(sync))
-                return stored
-        size = len(payload) + len(tail) + _ONE_BYTES
+                return written
         if self._putting:
             self._let_others_run()
         with self.lock:
@@ -108,24 +116,15 @@ class Journal(Appender):
             ):  # fmt: skip
                 segment = self._ready(size)
                 copies = self._copies
-            stored = None
-            if sync != "always" and copies is None and self._lend(segment, size):
-                stored = self._store(due_us, enqueued_us, tail, payload)
-                if stored is None:  # a page could not be had
-                    self._recall()
-                    segment.hide()
-            if stored is not None:
-                id_ = stored
-            else:
-                first, durable, ticket = self._first, self._durable, self._written + 1
-                frame, id_ = put_frame(
-                    self._ids.low, self._ids.take(1), due_us, enqueued_us, tail, payload, segment.seed, segment.offset,
-                    ticket - first, durable - first if durable > first else 0,
-                )  # fmt: skip
-                segment.append(frame)
-                self._written = ticket
-                if copies is not None:
-                    copies.write(ticket, body_of(frame), 1, 0, id_, id_)
+            first, durable, ticket = self._first, self._durable, self._written + 1
+            frame, id_ = put_frame(
+                self._ids.low, self._ids.take(1), due_us, enqueued_us, tail, payload, segment.seed, segment.offset,
+                ticket - first, durable - first if durable > first else 0,
+            )  # fmt: skip
+            segment.append(frame)
+            self._written = ticket
+            if copies is not None:
+                copies.write(ticket, body_of(frame), 1, 0, id_, id_)
             self._putting = False
         if sync == "always":
             self._flush_to(ticket)
@@ -133,22 +132,36 @@ class Journal(Appender):
             self._flush_later(float(sync))
         return id_ if copies is None else receipt(id_, copies.confirm(ticket, durable=sync == "always"))
 
-    def _lend(self, segment: Segment, size: int) -> bool:
-        """Lend a pen to the puts that come, with room for one of this size; False when they have to be written.
+    def _lend(self, size: int) -> bool:
+        """Lend a pen to the puts that come, with room for one of this size; False when the journal has to write it.
 
-        Called with the lock held, and `segment` ready for it. Nothing is looked at from then on before `_recall`.
+        Nothing is looked at from then on before `_recall`.
         """
-        end = segment.offset + size
-        if end > self._free_to or (end > segment.mapped_to and not segment.show(size)) or segment.mapped is None:
+        if not self._has_pens or self._copies is not None or size > _PEN_BYTES:
             return False
-        ids = self._ids
-        # First noted, then lent: Ctrl-C in between leaves a pen that nobody puts with.
-        self._pen = pen = segment.mapped.pen(
-            ids.low, ids.seq, SEQ_END, segment.seed, segment.offset, min(segment.mapped_to, self._free_to),
-            self._written - self._first, max(0, self._durable - self._first),
-        )  # fmt: skip
-        self._store = pen.put
-        return True
+        with self.lock:
+            self._recall()
+            segment = self._ready(size)
+            if self._copies is not None or segment.offset + size > self._free_to:
+                return False
+            pen = self._dir.disk.pen(
+                segment.fd, self._ids.low, self._ids.seq, SEQ_END, segment.seed, segment.offset, self._free_to,
+                self._written - self._first, max(0, self._durable - self._first),
+            )  # fmt: skip
+            if pen is None:
+                self._has_pens = False
+                return False
+            # First noted, then lent: Ctrl-C in between leaves a pen that nobody puts with.
+            self._pen = pen
+            self._put_with_pen = pen.put
+            return True
+
+    def _pen_failed(self, exc: OSError) -> DiskError:
+        """Take back a pen that could not write, and return its error."""
+        with self.lock:
+            self._recall()
+            segment = self._segment
+            return disk_error(exc, self._dir.place(layout.JOURNAL) if segment is None else segment.place)
 
     def _let_others_run(self) -> None:
         """Wait until no thread is inside of a put, but not long.

@@ -18,10 +18,7 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory
 from filewheel.errors import disk_error
 from filewheel.frame import HEADER_BYTES
-from filewheel.speed import Mapped
-
-MAP_BYTES = 1 << 20
-"""How much of a file is mapped at once; there is always room for a frame of half of it."""
+from filewheel.speed import Pen
 
 
 class Segment:
@@ -40,11 +37,6 @@ class Segment:
         """Up to where zeros were written ahead."""
         self.failed = False
         """A write failed: nothing more is written here."""
-        self.mapped: Mapped | None = None
-        """The part of the file that memory shows."""
-        self.mapped_to = 0
-        """Up to here a frame may be stored instead of written, by a pen of `mapped`."""
-        self._maps = True
         try:
             self.fd = self._create(layout.segment_tmp(writer, n))
         except OSError as exc:
@@ -91,35 +83,26 @@ class Segment:
         try:
             self._disk.pwrite(self.fd, frame, self.offset)
         except OSError as exc:
-            # How much of the frame is in the file is unknown, and the keeper may have read it whole. It is cut off
-            # if that can be, and nothing is ever written there again.
-            self.cut_off()
+            self.fail()
             raise disk_error(exc, self.place) from exc
         self.offset += len(frame)
         self.failed = False
 
-    def show(self, size: int) -> bool:
-        """Have memory show the file from its end on, with room for a frame of this size; False where it cannot.
+    def take_back(self, pen: Pen) -> tuple[int, int]:
+        """End a pen; return the next place in the writer's sequence, and the number of its last frame."""
+        seq, self.offset, number, has_failed = pen.end()
+        if has_failed:
+            self.fail()
+        return seq, number
 
-        What is stored there is in the file without a call of the system. A kill leaves it, or what a write leaves that
-        was cut short.
+    def fail(self) -> None:
+        """End the segment after a write that failed.
+
+        How much of the frame is in the file is unknown, and the keeper may have read it whole. It is cut off if that
+        can be, and nothing is ever written there again.
         """
-        if not self._maps or size > MAP_BYTES // 2:
-            return False
-        end = self.offset + MAP_BYTES
-        mapped = self._disk.map(self.fd, self.offset, end, grow=end > max(self.filled, self.mapped_to))
-        if mapped is None:
-            self.hide()
-            return False
-        self.mapped, self.mapped_to = mapped, end
-        return True
-
-    def hide(self) -> None:
-        """Store nothing here any more: memory cannot show this file, or not a page of it (the disk may be full).
-
-        If it was cut off, what is stored in its last page would be lost without an error.
-        """
-        self.mapped, self.mapped_to, self._maps = None, 0, False
+        self.failed = True
+        self.cut_off()
 
     def fill(self, size: int, limit: int) -> bool:
         """Write zeros ahead, so that coming flushes need not commit a new file size; False when there is no room."""
@@ -137,7 +120,6 @@ class Segment:
 
     def cut_off(self) -> None:
         """Give back what lies behind the last frame, if that can be."""
-        self.mapped, self.mapped_to = None, 0  # a page behind the end of the file takes what is stored, and loses it
         with contextlib.suppress(OSError):
             self._disk.truncate(self.fd, self.offset)
 
@@ -153,8 +135,6 @@ class Segment:
 
     def release(self) -> None:
         """Unlock and close; an empty segment is removed."""
-        if self.mapped_to and not self.failed:
-            self.cut_off()  # what is left of the hole
         self._disk.close(self.fd)
         if self.offset == 0:
             self._remove(self.name)

@@ -16,25 +16,29 @@ from filewheel.message import Message, MessageId
 
 
 class Pen(Protocol):
-    """What a journal lends to its own next puts: where it stands, and memory that is its file."""
+    """Writes a writer's next puts, one call each; a journal lends it to its own `put`."""
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, /) -> MessageId | None:
-        """Store the frame that `put_frame` returns; None when the journal has to do it. Nothing comes in between."""
+        """Write the frame that `put_frame` returns; None when the journal has to do it. Nothing comes in between.
 
-    def end(self) -> tuple[int, int, int]:
-        """Store nothing more; return the next place in the sequence, where the next frame goes, and the last's number.
+        Raises OSError when a part of the frame may be missing; the pen is at its end then.
+        """
+
+    def end(self) -> tuple[int, int, int, bool]:
+        """Write nothing more; return the next place in the sequence, the next frame's offset, the last frame's number,
+        and whether a write failed.
 
         May be called again, and returns the same.
         """
 
 
-class Mapped(Protocol):
-    """A part of a file in memory."""
+class MakePen(Protocol):
+    """Makes a pen."""
 
-    def pen(
-        self, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int, /
+    def __call__(
+        self, fd: int, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int, /
     ) -> Pen:
-        """Return a pen for the frames from `offset` on that end at `end` or before."""
+        """Return a pen that writes frames from `offset` on that end at `end` or before."""
 
 
 COMPILED = False
@@ -60,8 +64,8 @@ read_frames: ReadFrames | None = None
 """Reads many plain frames of a block at once; None where only Python can."""
 learn_frame: Callable[[type[Any]], None] | None = None
 """Tells what a frame is made as."""
-Map: Callable[[int, int, int], Mapped] | None = None
-"""Shows a part of a file in memory; None where it cannot."""
+make_pen: MakePen | None = None
+"""Makes a pen; None where only Python can write."""
 write_all: Callable[[int, bytes, int], None] | None = None
 """Writes all of some bytes at an offset; None where only Python can."""
 
@@ -90,6 +94,6 @@ if not os.environ.get("FILEWHEEL_PURE"):
             crc32 = _loops.crc32
             read_frames = _loops.read_frames
             learn_frame = _loops.learn_frame
-            Map = getattr(_loops, "Map", None)
+            make_pen = _loops.Pen
             write_all = _loops.write_all
             COMPILED = True

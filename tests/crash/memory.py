@@ -179,8 +179,8 @@ class MemoryDisk:
             target.extend(bytes(offset - len(target)))
         target[offset : offset + len(data)] = data
 
-    def map(self, fd: int, start: int, end: int, *, grow: bool) -> None:
-        """Nothing: what is stored would be no operation that can be seen."""
+    def pen(self, fd: int, *where: object) -> None:
+        """Give none: nothing here writes so much that a pen would pay."""
 
     def truncate(self, fd: int, size: int) -> None:
         if size > SIZE_MAX:

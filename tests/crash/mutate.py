@@ -78,7 +78,7 @@ def install(name: str) -> Mutant:
         raise AssertionError(f"too late: {loaded[0]} is imported already")
     mutant = by_name(name)
     # In C the loops would be there unchanged. What only C can do is guarded in Python.
-    os.environ["FILEWHEEL_PURE"] = "" if mutant.killer.startswith("tests/test_map.py") else "1"
+    os.environ["FILEWHEEL_PURE"] = "" if mutant.killer.startswith("tests/test_pen.py") else "1"
     for change in mutant.changes:
         mutated(mutant, change.module)
     sys.meta_path.insert(0, _Finder(mutant))

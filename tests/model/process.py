@@ -12,6 +12,7 @@ import errno
 import os
 
 from tests.model.machine import Change, Dir, Inode, Machine
+from tests.model.pen import ModelPen
 
 _PAGE = 128
 
@@ -137,9 +138,21 @@ class ProcessDisk:
         return data if self.machine.flip is None else self.machine.flip(name, data)
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        inode, name = self.file_of(fd)
+        code = self.write(inode, name, data, offset)
+        self.did_write(name)
+        if code is not None:
+            raise OSError(code, os.strerror(code), name)
+
+    def file_of(self, fd: int) -> tuple[Inode, str]:
+        """Let others run, and return the file that is written to next."""
         inode, name = self._fds[fd] if self.alive else (None, "")
         self._enter("pwrite", name)
         assert inode is not None
+        return inode, name
+
+    def write(self, inode: Inode, name: str, data: bytes, offset: int) -> int | None:
+        """Write as far as the machine lets it; return the error."""
         code, room = self._may_fail("pwrite", name), len(data)
         if self.machine.budget_bytes is not None and offset + len(data) > len(inode.data):
             left = self.machine.budget_bytes - self.machine.used_bytes() + len(inode.data) - offset
@@ -149,12 +162,16 @@ class ProcessDisk:
             inode.write(offset, bytes(data))
         elif room:  # a part of it got there, and nobody says which
             inode.write(offset, bytes(data[: room if room < len(data) else len(data) // 2]))
-        self._did("pwrite", name)
-        if code is not None:
-            raise OSError(code, os.strerror(code), name)
+        return code
 
-    def map(self, fd: int, start: int, end: int, *, grow: bool) -> None:
-        """Nothing: what is stored would be no operation that can be seen."""
+    def did_write(self, name: str) -> None:
+        """Count a write, and let it be the last thing that happened."""
+        self._did("pwrite", name)
+
+    def pen(
+        self, fd: int, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int
+    ) -> ModelPen:
+        return ModelPen(self, fd, low, seq, seq_end, seed, offset, end, number, synced)
 
     def truncate(self, fd: int, size: int) -> None:
         inode, name = self._fds[fd] if self.alive else (None, "")

@@ -1,4 +1,4 @@
-"""What need not survive a power cut is stored in mapped memory: the file holds it, whatever becomes of the process."""
+"""What need not survive a power cut is written by a pen: one call, and the file holds it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk import OsDisk
-from filewheel.errors import Closed, Poisoned
+from filewheel.errors import Closed, DiskError, Poisoned, WheelFull
 from filewheel.journal import Journal
-from filewheel.segment import MAP_BYTES, Segment
-from filewheel.speed import Map
+from filewheel.segment import Segment
+from filewheel.speed import make_pen
 from filewheel.writer import SEQ_END
 from tests.conftest import assert_whole
 from tests.support import REPO, FaultyDisk
 
-pytestmark = pytest.mark.skipif(Map is None, reason="the loops in C were not built, or not on Linux")
+pytestmark = pytest.mark.skipif(make_pen is None, reason="the loops in C were not built")
 
 
 def played(code: str, *args: object) -> subprocess.CompletedProcess[str]:
@@ -35,18 +35,21 @@ def played(code: str, *args: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def is_mapped(wheel: Wheel) -> bool:
+def journal_of(wheel: Wheel) -> Journal:
     assert wheel._journal is not None
-    segment = wheel._journal._segment
-    return segment is not None and segment.mapped_to > 0
+    return wheel._journal
+
+
+def has_pen(wheel: Wheel) -> bool:
+    return journal_of(wheel)._pen is not None
 
 
 @pytest.mark.parametrize("sync", ["never", 0.02])
-def test_what_is_stored_is_there_at_once_for_everyone_over_many_windows(wheel_dir: Path, sync: str | float) -> None:
-    count = 3 * MAP_BYTES // 1200
+def test_what_a_pen_wrote_is_there_at_once_for_everyone(wheel_dir: Path, sync: str | float) -> None:
+    count = 3000
     with Wheel(wheel_dir, sync=sync) as wheel, Wheel(wheel_dir) as other, Keeper(wheel_dir) as keeper:
         ids = [wheel.enqueue(b"%d" % n + bytes(1000), delay=0 if n % 2 else 600) for n in range(count)]
-        assert is_mapped(wheel)
+        assert has_pen(wheel) or sync != "never"
         assert other.get(ids[0]) is not None
         fired: list[str] = []
         while batch := keeper.claim(1000):
@@ -57,29 +60,17 @@ def test_what_is_stored_is_there_at_once_for_everyone_over_many_windows(wheel_di
     assert_whole(wheel_dir)
 
 
-def test_a_segment_that_is_let_go_ends_where_its_last_frame_ends(wheel_dir: Path) -> None:
+def test_a_flush_takes_what_a_pen_wrote_before_with_it(wheel_dir: Path) -> None:
     with Wheel(wheel_dir, sync="never") as wheel:
-        wheel.enqueue(b"written, as the first of a file is", delay=60)
-        wheel.enqueue(b"stored", delay=60)
-        assert wheel._journal is not None
-        segment = wheel._journal._segment
-        assert segment is not None
-        assert os.stat(segment.place).st_size > MAP_BYTES
-        wheel._journal.rotate()
-        assert os.stat(segment.place).st_size == segment.offset < 1000
-
-
-def test_a_flush_takes_what_was_stored_before_with_it(wheel_dir: Path) -> None:
-    with Wheel(wheel_dir, sync="never") as wheel:
-        wheel.enqueue(b"written", delay=60)
-        wheel.enqueue(b"stored", delay=60)
+        wheel.enqueue(b"by the journal", delay=60)
+        wheel.enqueue(b"by a pen", delay=60)
+        assert has_pen(wheel)
         wheel.flush()
-        assert wheel._journal is not None
-        assert wheel._journal.synced == wheel._journal.number == 2
+        assert journal_of(wheel).synced == journal_of(wheel).number == 2
     assert_whole(wheel_dir)
 
 
-def test_stored_and_written_one_by_one_and_in_batches_all_stand_in_one_file(wheel_dir: Path) -> None:
+def test_what_a_pen_and_a_journal_write_one_by_one_and_in_batches_all_stands_in_one_file(wheel_dir: Path) -> None:
     rng = random.Random(1)
     expected: list[bytes] = []
     with Wheel(wheel_dir) as wheel:
@@ -96,14 +87,14 @@ def test_stored_and_written_one_by_one_and_in_batches_all_stand_in_one_file(whee
     assert_whole(wheel_dir)
 
 
-def test_a_process_that_is_killed_leaves_all_that_it_had_stored(wheel_dir: Path) -> None:
+def test_a_process_that_is_killed_leaves_all_that_its_pen_wrote(wheel_dir: Path) -> None:
     code = """
 import os, signal, sys
 from filewheel import Wheel
 wheel = Wheel(sys.argv[1], sync="never")
 for n in range(7000):
     wheel.enqueue(b"%d" % n, delay=600)
-assert wheel._journal._segment.mapped_to
+assert wheel._journal._pen
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert played(code, wheel_dir).returncode == -signal.SIGKILL
@@ -112,60 +103,32 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert_whole(wheel_dir)
 
 
-@pytest.mark.damages
-@pytest.mark.parametrize("faulthandler", ["", "import faulthandler; faulthandler.enable()"])
-def test_a_page_that_is_not_there_is_written_instead_and_nobody_is_killed(wheel_dir: Path, faulthandler: str) -> None:
-    code = f"""
-import os, sys
-{faulthandler}
-from filewheel import Wheel
-with Wheel(sys.argv[1], sync="never") as wheel:
-    wheel.enqueue(b"0", delay=600)
-    wheel.enqueue(b"1", delay=600)
-    segment = wheel._journal._segment
-    assert segment.mapped_to
-    os.truncate(segment.place, 0)
-    for n in range(2, 40):
-        wheel.enqueue(b"%d" % n + bytes(500), delay=600)
-print("alive")
-"""
-    done = played(code, wheel_dir)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
-    with Wheel(wheel_dir) as wheel:
-        assert sorted(int(m.payload.rstrip(b"\0")) for m in wheel.list()) == list(range(2, 40))
-
-
-@pytest.mark.damages
-def test_a_file_of_which_a_page_could_not_be_had_is_written_from_then_on(wheel_dir: Path) -> None:
-    with Wheel(wheel_dir, sync="never") as wheel:
-        wheel.enqueue(b"0", delay=600)
-        wheel.enqueue(b"1", delay=600)
-        assert is_mapped(wheel)
-        assert wheel._journal is not None
-        segment = wheel._journal._segment
-        assert segment is not None
-        os.truncate(segment.place, 0)
-        for n in range(2, 5):
-            wheel.enqueue(b"%d" % n, delay=600)
-            assert not is_mapped(wheel)
+SIGNALS = {
+    "as they are": "",
+    "all blocked": "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
+    "a handler for SIGBUS": "signal.signal(signal.SIGBUS, lambda *_: None)",
+    "SIGBUS reset": "signal.signal(signal.SIGBUS, signal.SIG_DFL)",
+}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
-def test_on_a_full_disk_an_enqueue_that_is_stored_is_refused_with_an_error_and_what_came_before_is_kept(
-    tmp_path: Path,
+@pytest.mark.parametrize("signals", SIGNALS)
+def test_on_a_full_disk_an_enqueue_is_refused_with_an_error_and_what_came_before_is_kept(
+    tmp_path: Path, signals: str
 ) -> None:
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", small], check=False).returncode:
         pytest.skip("no file system can be mounted here")
-    code = """
-import os, sys
+    code = f"""
+import os, signal, sys
 from filewheel import Wheel, WheelFull
 path = sys.argv[1] + "/jobs.wheel"
 wheel = Wheel.create(path, sync="never")
 wheel.enqueue(b"0", delay=600)
 wheel.enqueue(b"1", delay=600)
-assert wheel._journal._segment.mapped_to
+assert wheel._journal._pen
+{SIGNALS[signals]}
 with open(sys.argv[1] + "/hog", "wb", buffering=0) as hog:
     try:
         while True:
@@ -185,7 +148,7 @@ wheel.close()
 """
     try:
         done = played(code, small)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, (done.returncode, done.stderr)
         with Wheel(small / "jobs.wheel") as wheel:
             kept = sorted(int(m.payload.rstrip(b"\0")) for m in wheel.list())
         assert kept == list(range(int(done.stdout) + 1))
@@ -194,52 +157,117 @@ wheel.close()
         subprocess.run(["umount", small], check=False)
 
 
-@pytest.mark.parametrize("faulthandler", ["", "before", "after"])
-def test_a_bus_error_of_others_ends_the_process_as_it_would_have(wheel_dir: Path, faulthandler: str) -> None:
-    enable = "import faulthandler; faulthandler.enable()"
-    code = f"""
-import mmap, os, resource, sys
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-{enable if faulthandler == "before" else ""}
-from filewheel import Wheel
-wheel = Wheel(sys.argv[1], sync="never")
-wheel.enqueue(b"0", delay=600)
-wheel.enqueue(b"1", delay=600)
-assert wheel._journal._segment.mapped_to
-{enable if faulthandler == "after" else ""}
-with open(sys.argv[2], "w+b") as file:
-    file.truncate(8192)
-    theirs = mmap.mmap(file.fileno(), 8192)
-    file.truncate(0)
-print("here", flush=True)
-theirs[5000]
-print("never")
-"""
-    done = played(code, wheel_dir, wheel_dir / "theirs")
-    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "here\n")
-    assert ("Bus error" in done.stderr) == bool(faulthandler)
-    (wheel_dir / "theirs").unlink()
+def test_the_handlers_of_signals_stay_those_of_the_program(wheel_dir: Path) -> None:
+    before = {n: signal.getsignal(n) for n in signal.valid_signals()}
+    status = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Sig")]
+    with Wheel(wheel_dir, sync="never") as wheel:
+        for n in range(3):
+            wheel.enqueue(b"%d" % n, delay=60)
+        assert has_pen(wheel)
+        assert status == [s for s in Path("/proc/self/status").read_text().splitlines() if s.startswith("Sig")]
+    assert before == {n: signal.getsignal(n) for n in signal.valid_signals()}
+    assert_whole(wheel_dir)
 
 
-def test_what_is_stored_after_zeros_were_given_back_lies_in_the_file(wheel_dir: Path) -> None:
+class Torn(OsDisk):
+    """A real disk whose pens fail at a chosen put, after a half of the frame or all of it was written."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.fails_with = 0
+        self.fails_at = 0.0
+
+    def pen(self, fd: int, *where: Any) -> Any:
+        assert make_pen is not None
+        return TornPen(self, fd, make_pen(fd, *where))
+
+
+class TornPen:
+    def __init__(self, disk: Torn, fd: int, inner: Any) -> None:
+        self.disk, self.fd, self.inner = disk, fd, inner
+        self.has_failed = False
+
+    def put(self, *args: Any) -> Any:
+        if not self.disk.fails_with:
+            return self.inner.put(*args)
+        code, self.disk.fails_with = self.disk.fails_with, 0
+        size = os.fstat(self.fd).st_size
+        offset = self.inner.end()[1]
+        assert make_pen is not None
+        whole = make_pen(self.fd, bytes(16), 0, 9, 0, offset, 1 << 20, 0, 0)
+        whole.put(*args)
+        os.ftruncate(self.fd, round(size + (whole.end()[1] - size) * self.disk.fails_at))
+        self.has_failed = True
+        raise OSError(code, os.strerror(code))
+
+    def end(self) -> Any:
+        return *self.inner.end()[:3], self.has_failed
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("code", "error"), [(errno.EIO, DiskError), (errno.ENOSPC, WheelFull), (errno.EDQUOT, WheelFull)]
+)
+def test_a_write_of_a_pen_that_fails_is_an_error_of_its_call_and_what_comes_later_is_kept(
+    wheel_dir: Path, code: int, error: type[DiskError], part: float
+) -> None:
+    disks: list[Torn] = []
+    with Wheel(wheel_dir, sync="never", disk=lambda path: disks.append(Torn(path)) or disks[-1]) as wheel:  # type: ignore[func-returns-value]
+        for n in range(3):
+            wheel.enqueue(b"%d" % n, delay=60)
+        assert has_pen(wheel)
+        writer = journal_of(wheel).writer
+        disks[0].fails_with, disks[0].fails_at = code, part
+        with pytest.raises(error) as raised:
+            wheel.enqueue(b"refused", delay=60)
+        assert raised.value.errno == code
+        for n in range(3, 6):
+            wheel.enqueue(b"%d" % n, delay=60)
+        assert journal_of(wheel).writer != writer
+        wheel.flush()
+        assert sorted(m.payload for m in wheel.list()) == [b"%d" % n for n in range(6)]
+    assert_whole(wheel_dir)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/full is Linux's")
+def test_a_pen_whose_file_takes_nothing_raises_once_and_has_ended() -> None:
+    assert make_pen is not None
+    fd = os.open("/dev/full", os.O_RDWR)
+    try:
+        pen = make_pen(fd, bytes(16), 5, 9, 0, 0, 4096, 0, 0)
+        with pytest.raises(OSError, match="space") as raised:
+            pen.put(1, 1, b"\xa0\x80\0", b"x")
+        assert raised.value.errno == errno.ENOSPC
+        assert pen.put(1, 1, b"\xa0\x80\0", b"x") is None
+        assert pen.end() == pen.end() == (6, 0, 0, True)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("low", "offset", "end"), [(bytes(15), 0, 4096), (bytes(16), 4096, 4095), (bytes(16), 0, 1 << 63)]
+)
+def test_a_pen_for_what_is_no_part_of_a_file_is_refused(low: bytes, offset: int, end: int) -> None:
+    assert make_pen is not None
+    with pytest.raises(ValueError, match="16 bytes of an id"):
+        make_pen(1, low, 0, 9, 0, offset, end, 0, 0)
+
+
+def test_what_a_pen_writes_after_zeros_were_given_back_lies_in_the_file(wheel_dir: Path) -> None:
     with Wheel(wheel_dir, sync="never") as wheel:
         wheel.enqueue(b"0", delay=60)
         wheel.enqueue(b"1", delay=60)
-        assert wheel._journal is not None
-        segment = wheel._journal._segment
+        journal = journal_of(wheel)
+        segment = journal._segment
         assert segment is not None
-        wheel._journal._recall()
+        journal._recall()
         segment.cut_off()  # as when there was no room for zeros
         for n in range(2, 5):
             wheel.enqueue(b"%d" % n, delay=60)
             assert os.stat(segment.place).st_size >= segment.offset
-        assert is_mapped(wheel)
+        assert has_pen(wheel)
         assert sorted(m.payload for m in wheel.list()) == [b"%d" % n for n in range(5)]
-
-
-def journal_of(wheel: Wheel) -> Journal:
-    assert wheel._journal is not None
-    return wheel._journal
+    assert_whole(wheel_dir)
 
 
 class Interrupted:
@@ -264,14 +292,14 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("call", ["put", "end"])
-def test_ctrl_c_after_a_pen_has_stored_or_was_taken_back_costs_nothing(wheel_dir: Path, call: str) -> None:
+def test_ctrl_c_after_a_pen_has_written_or_was_taken_back_costs_nothing(wheel_dir: Path, call: str) -> None:
     with Wheel(wheel_dir, sync="never") as wheel, Keeper(wheel_dir) as keeper:
         wheel.enqueue(b"0")
         wheel.enqueue(b"1")
         journal = journal_of(wheel)
         assert journal._pen is not None
         journal._pen = pen = Interrupted(journal._pen, call)
-        journal._store = pen.put
+        journal._put_with_pen = pen.put  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
             wheel.enqueue(b"2")
             wheel.enqueue(b"3", sync="always")
@@ -284,41 +312,37 @@ def test_ctrl_c_after_a_pen_has_stored_or_was_taken_back_costs_nothing(wheel_dir
     assert_whole(wheel_dir)
 
 
-def test_ctrl_c_while_a_pen_is_lent_leaves_one_that_nobody_puts_with(wheel_dir: Path) -> None:
-    class Interrupting:
-        """Memory that gives a pen, and then Ctrl-C comes."""
-
-        def __init__(self, inner: Any) -> None:
-            self.inner = inner
-
-        def pen(self, *args: Any) -> Any:
-            self.inner.pen(*args)
-            raise KeyboardInterrupt
+def test_ctrl_c_while_a_pen_is_lent_leaves_one_that_nobody_puts_with(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(disk: OsDisk, *where: Any) -> Any:
+        assert make_pen is not None
+        make_pen(*where)
+        raise KeyboardInterrupt
 
     with Wheel(wheel_dir, sync="never") as wheel:
         wheel.enqueue(b"0", delay=60)
         wheel.enqueue(b"1", delay=60)
         journal = journal_of(wheel)
         assert journal.number == 2  # and the pen is taken back
-        segment = journal._segment
-        assert segment is not None
-        mapped, segment.mapped = segment.mapped, Interrupting(segment.mapped)  # type: ignore[assignment]
-        with pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(OsDisk, "pen", interrupted)
             wheel.enqueue(b"2", delay=60)
-        segment.mapped = mapped
         wheel.enqueue(b"3", delay=60)
         assert journal.number == 3
         assert [m.payload for m in wheel.list()] == [b"0", b"1", b"3"]
     assert_whole(wheel_dir)
 
 
-def test_threads_that_store_beside_others_that_write_flush_and_rotate_leave_each_message_once(wheel_dir: Path) -> None:
+def test_threads_that_write_with_a_pen_beside_others_that_flush_and_rotate_leave_each_message_once(
+    wheel_dir: Path,
+) -> None:
     made: list[list[str]] = [[] for _ in range(6)]
     with Wheel(wheel_dir, sync="never") as wheel:
         journal = Journal(wheel._dir, segment_bytes=200_000)
         wheel._journal = journal
 
-        def store(n: int) -> None:
+        def write(n: int) -> None:
             for i in range(3000):
                 made[n].append(wheel.enqueue(b"%d-%d" % (n, i), delay=600))
 
@@ -339,7 +363,7 @@ def test_threads_that_store_beside_others_that_write_flush_and_rotate_leave_each
                 else:
                     assert wheel.cancel(made[n].pop()) if made[n] else True
 
-        works = [threading.Thread(target=store if n < 4 else disturb, args=(n,)) for n in range(6)]
+        works = [threading.Thread(target=write if n < 4 else disturb, args=(n,)) for n in range(6)]
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1e-5)
         try:
@@ -393,7 +417,7 @@ def test_a_pen_stops_where_the_sequence_of_its_writer_does(wheel_dir: Path) -> N
     assert_whole(wheel_dir)
 
 
-def test_after_a_flush_that_failed_nothing_is_stored_though_a_pen_was_lent_meanwhile(
+def test_after_a_flush_that_failed_nothing_is_written_though_a_pen_was_lent_meanwhile(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = Wheel(wheel_dir, sync="never")
@@ -461,13 +485,14 @@ def test_a_disk_that_sees_each_write_is_not_passed_by(wheel_dir: Path) -> None:
         wheel.enqueue(b"1", delay=60)
         wheel.enqueue(b"2", delay=60)
         assert seen.count("pwrite") == 2
-        assert not is_mapped(wheel)
+        assert not has_pen(wheel)
 
 
-def test_where_memory_cannot_show_a_file_it_is_written(wheel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OsDisk, "map", lambda *args, **more: None)
+def test_where_there_is_no_pen_the_journal_writes(wheel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("filewheel.disk.make_pen", None)
     with Wheel(wheel_dir, sync="never") as wheel:
         wheel.enqueue(b"1", delay=60)
         wheel.enqueue(b"2", delay=60)
-        assert not is_mapped(wheel)
+        assert not has_pen(wheel)
         assert [m.payload for m in wheel.list()] == [b"1", b"2"]
+    assert_whole(wheel_dir)
