@@ -236,9 +236,13 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-def disk_error(exc: OSError, path: str) -> DiskError:
+def disk_error(exc: OSError, path: str) -> FilewheelError:
     """Turn an OSError into the member of the tree that says what to do about it."""
     code = exc.errno
+    if code == errno.EBADF:  # closing a handle closes its directories, under calls that other threads are in
+        return Closed(
+            "another thread closed this handle meanwhile", path=path, hint="close it when its threads have ended"
+        )
     says = exc.strerror or str(exc)
     if code in _FULL:
         return WheelFull(

@@ -282,3 +282,13 @@ def test_sync_never_and_interval_are_durable_after_flush_and_close(wheel_dir: Pa
         assert wheel.stats().pending == 101
     with Wheel(wheel_dir) as wheel:
         assert wheel.stats().pending == 101
+
+
+def test_a_call_under_which_another_thread_closes_the_wheel_is_told_that_it_is_closed(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = Wheel(wheel_dir)
+    wheel.enqueue(b"x", delay=60)
+    monkeypatch.setattr(wheel, "_check", wheel.close)  # just after it was looked at whether it is open
+    with pytest.raises(Closed):
+        wheel.peek()

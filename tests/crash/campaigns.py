@@ -11,7 +11,7 @@ from tests.crash.campaign import Campaign
 
 MODULES: list[str] = [
     "mutant", "fault", "fault_cli", "kill", "scheduler", "cut", "full", "flip", "fuzz", "foreign", "clock", "zones",
-    "replicas", "cut_sets", "model", "model_sets",
+    "replicas", "cut_sets", "pairs", "model", "model_sets",
 ]  # fmt: skip
 
 
