@@ -26,8 +26,12 @@ from filewheel.errors import Damaged, disk_error
 Mode = Literal["mirror", "ship"]
 """`"mirror"`: producers write to it themselves; `"ship"`: the replicator does, later."""
 
-State = Literal["joining", "current", "stale", "fenced"]
-"""`"joining"`: being filled; `"current"`: in step; `"stale"`: misses something; `"fenced"`: was the primary before."""
+State = Literal["joining", "matching", "current", "stale", "fenced"]
+"""`"joining"`: being filled; `"matching"`: a mirror that producers write to, and that may lack what they wrote just
+before; `"current"`: in step; `"stale"`: misses something; `"fenced"`: was the primary before."""
+
+IN_USE: tuple[State, ...] = ("matching", "current")
+"""The states of a mirror that producers write to."""
 
 Role = Literal["primary", "backup", "promoting", "fenced"]
 """`"promoting"`: a backup whose promotion has begun, and may have been cut short."""
@@ -93,7 +97,7 @@ class Roster:
 
     def mirrors(self) -> list[Member]:
         """Return the members that producers write to themselves."""
-        return [m for m in self.members if m.mode == "mirror" and m.state == "current"]
+        return [m for m in self.members if m.mode == "mirror" and m.state in IN_USE]
 
     def with_member(self, member: Member) -> Roster:
         """Return the roster with this member in the place of the one with its wheel id, or added."""

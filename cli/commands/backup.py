@@ -165,9 +165,9 @@ def _copy(out: Output, member: Member) -> LinkReport | None:
 def show(out: Output) -> None:
     """List the backups: their state, how far they are behind, and whether a replicator follows.
 
-    Exits with 0 when all of them are in order, and with 3 when one is not current (joining, stale), cannot be reached,
-    has no replicator, or has not been compared since it was away. A wheel that stands alone has none, which is in
-    order.
+    Exits with 0 when all of them are in order, and with 3 when one is not current (joining, matching, stale), cannot be
+    reached, has no replicator, or has not been compared since it was away. A wheel that stands alone has none, which
+    is in order.
     """
     own, status = roster_of(out), set_status(out.dir)
     if own is None or status is None:

@@ -46,11 +46,9 @@ class Bookmark:
         found = self.found
         if (
             found is None
-            or found.primary_wheel != self._source.settings.id
+            or not self.has_all(overflow)
             or not found.boot
             or found.boot != self._boot
-            or found.overflow != overflow
-            or overflow < 0
             or (clean and not found.clean)
         ):
             return False
@@ -58,6 +56,13 @@ class Bookmark:
         if found.clean:
             self._write(self.positions, overflow, clean=False)
         return True
+
+    def has_all(self, overflow: int) -> bool:
+        """Tell whether this primary has kept every journal since the place that was written down, by its counter."""
+        found = self.found
+        if found is None or found.primary_wheel != self._source.settings.id:
+            return False
+        return 0 <= found.overflow == overflow
 
     def forget(self) -> None:
         """Write down that no place can be gone on from: whoever dies now begins to heal anew."""

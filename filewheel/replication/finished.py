@@ -43,8 +43,8 @@ class Finished:
         """Tell whether to look now: at the end of a heal, or before too many are held."""
         return bool(self._extra) and (at_end or len(self._extra) >= _BATCH)
 
-    def drop(self, told: Callable[[Frame], None] | None) -> int:
-        """Drop what the primary has finished; return how many. `told` as in `Bundle`.
+    def drop(self, told: Callable[[Frame], None] | None) -> None:
+        """Drop what the primary has finished. `told` as in `Bundle`.
 
         Cost: a reading of the primary's journals. Raises OSError, DiskError, Damaged.
         """
@@ -56,4 +56,3 @@ class Finished:
         left = ids - ended
         self.undecided += len(left - pending(self._source, left))
         self._extra.clear()
-        return len(ended)

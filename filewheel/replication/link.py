@@ -29,13 +29,12 @@ from filewheel.replication.absorb import Absorption
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
 from filewheel.replication.bundle import Bundle
-from filewheel.replication.chunk import pending
 from filewheel.replication.finished import Finished
 from filewheel.replication.follower import Follower, Step
 from filewheel.replication.follows import boot_id
 from filewheel.replication.giveback import GiveBack
 from filewheel.replication.heal import Heal, Part
-from filewheel.replication.matcher import OWED_US, Matcher
+from filewheel.replication.matcher import OWED_US, Entrance, Matcher
 from filewheel.replication.membership import Membership
 from filewheel.replication.mender import Mender
 from filewheel.replication.replay import PASSES, still_pending
@@ -43,7 +42,7 @@ from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
 from filewheel.replication.whole import items_before, items_now
 from filewheel.retained import Retained
-from filewheel.roster import Member
+from filewheel.roster import IN_USE, Member, State
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
@@ -84,6 +83,7 @@ class Link:
         self._give_back = GiveBack(self.source, clock, entropy)
         self._follower: Follower | None = None
         self._matcher: Matcher | None = None
+        self._entrance: Entrance | None = None
         try:
             self.membership = Membership(self.source, member.wheel, fenced=fenced, clock=clock)
             self.keeper = self._keeper = BackupKeeper(
@@ -127,7 +127,7 @@ class Link:
         if member.absorb and not self._fenced:
             self._absorb(member)
         is_known = member.state == "current" or self._fenced
-        is_mirror = member.mode == "mirror" and member.state == "current"
+        is_mirror = member.mode == "mirror" and member.state in IN_USE
         if is_mirror:
             self._matcher = Matcher()
         # A link that was killed may have known of what came to the mirror too late: it is found by comparing.
@@ -271,6 +271,9 @@ class Link:
             self._suspects.be_uneasy(now_us)
             # What was in them and was not dealt yet is in the backup only.
             self._lost = self._must_heal = True
+        self._count(records)
+
+    def _count(self, records: int) -> None:
         if records:
             self.report = replace(self.report, shipped=self.report.shipped + records)
 
@@ -317,20 +320,7 @@ class Link:
         """Write what the mirror was not given, and suspect what only it was given."""
         owed = matcher.owed(now_us)
         if owed:
-            puts: list[bytes] = []
-            drops: list[bytes] = []
-            for frame in owed:
-                with contextlib.suppress(Damaged):
-                    found = records_of(frame)
-                    puts += found[0]
-                    drops += found[1]
-            # What was fired since may have been dropped here already, and forgotten: it must not come back.
-            there = pending(self.source, [p[ID] for p in puts])
-            puts = [p for p in puts if p[ID] in there]
-            bundle = Bundle(self.journal, matcher.expect)
-            bundle.add_records(puts, drops)
-            bundle.write()
-            self._stepped(len(puts) + len(drops), now_us)
+            self._count(self._mender.supply(owed, matcher.expect))
         for frame in matcher.surplus(now_us):
             if frame.puts:
                 with contextlib.suppress(Damaged):
@@ -351,8 +341,7 @@ class Link:
 
     def _judge(self, now_us: int) -> bool:
         if self._finished.is_due(at_end=not self._heal.is_on):
-            ended = self._finished.drop(self._expected())
-            self.report = replace(self.report, healed_drops=self.report.healed_drops + ended)
+            self._finished.drop(self._expected())
             return True
         verdict = self._suspects.judge(
             now_us, self._passes, known=self._known, has_lost=self.follower.has_lost, all_lost=self._lost
@@ -396,11 +385,7 @@ class Link:
 
         0 where all of its journals since the backup was in step are there: then what has no drop has not ended.
         """
-        found = self.bookmark.found
-        is_whole = found is not None and found.primary_wheel == self.source.settings.id and (
-            0 <= found.overflow == self._overflow
-        )  # fmt: skip
-        return 0 if is_whole else self._finished.undecided
+        return 0 if self.bookmark.has_all(self._overflow) else self._finished.undecided
 
     def has_read(self, writer: str, segment: int) -> bool:
         """Tell whether a segment of the primary was read to its end, and that is written down."""
@@ -422,7 +407,7 @@ class Link:
         if member.state != "current" and member.since_us != self._state_us:
             # It was marked stale, and whoever did writes to it no more; or it was added again, to be compared.
             self._state_us = member.since_us
-            self._matcher = None
+            self._matcher = self._entrance = None
             self.heal()
         overflow = self._read_overflow()
         looked_us = self._clock.now_us()
@@ -436,15 +421,28 @@ class Link:
         elif now_us - self._scrubbed_us > SCRUB_US:
             self.heal(scrub=True)
         self._sound_us, self._aside = looked_us, aside
-        if self.is_in_step(now_us) and member.state != "current" and not self._fenced:
-            self._become_current(member)
+        if member.state != "current" and not self._fenced:
+            self._come_in(member, now_us)
 
-    def _become_current(self, member: Member) -> None:
-        if member.mode == "mirror":
-            # Before producers learn of it: what they write to both from now on must not be shipped as well.
-            self._matcher = Matcher()
-        self.membership.enter(member, "current")
-        self._set_state("following")
+    def _come_in(self, member: Member, now_us: int) -> None:
+        """Have the backup count as in step when it is. Producers write to a mirror for a moment before that."""
+        if member.mode == "mirror" and self._entrance is None:
+            if self.is_in_step(0):  # whatever is owed: the entrance waits for what matters
+                # Before producers learn of it: what they write to both from now on must not be shipped as well.
+                self._matcher = self._matcher or Matcher()
+                self._enter(member, "matching")
+                self._entrance = Entrance(self._clock.steady_us())
+            return
+        since_us = now_us if self._entrance is None else self._entrance.given_us(now_us, self._passes)
+        if since_us is not None and self.is_in_step(since_us):
+            self._entrance = None
+            self._enter(member, "current")
+            self._set_state("following")
+
+    def _enter(self, member: Member, state: State) -> None:
+        self.membership.enter(member, state)
+        if self.membership.member.state == state:  # otherwise someone has marked it meanwhile, and it has to heal
+            self._state_us = self.membership.member.since_us
 
     def _set_state(self, state: str) -> None:
         self.report = replace(self.report, state=state)

@@ -13,11 +13,14 @@ import zlib
 from dataclasses import dataclass
 
 from filewheel.frame import Frame
+from filewheel.standing import LOOK_US
 
 OWED_US = 300_000
 """How long a mirror may be behind the primary before its copy is written for it."""
 SURPLUS_US = 1_000_000
 """How long it may be ahead before that is looked into."""
+HEARD_US = LOOK_US * 5 // 4
+"""How long after a mirror was announced some handle may still write to the primary alone."""
 
 Key = tuple[bytes, bytes, int, int, int]
 
@@ -76,6 +79,28 @@ class Matcher:
     def surplus(self, now_us: int) -> list[Frame]:
         """Take out and return what only the mirror has had for too long."""
         return _take_old(self._surplus, now_us - SURPLUS_US)
+
+
+class Entrance:
+    """Says when a mirror that was announced has what was written before all producers had heard of it.
+
+    They hear of it within HEARD_US. Whatever was written until then has been read after one more pass over the
+    primary's journals, and given out after two: a frame with drops is held for a pass.
+    """
+
+    def __init__(self, now_us: int) -> None:
+        """Begin when the mirror has been announced."""
+        self._announced_us = now_us
+        self._last_pass: int | None = None
+        self._given_us: int | None = None
+
+    def given_us(self, now_us: int, passes: int) -> int | None:
+        """Return since when all of that has been given out, None until then. What is owed from then on is newer."""
+        if self._last_pass is None and now_us - self._announced_us >= HEARD_US:
+            self._last_pass = passes + 2
+        if self._given_us is None and self._last_pass is not None and passes >= self._last_pass:
+            self._given_us = now_us
+        return self._given_us
 
 
 def _take_old(seen: dict[Key, _Seen], before_us: int) -> list[Frame]:

@@ -5,17 +5,20 @@ Invariant: nothing is taken from the backup that is not either finished in the p
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from filewheel.directory import Directory
+from filewheel.errors import Damaged
 from filewheel.frame import Frame
 from filewheel.journal import Journal
-from filewheel.record import CANCELLED, RESCHEDULED, pack_drop
+from filewheel.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.bygone import absent, moved_in
+from filewheel.replication.chunk import pending
 from filewheel.replication.giveback import GiveBack
 from filewheel.replication.laps import LapFile
 from filewheel.replication.moves import lost_moves
@@ -47,6 +50,22 @@ class Mender:
         self._target = keeper.dir
         self._journal = journal
         self._give_back = give_back
+
+    def supply(self, frames: Iterable[Frame], told: Callable[[Frame], None] | None) -> int:
+        """Write what a mirror was not given, as one commit; return how many records. Raises DiskError, OSError."""
+        puts: list[bytes] = []
+        drops: list[bytes] = []
+        for frame in frames:
+            with contextlib.suppress(Damaged):
+                found = records_of(frame)
+                puts += found[0]
+                drops += found[1]
+        # What was fired since may have been dropped here already, and forgotten: it must not come back.
+        there = pending(self._source, [p[ID] for p in puts])
+        bundle = Bundle(self._journal, told)
+        bundle.add_records([p for p in puts if p[ID] in there], drops)
+        bundle.write()
+        return bundle.records
 
     def carry_out(self, verdict: Verdict, given: Mapping[bytes, bytes], told: Callable[[Frame], None] | None) -> Mended:
         """Do what a verdict says; `given` as `lost_moves` has it, `told` as `Bundle`. Raises DiskError, OSError."""

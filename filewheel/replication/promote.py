@@ -31,7 +31,7 @@ from filewheel.replication.carry import Positions, carry_drops, place_of
 from filewheel.replication.follows import boot_id
 from filewheel.replication.link import Link
 from filewheel.retained import Retained
-from filewheel.roster import Member, Role, Roster, change_roster, read_roster
+from filewheel.roster import IN_USE, Member, Role, Roster, change_roster, read_roster
 from filewheel.standing import let_producers_look
 from filewheel.writer import Entropy
 
@@ -315,7 +315,7 @@ class _Promoting:
 
     def _carry_drops(self) -> None:
         """Tell this wheel what the old primary has finished and another backup that was in step may still hold."""
-        wheels = [m for m in self._roster.members if m.wheel != self._me.wheel and (m.state == "current" or m.absorb)]
+        wheels = [m for m in self._roster.members if m.wheel != self._me.wheel and (m.state in IN_USE or m.absorb)]
         if not wheels:
             return
         places: list[Positions] = []
@@ -424,5 +424,5 @@ def _joining(member: Member, now_us: int, overflow: int) -> Member:
         state="joining",
         since_us=now_us,
         overflow=overflow,
-        absorb=member.absorb or member.state == "current",
+        absorb=member.absorb or member.state in IN_USE,
     )

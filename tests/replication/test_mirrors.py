@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from filewheel.directory import open_directory
+from filewheel.disk import OsDisk
 from filewheel.frame import Frame
 from filewheel.journal import Journal
 from filewheel.message import US_PER_S
 from filewheel.record import CANCELLED, pack_drop
-from filewheel.replication.matcher import OWED_US, SURPLUS_US, Matcher
+from filewheel.replication.matcher import HEARD_US, OWED_US, SURPLUS_US, Entrance, Matcher
+from filewheel.stale import mark_stale
+from filewheel.standing import LOOK_US
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put, an_id
 
@@ -161,3 +164,71 @@ def test_what_was_written_by_the_one_who_asks_is_nobodys_copy() -> None:
     assert matcher.has_surplus
     assert matcher.surplus(SURPLUS_US) == [frame]
     assert not matcher.has_surplus
+
+
+@mirrored
+@pytest.mark.parametrize("when", ["all along", "at last", "all along, and the link is killed"])
+def test_a_mirror_is_current_when_it_has_what_was_cancelled_and_enqueued_before_producers_heard_of_it(
+    pair: Pair, when: str
+) -> None:
+    with pair.wheel() as wheel:
+        ids = wheel.enqueue_many([b"x"] * 60, delay=500)
+    journal = alone(pair)  # it looks at the roster every fifth of a second
+    state, heard_us, left = pair.member().state, 0, list(ids)
+    while pair.member().state != "current":
+        if pair.member().state != state:
+            state, heard_us = pair.member().state, pair.clock.now_us() + LOOK_US
+            if when.endswith("killed"):
+                pair.kill()
+        left_us = heard_us - pair.clock.now_us()
+        if len(left) > 1 and (0 < left_us <= 20_000 if when == "at last" else not heard_us or left_us > 0):
+            journal.append([pack_drop(left.pop(), CANCELLED)], 0)
+            journal.append([a_put(journal.new_id(pair.clock.now_us() + 500 * US_PER_S))], 1)
+        pair.tick()
+    assert 1 < len(left) < len(ids)
+    pair.assert_equal()
+    journal.close()
+
+
+@mirrored
+def test_nor_is_it_by_a_link_that_begins_while_the_mirror_is_matching(pair: Pair) -> None:
+    while pair.member().state == "joining":
+        pair.tick()
+    pair.kill()
+    assert pair.member().state == "matching"
+    with pair.wheel() as wheel:
+        wheel.enqueue_many([b"x"] * 50, delay=500)
+        pair.tick()
+        wheel.enqueue_many([b"y"] * 50, delay=500)
+        assert pair.settle(2).report.shipped == 0
+    assert pair.member().state == "current"
+    pair.assert_equal()
+
+
+def test_a_mirror_that_was_announced_waits_for_two_passes_after_everybody_has_heard_of_it() -> None:
+    entrance = Entrance(0)
+    assert entrance.given_us(LOOK_US, passes=8) is None
+    assert entrance.given_us(HEARD_US, passes=10) is None
+    assert entrance.given_us(HEARD_US + 1, passes=11) is None
+    assert entrance.given_us(HEARD_US + 2, passes=12) == HEARD_US + 2
+    assert entrance.given_us(HEARD_US + 3, passes=13) == HEARD_US + 2
+
+
+@mirrored
+def test_a_mirror_that_fails_before_it_is_current_is_compared_again(pair: Pair) -> None:
+    while pair.member().state == "joining":
+        pair.tick()
+    assert pair.member().state == "matching"
+    directory = open_directory(pair.primary, write=True)
+    found = mark_stale(
+        directory, lambda m: True, "it failed", epoch=pair.roster().epoch, now_us=pair.clock.now_us(), disk=OsDisk
+    )
+    assert found is not None
+    assert pair.member().state == "stale"
+    journal = alone(pair)
+    id_ = journal.new_id(pair.clock.now_us() + 500 * US_PER_S)
+    journal.append([a_put(id_)], 1)
+    pair.settle(2)
+    assert pair.member().state == "current"
+    pair.assert_equal()
+    journal.close()
