@@ -89,6 +89,9 @@ class Disk(Protocol):
     def is_removed(self, fd: int) -> bool:
         """Tell whether an open file has no name any more; False where that is not known."""
 
+    def is_named(self, fd: int, name: str) -> bool:
+        """Tell whether an open file is the one that has this name now."""
+
     def data_from(self, fd: int, offset: int) -> int:
         """Return where data begins at or after an offset: past a hole, however large; the size if there is none."""
 
@@ -301,6 +304,15 @@ class OsDisk:
             return os.readlink(f"/proc/self/fd/{fd}").endswith(" (deleted)")
         except OSError:
             return False  # no such /proc here: then a flush says nothing of the name
+
+    def is_named(self, fd: int, name: str) -> bool:
+        try:
+            with self._mutex:
+                parent, last = self._at(name)
+                info = os.stat(last, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(info, os.fstat(fd))
 
     def data_from(self, fd: int, offset: int) -> int:
         try:

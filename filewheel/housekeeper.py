@@ -51,7 +51,9 @@ class Housekeeper:
         *,
         flush_interval_s: float,
         on_failure: Callable[[FilewheelError], None],
+        check: Callable[[], None],
     ) -> None:
+        """`check` raises when another process may deal now."""
         self._ledger = ledger
         self._keys = keys
         self._finished = finished
@@ -59,6 +61,7 @@ class Housekeeper:
         self._clock = ledger.clock
         self._interval_s = flush_interval_s
         self._on_failure = on_failure
+        self._check = check
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stopping = False
@@ -111,6 +114,7 @@ class Housekeeper:
         now = self._clock.steady_us()
         if self._behind or now - self._looked_us >= LOOK_US:
             self._looked_us, self._behind = now, False
+            self._check()
             # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
             self._ledger.ingest()
             self._keep_ballast()
@@ -256,6 +260,7 @@ class Housekeeper:
 
     def deal_all(self) -> None:
         """Deal everything that was read, into lap files where no seconds are open yet; on a full disk, what fits."""
+        self._check()
         ledger = self._ledger
         while True:
             before = ledger.undealt_bytes

@@ -29,7 +29,17 @@ from filewheel.bell import Hints
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, Sync, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Closed, Damaged, Fenced, FilewheelError, Forked, NotClaimed, disk_error
+from filewheel.errors import (
+    BadArgument,
+    Closed,
+    Damaged,
+    Fenced,
+    FilewheelError,
+    Forked,
+    Locked,
+    NotClaimed,
+    disk_error,
+)
 from filewheel.head import Head
 from filewheel.housekeeper import Housekeeper
 from filewheel.keys import Keys
@@ -52,6 +62,8 @@ LOOK_S = 0.5
 """How long the keeper sleeps at most before it looks at the journals, in case a hint was lost."""
 READY_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 JUMP_LIMIT_US = 3600 * US_PER_S
+_SUCCEEDED = (Fenced, Locked)
+"""Errors after which another fires: what is in hand may be acknowledged, and nothing is put back."""
 
 
 class Keeper:
@@ -121,12 +133,12 @@ class Keeper:
             if isinstance(exc, OSError):
                 raise disk_error(exc, self._dir.path) from exc
             raise
-        for note in self._ledger.notes:
-            log.warning("%s", note)
+        _warn_of(self._ledger.notes)
         self._keys = Keys(self._dir)
         self._housekeeper = Housekeeper(
-            self._ledger, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail
-        )
+            self._ledger, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail,
+            check=self._owner.check,
+        )  # fmt: skip
         self._settler = Settler(self._ledger, self._head, self._housekeeper, self._keys, clock)
         if background:
             self._housekeeper.start()
@@ -144,7 +156,8 @@ class Keeper:
     def close(self) -> None:
         """Flush, deal what is undealt, and let the next keeper in. What was claimed is offered again then.
 
-        After Fenced it deals nothing and does not raise: what is not flushed then is offered again by the new primary.
+        After Fenced, or Locked, it deals nothing and does not raise: what is not flushed then is offered again by the
+        new primary, or by the next keeper.
         """
         if os.getpid() != self._pid:
             return
@@ -175,7 +188,7 @@ class Keeper:
         except OSError as exc:
             raise disk_error(exc, self._dir.path) from exc
         finally:
-            passed_over = (OSError, FilewheelError) if isinstance(self._broken, Fenced) else ()
+            passed_over = (OSError, FilewheelError) if isinstance(self._broken, _SUCCEEDED) else ()
             with contextlib.suppress(*passed_over), self._lock:
                 self._ledger.close()
 
@@ -187,8 +200,8 @@ class Keeper:
         self._disk.release()
 
     def _check(self, *, settling: bool = False) -> None:
-        """Raise unless this keeper can go on; one that was fenced can still settle what is in hand."""
-        if self._broken is not None and not (settling and isinstance(self._broken, Fenced)):
+        """Raise unless this keeper can go on; one that another fires for can still settle what is in hand."""
+        if self._broken is not None and not (settling and isinstance(self._broken, _SUCCEEDED)):
             raise self._broken
         if self._closed:
             raise Closed("this keeper is closed", path=self._dir.path)
@@ -208,7 +221,8 @@ class Keeper:
     def check_may_fire(self) -> None:
         """Raise unless this wheel may fire now: for whoever starts later what was claimed before.
 
-        Cost: one stat for each wheel of the set. Raises Fenced, for good, when another wheel was promoted.
+        Cost: one stat for each wheel of the set, and two. Raises, for good, Fenced when another wheel was promoted,
+        Locked when keeper.lock was removed or replaced.
         """
         with self._lock:
             self._check()
@@ -217,8 +231,9 @@ class Keeper:
     def _stand(self, now_us: int) -> None:
         """Look at the place of this wheel in its set, and have the own journal write for that set."""
         try:
+            self._owner.check()
             self._standing.check_may_fire(now_us)
-        except Fenced as exc:
+        except _SUCCEEDED as exc:
             self._fail(exc)
             raise
         if self._standing.roster is not self._followed:
@@ -233,7 +248,8 @@ class Keeper:
         Each stays claimed until it is acknowledged, put back or buried. Cost: one look at each journal, one at each
         roster of the set, and about 0.5 µs a message.
 
-        Raises Fenced when another wheel of the set was promoted: this keeper is finished, and can only acknowledge.
+        Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
+        keeper is finished, and can only acknowledge.
         """
         if limit < 1:
             raise BadArgument(f"limit is at least 1, not {limit}")
@@ -357,9 +373,11 @@ class Keeper:
         is done with, or was cancelled meanwhile. When writing fails, what was not written is still claimed (`holds`).
         One that enters a unique key may have to wait for the next `claim`, as `nack` says.
 
-        After Fenced only those that are done with are written: the others wait in the new primary, and it fires them.
+        After Fenced, or Locked, only those that are done with are written: the others wait, and whoever fires now fires
+        them.
 
-        Raises NotClaimed before anything is written, WheelFull, Poisoned, Fenced when some were not written for that.
+        Raises NotClaimed before anything is written, WheelFull, Poisoned; Fenced or Locked when some were not written
+        for that.
         """
         fenced = self._broken
         true = settlements if fenced is None else [s for s in settlements if s.what == "acked"]
@@ -448,3 +466,8 @@ class Keeper:
                 self._held_us = max(0, self._held_us + step)
         self._looked = (now, steady)
         return now - self._held_us
+
+
+def _warn_of(notes: list[str]) -> None:
+    for note in notes:
+        log.warning("%s", note)

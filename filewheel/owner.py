@@ -3,7 +3,10 @@
 The lock is the truth: it dies with its process, so a standby that waits for it takes over at once and never by a
 time-out. The note is for people and for `stats`; a reader trusts it only while the process it names is alive and is
 still the same one.
-Invariant: at most one process has an Owner that is `held`.
+
+A lock is that of a file, and the file may be removed or replaced: then a second process gets the lock of a new one. So
+the holder looks whether its file still has the name, before it fires and before it deals (`check`).
+Invariant: of the processes that have an Owner that is `held`, at most one passes `check`.
 """
 
 from __future__ import annotations
@@ -38,6 +41,14 @@ class Owner:
 
         Raises Locked when another process is the keeper and `wait` is false.
         """
+        while True:
+            fd = self._lock(role, wait=wait)
+            if fd is not None:
+                self._fd = fd
+                return
+
+    def _lock(self, role: str, *, wait: bool) -> int | None:
+        """Lock the file; None when it was removed or replaced while this process waited for it."""
         try:
             fd = self._disk.open(layout.LOCK, "rw")
         except OSError as exc:
@@ -48,6 +59,9 @@ class Owner:
                 who = f"process {pid}" if pid else "another process"
                 does = _DOES.get(held_as, "is the keeper")
                 raise Locked(f"{who} {does}", pid=pid, role=held_as, path=self._dir.place(layout.LOCK))
+            if not self._disk.is_named(fd, layout.LOCK):
+                self._disk.close(fd)
+                return None
             note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role})
             with contextlib.suppress(OSError):  # it is for people: a full disk must not keep the keeper out
                 self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
@@ -57,7 +71,23 @@ class Owner:
         except BaseException:
             self._disk.close(fd)
             raise
-        self._fd = fd
+        return fd
+
+    def check(self) -> None:
+        """Raise Locked when the file that is locked is not keeper.lock any more: another may be the keeper by now.
+
+        Cost: two stats.
+        """
+        try:
+            is_ours = self._disk.is_named(self._fd, layout.LOCK)
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
+        if not is_ours:
+            raise Locked(
+                "the file was removed or replaced while this process held its lock: another may be the keeper now",
+                pid=_note(self._dir)[0], path=self._dir.place(layout.LOCK),
+                hint="start the keeper again; nobody has to remove this file, it goes with no lock left behind",
+            )  # fmt: skip
 
     def release(self) -> None:
         """Stop being the keeper."""

@@ -89,8 +89,9 @@ class BackupKeeper:
         self._take_in = self.ledger.on_frame
         self.ledger.on_frame = self._read
         self._housekeeper = Housekeeper(
-            self.ledger, self._keys, self._head.finished, flush_interval_s=0.02, on_failure=self._fail
-        )
+            self.ledger, self._keys, self._head.finished, flush_interval_s=0.02, on_failure=self._fail,
+            check=self._owner.check,
+        )  # fmt: skip
         try:
             self.ledger.recover()
         except BaseException as exc:
@@ -117,9 +118,10 @@ class BackupKeeper:
     def adopt(self, new: Manifest, added: Additions, floor: bytes) -> None:
         """Make what was added to the laps, all of it from `floor` on, part of the wheel: durable on return.
 
-        A crash before the checkpoint is in place leaves bytes that count for nothing. Raises OSError with the wheel as
-        it was, Poisoned.
+        A crash before the checkpoint is in place leaves bytes that count for nothing. Raises OSError or Locked with the
+        wheel as it was, Poisoned.
         """
+        self._owner.check()
         ledger = self.ledger
         new.keeper = ledger.own.writer
         try:
@@ -152,8 +154,9 @@ class BackupKeeper:
     def forget_files(self, slots: set[int], laps: set[int], floor: bytes) -> None:
         """Delete files whole, all of them from `floor` on, whatever waits in them. Durable on return.
 
-        What lies in the journals for them stays. Raises OSError, Poisoned.
+        What lies in the journals for them stays. Raises OSError, Poisoned, Locked.
         """
+        self._owner.check()
         with self.ledger.lock:
             self._head.forget_from(floor)
         Deal(self.ledger, spread=True, finished=lambda: (slots, laps), only_expire=True).run()

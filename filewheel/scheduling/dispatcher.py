@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from filewheel.clock import Clock
 from filewheel.directory import Sync
-from filewheel.errors import BadArgument, Fenced, FilewheelError, WheelFull
+from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, WheelFull
 from filewheel.headers import SCHEDULE
 from filewheel.keeper import LOOK_S, Keeper
 from filewheel.message import US_PER_S, Message
@@ -360,14 +360,14 @@ class Dispatcher:
         except WheelFull as exc:
             self._wait_for_room(exc)
             return False
-        except Fenced:
+        except (Fenced, Locked):
             self._forget_unwritten()
         self._retry_us = 0
         return True
 
     def _forget_unwritten(self) -> None:
-        """Let go of what is to be tried again: it waits in the new primary, which fires it."""
-        log.warning("%d messages were not put back: another wheel fires them now", len(self._keep_unwritten()))
+        """Let go of what is to be tried again: it waits, and whoever fires now fires it."""
+        log.warning("%d messages were not put back: another keeper fires them now", len(self._keep_unwritten()))
         self._verdicts = []
 
     def _wait_for_room(self, exc: WheelFull) -> None:

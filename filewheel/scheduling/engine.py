@@ -204,8 +204,10 @@ class Engine:
             ended_well = True
         except Fenced as exc:
             self._yield_to(exc)
-            self._grace_s = max(self._grace_s, _FENCED_S)
-            self._end_fenced(dispatcher, runners)
+            self._end_in_hand(dispatcher, runners)
+        except Locked as exc:
+            log.critical("firing broke off: %s", exc)
+            self._end_in_hand(dispatcher, runners)
         except FilewheelError as exc:
             log.critical("firing broke off: %s", exc)
         except Exception:
@@ -255,13 +257,14 @@ class Engine:
             "process": Processes(self._limits.processes, finish, clock, path),
         }
 
-    def _end_calls(self, dispatcher: Dispatcher, runners: dict[str, Runner]) -> None:
+    def _end_calls(self, dispatcher: Dispatcher, runners: dict[str, Runner], at_least_s: float = 0.0) -> None:
         """Let the calls in hand end within the grace time, and write what became of them. Nothing else is begun."""
+        grace_s = max(self._grace_s, at_least_s)
         for runner in runners.values():
             runner.quiet()
         if running := sum(r.busy() for r in runners.values()):
-            log.info("stopping: %d calls have %g s to end", running, self._grace_s)
-        end_us = self._clock.steady_us() + int(self._grace_s * US_PER_S)
+            log.info("stopping: %d calls have %g s to end", running, grace_s)
+        end_us = self._clock.steady_us() + int(grace_s * US_PER_S)
         while any(r.busy() for r in runners.values()) and self._clock.steady_us() < end_us:
             dispatcher.step(fire=False)
             if self._hurry.wait(_END_LOOK_S):
@@ -270,10 +273,10 @@ class Engine:
             runner.stop()
         dispatcher.settle_all()
 
-    def _end_fenced(self, dispatcher: Dispatcher, runners: dict[str, Runner]) -> None:
-        """Let what runs end and be acknowledged: that is one call less for the new primary to make again."""
+    def _end_in_hand(self, dispatcher: Dispatcher, runners: dict[str, Runner]) -> None:
+        """Let what runs end and be acknowledged: that is one call less for whoever fires now to make again."""
         try:
-            self._end_calls(dispatcher, runners)
+            self._end_calls(dispatcher, runners, _FENCED_S)
         except FilewheelError as exc:
             log.error("what became of the last messages could not be written: %s", exc)
 
