@@ -5,7 +5,7 @@ General layout (a module imports only from groups to its left; one/ is a package
     errors checks clock forks headers message limits timespec loops puts speed exposition metrics
     | flock disk mounts layout frame record columns manifest directory roster standing stale bell segment writer
     | appender mirror copies ids journal
-    | tail quarantine window slot owner retained ledger cut additions deal tidy
+    | gaps tail quarantine window slot owner retained ledger cut additions deal tidy
     | published snapshot stats index frames finder keyfile locks keys reader ready head batch
     | housekeeper unique settlement settler changes wheel gauges keeper
     | worker joint aiokeeper aio

@@ -16,12 +16,13 @@ from typing import Any
 from filewheel import layout
 from filewheel.errors import Damaged
 from filewheel.frame import Frame, scan
+from filewheel.gaps import Damage
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
 from filewheel.record import add_puts, records_of
 from filewheel.speed import Puts, ids_of
-from filewheel.tail import Damage, Tail
+from filewheel.tail import Tail
 
 Files = tuple[set[int], set[int]]
 """(seconds, laps): names of slot files and of lap files."""

@@ -116,6 +116,8 @@ class Gap:
     """All zeros: space that was written ahead and never used."""
     at_end: bool = False
     """No frame that verifies follows."""
+    is_frame: bool = False
+    """Its sums hold, and its records make no sense: it was written like this."""
     error: OSError | None = None
     """What the system said when the file was opened: it says nothing about what the file holds."""
 

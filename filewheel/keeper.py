@@ -40,6 +40,7 @@ from filewheel.errors import (
     NotClaimed,
     disk_error,
 )
+from filewheel.gaps import Damage
 from filewheel.head import Head
 from filewheel.housekeeper import Housekeeper
 from filewheel.keys import Keys
@@ -51,7 +52,6 @@ from filewheel.roster import Roster
 from filewheel.settlement import Settlement
 from filewheel.settler import Settler
 from filewheel.standing import Standing
-from filewheel.tail import Damage
 from filewheel.timespec import due_from
 from filewheel.window import Budget
 from filewheel.writer import Entropy

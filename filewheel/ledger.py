@@ -23,6 +23,7 @@ from filewheel.directory import Directory, DiskFactory
 from filewheel.disk import OsDisk
 from filewheel.errors import Damaged, FilewheelError
 from filewheel.frame import Frame, Gap
+from filewheel.gaps import Damage
 from filewheel.journal import Journal
 from filewheel.loops import DROP_BYTES
 from filewheel.manifest import Found, Manifest, Position, adopt, find_files, read_manifest
@@ -32,7 +33,7 @@ from filewheel.retained import Retained, discard_retained
 from filewheel.roster import RETAIN_BYTES, Roster, read_roster
 from filewheel.slot import lap_floor, slot_floor, slot_name
 from filewheel.stale import mark_stale
-from filewheel.tail import Damage, Handles, Tail
+from filewheel.tail import Handles, Tail
 from filewheel.window import MISSING, Budget, Span, Window, read_window
 from filewheel.writer import Entropy
 
@@ -261,7 +262,7 @@ class Ledger:
             if tail.seen == tail.covered:
                 self.tails.pop(tail.writer, None)
 
-        for frame in tail.poll(present, test_lock=test_lock, on_damage=self._damaged, on_foreign=foreign):
+        for frame in tail.poll(present, test_lock=test_lock, on_damage=self.quarantine.keep, on_foreign=foreign):
             self.undealt_bytes += frame.end - frame.offset
             self.undealt_records += frame.puts + frame.drops
             self.undealt_puts += frame.puts
@@ -272,11 +273,6 @@ class Ledger:
                     # Its checksums hold, so it was written like this: kept aside, and the rest goes on.
                     name = layout.segment(tail.writer, tail.seen.segment)
                     self.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
-
-    def _damaged(self, damage: Damage) -> None:
-        # A commit that never completed was promised to nobody; what had been durable is kept and reported.
-        if damage.proven:
-            self.quarantine.keep(damage)
 
     # -- the keeper's own journal --------------------------------------------------------------------------
 

@@ -17,9 +17,9 @@ from dataclasses import asdict
 from filewheel import layout
 from filewheel.clock import Clock
 from filewheel.directory import Directory
-from filewheel.disk import NO_DIRECTORY, ForeignFile
+from filewheel.disk import NO_DIRECTORY, Disk, ForeignFile
+from filewheel.gaps import Damage
 from filewheel.message import to_datetime
-from filewheel.tail import Damage
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +35,21 @@ class Quarantine:
         self._dir = directory
         self._disk = directory.disk
         self._clock = clock
-        self._kept: set[tuple[str, int]] = set()
+        self._kept: dict[tuple[str, int], bool] = {}
+        """(file, offset) → whether it was proven."""
 
     def keep(self, damage: Damage) -> None:
-        """Copy a damaged range aside and say so in the log. Never raises."""
+        """Copy a range aside and say so in the log; one that is proven only later is noted anew. Never raises."""
         key = (damage.name, damage.offset)
-        if key in self._kept or len(self._kept) >= _ITEMS_MAX:
+        known = self._kept.get(key)
+        if known or known is damage.proven or (known is None and len(self._kept) >= _ITEMS_MAX):
             return
-        self._kept.add(key)
-        log.error(
-            "%s: %s at offset %d (%d bytes); kept in %s. Try: filewheel verify",
-            self._dir.place(damage.name), damage.reason, damage.offset,
-            damage.end - damage.offset, layout.QUARANTINE,
+        self._kept[key] = damage.proven
+        log.log(
+            logging.ERROR if damage.proven else logging.WARNING,
+            "%s: %s at offset %d (%d bytes)%s; kept in %s. Try: filewheel verify",
+            self._dir.place(damage.name), damage.reason, damage.offset, damage.end - damage.offset,
+            "" if damage.proven else ", perhaps a commit that never completed", layout.QUARANTINE,
         )  # fmt: skip
         try:
             self._copy(damage)
@@ -70,15 +73,17 @@ class Quarantine:
 
     def _copy(self, damage: Damage) -> None:
         stem = f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{damage.offset}"
-        if self._disk.identity(f"{stem}.json") is not None:
+        if self._disk.identity(f"{stem}.json") is None:
+            self._write(f"{stem}.bin", damage)
+        elif not damage.proven or _read_note(self._disk, f"{stem}.json").get("proven") is True:
             return
-        self._write(f"{stem}.bin", damage)
         self._note(stem, damage)
 
     def _note(self, stem: str, damage: Damage) -> None:
         fields = asdict(damage) | {"found": to_datetime(self._clock.now_us()).isoformat()}
         fd = self._disk.open(f"{stem}.json", "rw")
         try:
+            self._disk.truncate(fd, 0)
             self._disk.pwrite(fd, json.dumps(fields, indent=2).encode() + b"\n", 0)
             self._disk.fdatasync(fd)
         finally:
@@ -122,18 +127,22 @@ def items(directory: Directory) -> list[dict[str, object]]:
         if not last.endswith(".json"):
             continue
         name = f"{layout.QUARANTINE}/{last}"
-        item: dict[str, object] = {}
-        # Somebody may have removed it since, or put something else there.
-        with contextlib.suppress(FileNotFoundError, ForeignFile, ValueError, RecursionError):
-            fd = directory.disk.open(name, "r")
-            try:
-                fields = json.loads(directory.disk.pread(fd, 65536, 0))
-            finally:
-                directory.disk.close(fd)
-            if isinstance(fields, dict):
-                item |= fields
-        found.append(item | {"item": name})
+        found.append(_read_note(directory.disk, name) | {"item": name})
     return found
+
+
+def _read_note(disk: Disk, name: str) -> dict[str, object]:
+    """Return what a note says; nothing when it says nothing, and then the item still counts."""
+    # Somebody may have removed it since, or put something else there.
+    with contextlib.suppress(FileNotFoundError, ForeignFile, ValueError, RecursionError):
+        fd = disk.open(name, "r")
+        try:
+            fields = json.loads(disk.pread(fd, 65536, 0))
+        finally:
+            disk.close(fd)
+        if isinstance(fields, dict):
+            return fields
+    return {}
 
 
 def bytes_in(directory: Directory) -> int:

@@ -20,6 +20,7 @@ from filewheel.directory import Directory, parse_settings, write_settings
 from filewheel.disk import ForeignFile
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, scan
+from filewheel.gaps import Damage
 from filewheel.headers import KEY
 from filewheel.keyfile import Unreadable, entries
 from filewheel.keys import Keys
@@ -31,7 +32,6 @@ from filewheel.owner import Owner
 from filewheel.record import records_of
 from filewheel.slot import frames
 from filewheel.snapshot import Snapshot
-from filewheel.tail import Damage
 from filewheel.verify import Finding, verify
 from filewheel.window import Span
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -19,12 +20,13 @@ from filewheel.directory import Directory
 from filewheel.disk import ForeignFile
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Gap, scan
+from filewheel.gaps import UNKNOWN, Damage, confirmed, missing_in, number_before
 from filewheel.ledger import spans_of
 from filewheel.manifest import Position, adopt, find_files, read_manifest
 from filewheel.message import DEAD_US, ID_LIMIT, ID_MIN, US_PER_S, Message, due_of, id_floor
 from filewheel.record import ID, records_of, unpack_put
 from filewheel.slot import slot_name
-from filewheel.tail import Damage, Handles
+from filewheel.tail import Handles
 from filewheel.window import MISSING, Budget, Span, Window, read_window
 
 _TRIES = 20
@@ -32,6 +34,20 @@ WALK_BUDGET = Budget(records=1 << 14, bytes=8 << 20)
 
 DEAD_FLOOR = id_floor(DEAD_US)
 """Ids from here on are dead letters."""
+
+
+@dataclass
+class _Uncovered:
+    """What is not covered of one writer's journal."""
+
+    before: int
+    """The number of the last frame that is covered."""
+    number: int
+    """The number of the last frame that was met."""
+    segments: list[tuple[str, int]] = field(default_factory=list)
+    """Names, and from where on."""
+    is_suspect: bool = False
+    is_judged: bool = False
 
 
 class Snapshot:
@@ -66,6 +82,7 @@ class Snapshot:
             before = self._dir.disk.identity(layout.CHECKPOINT)
             self.manifest = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
             try:
+                self._uncovered: dict[str, _Uncovered] = {}
                 self.journals = list(self._journal_spans())
             except FileNotFoundError:
                 if not left:
@@ -76,6 +93,9 @@ class Snapshot:
         if self.manifest.doubt:
             lap_of = self._dir.settings.lap_of
             adopt(self.manifest, self._dir.disk, find_files(self._dir.disk, lap_of), lap_of)
+        for part in self._uncovered.values():
+            if part.is_suspect:
+                self._judge(part)
 
     def _journal_spans(self) -> Iterator[Span]:
         """Yield the undealt part of each journal; opening each now keeps it readable after it is unlinked."""
@@ -94,18 +114,36 @@ class Snapshot:
                 fd = self.handles.get(name)
             except ForeignFile:
                 continue
-            end = self._used(fd, name, start)
+            part = self._uncovered.get(writer)
+            if part is None:
+                before = number_before(self.manifest, writer, n)
+                part = self._uncovered[writer] = _Uncovered(before, before)
+            part.segments.append((name, start))
+            end = self._used(fd, name, start, part)
             if end > start:
                 yield Span(name, start, end, ID_MIN)
 
-    def _used(self, fd: int, name: str, start: int) -> int:
-        """Return where the last frame that verifies ends."""
+    def _used(self, fd: int, name: str, start: int, part: _Uncovered) -> int:
+        """Return where the last frame ends whose header verifies; note whether headers show that one is missing."""
         disk = self._dir.disk
         scanner = scan(disk, fd, start, disk.size(fd), self._dir.seed(name), headers=True)
         for item in scanner:
-            if isinstance(item, Gap) and item.at_end:
+            if isinstance(item, Frame):
+                part.is_suspect |= part.number != UNKNOWN and item.missing_after(part.number) > 0
+                part.number = item.number
+            elif item.at_end:
                 return item.offset
         return scanner.pos
+
+    def _judge(self, part: _Uncovered) -> None:
+        """Note what is missing from a writer's journal, once. Cost: everything of it that is not covered."""
+        if part.is_judged:
+            return
+        part.is_judged = True
+        looked = (self._dir, self.handles.get, part.segments, part.before)
+        for missing in confirmed(missing_in(*looked), *looked):
+            if missing.is_proven:
+                self.damage += missing.damages()
 
     # -- walking ---------------------------------------------------------------------------------------------
 
@@ -167,7 +205,11 @@ class Snapshot:
             self.journals.remove(span)
 
     def _note(self, span: Span, gap: Gap) -> None:
-        damage = Damage(span.name, gap.offset, gap.end, gap.reason, proven=not span.name.startswith(layout.JOURNAL))
+        segment = layout.parse_segment(span.name.rpartition("/")[2])
+        if segment is not None and not gap.is_frame and gap.error is None:
+            self._judge(self._uncovered[segment[0]])
+            return
+        damage = Damage(span.name, gap.offset, gap.end, gap.reason, proven=True)
         if damage not in self.damage:
             self.damage.append(damage)
 
@@ -243,7 +285,7 @@ class Snapshot:
             try:
                 found, dropped = records_of(frame)
             except Damaged as exc:
-                self._note(span, Gap(frame.offset, frame.end, exc.what))
+                self._note(span, Gap(frame.offset, frame.end, exc.what, is_frame=True))
                 continue
             among = set(wanted[at : bisect_right(wanted, frame.last)])
             puts.update((r[ID], r) for r in found if r[ID] in among)

@@ -6,37 +6,22 @@ the first frame that does not verify may be one that is being written: the tail 
 segment, and when there is none the writer has ended (I2). The lock is always tested *before* the read that relies on
 the answer.
 
-What was missing is judged by the frames that follow: `synced` in a later header proves that a frame had been durable,
-so its absence is damage; without such proof it was a commit that never completed, which is normal after a crash.
+What is missing is judged by the frames that follow (gaps.py). Proven damage is stepped over while the writer lives too.
+What is not proven is stepped over, and reported as such, when the writer has gone or has left the segment.
 Invariant: `seen` only moves forward, and every frame below it was yielded once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.disk import ForeignFile
 from filewheel.frame import SMALL_BLOCK, Frame, Gap, scan
+from filewheel.gaps import UNKNOWN, Damage, Judge
 from filewheel.loops import MAGIC
 from filewheel.manifest import START, Position
-
-UNKNOWN = -1
-"""The number of the last frame of a journal whose beginning is gone and was forgotten."""
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A range of bytes that cannot be read, and what is known about it."""
-
-    name: str
-    offset: int
-    end: int
-    reason: str
-    proven: bool
-    """Whether it held something that had been durable; if not, it is a commit that never completed."""
 
 
 class Handles:
@@ -100,6 +85,11 @@ class Tail:
         """Where the segments that were read to their end do end."""
         self.flushed = covered
         """Everything below is known to be durable."""
+        self._judge = Judge()
+        self._looked = (0, 0)
+        """Up to here (segment, offset) no frame proves that what is missing had been durable."""
+        self._sealed = False
+        """The last frame of this segment was its seal: nothing was written behind it."""
         self._doubt = doubt
         """`covered` comes from an older checkpoint than the last: what lay above it may be covered, and removed."""
 
@@ -164,10 +154,14 @@ class Tail:
             if not later:
                 self._end()
                 return
+            # Now: before a frame of the next segment is there to judge by, this one may have been covered, and removed.
+            for damage in self._judge.passed():
+                on_damage(damage)
             self._step(later[0])
 
     def _step(self, segment: int) -> None:
         self.ends.setdefault(self.seen.segment, self.seen.offset)
+        self._sealed = False
         self.seen = Position(segment, 0, self.seen.number)
 
     def _end(self) -> None:
@@ -186,41 +180,45 @@ class Tail:
             return  # most looks find nothing new
         size = self._disk.size(fd)
         seed = self._dir.seed(name)
-
-        def proves(gap: Gap) -> bool:
-            """Tell whether the frame after the gap proves that what is missing had been durable."""
-            after = read_one(gap.end)
-            return after is not None and after.synced > self.seen.number and read_one(gap.offset) is None
-
-        def read_one(offset: int) -> Frame | None:
-            """Read anew: the frame after a gap may be younger than the look that found nothing in its place."""
-            frame = next(iter(scan(self._disk, fd, offset, size, seed, resync=False)), None)
-            return frame if isinstance(frame, Frame) else None
-
         # A little at first: in a live journal a few frames have come, before zeros that were written ahead.
         scanner = scan(self._disk, fd, start, size, seed, resync=dead or look_ahead, block_bytes=SMALL_BLOCK)
-        gap: Gap | None = None
+        proof = 0
         for item in scanner:
             if isinstance(item, Gap):
-                gap = item
-                if item.at_end or (not dead and not proves(item)):
-                    break
+                proof = 0 if item.at_end else self._proof_behind(fd, item, size, seed)
+                if not dead and not (proof and self._is_still_there(fd, item, size, seed)):
+                    return
+                if not (self._sealed and item.at_end):
+                    self._judge.pass_over(name, item)
                 continue
-            if gap is not None or item.number != self.seen.number + 1 or item.is_seal:
-                self._judge(name, gap, item, on_damage)
-                gap = None
+            if self._judge.waits or item.number != self.seen.number + 1 or item.is_seal:
+                for missing in self._judge.take(name, item, self.seen.number, proof):
+                    for damage in missing.damages():
+                        on_damage(damage)
+            self._sealed = item.is_seal
             self.seen = Position(self.seen.segment, item.end, item.number)
             yield item
         if dead:
-            if gap is not None and not gap.blank:
-                on_damage(Damage(name, gap.offset, gap.end, gap.reason, proven=False))
             self.seen = Position(self.seen.segment, max(size, start), self.seen.number)
 
-    def _judge(self, name: str, gap: Gap | None, frame: Frame, on_damage: Callable[[Damage], None]) -> None:
-        missing = 0 if self.seen.number == UNKNOWN else frame.missing_after(self.seen.number)
-        proven = missing > 0 and frame.synced > self.seen.number
-        if gap is not None:
-            on_damage(Damage(name, gap.offset, gap.end, gap.reason, proven=proven))
-        elif proven:
-            reason = f"frames {self.seen.number + 1} to {self.seen.number + missing} are missing"
-            on_damage(Damage(name, frame.offset, frame.offset, reason, proven=True))
+    def _proof_behind(self, fd: int, gap: Gap, size: int, seed: int) -> int:
+        """Return what a frame behind a gap calls durable, if that is more than was read before it; else 0.
+
+        Cost: the frames up to the one that proves it; those that do not are read once, however often it is asked.
+        """
+        segment, offset = self._looked
+        start = max(gap.end, offset) if segment == self.seen.segment else gap.end
+        for item in scan(self._disk, fd, start, size, seed):
+            if isinstance(item, Frame):
+                if item.synced > self.seen.number:
+                    return item.synced
+                self._looked = (self.seen.segment, item.end)
+        return 0
+
+    def _is_still_there(self, fd: int, gap: Gap, size: int, seed: int) -> bool:
+        """Look at a gap again: the frame behind may be younger than the look that found nothing in its place.
+
+        Everything in front of a frame that was read is whole by then, or damaged.
+        """
+        again = next(iter(scan(self._disk, fd, gap.offset, size, seed)), None)
+        return isinstance(again, Gap) and again.end == gap.end

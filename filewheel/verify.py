@@ -17,6 +17,7 @@ from filewheel.directory import Directory, read_settings
 from filewheel.disk import ForeignFile, is_unreadable
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Gap, pad, scan
+from filewheel.gaps import UNKNOWN, Account, confirmed, number_before
 from filewheel.keyfile import Unreadable, entries, read_bucket
 from filewheel.ledger import spans_of
 from filewheel.manifest import Manifest, Position, adopt, find_files, read_checkpoint, read_manifest
@@ -26,7 +27,7 @@ from filewheel.quarantine import items
 from filewheel.record import ID, records_of, unpack_put
 from filewheel.retained import read_overflow
 from filewheel.roster import read_roster
-from filewheel.tail import UNKNOWN
+from filewheel.tail import Handles
 from filewheel.window import Span
 
 _TRIES = 5
@@ -248,18 +249,34 @@ class _Verifier:
         return sorted(found)
 
     def _check_journals(self, manifest: Manifest, segments: list[tuple[str, int, int]]) -> None:
-        numbers: dict[str, int] = {}
+        by_writer: dict[str, list[tuple[int, int]]] = {}
         for writer, n, _ in segments:
             covered = manifest.positions.get(writer, Position(0, 0, 0))
-            if n < covered.segment:
-                continue
-            start = covered.offset if n == covered.segment else 0
-            # In doubt the position is an old one: the segments behind it may be covered, and removed.
-            at_start = n == 1 or (writer in manifest.positions and (n == covered.segment or not manifest.doubt))
-            number = numbers.get(writer, covered.number if at_start else UNKNOWN)
-            numbers[writer] = self._check_segment(layout.segment(writer, n), start, number)
+            if n >= covered.segment:
+                by_writer.setdefault(writer, []).append((n, covered.offset if n == covered.segment else 0))
+        for writer, parts in by_writer.items():
+            number = before = number_before(manifest, writer, parts[0][0])
+            account = Account()
+            for n, start in parts:
+                number = self._check_segment(layout.segment(writer, n), start, number, account)
+            named = [(layout.segment(writer, n), start) for n, start in parts]
+            self._report_missing(account, named, before)
 
-    def _check_segment(self, name: str, start: int, number: int) -> int:
+    def _report_missing(self, account: Account, segments: list[tuple[str, int]], number: int) -> None:
+        """Report what is missing from a writer's journal, now that everything behind it was read."""
+        handles = Handles(self._dir)
+        try:
+            sure = confirmed(account.missing, self._dir, handles.get, segments, number)
+        finally:
+            handles.close()
+        for missing in sure:
+            for name, gap in missing.places:
+                kind, hint = ("damage", "filewheel repair") if missing.is_proven else ("note", "")
+                self._add(kind, name, gap.offset, gap.end, missing.describe(), hint)
+        for left in account.judge.passed():
+            self._add("note", left.name, left.offset, left.end, "a commit that never completed, at the end")
+
+    def _check_segment(self, name: str, start: int, number: int, account: Account) -> int:
         """Check a segment from `start` on, after frame `number`; return the last frame's number."""
         try:
             fd = self._disk.open(name, "r")
@@ -268,25 +285,12 @@ class _Verifier:
         except OSError as exc:
             self._add("damage", name, 0, 0, _unreadable(exc))
             return number
-        gap: Gap | None = None
         try:
             self._report.files += 1
             for item in self._scan(fd, name, start):
-                if isinstance(item, Gap):
-                    gap = item
-                    continue
-                missing = 0 if number == UNKNOWN else item.missing_after(number)
-                if missing > 0 and item.synced > number:
-                    at = gap or Gap(item.offset, item.offset, "")
-                    what = f"frames {number + 1} to {number + missing}, which had been durable, cannot be read"
-                    self._add("damage", name, at.offset, at.end, what, "filewheel repair")
-                elif gap is not None:
-                    self._add("note", name, gap.offset, gap.end, "a commit that never completed")
-                gap = None
-                number = item.number
-                self._check_frame(name, fd, item, None)
-            if gap is not None and not gap.blank:
-                self._add("note", name, gap.offset, gap.end, "a commit that never completed, at the end")
+                number = account.add(name, item, number)
+                if isinstance(item, Frame):
+                    self._check_frame(name, fd, item, None)
             self._read(self._disk.size(fd))
         finally:
             self._disk.close(fd)
@@ -302,14 +306,20 @@ class _Verifier:
             self._foreign(layout.RETAINED)
             return
         numbers: dict[str, int] = {}
+        accounts: dict[str, Account] = {}
         for last in names:
             parsed = layout.parse_segment(last)
             name = f"{layout.RETAINED}/{last}"
             if parsed is not None:
                 number = numbers.get(parsed[0], UNKNOWN if parsed[1] > 1 else 0)
-                numbers[parsed[0]] = self._check_kept(name, layout.segment(*parsed), number)
+                account = accounts.setdefault(parsed[0], Account())
+                numbers[parsed[0]] = self._check_kept(name, layout.segment(*parsed), number, account)
             elif name not in (layout.OVERFLOW, layout.OVERFLOW_TMP):
                 self._foreign(name)
+        for account in accounts.values():
+            for missing in account.missing:
+                for name, gap in missing.places if missing.is_proven else ():
+                    self._add("note", name, gap.offset, gap.end, missing.describe(), _HEALS)
         try:
             unread = read_overflow(self._dir) < 0
         except Damaged:
@@ -317,7 +327,7 @@ class _Verifier:
         if unread:
             self._add("note", layout.OVERFLOW, 0, 0, "the counter cannot be read; each backup heals once for that")
 
-    def _check_kept(self, name: str, was: str, number: int) -> int:
+    def _check_kept(self, name: str, was: str, number: int, account: Account) -> int:
         """Check a segment that is kept, by the seed of the name it had; return the last frame's number."""
         try:
             fd = self._disk.open(name, "r")
@@ -326,18 +336,9 @@ class _Verifier:
         except OSError as exc:
             self._add("note", name, 0, 0, _unreadable(exc), _HEALS)
             return UNKNOWN
-        gap: Gap | None = None
         try:
             for item in self._scan(fd, was, 0):
-                if isinstance(item, Gap):
-                    gap = item
-                    continue
-                missing = 0 if number == UNKNOWN else item.missing_after(number)
-                if missing > 0 and item.synced > number:
-                    at = gap or Gap(item.offset, item.offset, "")
-                    what = f"frames {number + 1} to {number + missing}, which had been durable, cannot be read"
-                    self._add("note", name, at.offset, at.end, what, _HEALS)
-                gap, number = None, item.number
+                number = account.add(name, item, number)
             self._report.retained_bytes += self._disk.size(fd)
         finally:
             self._disk.close(fd)

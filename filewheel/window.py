@@ -118,7 +118,7 @@ def _read_span(directory: Directory, fd: int, span: Span, reader: _Reader, on_ga
         try:
             reader.take(item)
         except Damaged as exc:
-            on_gap(span, Gap(item.offset, item.end, exc.what))
+            on_gap(span, Gap(item.offset, item.end, exc.what, is_frame=True))
         scanner.narrow(reader.hi)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 
 import filewheel.quarantine
 from filewheel.directory import Directory
+from filewheel.gaps import Damage
 from filewheel.quarantine import Quarantine, items
-from filewheel.tail import Damage
 from tests.support_wheel import StillClock, make_directory, put_file
 
 NAME = "laps/30000000/1800000000.slot"
@@ -81,6 +82,23 @@ def test_an_item_that_a_crash_left_without_its_note_is_kept_anew(directory: Dire
     place(directory, f"{STEM}.bin").write_bytes(b"x" * 10_000)
     Quarantine(directory, StillClock()).keep(DAMAGE)
     assert place(directory, f"{STEM}.bin").read_bytes() == DATA[256:512]
+
+
+@pytest.mark.parametrize("later_keeper", [False, True])
+def test_a_range_that_is_proven_only_later_is_noted_as_that_and_its_bytes_stay(
+    directory: Directory, caplog: pytest.LogCaptureFixture, later_keeper: bool
+) -> None:
+    quarantine = Quarantine(directory, StillClock())
+    quarantine.keep(replace(DAMAGE, proven=False))
+    put_file(directory, NAME, b"")
+    if later_keeper:
+        quarantine = Quarantine(directory, StillClock())
+    for proven in (False, True, True, False):
+        quarantine.keep(replace(DAMAGE, proven=proven))
+    assert items(directory)[0]["proven"] is True
+    assert place(directory, f"{STEM}.bin").read_bytes() == DATA[256:512]
+    levels = [r.levelno for r in caplog.records]
+    assert levels == [logging.WARNING] * (1 + later_keeper) + [logging.ERROR]
 
 
 def test_two_ranges_of_one_file_are_two_items(directory: Directory) -> None:

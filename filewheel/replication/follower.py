@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from filewheel.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.frame import Frame
+from filewheel.gaps import Damage
 from filewheel.manifest import Position
 from filewheel.record import ID, records_of
 from filewheel.replication.losses import Losses
 from filewheel.replication.sources import SourceHandles, list_segments
-from filewheel.tail import Damage, Tail
+from filewheel.tail import Tail
 
 LOCK_TEST_US = 200_000
 

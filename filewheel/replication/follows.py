@@ -16,8 +16,8 @@ from typing import Any
 
 from filewheel import layout
 from filewheel.disk import Disk, ForeignFile
+from filewheel.gaps import UNKNOWN
 from filewheel.manifest import Position
-from filewheel.tail import UNKNOWN
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from unittest import mock
 
 import filewheel.housekeeper
 from filewheel.deal import Deal
+from filewheel.directory import Sync
 from filewheel.journal import Journal
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, Message, MessageId, to_datetime
@@ -76,14 +77,24 @@ class Builder:
         ahead = self.rng.choice([0, 1, 1, 2, 2, 30, 30, SLOTS + 10, SLOTS * 4 + 3, SLOTS * 4 + 3, SLOTS * 9])
         return self.clock.wall_us + ahead * US_PER_S + self.rng.randrange(US_PER_S)
 
-    def put(self, wheel: Wheel, count: int) -> list[MessageId]:
+    def put(self, wheel: Wheel, count: int, sync: Sync | None = None) -> list[MessageId]:
         payloads = [self.payload() for _ in range(count)]
         dues = [to_datetime(self.due()) for _ in payloads]
         topic = self.rng.choice(["", "mail"])
-        ids = wheel.enqueue_many(payloads, at=dues, topic=topic, headers=self.rng.choice([None, {"to": "ann"}]))
+        ids = wheel.enqueue_many(
+            payloads, at=dues, topic=topic, headers=self.rng.choice([None, {"to": "ann"}]), sync=sync
+        )
         made = [MessageId(i) for i in ids]
         self.told.update(zip(map(bytes, made), payloads, strict=True))
         return made
+
+    def lag(self, wheel: Wheel) -> None:
+        """Commit as several threads do, or with an interval, or never: frames of which `synced` is behind."""
+        for _ in range(self.rng.randrange(2, 5)):
+            self.put(wheel, 1, sync="never")
+        if self.rng.random() < 0.5:
+            wheel.flush()
+            self.put(wheel, 1, sync="never")
 
     def cancel(self, wheel: Wheel) -> None:
         id_ = MessageId(self.rng.choice(sorted(i for i in self.told if not MessageId(i).is_dead)))
@@ -206,9 +217,14 @@ def _populate(number: int) -> Population:
     b.reschedule(closed)
     b.cancel(closed)
     closed.close()
+    lagging, _ = b.wheel()
+    b.lag(lagging)
+    lagging.close()
     b.tear()
     b.put(stays, 2)
     b.reschedule(stays)
+    if rng.random() < 0.5:
+        b.lag(stays)
     b.put(stays, 1)
     journal = stays._journal
     assert journal is not None

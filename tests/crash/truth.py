@@ -77,11 +77,10 @@ class View:
         found = set()
         for writer, parts in writers.items():
             number = starts[writer]
-            for part in parts:
-                if part in lost:
-                    continue
+            whole = [part for part in parts if part not in lost]
+            for i, part in enumerate(whole):
                 before = part.number if part.is_seal else part.number - 1
-                if number >= 0 and before > number and part.synced > number:
+                if number >= 0 and before > number and max(p.synced for p in whole[i:]) > number:
                     found.add(writer)
                 number = part.number
         return found

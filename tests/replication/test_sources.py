@@ -13,12 +13,13 @@ from filewheel import Keeper, Wheel
 from filewheel.deal import Deal
 from filewheel.directory import open_directory
 from filewheel.disk import OsDisk
+from filewheel.gaps import Damage
 from filewheel.manifest import Position
 from filewheel.record import DROP_PREFIX, ID, records_of, unpack_put
 from filewheel.replication.sources import SourceHandles, list_segments
 from filewheel.retained import Retained
 from filewheel.roster import Member, Roster, change_roster
-from filewheel.tail import Damage, Tail
+from filewheel.tail import Tail
 from tests.support import FakeClock
 
 
