@@ -75,8 +75,8 @@ class Quarantine:
         stem = f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{damage.offset}"
         if self._disk.identity(f"{stem}.json") is None:
             self._write(f"{stem}.bin", damage)
-        elif not damage.proven or _read_note(self._disk, f"{stem}.json").get("proven") is True:
-            return
+        elif _read_note(self._disk, f"{stem}.json").get("proven") in (True, damage.proven):
+            return  # else a crash tore the note; the bytes were flushed before it
         self._note(stem, damage)
 
     def _note(self, stem: str, damage: Damage) -> None:

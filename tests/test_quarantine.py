@@ -101,6 +101,15 @@ def test_a_range_that_is_proven_only_later_is_noted_as_that_and_its_bytes_stay(
     assert levels == [logging.WARNING] * (1 + later_keeper) + [logging.ERROR]
 
 
+def test_a_note_that_a_crash_tore_is_written_anew_and_the_bytes_stay(directory: Directory) -> None:
+    Quarantine(directory, StillClock()).keep(replace(DAMAGE, proven=False))
+    place(directory, f"{STEM}.json").write_bytes(bytes(200))
+    put_file(directory, NAME, b"")
+    Quarantine(directory, StillClock()).keep(replace(DAMAGE, proven=False))
+    assert items(directory)[0]["proven"] is False
+    assert place(directory, f"{STEM}.bin").read_bytes() == DATA[256:512]
+
+
 def test_two_ranges_of_one_file_are_two_items(directory: Directory) -> None:
     quarantine = Quarantine(directory, StillClock())
     quarantine.keep(DAMAGE)

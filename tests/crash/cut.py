@@ -10,7 +10,6 @@ reader sees is compared with what was durable, and the next life goes on from th
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import shutil
 import tempfile
@@ -101,7 +100,7 @@ def compare(path: Path, promises: Promises) -> None:
 def proven_in_quarantine(path: Path) -> list[str]:
     """Name what was set aside as damage: of what was never durable, a cut may leave something."""
     notes = sorted(path.glob("quarantine/*.json"))
-    return [note.name for note in notes if json.loads(note.read_bytes())["proven"] is not False]
+    return [note.name for note in notes if b'"proven": true' in note.read_bytes()]
 
 
 def finish(path: Path, promises: Promises, tally: Tally) -> None:

@@ -163,7 +163,7 @@ class Checker:
         kept = machine.root.entries[layout.QUARANTINE]
         assert isinstance(kept, Dir)
         notes = [bytes(i.data) for name, i in kept.entries.items() if name.endswith(".json") and isinstance(i, Inode)]
-        if any(b'"proven": false' not in note for note in notes):
+        if any(b'"proven": true' in note for note in notes):  # a cut may tear the note of something else
             oracle.violations.append(f"false damage {notes}: {context}")
         if self.rng.random() < 0.1:
             directory = open_directory("model.wheel", write=False, disk=lambda path: ProcessDisk(machine))
