@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from filewheel.directory import Directory
+from filewheel.disk import is_unreadable
 from filewheel.frame import Frame, Gap, scan
 from filewheel.manifest import Manifest
 
@@ -151,14 +152,16 @@ def missing_in(
 ) -> list[Missing]:
     """Read a writer's segments, each (name, from), behind frame `number`, and return what is missing.
 
-    Cost: every byte of them. A segment that has gone was covered meanwhile, and frame numbers begin anew behind it.
-    Raises OSError.
+    Cost: every byte of them. Frame numbers begin anew behind a segment that cannot be opened: one that has gone was
+    covered meanwhile. Raises OSError.
     """
     account = Account()
     for name, start in segments:
         try:
             fd = open_file(name)
-        except FileNotFoundError:
+        except OSError as exc:
+            if not isinstance(exc, FileNotFoundError) and not is_unreadable(exc):
+                raise
             number = UNKNOWN
             continue
         for item in scan(directory.disk, fd, start, directory.disk.size(fd), directory.seed(name)):

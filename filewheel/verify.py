@@ -243,9 +243,10 @@ class _Verifier:
             parsed = layout.parse_segment(last)
             if parsed and parsed[1] > ends.get(parsed[0], 0):
                 continue
-            known = self._disk.identity(f"{layout.JOURNAL}/{last}") if parsed else None
-            if parsed and known:
-                found.append((*parsed, known[1]))
+            if parsed:
+                # One that has gone since stays in the list: frames that the next one seems to lack may be covered.
+                known = self._disk.identity(f"{layout.JOURNAL}/{last}")
+                found.append((*parsed, known[1] if known else 0))
         return sorted(found)
 
     def _check_journals(self, manifest: Manifest, segments: list[tuple[str, int, int]]) -> None:
@@ -282,6 +283,9 @@ class _Verifier:
             fd = self._disk.open(name, "r")
         except FileNotFoundError:
             return UNKNOWN  # covered meanwhile, and perhaps more of it than the manifest says that was read before
+        except ForeignFile:
+            self._foreign(name)
+            return UNKNOWN
         except OSError as exc:
             self._add("damage", name, 0, 0, _unreadable(exc))
             return number

@@ -173,6 +173,11 @@ MUTANTS: list[Mutant] = [
        "tail", "            for damage in self._judge.passed():\n                on_damage(damage)\n", ""),
     _m("no-confirming-look", "S", "who reads beside a writer looks again before it calls anything damaged", "tests/test_gaps.py::test_a_look_of_two_moments_beside_a_writer_finds_no_damage",
        "gaps", "    if not any(m.is_proven for m in found):\n", "    if True:\n"),
+    _m("covered-beside-verify", "S", "verify does not miss frames of a segment that was covered while it looked", "tests/test_verify_beside.py::test_a_segment_that_is_covered_before_each_look_at_it_is_no_damage",
+       "verify", "return UNKNOWN  # covered meanwhile", "return number  # covered meanwhile",
+       "gaps", "    if not any(m.is_proven for m in found):\n", "    if True:\n"),
+    _m("gone-since-listed", "S", "verify does not miss frames of a segment that went after it was listed", "tests/test_verify_beside.py::test_a_segment_that_is_covered_before_each_look_at_it_is_no_damage",
+       "verify", "                found.append((*parsed, known[1] if known else 0))\n", "                found += [(*parsed, known[1])] if known else []\n"),
     _m("proof-unnoted", "I2", "what is proven only later is noted as damage then", "tests/test_quarantine.py::test_a_range_that_is_proven_only_later_is_noted_as_that_and_its_bytes_stay",
        "quarantine", "        if known or known is damage.proven or", "        if known is not None or"),
     # -- recovery --------------------------------------------------------------------------------------------
