@@ -38,10 +38,14 @@ def check_choice(name: str, value: Text, choices: Sequence[str]) -> Text:
     return value
 
 
-def check_number(name: str, value: float, *, above: float = 0, least: float | None = None) -> float:
-    """Return a finite number above a bound, or from a least one on. Raises BadArgument."""
+def check_number(name: str, value: float, *, above: float | None = 0, least: float | None = None) -> float:
+    """Return a finite number above a bound, or from a least one on, or any. Raises BadArgument."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and -inf < value < inf
-    if not fits or (value <= above if least is None else value < least):
-        bound = f"above {above:g}" if least is None else f"from {least:g}"
-        raise BadArgument(f"{name} is a number {bound}, not {value!r}")
+    bound = ""
+    if least is not None:
+        bound, fits = f" from {least:g}", fits and value >= least
+    elif above is not None:
+        bound, fits = f" above {above:g}", fits and value > above
+    if not fits:
+        raise BadArgument(f"{name} is a number{bound}, not {value!r}")
     return value

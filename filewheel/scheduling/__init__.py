@@ -6,6 +6,6 @@ A module imports from the library and only from modules to its left:
     zone expression cron recurrence
     | pool_result pool_frame pool_worker pool_process pool_member pool_collector pool
     | events retry call options failure job handler outgoing schedule
-    | lane overdue task loop threads inline remote
+    | lane overdue task loop threads inline remote definitions aiohandler
     | verdict watch dispatcher engine place scheduler aio
 """

@@ -12,75 +12,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from filewheel.aio import WAITING_MAX, AsyncWheel
+from filewheel.checks import check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
 from filewheel.message import MessageId
 from filewheel.metrics import Metrics
+from filewheel.scheduling.aiohandler import AsyncHandler
+from filewheel.scheduling.definitions import When
 from filewheel.scheduling.engine import Engine
 from filewheel.scheduling.events import Callback, Event
-from filewheel.scheduling.handler import At, Delay, Enqueues, Handler, OnConflict, Options, P, R, Where
-from filewheel.scheduling.job import present_job
+from filewheel.scheduling.handler import At, Delay, OnConflict, Options, P, R, Terms, Where
+from filewheel.scheduling.job import Job, present_job
 from filewheel.scheduling.outgoing import outgoing, transaction_of
 from filewheel.scheduling.recurrence import Missed
 from filewheel.scheduling.retry import Retry
-from filewheel.scheduling.schedule import GRACE_US, key_of
-from filewheel.scheduling.scheduler import STOP_S, Scheduler, When
+from filewheel.scheduling.schedule import GRACE_US, check_name, key_of
+from filewheel.scheduling.scheduler import STOP_S, Scheduler
 from filewheel.worker import Worker, tell, to_the_end
 
 T = TypeVar("T")
-Soon = Coroutine[Any, Any, MessageId]
 
 _LOOK_S = 0.5
-
-
-class AsyncBound(Enqueues[P, Soon]):
-    """A handler with options for the calls that are enqueued through it."""
-
-
-class AsyncHandler(Enqueues[P, Soon], Generic[P, R]):
-    """A decorated function: call it as before, or await the enqueue of a call of it."""
-
-    def __init__(self, blocking: Handler[P, R], sender: AsyncScheduler) -> None:
-        functools.update_wrapper(self, blocking.function)  # first: what the function has as attributes must not win
-        super().__init__(blocking.name, sender, blocking._options, blocking._signature)
-        self.name = blocking.name
-        self.function = blocking.function
-        self.terms = blocking.terms
-        self.blocking = blocking
-        """The same handler for code that cannot await: its `enqueue`, `after` and `at` return when it is written."""
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
-
-    def options(
-        self,
-        *,
-        key: str | None = None,
-        on_conflict: OnConflict = "reject",
-        headers: Mapping[str, str] | None = None,
-        deadline: At | None = None,
-        skip_late_s: float | None = None,
-        coalesce: str | bool | None = None,
-        sync: Sync | None = None,
-    ) -> AsyncBound[P]:
-        """Return this handler with options for what is enqueued through it (see Handler.options)."""
-        given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
-        return AsyncBound(self._name, self._sender, given.over(self._options), self._signature)
-
-    def __repr__(self) -> str:
-        return f"<AsyncHandler {self.name}>"
 
 
 class AsyncScheduler:
@@ -115,7 +78,8 @@ class AsyncScheduler:
         )  # fmt: skip
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
         but the event loop. Let this one start and stop it."""
-        self._stop_s = stop_s
+        self._stop_s = check_number("stop_s", stop_s, least=0)
+        check_whole("waiting_max", waiting_max)
         self._clock = clock
         path = self.blocking.path
         self._prepare = partial(AsyncWheel, path, sync=sync, waiting_max=waiting_max, clock=clock, disk=disk)
@@ -144,6 +108,34 @@ class AsyncScheduler:
 
     # -- definitions -------------------------------------------------------------------------------------------
 
+    @overload
+    def on(
+        self,
+        name: str | None = None,
+        *,
+        where: Where | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+        batch: None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+    ) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]: ...
+    @overload
+    def on(
+        self,
+        name: str | None = None,
+        *,
+        where: Where | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+        batch: int,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+    ) -> Callable[[Callable[[list[Job]], R]], AsyncHandler[..., R]]: ...
     def on(
         self,
         name: str | None = None,
@@ -156,12 +148,15 @@ class AsyncScheduler:
         batch: int | None = None,
         skip_late_s: float | None = None,
         coalesce: str | bool | None = None,
-    ) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]:
+    ) -> Callable[..., AsyncHandler[..., Any]]:
         """Register a function, `async def` or plain, as the handler of a name (see Scheduler.on)."""
-        register = self.blocking.on(
-            name, where=where, retry=retry, timeout_s=timeout_s, concurrency=concurrency, rate_per_s=rate_per_s,
-            batch=batch, skip_late_s=skip_late_s, coalesce=coalesce,
-        )  # fmt: skip
+        terms = Terms("thread", Retry() if retry is None else retry, timeout_s, concurrency, rate_per_s, batch)
+        return self._register(name, where, terms, Options(skip_late_s=skip_late_s, coalesce=coalesce))
+
+    def _register(
+        self, name: str | None, where: Where | None, terms: Terms, options: Options
+    ) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]:
+        register = self.blocking.register(name, where, terms, options)
 
         def decorate(function: Callable[P, R]) -> AsyncHandler[P, R]:
             known = function.blocking if isinstance(function, AsyncHandler) else function
@@ -266,7 +261,7 @@ class AsyncScheduler:
 
     async def unschedule(self, name: str) -> bool:
         """End recurring work; tell whether there was any of this name."""
-        return await (await self._opened()).cancel(key=key_of(name))
+        return await (await self._opened()).cancel(key=key_of(check_name(name)))
 
     async def _opened(self) -> AsyncWheel:
         """Return the wheel to enqueue into: made, and opened, when it is first asked for, or in another loop."""

@@ -21,11 +21,22 @@ JSON = "json"
 _PLAIN = "None, bool, int, float, str, bytes, list, tuple, dict and aware datetime"
 
 
+def check_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise BadArgument unless these are positional and keyword arguments."""
+    if isinstance(args, Mapping):
+        raise BadArgument("args are positional arguments, not a dict", hint="give those by name as kwargs")
+    if not isinstance(args, Sequence) or isinstance(args, (str, bytes, bytearray, memoryview)):
+        raise BadArgument(f"args are a list or a tuple, not {args!r}", hint=f"args=[{args!r}]")
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        raise BadArgument(f"kwargs map names to values, not {kwargs!r}")
+
+
 def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     """Pack the arguments of a call. Tuples come out as lists.
 
     Raises BadArgument when an argument is no plain data.
     """
+    check_call(args, kwargs)
     try:
         packed: bytes = msgpack.packb([list(args), dict(kwargs)], datetime=True)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:

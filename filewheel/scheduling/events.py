@@ -84,10 +84,14 @@ class Events:
         """
         if isinstance(kinds, str):
             raise BadArgument("kinds is a list of kinds, not one str", hint=f"kinds=[{kinds!r}]")
+        if not callable(callback):
+            raise BadArgument(f"a subscriber is a function, not {callback!r}")
+        if kinds is not None and not isinstance(kinds, Iterable):
+            raise BadArgument(f"kinds is a list of kinds, not {kinds!r}")
         chosen = frozenset(KINDS if kinds is None else kinds)
         if not chosen <= set(KINDS):
             raise BadArgument(
-                f"no event is of the kind {min(chosen - set(KINDS))!r}", hint=f"kinds are {', '.join(KINDS)}"
+                f"no event is of the kind {min(chosen - set(KINDS), key=str)!r}", hint=f"kinds are {', '.join(KINDS)}"
             )
         subscription = _Subscription(callback, chosen)
         with self._lock:

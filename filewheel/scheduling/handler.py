@@ -12,13 +12,17 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, get_args
 
-from filewheel.directory import Sync
+from filewheel.checks import check_choice, check_number, check_whole
+from filewheel.directory import Sync, check_sync
 from filewheel.errors import BadArgument
-from filewheel.limits import check_topic
+from filewheel.limits import check_key, check_topic
 from filewheel.message import MessageId
+from filewheel.scheduling.call import check_call
+from filewheel.scheduling.options import headers_of
 from filewheel.scheduling.retry import Retry
+from filewheel.timespec import at_us, delay_us
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +47,19 @@ class Options:
     skip_late_s: float | None = None
     coalesce: str | bool | None = None
     sync: Sync | None = None
+
+    def check(self) -> None:
+        """Raise BadArgument unless a call can be enqueued with these."""
+        headers_of(
+            headers=self.headers, deadline=self.deadline, skip_late_s=self.skip_late_s, coalesce=self.coalesce
+        )  # fmt: skip
+        check_choice("on_conflict", self.on_conflict, get_args(OnConflict))
+        if self.key is not None:
+            check_key(self.key)
+        elif self.on_conflict != "reject":
+            raise BadArgument("on_conflict goes with a key", hint='key="..."')
+        if self.sync is not None:
+            check_sync(self.sync)
 
     def over(self, default: Options) -> Options:
         """Return these options, with a handler's own where nothing is said about being late."""
@@ -84,15 +101,12 @@ class Terms:
     def check(self) -> None:
         """Raise BadArgument unless these can be kept to."""
         for name in ("timeout_s", "rate_per_s"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, (int, float)) or not 0 < value < float("inf")):
-                raise BadArgument(f"{name} is a number above 0, not {value!r}")
+            if (number := getattr(self, name)) is not None:
+                check_number(name, number)
         for name in ("concurrency", "batch"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise BadArgument(f"{name} is a count from 1, not {value!r}")
-        if self.where not in ("thread", "process", "loop"):
-            raise BadArgument(f'where is "thread", "process" or "loop", not {self.where!r}')
+            if (count := getattr(self, name)) is not None:
+                check_whole(name, count)
+        check_choice("where", self.where, get_args(Where))
         if not isinstance(self.retry, Retry):
             raise BadArgument(f"retry is a Retry, not {self.retry!r}", hint="Retry(limit=3, delay_s=10)")
         if self.batch is not None and self.where == "process":
@@ -115,11 +129,13 @@ class Enqueues(Generic[P, Sent]):
 
     def after(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due after a delay: seconds or a timedelta."""
+        delay_us(delay)  # raises for None too
         self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options, delay=delay)
 
     def at(self, time: At, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due at a time: an aware datetime, or seconds since the epoch."""
+        at_us(time)
         self.check(args, kwargs)
         return self._sender.send(self._name, args, kwargs, self._options, at=time)
 
@@ -174,6 +190,7 @@ class Handler(Bound[P], Generic[P, R]):
         than that. `coalesce`: of those with this name that are overdue together, only the first is called.
         """
         given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        given.check()
         return Bound(self._name, self._sender, given.over(self._options), self._signature)
 
     def options_by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Options) -> Options:
@@ -181,6 +198,7 @@ class Handler(Bound[P], Generic[P, R]):
 
         Raises BadArgument for arguments that the function does not take.
         """
+        check_call(args, kwargs)
         self.check(args, kwargs)
         return given.over(self._options)
 
@@ -223,7 +241,7 @@ class Handlers:
 
     def get(self, name: str) -> Handler[..., Any] | None:
         """Return the handler with this name."""
-        return self._by_name.get(name)
+        return self._by_name.get(name) if isinstance(name, str) else None
 
     def __iter__(self) -> Iterator[Handler[..., Any]]:
         return iter(list(self._by_name.values()))

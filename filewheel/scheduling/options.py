@@ -6,13 +6,14 @@ Invariant: `Policy.of(headers)` of what `headers_of` made is the same policy; te
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from filewheel import headers as names
+from filewheel.checks import check_number
 from filewheel.errors import BadArgument
+from filewheel.limits import check_headers
 from filewheel.message import US_PER_S
 from filewheel.timespec import at_us
 
@@ -30,6 +31,8 @@ def headers_of(
 
     Raises BadArgument.
     """
+    if headers is not None and not isinstance(headers, Mapping):
+        raise BadArgument(f"headers map str to str; this is a {type(headers).__name__}")
     made = dict(headers) if headers else {}
     for name in made:
         if isinstance(name, str) and name.startswith(names.PREFIX):
@@ -37,13 +40,12 @@ def headers_of(
     if deadline is not None:
         made[names.DEADLINE] = str(at_us(deadline))
     if skip_late_s is not None:
-        if not isinstance(skip_late_s, (int, float)) or not math.isfinite(skip_late_s) or skip_late_s < 0:
-            raise BadArgument(f"skip_late_s is a number of seconds from 0, not {skip_late_s!r}")
-        made[names.SKIP_LATE] = repr(float(skip_late_s))
+        made[names.SKIP_LATE] = repr(float(check_number("skip_late_s", skip_late_s, least=0)))
     if coalesce is not None and coalesce is not False:
         if coalesce is not True and not isinstance(coalesce, str):
             raise BadArgument(f"coalesce is a name, or True, not {coalesce!r}")
         made[names.COALESCE] = "" if coalesce is True else coalesce
+    check_headers(made)
     return made
 
 

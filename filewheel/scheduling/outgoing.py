@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from filewheel import headers as names
+from filewheel.errors import BadArgument
 from filewheel.limits import check_key, check_message
 from filewheel.message import Message
 from filewheel.scheduling.call import MSGPACK, pack_call
@@ -65,6 +66,8 @@ def outgoing(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options:
 
     Raises BadArgument.
     """
+    if not name:
+        raise BadArgument("a call names its handler")
     headers = headers_of(
         headers=options.headers, deadline=options.deadline,
         skip_late_s=options.skip_late_s, coalesce=options.coalesce,

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from filewheel.checks import check_number, check_whole
 from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S
 from filewheel.scheduling.pool_result import name_of
@@ -34,16 +35,16 @@ class Retry:
     never: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.limit, int) or self.limit < 0:
-            raise BadArgument(f"limit of a Retry is a count from 0, not {self.limit!r}")
+        check_whole("limit of a Retry", self.limit, least=0)
         for name in ("delay_s", "delay_max_s", "jitter"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-                raise BadArgument(f"{name} of a Retry is a number from 0, not {value!r}")
-        if not isinstance(self.factor, (int, float)) or not math.isfinite(self.factor) or self.factor < 1:
-            raise BadArgument(f"factor of a Retry is a number from 1, not {self.factor!r}")
-        if not all(isinstance(t, type) and issubclass(t, BaseException) for t in self.never):
-            raise BadArgument(f"never of a Retry is a tuple of exception classes, not {self.never!r}")
+            check_number(f"{name} of a Retry", getattr(self, name), least=0)
+        check_number("factor of a Retry", self.factor, least=1)
+        if not isinstance(self.never, tuple) or not all(
+            isinstance(t, type) and issubclass(t, BaseException) for t in self.never
+        ):
+            raise BadArgument(
+                f"never of a Retry is a tuple of exception classes, not {self.never!r}", hint="never=(KeyError,)"
+            )
 
     def delay_us(self, attempt: int, chance: Callable[[], float]) -> int:
         """Return how long to wait after the failure of an attempt, counted from 0. `chance` gives 0.0 to 1.0."""

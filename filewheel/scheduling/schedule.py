@@ -13,13 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from filewheel.checks import check_number
 from filewheel.clock import Clock
 from filewheel.errors import BadArgument
 from filewheel.headers import ARGS, HISTORY, KEY, SCHEDULE
+from filewheel.limits import check_topic
 from filewheel.message import US_PER_S, Message
 from filewheel.scheduling.call import MSGPACK, pack_call
 from filewheel.scheduling.job import MINT
 from filewheel.scheduling.recurrence import Missed, Recurrence, from_text, is_skipped, next_due
+from filewheel.timespec import delay_us
 
 KEY_PREFIX = "filewheel.every:"
 GRACE_US = 60_000_000
@@ -44,9 +47,12 @@ class Schedule:
     """Written in the program: it ends when the program that fires does not have it any more."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not 1 <= len(self.name.encode()) <= NAME_BYTES_MAX:
-            raise BadArgument(f"the name of a schedule is a str of 1 to {NAME_BYTES_MAX} bytes, not {self.name!r}")
+        check_name(self.name)
+        check_topic(self.handler)
+        if not self.handler:
+            raise BadArgument("a schedule names the handler that it calls")
         is_skipped(0, 0, self.missed, 0)  # raises for a policy that there is not
+        self.payload()  # raises for arguments that cannot be stored
 
     @property
     def key(self) -> str:
@@ -88,6 +94,18 @@ class Schedule:
         One that was moved or put back has the id that it began with, and stays where it is.
         """
         return message.root is None and message.due_us > self.recurrence.after(now_us + ASTRAY_US)
+
+
+def check_name(name: str) -> str:
+    """Return the name of a schedule, or raise BadArgument."""
+    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
+        raise BadArgument(f"the name of a schedule is a str of 1 to {NAME_BYTES_MAX} bytes, not {name!r}")
+    return name
+
+
+def grace_us_of(grace_s: float) -> int:
+    """Return how late an occurrence may be, in microseconds. Raises BadArgument."""
+    return delay_us(check_number("grace_s", grace_s, least=0))
 
 
 def key_of(name: str) -> str:

@@ -17,55 +17,44 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from filewheel.checks import check_choice, check_flag, check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import DiskFactory, Sync
+from filewheel.directory import DiskFactory, Sync, check_sync
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
 from filewheel.exposition import render
 from filewheel.gauges import disk_gauges, overdue_of
 from filewheel.message import US_PER_S, MessageId, to_datetime
 from filewheel.metrics import Metrics
-from filewheel.scheduling.cron import Cron
+from filewheel.scheduling.definitions import Definitions, When, recurrence_of
 from filewheel.scheduling.engine import Engine, Limits
 from filewheel.scheduling.events import Callback, Events
 from filewheel.scheduling.handler import (
     At,
     Delay,
     Handler,
-    Handlers,
     OnConflict,
     Options,
-    P,
-    R,
-    Terms,
-    Where,
-    where_of,
 )
 from filewheel.scheduling.job import present_job
 from filewheel.scheduling.outgoing import outgoing, transaction_of
 from filewheel.scheduling.place import Place
 from filewheel.scheduling.pool_worker import preparing
-from filewheel.scheduling.recurrence import Every, Missed, Recurrence, read_recurrence
-from filewheel.scheduling.remote import check_reachable
-from filewheel.scheduling.retry import Retry
-from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, key_of
+from filewheel.scheduling.recurrence import Missed
+from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, check_name, grace_us_of, key_of
 from filewheel.scheduling.watch import Watch
-from filewheel.timespec import delay_us
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
 
-When = str | float | timedelta | Cron | Every
 STOP_S = 30.0
 _ENDED = 0
 
 
-class Scheduler:
+class Scheduler(Definitions):
     """Calls handlers when their messages are due. Thread-safe; of any number of processes on one wheel one fires.
 
     Defining one opens nothing. The wheel at `path` is made when it is first needed and is not there; with create=False
@@ -94,23 +83,24 @@ class Scheduler:
         clock: Clock = SYSTEM_CLOCK,
         disk: DiskFactory = OsDisk,
     ) -> None:
+        if not isinstance(metrics, Metrics | None):
+            raise BadArgument(f"metrics are a Metrics, not {metrics!r}")
+        super().__init__(Metrics() if metrics is None else metrics)
         processes = os.cpu_count() or 1 if processes is None else processes
         for name, count in (("threads", threads), ("processes", processes), ("in_flight", in_flight)):
             check_whole(name, count)
         if catch_up_per_s is not None:
             check_number("catch_up_per_s", catch_up_per_s)
         check_choice("unknown", unknown, ("wait", "bury"))
+        check_choice("on_jump", on_jump, ("fire", "hold"))
+        sync = None if sync is None else check_sync(sync)
         self._path = os.path.abspath(os.fspath(path))
         self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump)
         self._place = Place(self._path, create=check_flag("create", create), sync=sync, clock=clock, disk=disk)
         self._clock = clock
         self._disk = disk
-        self.metrics = Metrics() if metrics is None else metrics
-        """Counters and histograms of this process."""
         self._events = Events(clock)
         self._watch = Watch(self.metrics, self._events)
-        self._handlers = Handlers()
-        self._schedules: dict[str, Schedule] = {}
         self._lock = threading.Lock()
         self._wheel: Wheel | None = None
         self._wheel_pid = 0
@@ -124,11 +114,6 @@ class Scheduler:
     def path(self) -> str:
         """The wheel's directory."""
         return self._path
-
-    @property
-    def handlers(self) -> list[Handler[..., Any]]:
-        """The handlers that are registered."""
-        return list(self._handlers)
 
     @property
     def threads(self) -> int:
@@ -149,83 +134,6 @@ class Scheduler:
                 self._wheel.on_flush = self._watch.flushed
                 self._wheel_pid = os.getpid()
             return self._wheel
-
-    # -- definitions -------------------------------------------------------------------------------------------
-
-    def on(
-        self,
-        name: str | None = None,
-        *,
-        where: Where | None = None,
-        retry: Retry | None = None,
-        timeout_s: float | None = None,
-        concurrency: int | None = None,
-        rate_per_s: float | None = None,
-        batch: int | None = None,
-        skip_late_s: float | None = None,
-        coalesce: str | bool | None = None,
-    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Register a function as the handler of a name (its own by default).
-
-        `where` is "thread", "process" or "loop" (for coroutine functions, and their default). `timeout_s` bounds one
-        call, `concurrency` how many run at once, `rate_per_s` how many begin a second. With `batch` the function is
-        given a list of up to so many Jobs. `skip_late_s` and `coalesce` are the defaults of what is enqueued.
-
-        Raises BadArgument when the name is taken by another function.
-        """
-
-        def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            if isinstance(function, Handler):
-                raise BadArgument(
-                    f"this function is the handler {function.name!r} already",
-                    hint="write @scheduler.every above @scheduler.on, and one name for each function",
-                )
-            terms = Terms(where_of(function, where), retry or Retry(), timeout_s, concurrency, rate_per_s, batch)
-            options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
-            own = getattr(function, "__name__", "")
-            handler = Handler(own if name is None else name, function, terms, self, options)
-            if terms.where == "process":
-                check_reachable(handler)
-            self._handlers.add(handler)
-            self.metrics.reserve([handler.name])
-            return handler
-
-        if callable(name):
-            raise BadArgument("`on` is called: write @scheduler.on() or @scheduler.on('name')")
-        return decorate
-
-    def every(
-        self,
-        when: When,
-        *,
-        tz: str = "UTC",
-        name: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        missed: Missed = "once",
-        grace_s: float = GRACE_US / US_PER_S,
-    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Call a function again and again: each so many seconds, or by a cron expression in a time zone.
-
-        Put it above `on` to give the handler terms of its own. `missed` says what becomes of occurrences that passed
-        while nothing ran: "once" calls once for all of them, "all" each, "skip" none that is later than `grace_s`.
-        Changing the definition replaces what waits; removing it ends it, when a program without it fires.
-        """
-        recurrence = _recurrence(when, tz)
-
-        def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            handler = function if isinstance(function, Handler) else self.on()(function)
-            handler.check(args, kwargs or {})
-            schedule = Schedule(
-                name or handler.name, handler.name, recurrence, args, kwargs or {}, missed, delay_us(grace_s)
-            )
-            known = self._schedules.get(schedule.name)
-            if known is not None and known != schedule:
-                raise BadArgument(f"two schedules are named {schedule.name!r}", hint="give one of them a name=")
-            self._schedules[schedule.name] = schedule
-            return handler
-
-        return decorate
 
     # -- enqueue -----------------------------------------------------------------------------------------------
 
@@ -304,18 +212,20 @@ class Scheduler:
         It goes on until `unschedule`, whatever program fires.
         """
         target = handler.name if isinstance(handler, Handler) else handler
+        recurrence = recurrence_of(when, tz)
+        schedule = Schedule(
+            name, target, recurrence, args, kwargs or {}, missed, grace_us_of(grace_s), is_declared=False
+        )
         known = self._handlers.get(target)
         if known is not None:
             known.check(args, kwargs or {})
-        recurrence = _recurrence(when, tz)
-        schedule = Schedule(name, target, recurrence, args, kwargs or {}, missed, delay_us(grace_s), is_declared=False)
         self.wheel  # noqa: B018  made if it is not there
         self._place.warn_if_made()
         return self._plant(schedule)
 
     def unschedule(self, name: str) -> bool:
         """End recurring work; tell whether there was any of this name. A call that runs is not followed by another."""
-        return self.wheel.cancel(key=key_of(name))
+        return self.wheel.cancel(key=key_of(check_name(name)))
 
     def _plant(self, schedule: Schedule) -> MessageId:
         """See to it that a schedule's living occurrence is one of this definition."""
@@ -360,6 +270,7 @@ class Scheduler:
 
         Called by a handler of this scheduler it returns at once, because that handler is one of the calls that may end.
         """
+        check_number("timeout_s", timeout_s, least=0)
         job = present_job()
         if self._engine is not None and job is not None and job.wheel == self._path:
             self._engine.ask_to_stop(timeout_s)
@@ -387,6 +298,7 @@ class Scheduler:
         From another thread than the main one, no signals are handled: it runs until `stop` is called.
         Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """
+        check_number("stop_s", stop_s, least=0)
         with _signals() as asked:
             self.start()
             engine = self._engine
@@ -410,6 +322,8 @@ class Scheduler:
 
     def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
         """Wait until this process is the one that fires; tell whether it is. Raises Fenced when it never will be."""
+        if timeout_s is not None:
+            check_number("timeout_s", timeout_s, above=None)
         engine = self._engine
         return engine is not None and engine.wait_until_keeper(timeout_s)
 
@@ -437,14 +351,6 @@ class Scheduler:
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that ends that."""
         return self._events.subscribe(callback, kinds)
-
-
-def _recurrence(when: When, tz: str) -> Recurrence:
-    if isinstance(when, (Cron, Every)):
-        return when
-    if isinstance(when, str):
-        return read_recurrence(when, tz)
-    return Every(when)
 
 
 @contextmanager

@@ -505,6 +505,10 @@ MUTANTS: list[Mutant] = [
        "scheduling.place", "self._made = self._made or made.is_new", "self._made = False"),
     _m("made-forbidden", "J", "without create no wheel is made", "tests/scheduling/test_place.py::test_without_create_a_wheel_that_is_not_there_is_an_error_and_nothing_is_made",
        "scheduling.place", "        if self._create:\n", "        if True:\n"),
+    _m("policy-unchecked", "J", "a policy that cannot be kept is refused where it is declared", "tests/scheduling/test_arguments.py::test_a_wrong_argument_is_refused_at_once_and_nothing_is_enqueued[on-skip_late_s]",
+       "scheduling.definitions", "        options.check()\n", ""),
+    _m("jump-unchecked", "J", "a scheduler that could never fire is refused where it is made", "tests/scheduling/test_arguments.py::test_a_wrong_argument_is_refused_at_once_and_nothing_is_enqueued[Scheduler-on_jump]",
+       "scheduling.scheduler", '        check_choice("on_jump", on_jump, ("fire", "hold"))\n', ""),
     _m("cancels-itself", "J", "a call that its own handler cancelled is no call that was stopped", "tests/scheduling/test_scheduler_loop.py::test_a_coroutine_that_cancels_itself_has_failed_and_is_not_claimed_for_ever",
        "scheduling.loop", "            if self._stopping:\n", "            if True:\n"),
     # -- what is kept for backups ----------------------------------------------------------------------------------

@@ -1,0 +1,173 @@
+"""What a program declares: functions under names, and what of it recurs.
+
+Both schedulers declare with it, that of threads and that of event loops. Declaring opens no wheel, so a module with
+declarations can be imported anywhere. Every argument is checked here, and not when the first call is enqueued.
+Invariant: what is declared can be called and enqueued as it was declared.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, overload
+
+from filewheel.errors import BadArgument
+from filewheel.message import US_PER_S, MessageId
+from filewheel.metrics import Metrics
+from filewheel.scheduling.cron import Cron
+from filewheel.scheduling.handler import At, Delay, Handler, Handlers, Options, P, R, Terms, Where, where_of
+from filewheel.scheduling.job import Job
+from filewheel.scheduling.recurrence import Every, Missed, Recurrence, read_recurrence
+from filewheel.scheduling.remote import check_reachable
+from filewheel.scheduling.retry import Retry
+from filewheel.scheduling.schedule import GRACE_US, Schedule, grace_us_of
+
+When = str | float | timedelta | Cron | Every
+
+
+class Definitions(ABC):
+    """The handlers and schedules of one program."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+        """Counters and histograms of this process."""
+        self._handlers = Handlers()
+        self._schedules: dict[str, Schedule] = {}
+
+    @property
+    def handlers(self) -> list[Handler[..., Any]]:
+        """The handlers that are registered."""
+        return list(self._handlers)
+
+    @abstractmethod
+    def send(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
+        *, delay: Delay | None = None, at: At | None = None,
+    ) -> MessageId:  # fmt: skip
+        """Enqueue a call by name."""
+
+    @overload
+    def on(
+        self,
+        name: str | None = None,
+        *,
+        where: Where | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+        batch: None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
+    @overload
+    def on(
+        self,
+        name: str | None = None,
+        *,
+        where: Where | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+        batch: int,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+    ) -> Callable[[Callable[[list[Job]], R]], Handler[..., R]]: ...
+    def on(
+        self,
+        name: str | None = None,
+        *,
+        where: Where | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+        batch: int | None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+    ) -> Callable[..., Handler[..., Any]]:
+        """Register a function as the handler of a name (its own by default).
+
+        `where` is "thread", "process" or "loop" (for coroutine functions, and their default). `timeout_s` bounds one
+        call, `concurrency` how many run at once, `rate_per_s` how many begin a second. With `batch` the function is
+        given a list of up to so many Jobs; each call is enqueued by itself, with arguments of its own.
+        `skip_late_s` and `coalesce` are the defaults of what is enqueued.
+
+        Raises BadArgument for an argument that is wrong, and when the name is taken by another function.
+        """
+        terms = Terms("thread", Retry() if retry is None else retry, timeout_s, concurrency, rate_per_s, batch)
+        return self.register(name, where, terms, Options(skip_late_s=skip_late_s, coalesce=coalesce))
+
+    def register(
+        self, name: str | None, where: Where | None, terms: Terms, options: Options
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Return what registers a function under a name; where it runs is said, or decided by what it is."""
+
+        def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            if isinstance(function, Handler):
+                raise BadArgument(
+                    f"this function is the handler {function.name!r} already",
+                    hint="write @scheduler.every above @scheduler.on, and one name for each function",
+                )
+            if not callable(function):
+                raise BadArgument(f"a handler is a function, not {function!r}")
+            own = getattr(function, "__name__", "")
+            placed = replace(terms, where=where_of(function, where))
+            handler = Handler(own if name is None else name, function, placed, self, options)
+            if placed.where == "process":
+                check_reachable(handler)
+            self._handlers.add(handler)
+            self.metrics.reserve([handler.name])
+            return handler
+
+        if callable(name):
+            raise BadArgument("`on` is called: write @scheduler.on() or @scheduler.on('name')")
+        terms.check()
+        options.check()
+        return decorate
+
+    def every(
+        self,
+        when: When,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        missed: Missed = "once",
+        grace_s: float = GRACE_US / US_PER_S,
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
+        """Call a function again and again: each so many seconds, or by a cron expression in a time zone.
+
+        Put it above `on` to give the handler terms of its own. `missed` says what becomes of occurrences that passed
+        while nothing ran: "once" calls once for all of them, "all" each, "skip" none that is later than `grace_s`.
+        Changing the definition replaces what waits; removing it ends it, when a program without it fires.
+
+        Raises BadArgument.
+        """
+        recurrence, grace_us = recurrence_of(when, tz), grace_us_of(grace_s)
+
+        def decorate(function: Callable[P, R]) -> Handler[P, R]:
+            handler = function if isinstance(function, Handler) else self.on()(function)
+            own = handler.name if name is None else name
+            schedule = Schedule(own, handler.name, recurrence, args, kwargs or {}, missed, grace_us)
+            handler.check(args, kwargs or {})
+            known = self._schedules.get(schedule.name)
+            if known is not None and known != schedule:
+                raise BadArgument(f"two schedules are named {schedule.name!r}", hint="give one of them a name=")
+            self._schedules[schedule.name] = schedule
+            return handler
+
+        return decorate
+
+
+def recurrence_of(when: When, tz: str) -> Recurrence:
+    """Return what recurs as people write it, or as it is. Raises BadArgument."""
+    if isinstance(when, (Cron, Every)):
+        return when
+    if isinstance(when, str):
+        return read_recurrence(when, tz)
+    return Every(when)
