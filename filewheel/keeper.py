@@ -60,6 +60,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 """How long the keeper sleeps at most before it looks at the journals, in case a hint was lost."""
+LATER_S = 0.02
+"""How long it does while what became of a message waits for a lock that a producer has."""
 READY_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 JUMP_LIMIT_US = 3600 * US_PER_S
 _SUCCEEDED = (Fenced, Locked)
@@ -289,7 +291,7 @@ class Keeper:
         due does not end the sleep: for a consumer that has no room for it.
         """
         self._check()
-        natural_s = LOOK_S
+        natural_s = LATER_S if self._settler.later else LOOK_S
         if due:
             with self._lock:
                 next_us = self._head.next_us()
@@ -355,9 +357,9 @@ class Keeper:
 
         Returns its new id; None when it was cancelled meanwhile. Drop and put are one commit: both or neither.
 
-        A message with a unique key keeps it, for one more flush. While another process is busy with that key, the
-        commit waits for the next `claim`; until then the message stays what it was, and would be offered as that to the
-        next keeper.
+        A message with a unique key keeps it, for one more flush. While another process is in the middle of moving or
+        cancelling this message, or is busy with that key, the commit waits for the next `claim`; until then the message
+        stays what it was, and would be offered as that to the next keeper.
         """
         due_us = due_from(self._clock.now_us(), delay=delay, at=None)
         return self.settle([Settlement(self._id_of(message), "retried", due_us)], sync=sync)[0]
@@ -371,7 +373,8 @@ class Keeper:
 
         Each settlement is whole in one frame, with the messages that it enqueues. None stands for a message that
         is done with, or was cancelled meanwhile. When writing fails, what was not written is still claimed (`holds`).
-        One that enters a unique key may have to wait for the next `claim`, as `nack` says.
+        One that moves its message, or enters a unique key, may have to wait for the next `claim`, as `nack` says. Many
+        share a look and a flush.
 
         After Fenced, or Locked, only those that are done with are written: the others wait, and whoever fires now fires
         them.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -84,6 +84,10 @@ class Keys:
         """Return what stands for a key in the index."""
         return hashlib.blake2b(key.encode(), digest_size=16, key=self._salt).digest()
 
+    def bucket_of(self, key: str) -> int:
+        """Return the bucket in which a key is listed."""
+        return self.hash_of(key)[0]
+
     def find(self, key: str) -> Held:
         """Return who holds a key, without a lock. Cost: one read of its bucket, and a look of the finder."""
         before: list[bytes] | None = None
@@ -96,15 +100,14 @@ class Keys:
             before = ids
 
     def _look(self, key: str, ids: list[bytes]) -> Held:
-        if not ids:
-            return Held(None, None, frozenset())
-        found, unsure = self._finder.look(ids)
+        return self._look_all({key: ids})[key]
+
+    def _look_all(self, listed: Mapping[str, list[bytes]]) -> dict[str, Held]:
+        """Return who holds each of some keys, of the ids that are listed for it. Cost: one look of the finder."""
+        ids = [id_ for some in listed.values() for id_ in some]
+        found, unsure = self._finder.look(ids) if ids else ({}, set())
         journals = None if unsure is None else frozenset(unsure)
-        for id_ in reversed(ids):  # the newest is the likely one
-            put = found.get(id_)
-            if put is not None and id_ < DEAD_FLOOR and key_of(put) == key:
-                return Held(MessageId(id_), put, journals)
-        return Held(None, None, journals)
+        return {key: _held(key, some, found, journals) for key, some in listed.items()}
 
     def listed(self, key: str) -> list[bytes]:
         """Return the ids that are listed for a key, in the order in which they were written."""
@@ -300,19 +303,36 @@ class Hold:
 
     def look(self, key: str, now_us: int) -> Held:
         """Return who holds a key. It stays true until the lock is let go, but for an ack, a cancel or a death."""
-        if self._hashes[key][0] not in self._fds:
-            raise AssertionError(f"the key {key!r} is not locked")
-        self._looked.add(key)
-        keys = self._keys
-        ids = keys.listed(key)
-        held = keys._look(key, ids)
-        if len(ids) > LISTED_EACH_MAX:
-            # Also where no keeper runs, the list of a key that is used again and again stays short.
-            with _told(keys._dir, layout.key_file(self._hashes[key][0])):
-                keys.compact(self._hashes[key][0], now_us)
-            held = keys._look(key, keys.listed(key))
-        self._unsure = None if self._unsure is None or held.journals is None else self._unsure | held.journals
-        return held
+        return self.look_all([key], now_us)[key]
+
+    def look_all(self, names: Iterable[str], now_us: int) -> dict[str, Held]:
+        """Return who holds each of some keys, as `look` does. Cost: a read of each bucket, one look of the finder."""
+        listed = self._listed(names)
+        for key, ids in listed.items():
+            bucket = self._hashes[key][0]
+            if len(ids) > LISTED_EACH_MAX:
+                # Also where no keeper runs, the list of a key that is used again and again stays short.
+                with _told(self._keys._dir, layout.key_file(bucket)):
+                    self._keys.compact(bucket, now_us)
+                listed |= self._listed(k for k in listed if self._hashes[k][0] == bucket)
+        self._looked.update(listed)
+        found = self._keys._look_all(listed)
+        for held in found.values():
+            self._unsure = None if self._unsure is None or held.journals is None else self._unsure | held.journals
+        return found
+
+    def _listed(self, names: Iterable[str]) -> dict[str, list[bytes]]:
+        """Return the ids that are listed for each key."""
+        keys, read = self._keys, {}
+        listed: dict[str, list[bytes]] = {}
+        for name in names:
+            hash_ = self._hashes[name]
+            if hash_[0] not in self._fds:
+                raise AssertionError(f"the key {name!r} is not locked")
+            if hash_[0] not in read:
+                read[hash_[0]] = keys.read(hash_[0])
+            listed[name] = keyfile.listed(read[hash_[0]], keys._dir.seed(layout.key_file(hash_[0])), hash_)
+        return listed
 
     def note(self, pairs: Iterable[tuple[str, bytes]], own: Journal | None = None) -> None:
         """Enter (key, id) for messages that are about to be written: durable on return (U2).
@@ -339,6 +359,15 @@ class Hold:
                     own.flush()
                 keys.flush({layout.key_file(b) for b in by_bucket} | self._unsure - mine)
         self._unsure = set()
+
+
+def _held(key: str, ids: list[bytes], found: Mapping[bytes, bytes], journals: frozenset[str] | None) -> Held:
+    """Return which of the ids that are listed for a key has it, of what was found to be pending."""
+    for id_ in reversed(ids):  # the newest is the likely one
+        put = found.get(id_)
+        if put is not None and id_ < DEAD_FLOOR and key_of(put) == key:
+            return Held(MessageId(id_), put, journals)
+    return Held(None, None, journals)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,12 @@
 """The settler: writes what became of claimed messages to the keeper's own journal.
 
 A settlement that puts a message with a unique key needs the lock of that key, to enter the new id before the frame is
-written (rules U1 and U2). A keeper never waits for a lock that a producer holds, because a producer may have been
-stopped: such a settlement is kept for later, and its message stays claimed meanwhile.
+written (rules U1 and U2); one that moves a message needs the lock of its id, so that it is not moved or cancelled twice
+(V1). A keeper never waits for a lock that a producer holds, because a producer may have been stopped: such a
+settlement is kept for later, and its message stays claimed meanwhile. Many are written under their locks together: one
+look, one flush of the index, one frame.
 
-Several threads settle at once. A settlement that enters a key is tried by one thread at a time: its own first, and any
+Several threads settle at once. A settlement that needs locks is tried by one thread at a time: its own first, and any
 that claims when that one could not write it.
 Invariant: a claimed message is forgotten only when what became of it has been written.
 """
@@ -15,12 +17,13 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from filewheel import locks
 from filewheel.clock import Clock
 from filewheel.errors import Damaged, DiskError, disk_error
 from filewheel.head import Head
 from filewheel.headers import KEY
 from filewheel.housekeeper import Housekeeper
-from filewheel.keys import Keys
+from filewheel.keys import Hold, Keys, key_of
 from filewheel.ledger import Ledger
 from filewheel.message import MessageId
 from filewheel.record import CANCELLED, ID, pack_drop
@@ -28,6 +31,8 @@ from filewheel.settlement import Settlement, Written, written
 
 FRAME_BYTES = 4 << 20
 """A frame of settlements ends when it has so many bytes."""
+BUCKETS_AT_ONCE = 64
+"""How many buckets of keys are locked together, with a file open for each."""
 
 
 class Settler:
@@ -41,7 +46,7 @@ class Settler:
         self._clock = clock
         self._lock = ledger.lock
         self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
-        """Settlements that enter a key and are not written yet, by the claimed id; with the new id."""
+        """Settlements that need locks and are not written yet, by the claimed id; with the new id."""
         self._tried_by: dict[bytes, int] = {}
         """Which thread tries which of those."""
         self._tried = threading.Condition(ledger.lock)
@@ -52,27 +57,25 @@ class Settler:
         `check` raises unless all of them are claimed. Until their own thread has tried them, no other settles them.
         """
         moved_to: dict[bytes, MessageId | None] = {}
-        keyed: list[bytes] = []
+        locking: list[bytes] = []
         try:
             with self._lock:
                 check()
-                self._settle_plain(settlements, moved_to, keyed)
-            for id_ in keyed:
-                if not self._settle_keyed(id_):
-                    moved_to[id_] = None
+                self._settle_plain(settlements, moved_to, locking)
+            moved_to.update(dict.fromkeys(self._settle_locking(locking)))
         except BaseException:
             with self._lock:
-                for id_ in keyed:  # what is not written is claimed, as before
+                for id_ in locking:  # what is not written is claimed, as before
                     self.later.pop(id_, None)
             raise
         finally:
-            self._were_tried(keyed)
+            self._were_tried(locking)
         return [moved_to[s.id] for s in settlements]
 
     def _settle_plain(
-        self, settlements: Sequence[Settlement], moved_to: dict[bytes, MessageId | None], keyed: list[bytes]
+        self, settlements: Sequence[Settlement], moved_to: dict[bytes, MessageId | None], locking: list[bytes]
     ) -> None:
-        """Write those that enter no key; note the others down, to be tried by this thread."""
+        """Write those that need no lock; note the others down, to be tried by this thread."""
         if any(s.what != "acked" or s.successor is not None for s in settlements):
             self._ingest()
         made: list[tuple[Settlement, Written]] = []
@@ -80,9 +83,9 @@ class Settler:
         for settlement in settlements:
             records = self._records_of(settlement)
             moved_to[settlement.id] = records.moved_to
-            if records.enters:
+            if records.enters or records.moved_to is not None:
                 new = records.moved_to or self._ledger.own.new_id(settlement.due_us)
-                keyed.append(settlement.id)
+                locking.append(settlement.id)
                 self.later[settlement.id] = settlement, new
                 self._tried_by[settlement.id] = threading.get_ident()
                 continue
@@ -94,16 +97,15 @@ class Settler:
         self._write(made)
 
     def settle_later(self, check: Callable[[], None]) -> None:
-        """Write what could not be written while another process was busy with its key; `check` raises when closed."""
+        """Write what could not be written while another process had its lock; `check` raises when closed."""
         with self._lock:
             check()
             ids = [id_ for id_ in self.later if id_ not in self._tried_by]
             self._tried_by.update(dict.fromkeys(ids, threading.get_ident()))
         try:
-            for id_ in ids:
-                # Neither a full disk nor a bad file of keys may keep what is due from being claimed.
-                with contextlib.suppress(DiskError, Damaged):
-                    self._settle_keyed(id_)
+            # Neither a full disk nor a bad file of keys may keep what is due from being claimed.
+            with contextlib.suppress(DiskError, Damaged):
+                self._settle_locking(ids)
         finally:
             self._were_tried(ids)
 
@@ -120,27 +122,87 @@ class Settler:
             while set(self._tried_by.values()) - {threading.get_ident()}:
                 self._tried.wait()
 
-    def _settle_keyed(self, id_: bytes) -> bool:
-        """Write one settlement that enters keys, now or later; False when its message was cancelled meanwhile."""
-        settlement, new = self.later[id_]
+    def _settle_locking(self, ids: Sequence[bytes]) -> list[bytes]:
+        """Write settlements that need locks, now or later; return those whose message was cancelled meanwhile."""
+        cancelled: list[bytes] = []
         with self._lock:
-            enters = self._records_of(settlement, new).enters
-        with self._keys.hold([key for key, _ in enters], wait_s=0) as hold:
-            if hold.busy:
-                return True
-            now_us = self._clock.now_us()
-            holders = {key: hold.look(key, now_us).id for key, _ in enters}
+            entered = {id_: [key for key, _ in self._records_of(*self.later[id_]).enters] for id_ in ids}
+            own = {id_: key_of(self._head.claims[id_]) for id_ in ids}
+        contended = {id_: {key for key in (*entered[id_], own[id_]) if key is not None} for id_ in ids}
+        bucket_of = self._keys.bucket_of
+        left = sorted(ids, key=lambda id_: min(map(bucket_of, contended[id_]), default=0))
+        while left:
+            ids, left = left, []
+            now: list[bytes] = []
+            keys: set[str] = set()
+            buckets: set[int] = set()
+            for id_ in ids:
+                more = buckets.union(map(bucket_of, entered[id_]))
+                # One after the other where they contend for a key. The locks of a round are as many open files.
+                if keys.isdisjoint(contended[id_]) and (len(more) <= BUCKETS_AT_ONCE or not now):
+                    now.append(id_)
+                    buckets = more
+                else:
+                    left.append(id_)
+                keys |= contended[id_]
+            try:
+                cancelled += self._settle_at_once({id_: entered[id_] for id_ in now})
+            except Damaged:
+                if len(ids) == 1:
+                    raise
+                self._settle_each(ids, cancelled)  # one bad file of keys fails no other settlement
+                return cancelled
+        return cancelled
+
+    def _settle_each(self, ids: Sequence[bytes], cancelled: list[bytes]) -> None:
+        """Write settlements one by one; raise at the end what the last of them met."""
+        failed: Damaged | None = None
+        for id_ in ids:
+            try:
+                cancelled += self._settle_locking([id_] if id_ in self.later else [])
+            except Damaged as exc:
+                failed = exc
+        if failed is not None:
+            raise failed
+
+    def _settle_at_once(self, entered: Mapping[bytes, Sequence[str]]) -> list[bytes]:
+        """Write settlements that do not contend, by the keys that each enters; return as `_settle_locking` does."""
+        with self._keys.hold({key for some in entered.values() for key in some}, wait_s=0) as hold:
+            free = [id_ for id_, some in entered.items() if hold.busy.isdisjoint(some)]
+            keys = [key for id_ in free for key in entered[id_]]
+            holders = {key: held.id for key, held in hold.look_all(keys, self._clock.now_us()).items()}
+            self._enter(free, hold)
+            with locks.trying_ids(self._ledger.dir, free) as busy, self._lock:
+                self._ingest()  # who moved, cancelled, or took the key away did so before these locks were ours
+                return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
+
+    def _enter(self, ids: Sequence[bytes], hold: Hold) -> None:
+        """Enter the keys of what is about to be written."""
+        with self._lock:
+            enters = [pair for id_ in ids for pair in self._records_of(*self.later[id_]).enters]
+        if enters:
             self._housekeeper.spend(lambda: hold.note(enters, self._ledger.own))
-            with self._lock:
-                self._ingest()  # whoever took the key away did so before this lock was ours
-                cancelled = id_ in self._head.cancelled
-                records = self._records_of(settlement, new)
-                displaced = self._contend(settlement, records, holders)
-                self._write([(settlement, records)])
-                del self.later[id_]
+
+    def _write_locked(self, ids: Sequence[bytes], holders: Mapping[str, bytes | None]) -> list[bytes]:
+        """Write settlements of which everything is locked, in frames that are not too large."""
+        cancelled = [id_ for id_ in ids if id_ in self._head.cancelled]
+        made: list[tuple[Settlement, Written]] = []
+        displaced: list[bytes] = []
+        size = 0
+        for n, id_ in enumerate(ids):
+            settlement, new = self.later[id_]
+            records = self._records_of(settlement, new)
+            displaced += self._contend(settlement, records, holders)
+            made.append((settlement, records))
+            size += sum(map(len, records.puts))
+            if size > FRAME_BYTES or n == len(ids) - 1:
+                self._write(made)
+                for written_, _ in made:
+                    del self.later[written_.id]
                 for other in displaced:  # only now: while nothing is written, they are pending
                     self._head.cancel(other)
-                return not cancelled
+                made, displaced, size = [], [], 0
+        return cancelled
 
     def _contend(self, settlement: Settlement, records: Written, holders: Mapping[str, bytes | None]) -> list[bytes]:
         """Leave out the puts whose key another message holds, or drop that one, as the settlement says.

@@ -11,9 +11,9 @@ from threading import Barrier
 
 import pytest
 
-from filewheel import Locked, MessageId, NotFound, Wheel, layout, locks
+from filewheel import Keeper, Locked, MessageId, NotFound, Wheel, layout, locks
 from filewheel.directory import open_directory
-from tests.support import eventually, spawn
+from tests.support import FakeClock, eventually, spawn
 
 COUNT = 200
 AT_ONCE = 4
@@ -161,6 +161,30 @@ def test_a_process_that_is_stopped_in_the_middle_of_a_move_holds_up_a_sixteenth_
             child.kill()
             child.communicate()
         assert wheel.cancel(ids[0])  # the lock went with the process
+
+
+def test_a_retry_waits_for_who_is_in_the_middle_of_a_cancel_and_the_keeper_does_not(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    with Wheel(wheel_dir, clock=clock) as wheel, Keeper(wheel_dir, clock=clock, background=False) as keeper:
+        ids = [wheel.enqueue(b"x") for _ in range(layout.ID_BUCKETS)]
+        batch = list(keeper.claim())
+        keeper._disk.wait_hint = pytest.fail  # type: ignore[method-assign,assignment]
+        pending = wheel._finder.pending
+
+        def late(wanted: list[MessageId]) -> set[bytes]:
+            found = pending(wanted)
+            assert None not in [keeper.nack(m, delay=5) for m in batch]
+            assert [keeper.holds(i) for i in ids] == [False] * len(ids)
+            return found
+
+        wheel._finder.pending = late  # type: ignore[method-assign,assignment]
+        assert wheel.cancel(ids[0])
+        wheel._finder.pending = pending  # type: ignore[method-assign]
+        assert not keeper.claim()
+        assert len(list(wheel.list())) == layout.ID_BUCKETS - 1
+        assert {m.root for m in wheel.list()} == set(ids[1:])
 
 
 def test_the_locks_of_ids_are_no_foreign_files_and_what_else_lies_there_is(wheel_dir: Path) -> None:

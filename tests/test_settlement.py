@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from filewheel import Keeper, Message, NotClaimed, Wheel, WheelFull
+from filewheel import Damaged, Keeper, Message, NotClaimed, Wheel, WheelFull, layout
 from filewheel.headers import KEY, REASON
+from filewheel.keyfile import BUCKET_BYTES_MAX
 from filewheel.message import MessageId
 from filewheel.settlement import Settlement
 from tests.support import START_US, FakeClock, FaultyDisk
@@ -47,7 +48,9 @@ def payloads(wheel: Wheel, **which: Any) -> list[bytes]:
     return [m.payload for m in wheel.list(**which)]
 
 
-def test_what_became_of_a_batch_and_all_that_comes_of_it_are_one_frame(wheel: Wheel, keeper: Keeper) -> None:
+def test_what_became_of_a_batch_and_all_that_comes_of_it_are_a_frame_of_what_ends_and_one_of_what_moves(
+    wheel: Wheel, keeper: Keeper
+) -> None:
     wheel.enqueue_many([b"ack", b"retry", b"defer", b"bury"])
     acked, retried, deferred, buried = keeper.claim()
     before = frames(keeper)
@@ -57,7 +60,7 @@ def test_what_became_of_a_batch_and_all_that_comes_of_it_are_one_frame(wheel: Wh
         Settlement(deferred.id, "deferred", START_US + 2_000_000),
         Settlement(buried.id, "buried", reason="no", successor=a_message(5)),
     ])  # fmt: skip
-    assert frames(keeper) == before + 1
+    assert frames(keeper) == before + 2
     assert moved_to[0] is None
     assert sorted(payloads(wheel)) == [b"1", b"2", b"3", b"4", b"5", b"defer", b"retry"]
     found = {m.payload: m for m in wheel.list()}
@@ -257,3 +260,56 @@ def test_whose_key_was_taken_does_not_fire_any_more(wheel: Wheel, keeper: Keeper
     batch = keeper.claim()
     assert [m.payload for m in batch] == [b"1"]
     keeper.ack(batch)
+
+
+def test_many_settlements_with_keys_share_a_look_and_a_frame(
+    wheel: Wheel, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(300):
+        wheel.enqueue(b"%d" % n, key=f"k{n}", sync="never")
+    batch = list(keeper.claim())
+    looks: list[int] = []
+    real = keeper._keys._finder.look
+    monkeypatch.setattr(keeper._keys._finder, "look", lambda ids: looks.append(len(ids)) or real(ids))
+    before = frames(keeper)
+    moved_to = keeper.settle([Settlement(m.id, "retried", START_US + 5_000_000) for m in batch])
+    assert frames(keeper) - before == len(looks) < 10
+    assert sum(looks) == 300
+    assert sorted(m.id for m in wheel.list()) == sorted(filter(None, moved_to))
+    assert all(wheel.get(key=f"k{n}").payload == b"%d" % n for n in range(300))  # type: ignore[union-attr]
+
+
+def test_of_settlements_that_want_one_key_at_once_the_first_has_it(wheel: Wheel, keeper: Keeper) -> None:
+    wheel.enqueue_many([b"a", b"b", b"c"])
+    wheel.enqueue(b"held", key="k")
+    batch = list(keeper.claim())
+    puts = [a_message(n, headers={KEY: "k"}) for n in range(4)]
+    # Three ask for the key of the last one, which is buried in the same call and lets go of it then.
+    keeper.settle([
+        Settlement(batch[0].id, puts=[puts[0]]),
+        Settlement(batch[3].id, "buried", reason="no"),
+        Settlement(batch[1].id, puts=[puts[1]]),
+        Settlement(batch[2].id, puts=[puts[2]]),
+    ])  # fmt: skip
+    assert [m.payload for m in wheel.list() if KEY in m.headers] == [b"1"]
+    assert [m.payload for m in wheel.list(dead=True)] == [b"held"]
+
+
+def test_a_bad_file_of_keys_fails_the_settlements_that_need_it_and_no_others(
+    wheel_dir: Path, wheel: Wheel, keeper: Keeper
+) -> None:
+    for n in range(9):
+        wheel.enqueue(b"%d" % n, key=f"k{n}")
+    batch = list(keeper.claim())
+    bad = keeper._keys.bucket_of("k4")
+    file = wheel_dir / layout.key_file(bad)
+    kept = file.read_bytes()
+    os.truncate(file, BUCKET_BYTES_MAX + 1)
+    settlements = [Settlement(m.id, "retried", START_US + 5_000_000) for m in batch]
+    with pytest.raises(Damaged):
+        keeper.settle(settlements)
+    held = [m for m in batch if keeper.holds(m.id)]
+    assert [m.payload for m in held] == [b"%d" % n for n in range(9) if keeper._keys.bucket_of(f"k{n}") == bad]
+    file.write_bytes(kept)
+    keeper.settle([s for s in settlements if s.id in {m.id for m in held}])
+    assert sorted(m.payload for m in wheel.list()) == [b"%d" % n for n in range(9)]

@@ -75,12 +75,13 @@ class Consumer:
             delay = self.rng.choice([0, 0, 1, 3, 70])
             told.dues.add(self.world.clock.wall_us + delay * US_PER_S)
             new = keeper.nack(id_, delay=delay)
-            if id_ in keeper._settler.later:
-                return  # it waits for a producer that is busy with its key, and is what it was
         else:
             new = keeper.bury(id_)
+        if id_ in keeper._settler.later:
+            return  # it waits for a lock that a producer has, and is what it was
         told.acked.add(id_)
         if new is not None:  # else it was cancelled meanwhile, and its drop is the canceller's to flush
+            self.oracle.wins(id_, "retry or burial")
             self.oracle.unflushed.append(id_)
             self.oracle.of_id[new] = told.payload
 

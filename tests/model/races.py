@@ -190,6 +190,7 @@ class Race:
             return  # it waits for a producer that is busy with its key, and is what it was
         told.acked.add(id_)
         if new is not None:
+            self.oracle.wins(id_, "retry")
             self.oracle.unflushed.append(id_)
             self.oracle.of_id[new] = told.payload
 
@@ -292,12 +293,12 @@ def keys(race: Race) -> None:
 
 
 def movers(race: Race) -> None:
-    """Several reschedule, and one cancels, the same messages at once, while a keeper claims and deals."""
+    """Several reschedule, and one cancels, the same messages at once, while a keeper puts them back and deals."""
     race.process("producer", race.putting(3, race.world.rng.choice([0, 90])))
     for name in ("mover 1", "mover 2", "mover 3"):
         race.process(name, race.dropping("move", 3))
     race.process("canceller", race.dropping("cancel", 3))
-    race.process("keeper", race.keeping("claim", "deal", times=2))
+    race.process("keeper", race.keeping("claim", "retry", "deal", "retry", times=2))
 
 
 RACES: dict[str, Callable[[Race], None]] = {

@@ -210,9 +210,12 @@ class Stage:
 
     def _moved(self, id_: MessageId, new: MessageId | None) -> None:
         self.claimed.remove(id_)
+        if self.keeper is not None and id_ in self.keeper._settler.later:
+            return  # it waits for a lock that a producer has, and is what it was
         self.oracle.of(id_).acked.add(id_)
         if new is not None:
             self.oracle.told += 1
+            self.oracle.wins(id_, "retry or burial")
             self.oracle.unflushed.append(id_)
             self.oracle.of_id[new] = self.oracle.of_id[id_]
 
