@@ -258,7 +258,7 @@ def _write(disk: Disk, settings: Settings) -> None:
 def write_settings(disk: Disk, settings: Settings, name: str) -> None:
     """Put wheel.json, or its copy, in place: atomic and durable."""
     data = settings.to_json()
-    fd = disk.open("wheel.json.tmp", "rw")
+    fd = disk.open("wheel.json.tmp", "w")
     try:
         disk.truncate(fd, 0)
         disk.pwrite(fd, data, 0)

@@ -29,6 +29,7 @@ _BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MODES = {
     "r": os.O_RDONLY | _BASE,
     "rw": os.O_RDWR | os.O_CREAT | _BASE,
+    "w": os.O_RDWR | os.O_CREAT | _BASE,
     "x": os.O_RDWR | os.O_CREAT | os.O_EXCL | _BASE,
 }
 _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -66,9 +67,10 @@ class Disk(Protocol):
     path: str
 
     def open(self, name: str, mode: str) -> int:
-        """Open a regular file: "r" to read, "rw" to read, write and create, "x" to create anew.
+        """Open a regular file: "r" to read, "rw" to read, write and create, "x" to create anew, "w" to write it all.
 
-        Raises ForeignFile, without touching it, when something else has the name.
+        Raises ForeignFile, without touching it, when something else has the name; also, but for "r", when the file has
+        another name beside this one: a write would change what is found there. With "w" this name is taken from it.
         """
 
     def close(self, fd: int) -> None: ...
@@ -236,10 +238,16 @@ class OsDisk:
             if exc.errno in _FOREIGN:
                 raise ForeignFile(exc.errno, "not a regular file", name) from exc
             raise
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
+        info = os.fstat(fd)
+        if stat.S_ISREG(info.st_mode) and (mode == "r" or info.st_nlink <= 1):
+            return fd
+        os.close(fd)
+        if not stat.S_ISREG(info.st_mode):
             raise ForeignFile(errno.EINVAL, "not a regular file", name)
-        return fd
+        if mode != "w":
+            raise ForeignFile(errno.EMLINK, "it has another name (a hard link) and would change there too", name)
+        self.unlink(name)
+        return self.open(name, "x")
 
     def _open(self, name: str, mode: str) -> int:
         with self._mutex:
@@ -306,13 +314,8 @@ class OsDisk:
             return False  # no such /proc here: then a flush says nothing of the name
 
     def is_named(self, fd: int, name: str) -> bool:
-        try:
-            with self._mutex:
-                parent, last = self._at(name)
-                info = os.stat(last, dir_fd=parent, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(info, os.fstat(fd))
+        known = self.identity(name)
+        return known is not None and known[0] == os.fstat(fd).st_ino
 
     def data_from(self, fd: int, offset: int) -> int:
         try:

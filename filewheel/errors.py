@@ -254,6 +254,11 @@ def disk_error(exc: OSError, path: str) -> FilewheelError:
             f"cannot be written ({says})",
             errno=code, path=path, hint="check the mount options and the owner of the directory",
         )  # fmt: skip
+    if code == errno.EMLINK:
+        return DiskError(
+            f"{says}", errno=code, path=path,
+            hint="find that name (`find -samefile`) and remove it, or put a copy (`cp`) in the place of this file",
+        )  # fmt: skip
     if code in (errno.EMFILE, errno.ENFILE):
         return DiskError(f"too many open files ({says})", errno=code, path=path, hint="raise `ulimit -n`")
     return DiskError(f"{says}", errno=code, path=path, hint="look at the kernel log, then `filewheel verify`")

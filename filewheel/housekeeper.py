@@ -177,7 +177,7 @@ class Housekeeper:
             size = min(BALLAST_BYTES, max(small, free // _BALLAST_SHARE))
             if size < max(_BALLAST_BYTES_MIN, self._ballast_bytes + 1):
                 return
-            fd = self._disk.open(layout.BALLAST, "rw")
+            fd = self._disk.open(layout.BALLAST, "w")
             try:
                 if self._disk.size(fd) < size:
                     self._disk.allocate(fd, size)

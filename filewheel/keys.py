@@ -244,7 +244,7 @@ class Keys:
         seed = self._dir.seed(name)
         # U4: a drop that a power cut takes back would bring back a message that is not listed any more.
         self._disk.sync_all()
-        fd = self._disk.open(tmp, "rw")
+        fd = self._disk.open(tmp, "w")
         try:
             self._disk.truncate(fd, 0)
             data = bytes(ENTRY_BYTES) + b"".join(pack_entry(seed, h, i) for h, i in pairs)

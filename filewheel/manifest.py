@@ -197,7 +197,7 @@ def _lengths(flat: list[object], end: int) -> dict[int, int]:
 
 def prepare_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
     """Write a manifest aside, and make it durable there (K1). Until it is put in place, it counts for nothing."""
-    fd = disk.open(layout.CHECKPOINT_TMP, "rw")
+    fd = disk.open(layout.CHECKPOINT_TMP, "w")
     try:
         disk.truncate(fd, 0)
         disk.pwrite(fd, encode(manifest, seeds(layout.CHECKPOINT)), 0)

@@ -121,7 +121,7 @@ def _write(directory: Directory, text: str, now_us: int) -> None:
     ])  # fmt: skip
     disk = directory.disk
     try:
-        fd = disk.open(layout.METRICS_TMP, "rw")
+        fd = disk.open(layout.METRICS_TMP, "w")
         try:
             disk.truncate(fd, 0)  # a crash may have left one
             disk.pwrite(fd, (signed + text).encode(), 0)

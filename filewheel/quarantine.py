@@ -61,7 +61,7 @@ class Quarantine:
         stem = f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{zlib.crc32(data):08x}"
         log.error("%s: %s; kept as %s.bin", self._dir.place(damage.name), damage.reason, stem)
         try:
-            fd = self._disk.open(f"{stem}.bin", "rw")
+            fd = self._disk.open(f"{stem}.bin", "w")
             try:
                 self._disk.pwrite(fd, data, 0)
                 self._disk.fdatasync(fd)
@@ -81,7 +81,7 @@ class Quarantine:
 
     def _note(self, stem: str, damage: Damage) -> None:
         fields = asdict(damage) | {"found": to_datetime(self._clock.now_us()).isoformat()}
-        fd = self._disk.open(f"{stem}.json", "rw")
+        fd = self._disk.open(f"{stem}.json", "w")
         try:
             self._disk.truncate(fd, 0)
             self._disk.pwrite(fd, json.dumps(fields, indent=2).encode() + b"\n", 0)
@@ -92,7 +92,7 @@ class Quarantine:
 
     def _write(self, name: str, damage: Damage) -> None:
         """Copy the bytes; the source may be gone, and then the item is empty."""
-        target = self._disk.open(name, "rw")
+        target = self._disk.open(name, "w")
         try:
             self._disk.truncate(target, 0)
             with contextlib.suppress(FileNotFoundError):

@@ -224,7 +224,7 @@ def _replace(ledger: Ledger, name: str, data: bytes) -> None:
     """Put a new file in the place of a damaged one: atomic and durable."""
     disk = ledger.disk
     aside = f"{layout.QUARANTINE}/{name.replace('/', '_')}.new"
-    fd = disk.open(aside, "rw")
+    fd = disk.open(aside, "w")
     try:
         disk.truncate(fd, 0)
         disk.pwrite(fd, data, 0)

@@ -147,7 +147,7 @@ class Retained:
         self._owes = False
 
     def _write(self, number: int) -> None:
-        fd = self._disk.open(layout.OVERFLOW_TMP, "rw")
+        fd = self._disk.open(layout.OVERFLOW_TMP, "w")
         try:
             self._disk.truncate(fd, 0)  # a crash may have left one
             self._disk.pwrite(fd, _pack(number), 0)

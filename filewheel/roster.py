@@ -159,7 +159,7 @@ def was_in_set(disk: Disk) -> bool:
 
 def write_roster(disk: Disk, roster: Roster) -> None:
     """Replace a wheel's roster. On return it is durable. The caller holds roster.lock. Raises OSError."""
-    fd = disk.open(layout.ROSTER_TMP, "rw")
+    fd = disk.open(layout.ROSTER_TMP, "w")
     try:
         disk.truncate(fd, 0)  # a crash may have left one
         disk.pwrite(fd, roster.to_json(), 0)

@@ -110,7 +110,7 @@ def read_follows(disk: Disk, path: str) -> Follows | None:
 
 def write_follows(disk: Disk, follows: Follows) -> None:
     """Replace follows.json, without a flush. What it vouches for must be durable before. Raises OSError."""
-    fd = disk.open(layout.FOLLOWS_TMP, "rw")
+    fd = disk.open(layout.FOLLOWS_TMP, "w")
     try:
         disk.truncate(fd, 0)  # a process that was killed may have left one
         disk.pwrite(fd, follows.to_json(), 0)

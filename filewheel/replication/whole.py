@@ -54,7 +54,7 @@ def why_not_durable(directory: Directory) -> str:
     """
     disk = directory.disk
     try:
-        fd = disk.open(layout.PROBE, "rw")
+        fd = disk.open(layout.PROBE, "w")
         try:
             disk.pwrite(fd, bytes(_PROBE_BYTES), 0)
             disk.fdatasync(fd)

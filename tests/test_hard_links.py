@@ -1,0 +1,107 @@
+"""A file of somebody else's that was linked into a wheel, under any name: nothing is ever written into it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from filewheel import DiskError, FilewheelError, Keeper, Scheduler, Wheel, layout
+from filewheel.directory import open_directory, write_settings
+from filewheel.quarantine import Quarantine
+from filewheel.replication.whole import why_not_durable
+from filewheel.roster import Roster, change_roster
+from filewheel.tail import Damage
+from tests.conftest import assert_whole
+from tests.support_wheel import NOW_S, StillClock
+from tests.test_hostile import LATER
+from tests.test_huge_files import ACTIONS, LAP, NAMES, make, place_of
+
+DAMAGE = Damage("wheel.json", 0, 8, "for a test", proven=True)
+
+
+def change_set(path: Path) -> None:
+    def change(roster: Roster | None) -> Roster | None:
+        return None if roster is None else replace(roster, epoch=roster.epoch + 1)
+
+    change_roster(open_directory(path, write=True), change)
+
+
+def schedule(path: Path) -> None:
+    with Scheduler(path) as scheduler:
+        scheduler.wait_until_keeper(0.1)
+
+
+def rewrite_settings(path: Path) -> None:
+    directory = open_directory(path, write=True)
+    write_settings(directory.disk, directory.settings, layout.SETTINGS)
+
+
+def deal(path: Path) -> None:
+    with Keeper(path, background=False, clock=StillClock()) as keeper:
+        keeper._housekeeper._keep_ballast()
+        with Wheel(path, clock=StillClock()) as wheel:
+            wheel.enqueue(b"lap", at=NOW_S + 4 * 900)
+            wheel.enqueue(b"slot", at=LATER)
+        keeper.claim()
+
+
+WRITING: list[Callable[[Path], object]] = [
+    deal,
+    *ACTIONS,
+    change_set,
+    schedule,
+    rewrite_settings,
+    lambda path: why_not_durable(open_directory(path, write=True)),
+    lambda path: Quarantine(open_directory(path, write=True), StillClock()).keep(DAMAGE),
+]
+
+
+@pytest.mark.parametrize("named", [*NAMES, "wheel.json.tmp", f"laps/{LAP + 4}.lap", "quarantine/wheel.json@0.bin"])
+def test_a_file_that_was_linked_into_a_wheel_is_never_written(tmp_path: Path, named: str) -> None:
+    path, precious = tmp_path / "w", tmp_path / "precious"
+    make(path)
+    precious.write_bytes(b"of somebody else " * 500)
+    place = place_of(path, named)
+    for write in WRITING:
+        place.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            place.unlink()
+        os.link(precious, place)
+        with contextlib.suppress(FilewheelError):
+            write(path)
+        assert precious.read_bytes() == b"of somebody else " * 500
+
+
+def test_a_ballast_that_was_linked_away_is_made_anew(wheel_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"")
+    os.link(tmp_path / "precious", wheel_dir / "ballast")
+    with Keeper(wheel_dir, background=False) as keeper:
+        keeper._housekeeper._keep_ballast()
+    assert (wheel_dir / "ballast").stat().st_nlink == 1
+    assert (wheel_dir / "ballast").stat().st_size > 0
+    assert (tmp_path / "precious").stat().st_size == 0
+
+
+def test_a_lock_that_has_another_name_is_refused_until_that_is_gone(wheel_dir: Path, tmp_path: Path) -> None:
+    Keeper(wheel_dir).close()
+    os.link(wheel_dir / "keeper.lock", tmp_path / "other")
+    with pytest.raises(DiskError, match=r"another name.*find -samefile") as caught:
+        Keeper(wheel_dir)
+    assert caught.value.path == str(wheel_dir / "keeper.lock")
+    (tmp_path / "other").unlink()
+    Keeper(wheel_dir).close()
+
+
+def test_what_was_written_aside_by_a_crash_and_linked_away_does_not_keep_a_keeper_from_dealing(tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    make(path)
+    (tmp_path / "precious").write_bytes(b"x")
+    os.link(tmp_path / "precious", path / "checkpoint.tmp")
+    Keeper(path, background=False).close()
+    assert (tmp_path / "precious").read_bytes() == b"x"
+    assert_whole(path)
