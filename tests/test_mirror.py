@@ -547,7 +547,7 @@ def test_a_mirror_that_does_not_answer_in_time_has_failed_and_is_left_alone_unti
         wheels.events.clear()
         with pytest.raises(TooFewCopies):
             wheel.enqueue(b"1", delay=60)
-        assert wheels.events == []  # the disk may hang in an open as well
+        assert [e for e in wheels.events if e[0] == 1] == []  # that disk may hang in an open as well
         hang.over.set()
         (mirror,) = wheel._writer()._copies._mirrors  # type: ignore[union-attr]
         eventually(lambda: mirror.ended)
