@@ -2,7 +2,7 @@
 
 General layout (a module imports only from groups to its left; one/ is a package; tests/test_layers.py guards it):
 
-    errors checks clock forks headers message limits timespec loops puts speed exposition metrics
+    errors checks clock headers message limits timespec loops puts speed forks exposition metrics
     | flock disk mounts layout frame record columns manifest directory roster standing stale bell segment writer
     | appender mirror copies ids journal
     | gaps tail quarantine window slot owner retained ledger cut additions deal tidy

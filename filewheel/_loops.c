@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define INTERFACE 7 /* as in loops.py: one that was built for another is not used */
+#define INTERFACE 8 /* as in loops.py: one that was built for another is not used */
 
 static PyObject *message_type, *id_type;
 
@@ -861,6 +861,9 @@ static PyMethodDef methods[] = {
     {"learn_frame", learn_frame, METH_O, NULL},
     {"read_frames", (PyCFunction)(void (*)(void))read_frames, METH_FASTCALL, NULL},
     {"write_all", (PyCFunction)(void (*)(void))write_all, METH_FASTCALL, NULL},
+    {"keep_from_children", keep_from_children, METH_O, NULL},
+    {"let_children_have", let_children_have, METH_O, NULL},
+    {"count_forks", count_forks, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -879,7 +882,7 @@ PyMODINIT_FUNC PyInit__loops(void)
     crc_init();
     PyObject *made = PyModule_Create(&module);
     if (made != NULL && (add_type(made, "Puts", &puts_spec) < 0 ||
-                         add_type(made, "Pen", &pen_spec) < 0 ||
+                         add_type(made, "Pen", &pen_spec) < 0 || forks_init() < 0 ||
                          PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0))
         Py_CLEAR(made);
     return made;

@@ -114,6 +114,12 @@ extern PyType_Spec puts_spec;
 /* _pen.c */
 extern PyType_Spec pen_spec;
 
+/* _forks.c */
+PyObject *keep_from_children(PyObject *self, PyObject *fd);
+PyObject *let_children_have(PyObject *self, PyObject *fd);
+PyObject *count_forks(PyObject *self, PyObject *none);
+int forks_init(void);
+
 #pragma GCC visibility pop
 
 #endif

@@ -19,10 +19,10 @@ import os
 import select
 import stat
 import threading
-import weakref
 from collections import OrderedDict
 from typing import Protocol
 
+from filewheel import forks
 from filewheel.speed import Pen, make_pen, write_all
 
 _BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -157,7 +157,6 @@ class OsDisk:
         self._locked: set[int] = set()
         # Guards the directory descriptors: one must not be closed between its look-up and its use.
         self._mutex = threading.RLock()
-        _OPEN_DISKS.add(self)
 
     # -- directories ---------------------------------------------------------------------------------------
 
@@ -265,9 +264,10 @@ class OsDisk:
 
     def close(self, fd: int) -> None:
         if fd in self._locked:
-            # A child that was just forked may hold a copy still: unlocking frees the lock whoever has it open.
+            # A child of a fork that nobody saw may hold a copy: unlocking frees the lock whoever has it open.
             with contextlib.suppress(OSError):  # closing frees it as well, but for such a copy
                 self.unlock(fd)
+            self._forget_lock(fd)
         os.close(fd)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -363,10 +363,16 @@ class OsDisk:
     def lock(self, fd: int, *, wait: bool) -> bool:
         from filewheel import flock
 
-        if not flock.take(fd, wait=wait):
-            return False
+        # Before it is taken: a child that is forked while this waits would be handed the lock with its copy.
+        forks.keep_from_children(fd)
         self._locked.add(fd)
-        return True
+        taken = False
+        try:
+            taken = flock.take(fd, wait=wait)
+        finally:
+            if not taken:
+                self._forget_lock(fd)
+        return taken
 
     def is_free(self, fd: int) -> bool:
         from filewheel import flock
@@ -380,8 +386,12 @@ class OsDisk:
     def unlock(self, fd: int) -> None:
         from filewheel import flock
 
-        self._locked.discard(fd)
         flock.let_go(fd)
+        self._forget_lock(fd)
+
+    def _forget_lock(self, fd: int) -> None:
+        self._locked.discard(fd)
+        forks.let_children_have(fd)
 
     # -- hints ---------------------------------------------------------------------------------------------
 
@@ -436,36 +446,21 @@ class OsDisk:
         return info.f_bavail * info.f_frsize
 
     def release(self) -> None:
-        _OPEN_DISKS.discard(self)
         with self._mutex:
-            fds = [*self._dirs.values(), *self._lap_dirs.values()]
-            self._dirs.clear()
-            self._lap_dirs.clear()
-            self._root = -1  # its number may be another file's soon
+            self._release()
+
+    def _release(self) -> None:
+        fds = [*self._dirs.values(), *self._lap_dirs.values()]
+        self._dirs.clear()
+        self._lap_dirs.clear()
+        self._root = -1  # its number may be another file's soon
         for fd in fds:
             os.close(fd)
 
     def __del__(self) -> None:
+        # Without the mutex: nobody else has this, and in a child it may be held by a thread that only the parent has.
         with contextlib.suppress(Exception):
-            self.release()
-
-    def drop_locks_in_child(self) -> None:
-        """After a fork: close the locked descriptors, or the child would keep the parent's locks alive."""
-        for fd in self._locked:
-            with contextlib.suppress(OSError):
-                os.close(fd)
-        self._locked.clear()
-
-
-_OPEN_DISKS: weakref.WeakSet[OsDisk] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    for disk in list(_OPEN_DISKS):
-        disk.drop_locks_in_child()
-
-
-os.register_at_fork(after_in_child=_in_child)
+            self._release()
 
 
 def _find_syncfs() -> ctypes._NamedFuncPointer | None:

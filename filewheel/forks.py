@@ -1,19 +1,47 @@
-"""Whether this process was forked off since something was opened, without asking the kernel each time.
+"""What a fork means here: a child is another process, and no copy of its parent's locks lives on in it.
 
-Asking for the number of the process costs a tenth of an enqueue that is not flushed.
-Invariant: in a child `count` is another than in its parent when that forked.
+A kernel lock lives as long as any copy of its descriptor does. So a child loses its copies at once: each is replaced by
+a descriptor of "/", so that its number stays taken, and a handle that was inherited can neither write to the wheel nor
+close another file. What is compiled (`_forks.c`) sees every fork() of the process, also of other C code; without it
+only those of Python are seen, and the copies that another fork leaves go when the child ends or runs another program.
+Invariant: a descriptor is kept from children from before its lock is taken until after it was let go.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 
-count = 0
+from filewheel import speed
+
+_held: set[int] = set()
+
+
+def _keep(fd: int) -> None:
+    _held.add(fd)
+
+
+def _let_go(fd: int) -> None:
+    _held.discard(fd)
 
 
 def _in_child() -> None:
-    global count
-    count += 1
+    if not _held:
+        return
+    with contextlib.suppress(OSError):
+        spare = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
+        for fd in _held:
+            os.dup2(spare, fd, inheritable=False)
+        os.close(spare)
+    _held.clear()
 
 
-os.register_at_fork(after_in_child=_in_child)
+now = speed.count_forks or os.getpid
+"""Returns a number that is another in a child than in its parent."""
+keep_from_children = speed.keep_from_children or _keep
+"""Have each child lose its copy of a descriptor."""
+let_children_have = speed.let_children_have or _let_go
+"""The opposite: before the descriptor is closed."""
+
+if speed.keep_from_children is None:
+    os.register_at_fork(after_in_child=_in_child)

@@ -23,7 +23,7 @@ from filewheel.columns import Run, runs_of
 from filewheel.copies import Copies
 from filewheel.directory import Directory, DiskFactory, Sync
 from filewheel.disk import OsDisk
-from filewheel.errors import DiskError, disk_error, partly_done
+from filewheel.errors import DiskError, FilewheelError, disk_error, partly_done
 from filewheel.frame import body_of
 from filewheel.ids import Ids
 from filewheel.message import ID_END, MessageId, receipt
@@ -156,7 +156,7 @@ class Journal(Appender):
             self._put_with_pen = pen.put
             return True
 
-    def _pen_failed(self, exc: OSError) -> DiskError:
+    def _pen_failed(self, exc: OSError) -> FilewheelError:
         """Take back a pen that could not write, and return its error."""
         with self.lock:
             self._recall()

@@ -18,7 +18,7 @@ import msgpack
 
 from filewheel.message import MessageId
 
-INTERFACE = 7
+INTERFACE = 8
 """Counts the changes of what the functions here take and give."""
 
 PUT_PREFIX = b"\x98\x01\xc4\x10"

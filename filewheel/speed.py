@@ -66,6 +66,12 @@ learn_frame: Callable[[type[Any]], None] | None = None
 """Tells what a frame is made as."""
 make_pen: MakePen | None = None
 """Makes a pen; None where only Python can write."""
+keep_from_children: Callable[[int], None] | None = None
+"""Has each child of a fork lose its copy of this descriptor; None where only Python's own forks are seen."""
+let_children_have: Callable[[int], None] | None = None
+"""The opposite."""
+count_forks: Callable[[], int] | None = None
+"""Returns a number that is another in a child than in its parent."""
 write_all: Callable[[int, bytes, int], None] | None = None
 """Writes all of some bytes at an offset; None where only Python can."""
 
@@ -96,4 +102,7 @@ if not os.environ.get("FILEWHEEL_PURE"):
             learn_frame = _loops.learn_frame
             make_pen = _loops.Pen
             write_all = _loops.write_all
+            keep_from_children = _loops.keep_from_children
+            let_children_have = _loops.let_children_have
+            count_forks = _loops.count_forks
             COMPILED = True

@@ -85,7 +85,7 @@ class Wheel(Changes):
         self._clock = clock
         self._disk_factory = disk
         self._entropy = entropy
-        self._forks = forks.count
+        self._forks = forks.now()
         self._journal: Journal | None = None
         self._standing: Standing | None = None
         self._looked_us = _NEVER_US
@@ -233,7 +233,7 @@ class Wheel(Changes):
         TooFewCopies: then it may be enqueued or not; Fenced within a fifth of a second after another was promoted.
         """
         journal = self._journal
-        if journal is None or self._closed or forks.count != self._forks:
+        if journal is None or self._closed or forks.now() != self._forks:
             journal = self._writer()
         if type(payload) is not bytes or len(payload) > self._payload_bytes_max:
             payload = bytes_of(payload, self._payload_bytes_max)
