@@ -9,7 +9,7 @@ General layout (a module imports only from groups to its left; one/ is a package
     | published snapshot stats index frames finder keyfile locks keys reader ready head batch
     | housekeeper unique settlement settler changes wheel gauges keeper
     | worker joint aiokeeper aio
-    | verify repair transfer difference
+    | unlisted verify repair transfer difference
     | replication/
     | scheduling/
     | bridges/

@@ -32,6 +32,7 @@ from filewheel.owner import Owner
 from filewheel.record import records_of
 from filewheel.slot import frames
 from filewheel.snapshot import Snapshot
+from filewheel.unlisted import Unlisted
 from filewheel.verify import Finding, verify
 from filewheel.window import Span
 
@@ -129,27 +130,23 @@ def _mend_long_keys(directory: Directory, result: Repair) -> None:
 
 
 def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
-    """Enter the keys that are not listed, and leave out of the index what cannot be read.
+    """Enter the keys of living messages that are not listed, and leave out of the index what cannot be read.
 
-    Cost: a walk over everything that is pending, in a wheel that has an index of keys.
+    Cost: a walk over everything that is pending.
     """
-    keys = Keys(directory)
-    buckets = [b for b in range(layout.KEY_BUCKETS) if keys.read(b)]
-    if not buckets:
-        return
-    entered = 0
+    keys, unlisted, entered = Keys(directory), Unlisted(directory), 0
     with Snapshot(directory) as snapshot:
         for message in snapshot.messages():
-            key = message.headers.get(KEY)
-            if key is not None and message.id not in keys.listed(key):
-                with keys.hold([key]) as hold:
-                    if not hold.busy:
-                        hold.look(key, clock.now_us())
-                        hold.note([(key, message.id)])
-                        entered += 1
+            unlisted.add(message)
+    for id_, key in unlisted.found().items():
+        with keys.hold([key]) as hold:
+            if not hold.busy:
+                hold.look(key, clock.now_us())
+                hold.note([(key, id_)])
+                entered += 1
     if entered:
         result.done.append(f"{entered} keys were entered again")
-    for bucket in buckets:
+    for bucket in range(layout.KEY_BUCKETS):
         name = layout.key_file(bucket)
         bad = [e for e in entries(keys.read(bucket), directory.seed(name)) if isinstance(e, Unreadable)]
         fd = keys.lock(bucket, WAIT_S) if bad else None

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, read_settings
-from filewheel.disk import ForeignFile, is_unreadable
+from filewheel.disk import ForeignFile
 from filewheel.errors import Damaged, disk_error
 from filewheel.frame import Frame, Gap, pad, scan
 from filewheel.gaps import UNKNOWN, Account, confirmed, number_before
-from filewheel.keyfile import Unreadable, entries, read_bucket
 from filewheel.ledger import spans_of
 from filewheel.manifest import Manifest, Position, adopt, find_files, read_checkpoint, read_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
@@ -28,6 +27,7 @@ from filewheel.record import ID, records_of, unpack_put
 from filewheel.retained import read_overflow
 from filewheel.roster import read_roster
 from filewheel.tail import Handles
+from filewheel.unlisted import FOREIGN, Unlisted, check_keys, unreadable
 from filewheel.window import Span
 
 _TRIES = 5
@@ -98,6 +98,7 @@ class _Verifier:
         self._progress = progress
         self._report = Report()
         self._total = 0
+        self._unlisted = Unlisted(directory)
 
     def run(self) -> Report:
         keeper = holder(self._dir, "keeper", "backup")
@@ -120,7 +121,7 @@ class _Verifier:
         self._check_journals(manifest, segments)
         self._check_retained()
         self._check_names(manifest, keeper)
-        self._check_keys()
+        check_keys(self._dir, self._unlisted if self._is_primary() else None, self._add)
         self._check_ids()
         self._check_set()
         for item in items(self._dir):
@@ -150,7 +151,7 @@ class _Verifier:
             what = ""
             self._add("note", layout.SETTINGS_COPY, 0, 0, "the file is missing", "filewheel repair")
         except OSError as exc:
-            what = _unreadable(exc)
+            what = unreadable(exc)
         except Damaged as exc:
             what = exc.what
         if what and not self._dir.notes:
@@ -180,7 +181,7 @@ class _Verifier:
                 self._add("damage", span.name, 0, span.end, "the file is missing", "restore it from a backup")
             return
         except OSError as exc:
-            self._add("damage", span.name, 0, span.end, _unreadable(exc))
+            self._add("damage", span.name, 0, span.end, unreadable(exc))
             return
         try:
             self._report.files += 1
@@ -216,7 +217,7 @@ class _Verifier:
         try:
             puts, drops = records_of(frame)
             for put in puts:
-                unpack_put(put)
+                self._unlisted.add(unpack_put(put))
         except Damaged as exc:
             self._add("damage", name, frame.offset, frame.end, exc.what)
             return
@@ -287,7 +288,7 @@ class _Verifier:
             self._foreign(name)
             return UNKNOWN
         except OSError as exc:
-            self._add("damage", name, 0, 0, _unreadable(exc))
+            self._add("damage", name, 0, 0, unreadable(exc))
             return number
         try:
             self._report.files += 1
@@ -338,7 +339,7 @@ class _Verifier:
         except FileNotFoundError:
             return UNKNOWN  # released meanwhile
         except OSError as exc:
-            self._add("note", name, 0, 0, _unreadable(exc), _HEALS)
+            self._add("note", name, 0, 0, unreadable(exc), _HEALS)
             return UNKNOWN
         try:
             for item in self._scan(fd, was, 0):
@@ -382,19 +383,6 @@ class _Verifier:
             else:
                 self._stray(f"{name}/{inner}", second in manifest.slots, manifest, keeper)
 
-    def _check_keys(self) -> None:
-        """Look through the index of unique keys, which is made with the first of them."""
-        try:
-            names = self._disk.listdir(layout.KEYS)
-        except FileNotFoundError:
-            return
-        for last in sorted(names):
-            name = f"{layout.KEYS}/{last}"
-            if layout.parse_key_file(last) is not None:
-                self._check_key_file(name)
-            elif not layout.is_key_spare(last):
-                self._foreign(name)
-
     def _check_ids(self) -> None:
         """Look at the names of the locks of ids."""
         try:
@@ -408,33 +396,13 @@ class _Verifier:
             if not layout.is_id_lock(last):
                 self._foreign(f"{layout.IDS}/{last}")
 
-    def _check_key_file(self, name: str) -> None:
+    def _is_primary(self) -> bool:
+        """Tell whether keys are taken here: a backup enters the keys that it holds when it is promoted."""
         try:
-            fd = self._disk.open(name, "r")
-        except FileNotFoundError:
-            return
-        except ForeignFile:
-            self._foreign(name)
-            return
-        except OSError as exc:
-            self._add("damage", name, 0, 0, _unreadable(exc))
-            return
-        try:
-            data = read_bucket(self._disk, fd, self._dir.place(name))
-        except Damaged as exc:
-            self._add("damage", name, 0, 0, exc.what, exc.hint or "")
-            return
-        finally:
-            self._disk.close(fd)
-        self._report.files += 1
-        for item in entries(data, self._dir.seed(name)):
-            if isinstance(item, Unreadable):
-                # A torn one looks the same, and nobody was told that it is there.
-                self._add(
-                    "note", name, item.offset, item.end,
-                    "no entry: one that never completed, or damage, which may let a key be taken twice",
-                    "filewheel repair enters every key anew",
-                )  # fmt: skip
+            roster = read_roster(self._disk, self._dir.path)
+        except (Damaged, OSError):
+            return False  # which is reported
+        return roster is None or roster.role == "primary"
 
     def _check_set(self) -> None:
         """Look at the roster of a wheel that is in a set."""
@@ -443,22 +411,15 @@ class _Verifier:
         except Damaged as exc:
             self._add("damage", layout.ROSTER, 0, 0, exc.what, exc.hint or "")
         except OSError as exc:
-            self._add("damage", layout.ROSTER, 0, 0, _unreadable(exc))
+            self._add("damage", layout.ROSTER, 0, 0, unreadable(exc))
 
     def _foreign(self, name: str) -> None:
-        self._add("note", name, 0, 0, "not a file of filewheel's; it is left alone")
+        self._add("note", name, 0, 0, FOREIGN)
 
     def _stray(self, name: str, known: bool, manifest: Manifest, keeper: int | None) -> None:
         # A running keeper may be in the middle of a deal: its new files are not named yet.
         if not known and keeper is None and not manifest.doubt:
             self._add("note", name, 0, 0, "left by a deal that never completed; the next keeper removes it")
-
-
-def _unreadable(exc: OSError) -> str:
-    """Say that a file cannot be read; raise what may be over in a moment, and is no finding."""
-    if not is_unreadable(exc):
-        raise exc
-    return f"cannot be read: {exc.strerror or exc}"
 
 
 def _range_of(directory: Directory, span: Span) -> tuple[int, int]:

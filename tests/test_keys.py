@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import signal
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -549,22 +550,45 @@ def test_a_torn_entry_hides_no_other(wheel: Wheel, wheel_dir: Path, cut: int) ->
     assert [(f.kind, f.name, f.offset) for f in report.findings] == [("note", f"keys/{place.name}", 2 * ENTRY_BYTES)]
 
 
-def test_a_damaged_entry_is_told_by_verify_and_mended_by_repair(wheel: Wheel, wheel_dir: Path) -> None:
+@pytest.mark.parametrize("how", ["flipped", "zeroed", "file removed", "keys/ removed"])
+def test_a_damaged_index_is_damage_to_verify_and_repair_enters_every_key_anew(
+    wheel: Wheel, wheel_dir: Path, how: str
+) -> None:
     wheel.enqueue(b"1", delay=60, key="report")
+    wheel.enqueue(b"1", delay=60, key="other")
     place = bucket_of(wheel_dir, "report")
     data = bytearray(place.read_bytes())
     data[ENTRY_BYTES + 10] ^= 1
-    place.write_bytes(data)
-    (finding,) = verify(open_directory(wheel_dir, write=False)).findings
-    assert (finding.kind, finding.offset, finding.end) == ("note", ENTRY_BYTES, 2 * ENTRY_BYTES)
+    if how == "keys/ removed":
+        shutil.rmtree(wheel_dir / "keys")
+    elif how == "file removed":
+        place.unlink()
+    else:
+        place.write_bytes(data if how == "flipped" else bytes(len(data)))
+    report = verify(open_directory(wheel_dir, write=False))
+    assert f"keys/{place.name}" in {f.name for f in report.damage}
+    assert all("not listed under their unique keys" in f.what for f in report.damage)
     assert wheel.get(key="report") is None
     wheel.close()
+    count = 2 if how == "keys/ removed" else 1
     done = repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK).done
-    assert done == ["1 keys were entered again", f"keys/{place.name} was made anew without 40 unreadable bytes"]
+    assert done[0] == f"{count} keys were entered again"
+    assert done[1:] == [f"keys/{place.name} was made anew without 40 unreadable bytes"] * (how == "flipped")
     assert not verify(open_directory(wheel_dir, write=False)).findings
     assert not repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK).done
     with Wheel(wheel_dir) as again, pytest.raises(KeyHeld):
         again.enqueue(b"2", key="report")
+
+
+def test_what_ended_with_a_key_and_is_not_listed_any_more_is_no_damage(
+    wheel: Wheel, keeper: Keeper, wheel_dir: Path
+) -> None:
+    wheel.enqueue(b"1", key="report")
+    wheel.cancel(key="report")
+    wheel.enqueue(b"2", key="report")
+    keeper.bury(keeper.claim()[0])
+    bucket_of(wheel_dir, "report").write_bytes(b"")
+    assert not verify(open_directory(wheel_dir, write=False)).damage
 
 
 def test_foreign_files_among_the_keys_are_left_alone(wheel: Wheel, wheel_dir: Path) -> None:

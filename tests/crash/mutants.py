@@ -182,6 +182,8 @@ MUTANTS: list[Mutant] = [
        "gaps", "    if not any(m.is_proven for m in found):\n", "    if True:\n"),
     _m("gone-since-listed", "S", "verify does not miss frames of a segment that went after it was listed", "tests/test_verify_beside.py::test_a_segment_that_is_covered_before_each_look_at_it_is_no_damage",
        "verify", "                found.append((*parsed, known[1] if known else 0))\n", "                found += [(*parsed, known[1])] if known else []\n"),
+    _m("unlisted-unseen", "U2", "verify looks whether the index lists what holds a key", "tests/test_keys.py::test_a_damaged_index_is_damage_to_verify_and_repair_enters_every_key_anew",
+       "unlisted", "if (hash_, id_) not in listed)", "if False)"),
     _m("proof-unnoted", "I2", "what is proven only later is noted as damage then", "tests/test_quarantine.py::test_a_range_that_is_proven_only_later_is_noted_as_that_and_its_bytes_stay",
        "quarantine", "        if known or known is damage.proven or", "        if known is not None or"),
     # -- recovery --------------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ MUTANTS: list[Mutant] = [
     _m("repair-unopened", "D", "repair does not replace a file that it could not open", "tests/test_absence.py::test_a_repair_that_cannot_open_a_slot_raises_and_leaves_the_file",
        "repair", "    except (FileNotFoundError, ForeignFile):\n", "    except OSError:\n"),
     _m("verify-moment", "D", "want of open files is no damage", "tests/test_absence.py::test_verify_without_room_for_another_open_file_finds_no_damage_but_raises",
-       "verify", "    if not is_unreadable(exc):\n        raise exc\n", ""),
+       "unlisted", "    if not is_unreadable(exc):\n        raise exc\n", ""),
     _m("quarantine-unlisted", "B", "a quarantine that cannot be listed is not an empty one", "tests/test_absence.py::test_a_quarantine_that_cannot_be_listed_is_not_taken_for_an_empty_one",
        "quarantine", "    except NO_DIRECTORY:\n        return found\n", "    except OSError:\n        return found\n"),
     _m("note-illegible", "B", "an item in quarantine whose note is illegible may have cost anything", "tests/test_absence.py::test_an_item_in_quarantine_whose_note_is_illegible_may_have_cost_anything",
