@@ -21,19 +21,29 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, overload
 
 from filewheel.aiokeeper import AsyncKeeper, Due
+from filewheel.checks import check_flag, check_items, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At, Delay, Headers
-from filewheel.directory import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, DiskFactory, Sync
+from filewheel.directory import (
+    PAYLOAD_BYTES_MAX_DEFAULT,
+    SLOTS_DEFAULT,
+    DiskFactory,
+    Sync,
+    check_limits,
+    check_sync,
+)
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Closed
 from filewheel.ids import Ids
 from filewheel.joint import JointWheel, Put, error_like
 from filewheel.keeper import READY_BUDGET
 from filewheel.message import Message, MessageId
+from filewheel.reader import given
 from filewheel.stats import Stats
+from filewheel.wheel import OnConflict
 from filewheel.window import Budget
 from filewheel.worker import Worker, close_each, fail, resolve, tell
 from filewheel.writer import Entropy
@@ -66,12 +76,11 @@ class AsyncWheel:
         disk: DiskFactory = OsDisk,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
-        """Prepare the wheel at `path`; nothing is touched before it is opened.
-
-        Raises BadArgument when `waiting_max` is less than 1.
-        """
-        if waiting_max < 1:
-            raise BadArgument(f"waiting_max is at least 1, not {waiting_max}")
+        """Prepare the wheel at `path`; nothing is touched before it is opened. Raises BadArgument."""
+        check_whole("waiting_max", waiting_max)
+        check_flag("force", force)
+        if sync is not None:
+            check_sync(sync)
         self._path = os.fspath(path)
         self._make: Callable[[], JointWheel] = partial(
             JointWheel, self._path, sync=sync, force=force, clock=clock, disk=disk, entropy=entropy
@@ -108,6 +117,9 @@ class AsyncWheel:
 
         Opening raises WheelExists when something is there already, unless it is a wheel and `exist_ok`.
         """
+        check_sync(sync)
+        check_limits(slots, payload_bytes_max)
+        check_flag("exist_ok", exist_ok)
         self = cls(path, force=force, waiting_max=waiting_max, clock=clock, disk=disk, entropy=entropy)
         self._make = partial(
             JointWheel.create, self._path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max,
@@ -229,13 +241,14 @@ class AsyncWheel:
         topic: str = "",
         headers: Headers = None,
         sync: Sync | None = None,
-        **options: Any,
+        key: str | None = None,
+        on_conflict: OnConflict = "reject",
     ) -> MessageId:
         """Enqueue one message and return its id (see Wheel.enqueue); its delay counts from the call.
 
         Tasks that enqueue at the same time share one commit. A wrong argument is raised at once and fails nobody else.
         When no room is left, it waits for its turn. Cancelled: withdrawn while it gathers, enqueued once the thread has
-        it. Any other option of Wheel.enqueue is passed on, and makes it a commit of its own (its delay from then).
+        it. One with a unique key is a commit of its own (its delay from then).
 
         Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed.
         """
@@ -245,13 +258,10 @@ class AsyncWheel:
             self._room -= 1
         else:
             await self._wait_for_room(writer)
-        if options:
+        if key is not None or on_conflict != "reject":
             try:
-                return await writer.call(
-                    partial(
-                        wheel.enqueue, payload, delay=delay, at=at, topic=topic, headers=headers, sync=sync, **options
-                    )
-                )
+                put_one = partial(wheel.enqueue, payload, delay=delay, at=at, topic=topic, headers=headers, sync=sync)
+                return await writer.call(partial(put_one, key=key, on_conflict=on_conflict))
             finally:
                 self._give_room(1)
         future: asyncio.Future[MessageId] = writer.loop.create_future()
@@ -312,43 +322,67 @@ class AsyncWheel:
         topic: str | Sequence[str] = "",
         headers: Headers | Sequence[Headers] = None,
         sync: Sync | None = None,
-        **options: Any,
     ) -> Ids:
         """Enqueue many messages as one commit and return their ids, in order (see Wheel.enqueue_many)."""
-        bodies = list(payloads)
+        bodies = list(check_items("payloads", payloads))
         return await self._write(
-            lambda w: w.enqueue_many(
-                bodies, delay=delay, at=at, topic=topic, headers=headers, sync=sync, **options
-            )
-        )  # fmt: skip
+            lambda w: w.enqueue_many(bodies, delay=delay, at=at, topic=topic, headers=headers, sync=sync)
+        )
 
     # -- cancel and reschedule -------------------------------------------------------------------------------
 
-    async def cancel(self, id_: MessageId | str | bytes | None = None, **options: Any) -> bool:
-        """Cancel a message; tell whether it was pending under this id (see Wheel.cancel, whose options these are)."""
-        return await self._write(lambda w: w.cancel(*_given(id_), **options))
+    @overload
+    async def cancel(self, id_: MessageId | str | bytes, *, sync: Sync | None = None) -> bool: ...
+    @overload
+    async def cancel(self, *, key: str, sync: Sync | None = None) -> bool: ...
+    async def cancel(
+        self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, sync: Sync | None = None
+    ) -> bool:
+        """Cancel a message; tell whether it was pending under this id, or held this unique key (see Wheel.cancel)."""
+        one = given(id_, key)
+        return await self._write(lambda w: w.cancel(**one, sync=sync))
 
     async def cancel_many(self, ids: Iterable[MessageId | str | bytes], *, sync: Sync | None = None) -> set[MessageId]:
         """Cancel messages in one commit; return those that were pending (see Wheel.cancel_many)."""
-        wanted = list(ids)
+        wanted = list(check_items("ids", ids))
         return await self._write(lambda w: w.cancel_many(wanted, sync=sync))
 
+    @overload
+    async def reschedule(
+        self,
+        id_: MessageId | str | bytes,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        sync: Sync | None = None,
+    ) -> MessageId: ...
+    @overload
+    async def reschedule(
+        self, *, key: str, delay: Delay | None = None, at: At | None = None, sync: Sync | None = None
+    ) -> MessageId: ...
     async def reschedule(
         self,
         id_: MessageId | str | bytes | None = None,
         *,
+        key: str | None = None,
         delay: Delay | None = None,
         at: At | None = None,
-        **options: Any,
+        sync: Sync | None = None,
     ) -> MessageId:
-        """Move a pending message to another time; return its new id (see Wheel.reschedule, whose options these are)."""
-        return await self._write(lambda w: w.reschedule(*_given(id_), delay=delay, at=at, **options))
+        """Move a pending message, by its id or its key, to another time; return its new id (see Wheel.reschedule)."""
+        one = given(id_, key)
+        return await self._write(lambda w: w.reschedule(**one, delay=delay, at=at, sync=sync))
 
     # -- look ------------------------------------------------------------------------------------------------
 
-    async def get(self, id_: MessageId | str | bytes | None = None, **options: Any) -> Message | None:
-        """Return the pending message or dead letter with this id, or None (see Wheel.get, whose options these are)."""
-        return await self._read(lambda w: w.get(*_given(id_), **options))
+    @overload
+    async def get(self, id_: MessageId | str | bytes) -> Message | None: ...
+    @overload
+    async def get(self, *, key: str) -> Message | None: ...
+    async def get(self, id_: MessageId | str | bytes | None = None, *, key: str | None = None) -> Message | None:
+        """Return the pending message or dead letter with this id, or the one that holds this unique key; or None."""
+        one = given(id_, key)
+        return await self._read(lambda w: w.get(**one))
 
     async def peek(self, count: int = 1) -> list[Message]:
         """Return the messages that fire next, without claiming them."""
@@ -443,8 +477,3 @@ def _commit(
     except BaseException as exc:  # whatever it is, they wait for it
         results = [error_like(exc) for _ in batch]
     tell(loop, written, batch, results)
-
-
-def _given(id_: MessageId | str | bytes | None) -> tuple[Any, ...]:
-    """The positional arguments of a call that takes an id, or an option in its place."""
-    return () if id_ is None else (id_,)

@@ -22,11 +22,12 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from filewheel.batch import Batch
+from filewheel.batch import Batch, ids_in
+from filewheel.checks import check_keeper, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Closed, FilewheelError, Locked, NotClaimed
+from filewheel.errors import Closed, FilewheelError, Locked, NotClaimed
 from filewheel.keeper import READY_BUDGET, Keeper
 from filewheel.message import Message, MessageId
 from filewheel.window import Budget
@@ -74,7 +75,8 @@ class AsyncKeeper:
         disk: DiskFactory = OsDisk,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
-        """Prepare a keeper of the wheel at `path`; nothing is touched before it is opened."""
+        """Prepare a keeper of the wheel at `path`; nothing is touched before it is opened. Raises BadArgument."""
+        check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
         self._path = os.fspath(path)
         self._wait = wait
         self._make = partial(
@@ -211,8 +213,7 @@ class AsyncKeeper:
         Raises Closed when the keeper is closed meanwhile.
         """
         keeper, calls, waits = self._opened()
-        if limit < 1:
-            raise BadArgument(f"limit is at least 1, not {limit}")
+        check_whole("limit", limit)
         wish = _Wish()
         future = (waits if wait else calls).call(partial(self._claim, keeper, limit, wait, wish))
         try:
@@ -281,7 +282,7 @@ class AsyncKeeper:
     async def ack(self, what: Batch | Message | bytes | Iterable[Message | bytes], *, sync: Sync = "never") -> int:
         """Acknowledge a batch, a message or its id, or several; return how many that were (see Keeper.ack)."""
         keeper, calls, _ = self._opened()
-        what = what if isinstance(what, (Batch, Message, bytes)) else list(what)
+        what = what if isinstance(what, Batch) else ids_in(what)
         return await calls.call(partial(keeper.ack, what, sync=sync))
 
     async def nack(
@@ -371,8 +372,7 @@ class Due(AsyncIterator[Message]):
     _present: Message | None = None
 
     def __init__(self, keeper: Callable[[], Awaitable[AsyncKeeper]], limit: int, wait: bool) -> None:
-        if limit < 1:
-            raise BadArgument(f"limit is at least 1, not {limit}")
+        check_whole("limit", limit)
         self._open = keeper
         self._limit = limit
         self._wait = wait

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import overload
 
-from filewheel.errors import Damaged
+from filewheel.checks import check_items
+from filewheel.errors import BadArgument, Damaged
 from filewheel.message import DEAD_US, Message, MessageId
 from filewheel.record import unpack_put
 from filewheel.speed import plain_messages
@@ -72,3 +73,14 @@ class Batch(Sequence[Message]):
     def __repr__(self) -> str:
         first = f", first {MessageId(self.ids[0])}" if self._puts else ""
         return f"<Batch of {len(self._puts)}{first}>"
+
+
+def ids_in(what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
+    """Return the ids of a batch, of a message or an id, or of several. Raises BadArgument."""
+    if isinstance(what, Batch):
+        return list(what.ids)
+    items = [what] if isinstance(what, (Message, bytes)) else list(check_items("messages", what))
+    for item in items:
+        if not isinstance(item, (Message, bytes)):
+            raise BadArgument(f"a message is a Message, or its id, not {item!r}")
+    return [bytes(item.id) if isinstance(item, Message) else bytes(item) for item in items]

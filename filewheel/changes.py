@@ -12,6 +12,7 @@ from typing import overload
 
 from filewheel import locks, unique
 from filewheel.bell import Bell
+from filewheel.checks import check_items
 from filewheel.clock import Clock
 from filewheel.columns import At, Delay
 from filewheel.directory import Sync, check_sync
@@ -65,7 +66,8 @@ class Changes(Reader):
 
         Cost: about 50 µs and 2 µs a message, the reading of what is new since the last call, and one flush.
         """
-        wanted = [MessageId.parse(i) for i in ids]
+        wanted = [MessageId.parse(i) for i in check_items("ids", ids)]
+        sync = self._sync if sync is None else check_sync(sync)
         journal = self._writer()
         # The drop of one that was not found is written too: the keeper may know it by its first id.
         drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
@@ -74,7 +76,7 @@ class Changes(Reader):
         with locks.holding_ids(self._dir, wanted):
             found = self._finder.pending(wanted)
             ticket = journal.write(drops, 0)
-        journal.settle(ticket, self._sync if sync is None else check_sync(sync))
+        journal.settle(ticket, sync)
         now_us = self._clock.now_us()
         if due_of(min(wanted)) < now_us + HINT_AHEAD_US:
             self._bell.ring(now_us)

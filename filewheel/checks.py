@@ -7,13 +7,14 @@ Invariant: what a function here returns is what it was given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TypeVar
 
 from filewheel.errors import BadArgument
 
 Text = TypeVar("Text", bound=str)
+Item = TypeVar("Item")
 
 
 def check_whole(name: str, value: int, *, least: int = 1) -> int:
@@ -49,3 +50,18 @@ def check_number(name: str, value: float, *, above: float | None = 0, least: flo
     if not fits:
         raise BadArgument(f"{name} is a number{bound}, not {value!r}")
     return value
+
+
+def check_items(name: str, values: Iterable[Item]) -> Iterable[Item]:
+    """Return what can be iterated, and is no text or bytes by mistake. Raises BadArgument."""
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, bytearray, memoryview)):
+        raise BadArgument(f"{name} are a list, or anything else to iterate over, not {values!r}")
+    return values
+
+
+def check_keeper(*, wait: bool, on_jump: str, force: bool, flush_interval_s: float) -> None:
+    """Raise BadArgument unless a keeper can be opened with these."""
+    check_flag("wait", wait)
+    check_choice("on_jump", on_jump, ("fire", "hold"))
+    check_flag("force", force)
+    check_number("flush_interval_s", flush_interval_s, least=0)

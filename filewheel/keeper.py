@@ -24,10 +24,11 @@ from types import TracebackType
 from typing import Self
 
 from filewheel import layout
-from filewheel.batch import Batch
+from filewheel.batch import Batch, ids_in
 from filewheel.bell import Hints
+from filewheel.checks import check_items, check_keeper, check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import Directory, DiskFactory, Sync, open_directory
+from filewheel.directory import Directory, DiskFactory, Sync, check_sync, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import (
     BadArgument,
@@ -97,8 +98,7 @@ class Keeper:
         disk: DiskFactory = OsDisk,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
-        if on_jump not in ("fire", "hold"):
-            raise BadArgument(f'on_jump is "fire" or "hold", not {on_jump!r}')
+        check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
         self._dir = open_directory(path, write=True, force=force, disk=disk)
         self._disk = self._dir.disk
         self._clock = clock
@@ -253,8 +253,7 @@ class Keeper:
         Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
         keeper is finished, and can only acknowledge.
         """
-        if limit < 1:
-            raise BadArgument(f"limit is at least 1, not {limit}")
+        check_whole("limit", limit)
         if self._settler.later:
             self._settler.settle_later(self._check)
         with self._lock:
@@ -291,6 +290,8 @@ class Keeper:
         due does not end the sleep: for a consumer that has no room for it.
         """
         self._check()
+        if timeout_s is not None:
+            check_number("timeout_s", timeout_s, above=None)
         natural_s = LATER_S if self._settler.later else LOOK_S
         if due:
             with self._lock:
@@ -336,6 +337,7 @@ class Keeper:
 
         Raises NotClaimed for a message that is not claimed.
         """
+        check_sync(sync)
         with self._lock:
             self._check(settling=True)
             ids = self._ids_of(what)
@@ -366,6 +368,8 @@ class Keeper:
 
     def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
         """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
+        if not isinstance(reason, str):
+            raise BadArgument(f"a reason is a str, not {reason!r}")
         return self.settle([Settlement(self._id_of(message), "buried", reason=reason)], sync=sync)[0]
 
     def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
@@ -382,6 +386,9 @@ class Keeper:
         Raises NotClaimed before anything is written, WheelFull, Poisoned; Fenced or Locked when some were not written
         for that.
         """
+        check_sync(sync)
+        if not all(isinstance(s, Settlement) for s in check_items("settlements", settlements)):
+            raise BadArgument(f"settlements are a list of Settlement, not {settlements!r}")
         fenced = self._broken
         true = settlements if fenced is None else [s for s in settlements if s.what == "acked"]
 
@@ -407,7 +414,7 @@ class Keeper:
     def _id_of(self, what: Message | bytes) -> bytes:
         with self._lock:
             self._check()
-            (id_,) = self._ids_of(what)
+            (id_,) = self._ids_of([what])
         return id_
 
     def _ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
@@ -415,8 +422,7 @@ class Keeper:
         if isinstance(what, Batch):
             held = list(filter(claims.__contains__, what.ids))
             return [i for i in held if i not in self._settler.later] if self._settler.later else held
-        items = [what] if isinstance(what, (Message, bytes)) else list(what)
-        ids = [bytes(i.id) if isinstance(i, Message) else bytes(i) for i in items]
+        ids = ids_in(what)
         for id_ in ids:
             if id_ not in claims or id_ in self._settler.later:
                 name = str(MessageId(id_)) if len(id_) == 16 else repr(id_)
@@ -436,10 +442,8 @@ class Keeper:
         with self._lock:
             id_ = put[ID]
             if id_ in self._head.claims:
-                name = layout.slot(
-                    self._dir.settings.lap_of(MessageId(id_).due_us // US_PER_S),
-                    MessageId(id_).due_us // US_PER_S,
-                )
+                second = MessageId(id_).due_us // US_PER_S
+                name = layout.slot(self._dir.settings.lap_of(second), second)
                 self._ledger.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
                 self._housekeeper.drop([id_], SET_ASIDE)
                 self._head.settle([id_])

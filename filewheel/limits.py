@@ -78,6 +78,8 @@ def _encode(text: str, what: str) -> bytes:
 
 def check_message(message: Message, payload_limit: int) -> None:
     """Raise unless this is a message that could have been made here."""
+    if not isinstance(message, Message):
+        raise BadArgument(f"a message is a Message, not {message!r}")
     for name, id_ in (("id", message.id), ("root", message.root)):
         if id_ is None and name == "root":
             continue
@@ -99,6 +101,8 @@ def check_message(message: Message, payload_limit: int) -> None:
 
 def check_count(name: str, values: Sequence[object], count: int) -> None:
     """Raise unless a sequence has one value for each payload."""
+    if not isinstance(values, Sequence):
+        raise BadArgument(f"{name} is one value for all, or a list with one for each payload, not {values!r}")
     if len(values) != count:
         raise BadArgument(f"{name} has {len(values)} values for {count} payloads")
 

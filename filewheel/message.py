@@ -69,6 +69,8 @@ class MessageId(bytes):
             if len(text) == ID_BYTES:
                 return cls(text)
             raise BadArgument(f"an id has {ID_BYTES} bytes, not {len(text)}")
+        if not isinstance(text, str):
+            raise BadArgument(f"an id is a MessageId, or its text, not {text!r}")
         number = 0
         if len(text) == _TEXT_LENGTH and _VALUE.get(text[0], 8) < 8:
             for char in text:

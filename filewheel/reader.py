@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import overload
+from typing import Any, overload
 
+from filewheel.checks import check_flag, check_items, check_whole
 from filewheel.directory import Directory
 from filewheel.errors import BadArgument, Closed, Forked, disk_error
 from filewheel.finder import Finder
 from filewheel.keys import Keys
-from filewheel.limits import check_key, matches
+from filewheel.limits import check_key, check_topic, matches
 from filewheel.message import ID_END, ID_MIN, Message, MessageId, id_floor
 from filewheel.record import unpack_put
 from filewheel.snapshot import DEAD_FLOOR, Snapshot
@@ -31,6 +32,11 @@ def one_of(id_: MessageId | str | bytes | None, key: str | None) -> MessageId | 
     if (id_ is None) == (key is None):
         raise BadArgument("give an id or a key, and only one of them")
     return None if id_ is None else MessageId.parse(id_)
+
+
+def given(id_: MessageId | str | bytes | None, key: str | None) -> dict[str, Any]:
+    """Return the argument that names a message: its id or its key. Raises BadArgument unless it was one of them."""
+    return {"key": check_key(key)} if one_of(id_, key) is None else {"id_": id_}
 
 
 class Reader:
@@ -92,7 +98,7 @@ class Reader:
 
     def peek(self, count: int = 1) -> list[Message]:
         """Return the messages that fire next, without claiming them."""
-        return list(self.list(limit=count))
+        return list(self.list(limit=check_whole("count", count, least=0)))
 
     def list(
         self,
@@ -106,7 +112,14 @@ class Reader:
         """Yield what is pending, in firing order: due from `after` to below `before`, of a topic (or glob).
 
         With `dead`, the dead letters instead, by the time of their death. Memory: one window, whatever waits.
+
+        Raises BadArgument at once.
         """
+        if limit is not None:
+            check_whole("limit", limit, least=0)
+        if topic is not None:
+            check_topic(topic)
+        check_flag("dead", dead)
         lo, hi = (DEAD_FLOOR, ID_END) if dead else (ID_MIN, DEAD_FLOOR)
         if after is not None and not dead:
             lo = id_floor(max(0, at_us(after)))
@@ -133,9 +146,12 @@ class Reader:
                 raise disk_error(exc, self._dir.path) from exc
 
     def histogram(self, edges: Sequence[At]) -> Histogram:
-        """Count what is pending by time, between rising `edges`."""
+        """Count what is pending by time, between rising `edges`. Raises BadArgument."""
+        edges_us = [at_us(e) for e in check_items("edges", edges)]
+        if edges_us != sorted(edges_us):
+            raise BadArgument("edges are times that rise")
         with self.snapshot() as snapshot:
-            return histogram_of(self._dir, snapshot, [at_us(e) for e in edges])
+            return histogram_of(self._dir, snapshot, edges_us)
 
     def topics(self, progress: Progress | None = None) -> dict[str, int]:
         """Count what is pending by topic. Reads every message."""

@@ -17,6 +17,7 @@ from typing import Literal, Self
 from filewheel import forks, layout, unique
 from filewheel.bell import Bell
 from filewheel.changes import HINT_AHEAD_US, Changes
+from filewheel.checks import check_flag, check_items
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At, Delay, Headers, dues_of, middles_of
 from filewheel.directory import (
@@ -77,6 +78,7 @@ class Wheel(Changes):
 
         Raises NoWheel, Unsafe, NewerFormat, Damaged.
         """
+        check_flag("force", force)
         # Whoever may only read can still look; the right to write is checked when it is needed.
         super().__init__(open_directory(path, write=False, disk=disk))
         self._force = force
@@ -119,6 +121,8 @@ class Wheel(Changes):
         `is_new` says whether this call made it. Raises WheelExists when something is there already, unless it is a
         wheel and `exist_ok`.
         """
+        check_flag("exist_ok", exist_ok)
+        check_flag("force", force)
         is_new = True
         # With `exist_ok` too: another process may be in the middle of making it, and this waits until it has.
         try:
@@ -250,9 +254,9 @@ class Wheel(Changes):
             return self._enqueue_unique(payload, due_us, now_us, topic, headers, sync, key, on_conflict)
         tail = (self._tails.get(topic) if type(topic) is str else None) or self._know_topic(topic)
         if headers:
-            if KEY in headers:
+            if KEY in check_headers(headers):
                 return self._enqueue_unique(payload, due_us, now_us, topic, headers, sync, key, on_conflict)
-            tail = pack_tail(topic, check_headers(headers))
+            tail = pack_tail(topic, headers)
         id_ = journal.put(due_us, now_us, tail, payload, sync=self._sync if sync is None else check_sync(sync))
         if due_us < now_us + HINT_AHEAD_US:
             self._bell.ring(now_us)
@@ -305,7 +309,9 @@ class Wheel(Changes):
         """
         journal = self._writer()
         now_us = self._clock.now_us()
-        bodies: Sequence[bytes] = payloads if type(payloads) in _PLAIN else list(payloads)  # type: ignore[assignment]
+        if type(payloads) not in _PLAIN:
+            payloads = list(check_items("payloads", payloads))
+        bodies: Sequence[bytes] = payloads  # type: ignore[assignment]
         limit = self._payload_bytes_max
         size = size_of(bodies, limit)
         if size < 0:
@@ -356,7 +362,7 @@ class Wheel(Changes):
             size = 0
             some.clear()
 
-        for message in messages:
+        for message in check_items("messages", messages):
             check_message(message, self._payload_bytes_max)
             some.append(message)
             size += len(message.payload) + _ADD_EACH_BYTES

@@ -137,7 +137,7 @@ def test_acknowledging_what_is_not_claimed_is_an_error_that_names_it(wheel_dir: 
             keeper.ack(message)
         with pytest.raises(NotClaimed):
             keeper.nack(MessageId.make(1, 2, 3))
-        with pytest.raises(BadArgument, match="at least 1"):
+        with pytest.raises(BadArgument, match="a count from 1"):
             keeper.claim(0)
 
 

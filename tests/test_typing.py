@@ -69,3 +69,29 @@ async def main() -> None:
     await many_async.enqueue(3, to="ann")
 """,
     )
+
+
+def test_options_of_an_async_wheel_are_known_by_name(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        """
+from filewheel import AsyncKeeper, AsyncScheduler, AsyncWheel, MessageId
+
+
+async def main(wheel: AsyncWheel, keeper: AsyncKeeper, scheduler: AsyncScheduler) -> None:
+    id_: MessageId = await wheel.enqueue(b"x", delay=5, key="k", on_conflict="keep", sync="never")
+    await wheel.enqueue(b"x", kye="k")  # wrong: call-arg
+    await wheel.enqueue(b"x", on_conflict="zap")  # wrong: arg-type
+    await wheel.enqueue_many([b"x"], kye="k")  # wrong: call-arg
+    await wheel.cancel(id_, sync="never")
+    await wheel.cancel(key="k")
+    await wheel.cancel(kye="k")  # wrong: call-overload
+    await wheel.cancel(5)  # wrong: call-overload
+    await wheel.reschedule(key="k", delay=5)
+    await wheel.reschedule(id_, dealy=5)  # wrong: call-overload
+    await wheel.get(key="k")
+    await wheel.get(kye="k")  # wrong: call-overload
+    await keeper.claim(limt=5)  # wrong: call-arg
+    await scheduler.enqueue("name", [1], kye="k")  # wrong: call-arg
+""",
+    )

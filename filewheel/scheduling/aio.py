@@ -28,6 +28,7 @@ from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument
 from filewheel.message import MessageId
 from filewheel.metrics import Metrics
+from filewheel.reader import given
 from filewheel.scheduling.aiohandler import AsyncHandler
 from filewheel.scheduling.definitions import When
 from filewheel.scheduling.engine import Engine
@@ -238,7 +239,7 @@ class AsyncScheduler:
     async def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> bool:
         """Cancel a call by its id or its key; tell whether it was pending."""
         wheel = await self._opened()
-        done = await (wheel.cancel(id_) if key is None else wheel.cancel(id_, key=key))
+        done = await wheel.cancel(**given(id_, key))
         if done:
             self.blocking._watch.cancelled(None if id_ is None else MessageId.parse(id_))
         return done

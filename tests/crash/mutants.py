@@ -531,6 +531,11 @@ MUTANTS: list[Mutant] = [
        "scheduling.definitions", "        options.check()\n", ""),
     _m("jump-unchecked", "J", "a scheduler that could never fire is refused where it is made", "tests/scheduling/test_arguments.py::test_a_wrong_argument_is_refused_at_once_and_nothing_is_enqueued[Scheduler-on_jump]",
        "scheduling.scheduler", '        check_choice("on_jump", on_jump, ("fire", "hold"))\n', ""),
+    _m("cancel-then-check", "E3", "a cancel with a wrong argument writes nothing", "tests/test_arguments.py::test_a_wrong_argument_is_refused_and_nothing_is_written[cancel_many-sync]",
+       "changes", "        sync = self._sync if sync is None else check_sync(sync)\n        journal = self._writer()\n        # The drop", "        journal = self._writer()\n        # The drop",
+       "changes", "        journal.settle(ticket, sync)\n", "        journal.settle(ticket, self._sync if sync is None else check_sync(sync))\n"),
+    _m("limit-below-none", "S", "a limit below none is refused, and does not list everything", "tests/test_arguments.py::test_a_wrong_argument_is_refused_and_nothing_is_written[list-limit]",
+       "reader", '            check_whole("limit", limit, least=0)\n', "            pass\n"),
     _m("cancels-itself", "J", "a call that its own handler cancelled is no call that was stopped", "tests/scheduling/test_scheduler_loop.py::test_a_coroutine_that_cancels_itself_has_failed_and_is_not_claimed_for_ever",
        "scheduling.loop", "            if self._stopping:\n", "            if True:\n"),
     # -- what is kept for backups ----------------------------------------------------------------------------------
