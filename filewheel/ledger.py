@@ -109,6 +109,10 @@ class Ledger:
                     self.dir, self.handles, writer, covered, doubt=bool(self.manifest.doubt)
                 )  # fmt: skip
             self.ingest(test_locks=True)
+            # K4: what the last keeper removed is durable (R1), and what was removed just now is before the next
+            # checkpoint (D6). Keepers that deal once, as `run --once` and tidying, would never come to forget a writer.
+            for writer in self.manifest.positions.keys() - self._listing.keys():
+                self.tails[writer].gone = True
 
     def follow(self, roster: Roster | None) -> None:
         """Write for this set, and keep covered segments for its members; None is a wheel that stands alone."""

@@ -18,9 +18,11 @@ from filewheel.directory import open_directory
 from filewheel.disk import OsDisk
 from filewheel.housekeeper import DEAL_AGE_US
 from filewheel.journal import Journal
+from filewheel.manifest import read_manifest
 from filewheel.message import US_PER_S
 from filewheel.quarantine import items
 from filewheel.record import pack_tail
+from filewheel.tidy import tidy
 from tests.support import START_US, FakeClock, FaultyDisk, MissingNames, eventually
 
 
@@ -373,3 +375,24 @@ def test_of_two_that_look_at_once_whether_a_writer_lives_neither_takes_the_other
         one.close(fd)
     for one in (disk, other, writer):
         one.release()
+
+
+@pytest.mark.parametrize("how", ["run once", "tidy"])
+def test_short_keepers_and_tidying_forget_the_writers_whose_segments_are_gone(wheel_dir: Path, how: str) -> None:
+    clock = FakeClock()
+    directory = open_directory(wheel_dir, write=True)
+    counts = []
+    for _ in range(6):
+        with Wheel(wheel_dir, clock=clock) as wheel:
+            wheel.enqueue(b"x", delay=0 if how == "run once" else 60)
+        if how == "run once":
+            keeper = Keeper(wheel_dir, clock=clock, background=False)
+            keeper.ack(keeper.claim())
+            keeper.close()
+        else:
+            assert tidy(directory, clock)
+        manifest = read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path)
+        counts.append(len(manifest.positions))
+    assert counts[-1] == counts[1] <= 4
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        assert wheel.stats().pending == (0 if how == "run once" else 6)

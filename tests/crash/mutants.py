@@ -184,6 +184,8 @@ MUTANTS: list[Mutant] = [
        "verify", "                found.append((*parsed, known[1] if known else 0))\n", "                found += [(*parsed, known[1])] if known else []\n"),
     _m("unlisted-unseen", "U2", "verify looks whether the index lists what holds a key", "tests/test_keys.py::test_a_damaged_index_is_damage_to_verify_and_repair_enters_every_key_anew",
        "unlisted", "if (hash_, id_) not in listed)", "if False)"),
+    _m("writers-kept", "K4", "a keeper that deals once forgets the writers whose segments the one before removed", "tests/test_guards.py::test_short_keepers_and_tidying_forget_the_writers_whose_segments_are_gone",
+       "ledger", "                self.tails[writer].gone = True\n", "                pass\n"),
     _m("proof-unnoted", "I2", "what is proven only later is noted as damage then", "tests/test_quarantine.py::test_a_range_that_is_proven_only_later_is_noted_as_that_and_its_bytes_stay",
        "quarantine", "        if known or known is damage.proven or", "        if known is not None or"),
     # -- recovery --------------------------------------------------------------------------------------------
