@@ -5,7 +5,7 @@ General layout (a module imports only from groups to its left; one/ is a package
     errors checks clock headers message limits timespec loops puts speed forks exposition metrics
     | flock disk mounts layout frame record columns manifest directory roster standing stale bell segment writer
     | appender mirror copies ids journal
-    | gaps tail quarantine window slot owner retained ledger cut additions deal tidy
+    | gaps tail quarantine window missing slot owner retained ledger cut additions deal tidy
     | published snapshot stats index frames finder keyfile locks keys reader ready head batch
     | housekeeper unique settlement settler changes wheel gauges keeper
     | worker joint aiokeeper aio

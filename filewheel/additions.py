@@ -32,6 +32,10 @@ class Additions:
         self._new_dirs: set[int] = set()
         self._touched_dirs: set[str] = set()
 
+    def has(self, name: str) -> bool:
+        """Tell whether this transaction has written to a file."""
+        return name in self._was
+
     def append(self, name: str, length: int, data: bytes) -> None:
         """Write to a file from `length` on, and cut off what lay there. Raises OSError."""
         self._was.setdefault(name, length)

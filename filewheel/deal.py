@@ -23,13 +23,13 @@ from filewheel.additions import SYNC_EACH_MAX, Additions, poisoned_by
 from filewheel.cut import Cut, Files, puts_above, take_cut
 from filewheel.directory import Settings
 from filewheel.disk import Disk
-from filewheel.errors import Poisoned
+from filewheel.errors import Damaged, FilewheelError
 from filewheel.ledger import Ledger
 from filewheel.manifest import Manifest, Position, place_manifest, prepare_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
-from filewheel.record import DROP_PREFIX, ID
-from filewheel.slot import frames, frames_of
-from filewheel.speed import Puts, sort
+from filewheel.record import CANCELLED, DROP_PREFIX, ID, pack_drop
+from filewheel.slot import frames, frames_of, lap_floor, slot_floor
+from filewheel.speed import Puts, ids_of, sort
 from filewheel.tail import Tail
 from filewheel.window import Budget, Span, read_window
 
@@ -83,6 +83,10 @@ class Deal:
         self._chunk_bytes = chunk_bytes
         self._chunk_records = chunk_records
         self._lap_slots: set[int] | None = None
+        self._looked_at: set[str] = set()
+        """Files that were looked for."""
+        self._held: set[bytes] = set()
+        """Dropped ids whose put a missing file may hold."""
         self._added = Additions(self._dir)
         self._gone: list[str] = []
         self._done = Dealt()
@@ -90,11 +94,13 @@ class Deal:
     def run(self) -> Dealt:
         """Deal. On return it is durable and the covered segments are gone.
 
-        Raises OSError with the wheel as it was before; Poisoned when a flush failed, or when it is unknown whether
-        the checkpoint was replaced: the keeper is done then, and the next one finds out.
+        Raises OSError, and Damaged when a message has no place, with the wheel as it was before; Poisoned when a flush
+        failed, or when it is unknown whether the checkpoint was replaced: the keeper is done then, and the next one
+        finds out.
         """
         ledger = self._ledger
         with ledger.lock:
+            ledger.look_for_missing()
             limits = {} if self._only_expire else ledger.cut()
             seen = {w: t.seen for w, t in ledger.tails.items()}
             base = ledger.manifest
@@ -113,7 +119,7 @@ class Deal:
                 self._added.sync(self._ledger.unlinked_in)
             self._expire(new, finished)
             prepare_manifest(self._disk, new, self._dir.seed)
-        except (OSError, Poisoned):
+        except (OSError, FilewheelError):
             self._added.undo()
             raise
         finally:
@@ -175,23 +181,37 @@ class Deal:
         # D4: in doubt, or where a put may come twice, a file may hold the put already, and needs its drop.
         again = bool(base.doubt) or self._ledger.repeats
         loose = [r for i, r in cut.drops.items() if i not in matched or again]
+        # What a file was to be told while it was missing is told now; or goes on to the next deal.
+        missing, owes = self._ledger.missing, self._ledger.owes_drops
+        loose += [
+            pack_drop(i, CANCELLED)
+            for i in base.unmatched
+            if i not in matched and i not in cut.drops and (owes or missing.hides(i))
+        ]
         sort(loose)
         # D5: one reading of the clock for the whole deal.
         near = near_laps(self._dir.settings, self._ledger.clock.now_us())
         # X2: what belongs to a file that goes was read before it counted as finished, so it is finished too.
-        loose = self._without_finished(puts, loose, finished)
+        loose = self._without_finished(puts, loose, new, finished)
         if self._spread:
             for lap in sorted(near):
-                if lap in new.laps and lap not in finished[1]:
+                if lap in new.laps and lap not in finished[1] and self._can_open(lap, new):
                     self._open_lap(lap, new)
         self._write_records(puts, loose, new, near)
+        if self._held:
+            new.unmatched = sorted(self._held.union(new.unmatched))
         self._done.puts = len(puts)
         self._done.drops = len(loose)
 
-    def _without_finished(self, puts: Puts, drops: list[bytes], finished: Files) -> list[bytes]:
-        """Leave out of sorted puts, and of the sorted drops that are returned, what belongs to files that go."""
-        slots = self._dir.settings.slots
-        ranges = [(s, s + 1) for s in finished[0]] + [(lap * slots, (lap + 1) * slots) for lap in finished[1]]
+    def _without_finished(self, puts: Puts, drops: list[bytes], new: Manifest, finished: Files) -> list[bytes]:
+        """Leave out of sorted puts, and of the sorted drops that are returned, what belongs to files that go.
+
+        But not what belongs to a slot that goes while the file of its lap, which may hold the same, stays.
+        """
+        slots, lap_of = self._dir.settings.slots, self._dir.settings.lap_of
+        ranges = [(s, s + 1) for s in finished[0] if lap_of(s) not in new.laps] + [
+            (lap * slots, (lap + 1) * slots) for lap in finished[1]
+        ]
         kept, at = [], 0
         for first, end in sorted(ranges):
             lo, hi = id_floor(first * US_PER_S), id_floor(end * US_PER_S)
@@ -223,26 +243,69 @@ class Deal:
             second = due_of(head) // US_PER_S
             lap = settings.lap_of(second)
             in_lap_file = self._goes_to_lap_file(lap, second, new, near)
-            end = id_floor((lap + 1) * settings.slots * US_PER_S if in_lap_file else (second + 1) * US_PER_S)
+            # A lap that has both is gone through by seconds: their drops may belong into a slot.
+            is_whole = in_lap_file and not self._has_slots(lap, new)
+            end = id_floor((lap + 1) * settings.slots * US_PER_S if is_whole else (second + 1) * US_PER_S)
             upto = puts.find(end, at)
             drop_upto = bisect_left(drops, DROP_PREFIX + end, dropped) if dropped < len(drops) else dropped
             lengths, key = (new.laps, lap) if in_lap_file else (new.slots, second)
             length = lengths.get(key, 0)
             mine = drops[dropped:drop_upto] if length else []
-            if upto > at or mine:
-                name = layout.lap_file(lap) if in_lap_file else layout.slot(lap, second)
+            name = layout.lap_file(lap) if in_lap_file else layout.slot(lap, second)
+            if name in self._ledger.missing:
+                self._refuse(name, upto - at)
+            elif upto > at or mine:
                 if not in_lap_file:
                     self._make_dir(lap)
                 lengths[key] = self._append(name, length, puts, (at, upto), mine, new.deal)
+            if self._ledger.missing and drop_upto > dropped:
+                self._held.update(filter(self._ledger.missing.hides, ids_of(drops[dropped:drop_upto])))
             at, dropped = upto, drop_upto
 
+    def _refuse(self, name: str, puts: int) -> None:
+        """Raise if a message would go to a missing file, since the other one that could take it is missing too."""
+        if puts:
+            raise Damaged(
+                "missing, and so is the file that would take its messages", path=self._dir.place(name),
+                hint="restore it, or `filewheel repair`, which accepts the loss",
+            )  # fmt: skip
+
     def _goes_to_lap_file(self, lap: int, second: int, new: Manifest, near: Set[int]) -> bool:
-        """Decide where a lap's records go. One state for each lap: whichever it has, it keeps."""
-        if lap in new.laps:
+        """Decide where a lap's records go. One state for each lap: whichever it has, it keeps.
+
+        But nothing is written to a file that is missing: beside it, the lap has the other state too.
+        """
+        no_file = lap in new.laps and self._is_missing(layout.lap_file(lap), new.laps[lap], lap_floor(self._dir, lap))
+        if lap in new.laps and not no_file:
             return True
+        name = layout.slot(lap, second)
+        if second in new.slots and self._is_missing(name, new.slots[second], slot_floor(second)):
+            return True
+        if no_file:
+            return False
         if second in new.slots or self._has_slots(lap, new):
             return False
         return not (self._spread and lap in near)
+
+    def _is_missing(self, name: str, length: int, floor: bytes) -> bool:
+        """Tell whether a file that is named is not there. Cost: a stat, once a deal."""
+        ledger = self._ledger
+        if name not in self._looked_at:
+            self._looked_at.add(name)
+            # What this deal has made itself is named by no checkpoint so far.
+            if name in ledger.missing or (not self._added.has(name) and self._disk.identity(name) is None):
+                with ledger.lock:
+                    ledger.miss(Span(name, 0, length, floor))
+        return name in ledger.missing
+
+    def _can_open(self, lap: int, new: Manifest) -> bool:
+        """Tell whether a lap can be dealt into its seconds: nothing of it is missing."""
+        self._is_missing(layout.lap_file(lap), new.laps[lap], lap_floor(self._dir, lap))
+        # All are looked at before: found missing later, one would send its messages back to the file that goes.
+        for second, length in new.slots.items() if self._has_slots(lap, new) else ():
+            if self._dir.settings.lap_of(second) == lap:
+                self._is_missing(layout.slot(lap, second), length, slot_floor(second))
+        return lap not in self._ledger.missing.near()
 
     def _has_slots(self, lap: int, new: Manifest) -> bool:
         if self._lap_slots is None:
@@ -281,7 +344,9 @@ class Deal:
                     on_gap=self._ledger.report_gap,
                     budget=_OPEN_BUDGET,
                 )
-                self._write_records(window.found, [], new, {lap})
+                # A drop of what lies in a second: the lap has both since a file of it was missing for a while.
+                loose = [pack_drop(i, CANCELLED) for i in sorted(window.loose)]
+                self._write_records(window.found, loose, new, {lap})
                 if not window.cut:
                     return
                 lo = window.hi
@@ -296,11 +361,13 @@ class Deal:
         ledger.manifest = new
         if not self._only_expire:  # which flushes no directories
             ledger.unlinked_in.clear()
+            ledger.owes_drops = False
             for writer in [w for w, t in ledger.tails.items() if t.gone]:
                 del ledger.tails[writer]
         for writer, position in cut.positions.items():
             self._unlink_segments(ledger.tails[writer], position, ended=writer in cut.ended)
         for name in self._gone:
+            ledger.missing.forget(name)
             ledger.unlink_file(name)
         ledger.remove_empty_dirs()
         ledger.undealt_bytes = max(0, ledger.undealt_bytes - cut.size_bytes)

@@ -35,6 +35,7 @@ class Head:
         """Claimed ids that were cancelled meanwhile: they are not put back."""
         self._early: dict[bytes, int] = {}
         ledger.on_frame = self._on_frame
+        ledger.on_return = self.ready.forget_from
 
     # -- coming in -------------------------------------------------------------------------------------------
 
@@ -138,11 +139,12 @@ class Head:
     def finished(self) -> tuple[set[int], set[int]]:
         """Return the seconds and laps whose files hold nothing that is pending any more (X3: by what is, now)."""
         frontier, waiting = self.ready.frontier, self.ready.waiting
-        manifest, settings = self._ledger.manifest, self._ledger.dir.settings
+        manifest, settings, missing = self._ledger.manifest, self._ledger.dir.settings, self._ledger.missing
         slots = {s for s in manifest.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
+        slots -= missing.seconds  # nobody knows what waits in these
         laps: set[int] = set()
         if manifest.laps:
-            busy = {settings.lap_of(s) for s in waiting}
+            busy = {settings.lap_of(s) for s in waiting} | missing.near()
             laps = {
                 lap
                 for lap in manifest.laps

@@ -117,6 +117,7 @@ class Housekeeper:
             self._check()
             # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
             self._ledger.ingest()
+            self._ledger.look_for_missing()
             self._keep_ballast()
             self._tidy_keys(now)
             if now >= self._retry_us and self._deal_is_due(now):
@@ -213,6 +214,7 @@ class Housekeeper:
             ended = sum(t.ended and not t.gone for t in ledger.tails.values())
             now_us = self._clock.now_us()
             coming = near_laps(ledger.dir.settings, now_us) - {ledger.dir.settings.lap_of(now_us // US_PER_S)}
+            coming -= ledger.missing.near()
             if ended >= DEAL_SEGMENTS or coming & ledger.manifest.laps.keys():
                 return True
             slots, laps = self._finished()

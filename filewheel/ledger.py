@@ -27,7 +27,8 @@ from filewheel.gaps import Damage
 from filewheel.journal import Journal
 from filewheel.loops import DROP_BYTES
 from filewheel.manifest import Found, Manifest, Position, adopt, find_files, read_manifest
-from filewheel.message import ID_MIN, US_PER_S, due_of
+from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
+from filewheel.missing import Missing
 from filewheel.quarantine import Quarantine
 from filewheel.retained import Retained, discard_retained
 from filewheel.roster import RETAIN_BYTES, Roster, read_roster
@@ -76,6 +77,11 @@ class Ledger:
         self.undealt_bytes = 0
         self.undealt_records = 0
         self.undealt_puts = 0
+        self.missing = Missing(directory)
+        self.on_return: Callable[[bytes], None] | None = None
+        """Called with the floor of a missing file that is there again."""
+        self.owes_drops = True
+        """A missing file may have come back since its drops were put into the checkpoint: the next deal writes them."""
         self.unlinked_in: set[str] = set()
         """Directories in which something was unlinked since the last checkpoint (D6)."""
         self.passes = 0
@@ -187,12 +193,25 @@ class Ledger:
             self.remove_dir(lap)
 
     def _miss_laps(self, found: Found) -> None:
-        """Report and forget files that are named but not there: a file goes only after a manifest without it."""
-        manifest = self.manifest
-        missing = [(slot_name(self.dir, s), manifest.slots.pop(s)) for s in manifest.slots.keys() - found.slots]
-        missing += [(layout.lap_file(n), manifest.laps.pop(n)) for n in manifest.laps.keys() - found.laps]
-        for name, length in missing:
-            self.quarantine.keep(Damage(name, 0, length, MISSING, proven=True))
+        """Report files that are named but not there: a file goes only after a manifest without it."""
+        for span in spans_of(self.dir, self.manifest, ID_MIN, ID_END):
+            last = span.name.rpartition("/")[2]
+            if layout.parse_slot(last) not in found.slots and layout.parse_lap_file(last) not in found.laps:
+                self.miss(span)
+
+    def miss(self, span: Span) -> None:
+        """Take note of a file that is named and not there, once; it stays named."""
+        if self.missing.add(span):
+            self.quarantine.note(Damage(span.name, 0, span.end, MISSING, proven=True))
+
+    def look_for_missing(self) -> None:
+        """Use missing files again that have come back. Cost: a stat of each that is missing."""
+        with self.lock:
+            for span in self.missing.found() if self.missing else ():
+                self.handles.drop(span.name)
+                self.owes_drops = True
+                if self.on_return is not None:
+                    self.on_return(span.floor)
 
     def _remove(self, name: str) -> None:
         if self.disk.identity(name) is not None:  # a regular file: anything else is not ours
@@ -351,7 +370,9 @@ class Ledger:
         """
         if gap.error is not None:
             raise gap.error
-        if not span.name.startswith(layout.JOURNAL):
+        if gap.reason == MISSING:
+            self.miss(span)
+        elif not span.name.startswith(layout.JOURNAL):
             self.quarantine.keep(Damage(span.name, gap.offset, gap.end, gap.reason, proven=True))
 
     # -- what the deal needs -------------------------------------------------------------------------------

@@ -56,6 +56,15 @@ class Quarantine:
         except OSError as exc:
             log.error("%s: cannot be kept in quarantine: %s", self._dir.place(damage.name), exc)
 
+    def note(self, damage: Damage) -> None:
+        """Write down what a missing file cost, or may have; there are no bytes to keep. Never raises."""
+        try:
+            stem = self._stem(damage)
+            if self._disk.identity(f"{stem}.json") is None:
+                self._note(stem, damage)
+        except OSError as exc:
+            log.error("%s: cannot be noted in quarantine: %s", self._dir.place(damage.name), exc)
+
     def keep_bytes(self, damage: Damage, data: bytes) -> None:
         """Keep a record that was read whole but makes no sense. Never raises."""
         stem = f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{zlib.crc32(data):08x}"
@@ -72,12 +81,15 @@ class Quarantine:
             log.error("%s: cannot be kept in quarantine: %s", self._dir.place(damage.name), exc)
 
     def _copy(self, damage: Damage) -> None:
-        stem = f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{damage.offset}"
+        stem = self._stem(damage)
         if self._disk.identity(f"{stem}.json") is None:
             self._write(f"{stem}.bin", damage)
         elif _read_note(self._disk, f"{stem}.json").get("proven") in (True, damage.proven):
             return  # else a crash tore the note; the bytes were flushed before it
         self._note(stem, damage)
+
+    def _stem(self, damage: Damage) -> str:
+        return f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{damage.offset}"
 
     def _note(self, stem: str, damage: Damage) -> None:
         fields = asdict(damage) | {"found": to_datetime(self._clock.now_us()).isoformat()}

@@ -183,11 +183,14 @@ class Snapshot:
         return window
 
     def _reread(self, missing: list[Span]) -> bool:
-        """Learn what became of files that have gone: expired, or a lap that was opened into its seconds."""
+        """Learn what became of files that are not there: finished, or a lap that was opened into its seconds.
+
+        A file that the newest checkpoint names is missing, which is damage: it goes only after one without it.
+        """
         newer = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
         if newer.deal == self.manifest.deal:
-            # Expired since the last deal: everything in it is finished.
             for span in missing:
+                self._note(span, Gap(0, span.end, MISSING, at_end=True))
                 self._forget(span)
             return False
         # Everything dealt since is in the journal spans that are held open here, or newer than this snapshot.
@@ -236,6 +239,8 @@ class Snapshot:
         except FileNotFoundError:
             if missing is not None:
                 missing.append(span)
+            else:
+                self._reread([span])
         except OSError as exc:
             raise disk_error(exc, self._dir.place(span.name)) from exc
 

@@ -77,12 +77,15 @@ class _Counter:
         self._loose = sorted(puts - drops)
         """Pending ids in the journals; a file that must be read brings those of its time with it."""
         self._drops = sorted(drops)
-        self.spans = list(spans_of(directory, snapshot.manifest, ID_MIN, ID_END))
+        manifest, lap_of = snapshot.manifest, directory.settings.lap_of
+        self._both = manifest.laps.keys() & {lap_of(second) for second in manifest.slots}
+        """Laps of which the file and some seconds are there, since one of them was missing: counted as one."""
+        self.spans = [s for s in spans_of(directory, manifest, ID_MIN, ID_END) if not self._is_counted_with_lap(s)]
 
     def simple(self, span: Span) -> int | None:
         """Count a file's messages by its headers; None when it must be read."""
         low, high = self._between(self._drops, span)
-        if self._snapshot.manifest.doubt or low < high:
+        if self._snapshot.manifest.doubt or low < high or self._lap_of(span) in self._both:
             return None
         count = 0
         for frame in self._snapshot.headers(span):
@@ -90,6 +93,12 @@ class _Counter:
                 return None
             count += frame.puts
         return count
+
+    def _lap_of(self, span: Span) -> int:
+        return self._dir.settings.lap_of(due_of(span.floor) // US_PER_S)
+
+    def _is_counted_with_lap(self, span: Span) -> bool:
+        return layout.parse_slot(span.name.rpartition("/")[2]) is not None and self._lap_of(span) in self._both
 
     def ids(self, span: Span) -> Iterator[bytes]:
         """Yield the pending ids of one file's time, those in the journals too."""
@@ -130,10 +139,10 @@ def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
         journal_files=len({s.name for s in snapshot.journals}),
         slot_files=len(snapshot.manifest.slots),
         lap_files=len(snapshot.manifest.laps),
+        file_bytes=sum(snapshot.manifest.slots.values()) + sum(snapshot.manifest.laps.values()),
         keeper_pid=holder(directory),
     )
     for span in counter.spans:
-        stats.file_bytes += span.end
         mixed = span.floor < DEAD_FLOOR < counter.ceil(span)
         count = None if mixed else counter.simple(span)
         if count is None:

@@ -28,7 +28,7 @@ from filewheel.retained import read_overflow
 from filewheel.roster import read_roster
 from filewheel.tail import Handles
 from filewheel.unlisted import FOREIGN, Unlisted, check_keys, unreadable
-from filewheel.window import Span
+from filewheel.window import MISSING, Span
 
 _TRIES = 5
 _HEALS = "a backup that has not read it heals"
@@ -178,7 +178,7 @@ class _Verifier:
             fd = self._disk.open(span.name, "r")
         except FileNotFoundError:
             if not self._has_gone(span):
-                self._add("damage", span.name, 0, span.end, "the file is missing", "restore it from a backup")
+                self._add("damage", span.name, 0, span.end, MISSING, "restore it; filewheel repair accepts the loss")
             return
         except OSError as exc:
             self._add("damage", span.name, 0, span.end, unreadable(exc))
@@ -200,12 +200,12 @@ class _Verifier:
             self._disk.close(fd)
 
     def _has_gone(self, span: Span) -> bool:
-        """Tell whether a file that the manifest names has been expired, or dealt on, since."""
+        """Tell whether a newer checkpoint does not name a file any more: it was finished, or dealt on.
+
+        Whatever the clock says: a keeper removes a file only after the checkpoint without it.
+        """
         newer = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
-        low, _ = _range_of(self._dir, span)
-        if span.name not in {s.name for s in spans_of(self._dir, newer, ID_MIN, ID_END)}:
-            return True
-        return low * US_PER_S <= self._clock.now_us()
+        return span.name not in {s.name for s in spans_of(self._dir, newer, ID_MIN, ID_END)}
 
     def _check_frame(self, name: str, fd: int, frame: Frame, seconds: tuple[int, int] | None) -> None:
         self._report.frames += 1

@@ -7,7 +7,7 @@ the same code writes the same bytes, and a test compares them with the ones that
 format has changed, and that needs a new FORMAT and a new directory (docs/format.md, "Changing the format"); the old
 directory stays as it is, for the old reader to read.
 
-Left out of the copy: keeper.lock (it names a process), hint (a pipe), ballast (reserved space) and the empty locks of ids/.
+Left out: keeper.lock (it names a process), hint (a pipe), ballast (reserved space) and the empty locks of ids/.
 """
 
 from __future__ import annotations

@@ -84,6 +84,8 @@ class _Part:
 class _Lap:
     size: int = 0
     is_file: bool = False
+    is_both: bool = False
+    """In one file, and in seconds: something of it was missing for a while. Such a lap is compared, and not copied."""
 
 
 class Laps:
@@ -104,7 +106,9 @@ class Laps:
     def can_copy(self, lap: int) -> bool:
         """Tell whether a lap can be copied: it is there, and the second wheel has it in the same form or not at all."""
         ours, theirs = self._ours.get(lap), self._theirs.get(lap)
-        return self._is_known and ours is not None and (theirs is None or theirs.is_file == ours.is_file)
+        if not self._is_known or ours is None or ours.is_both:
+            return False
+        return theirs is None or (theirs.is_file == ours.is_file and not theirs.is_both)
 
     def next(self, lo: bytes, size_bytes: int, refused: Set[int], *, by_id: bool = False) -> Plan:
         """Return what is to be done from `lo` on, for about so much of the first wheel; `by_id`: nothing is bygone."""
@@ -163,10 +167,9 @@ class Laps:
 
 def files_of(directory: Directory, manifest: Manifest, lap: int) -> list[LapFile]:
     """Return the files of a lap, in the order of their seconds."""
-    if lap in manifest.laps:
-        return [LapFile(layout.lap_file(lap), lap, lap, True, manifest.laps[lap])]
     slots = directory.settings.slots
-    return [
+    file = [LapFile(layout.lap_file(lap), lap, lap, True, manifest.laps[lap])] if lap in manifest.laps else []
+    return file + [
         LapFile(layout.slot(lap, second), lap, second, False, manifest.slots[second])
         for second in range(lap * slots, (lap + 1) * slots)
         if second in manifest.slots
@@ -176,5 +179,7 @@ def files_of(directory: Directory, manifest: Manifest, lap: int) -> list[LapFile
 def _sizes(directory: Directory, manifest: Manifest) -> dict[int, _Lap]:
     found = {lap: _Lap(length, True) for lap, length in manifest.laps.items()}
     for second, length in manifest.slots.items():
-        found.setdefault(directory.settings.lap_of(second), _Lap()).size += length
+        one = found.setdefault(directory.settings.lap_of(second), _Lap())
+        one.size += length
+        one.is_both = one.is_file
     return found

@@ -19,6 +19,7 @@ from filewheel.record import pack_message, split
 from filewheel.replication import graft, laps
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.graft import Graft
+from filewheel.replication.laps import Laps
 from tests.replication.support import Pair, fire
 
 FAR_S = (100, 1000, 5000, 20_000)
@@ -327,6 +328,8 @@ def test_a_lap_that_is_one_file_here_and_seconds_there_is_compared(pair: Pair) -
     assert list(pair.primary.rglob("*.lap"))
     assert list(pair.backup.rglob("*.slot"))
     link = pair.open()
+    laps = Laps(link.source, link.target, link.keeper.ledger.manifest)
+    assert [laps.can_copy(lap) for lap in laps._our.laps] == [False]
     link.heal()
     pair.settle(2)
     assert not list(pair.backup.rglob("*.lap")), "one form for each lap"
