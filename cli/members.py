@@ -145,6 +145,8 @@ def set_line(status: SetStatus) -> str:
     if roster.role == "promoting":
         return f"a promotion to epoch {roster.epoch} was begun: `filewheel promote` goes on with it"
     if roster.role == "fenced":
+        if roster.held < roster.epoch:
+            return f"fenced: a promotion to epoch {roster.epoch} was begun, and has not ended: `filewheel promote` one"
         return f"fenced: {status.primary} is the primary since epoch {roster.epoch}"
     backups = [f"{one.member.path} ({one.member.mode}) {trouble_of(one) or lag_text(one)}" for one in status.members]
     return f"the primary, epoch {roster.epoch}; " + ("; ".join(backups) or "no backups")

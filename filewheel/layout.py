@@ -13,6 +13,7 @@
       keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made with the first of them
       ids/<b>.lock                     held while a message with such an id is moved or cancelled; made with the first
       roster.json  roster.lock         which wheels hold the same messages; only in a set
+      promote.lock                     held by a promotion of the set
       probe                            in a primary: written and removed, to see whether its disk takes anything
       follows.json                     in a backup: how far it has followed the primary's journals
       retained/<writer>-<n>.log        in a primary: covered segments that a backup has still to read
@@ -50,6 +51,7 @@ QUARANTINE = "quarantine"
 ROSTER = "roster.json"
 ROSTER_TMP = "roster.json.tmp"
 ROSTER_LOCK = "roster.lock"
+PROMOTE_LOCK = "promote.lock"
 PROBE = "probe"
 FOLLOWS = "follows.json"
 FOLLOWS_TMP = "follows.json.tmp"

@@ -90,6 +90,17 @@ class Roster:
     """How long an enqueue waits for a mirror before that counts as failed."""
     retain_bytes: int = RETAIN_BYTES
     """How many bytes of journals the primary keeps for backups that are behind."""
+    office: int = 0
+    """The epoch in which `primary` became the primary, where a promotion has raised `epoch` since; else 0."""
+
+    @property
+    def held(self) -> int:
+        """The epoch in which `primary` became the primary. Below `epoch`, a promotion has begun since."""
+        return self.office or self.epoch
+
+    def announced(self, epoch: int, role: Role) -> Roster:
+        """Return the roster with a promotion begun: a higher epoch, and the primary that there was before."""
+        return replace(self, role=role, epoch=epoch, office=self.held if self.held < epoch else 0)
 
     def member(self, wheel: str) -> Member | None:
         """Return the member with this wheel id."""
@@ -111,7 +122,10 @@ class Roster:
 
     def to_json(self) -> bytes:
         """Write roster.json, with its checksum as the last line."""
-        body = json.dumps({"roster": 1, **asdict(self)}, indent=2).encode()
+        fields = asdict(self)
+        if not self.office:
+            del fields["office"]
+        body = json.dumps({"roster": 1, **fields}, indent=2).encode()
         return body[:-2] + _CRC_MARK + b"%d\n}\n" % zlib.crc32(body)
 
 

@@ -114,16 +114,19 @@ class Standing:
         def fence(mine: Roster | None) -> Roster | None:
             if mine is None or not (mine.epoch < theirs.epoch or _is_rival(theirs, mine)):
                 return mine
-            return replace(
-                mine, role="fenced", epoch=theirs.epoch, primary=theirs.primary, primary_wheel=theirs.primary_wheel
+            # One that only begins to be promoted is not the primary: whoever is promoted next reads this wheel.
+            latest = mine if mine.held >= theirs.held and not _is_rival(theirs, mine) else theirs
+            known = replace(
+                mine, primary=latest.primary, primary_wheel=latest.primary_wheel, epoch=latest.held, office=0
             )
+            return known.announced(theirs.epoch, "fenced")
 
-        log.critical("%s: %s was promoted with epoch %d; this wheel fires nothing more",
-                     self._dir.path, theirs.primary, theirs.epoch)  # fmt: skip
+        # It may be another backup that says so.
+        error = fenced(replace(theirs, role="fenced"), self._dir.path)
+        log.critical("%s: %s; this wheel fires nothing more", self._dir.path, error.what)
         with contextlib.suppress(FilewheelError):  # its disk may be what failed; it stops all the same
             change_roster(self._dir, fence)
-        # It may be another backup that says so.
-        raise fenced(replace(theirs, role="fenced"), self._dir.path)
+        raise error
 
     def close(self) -> None:
         """Let go of the other wheels' directories."""
@@ -204,6 +207,11 @@ def fenced(roster: Roster, path: str) -> Fenced:
         return Fenced(
             "this wheel is being promoted", primary=roster.primary, epoch=roster.epoch, path=path,
             hint="wait a moment; if that was cut short, `filewheel promote` it again",
+        )  # fmt: skip
+    if roster.held < roster.epoch:
+        return Fenced(
+            f"another wheel of this set is being promoted (epoch {roster.epoch})", epoch=roster.epoch, path=path,
+            hint="wait a moment; if that was cut short, `filewheel promote` this or another wheel of the set",
         )  # fmt: skip
     return Fenced(
         f"{roster.primary} was promoted in the place of this wheel (epoch {roster.epoch})",

@@ -36,7 +36,7 @@ members = st.builds(
 rosters = st.builds(
     Roster, texts, st.integers(0, 1 << 40), st.sampled_from(["primary", "backup", "fenced"]), texts, texts,
     st.lists(members, max_size=3).map(tuple), st.sampled_from(["refuse", "stale"]), st.integers(0, 5),
-    st.floats(0.1, 100), st.integers(0, 1 << 40),
+    st.floats(0.1, 100), st.integers(0, 1 << 40), st.integers(0, 1 << 40),
 )  # fmt: skip
 
 
@@ -44,6 +44,14 @@ rosters = st.builds(
 @given(rosters)
 def test_what_is_read_is_what_was_written(roster: Roster) -> None:
     assert parse_roster(roster.to_json(), "r") == roster
+
+
+def test_a_promotion_that_has_begun_names_the_primary_before_and_since_when_it_was_that() -> None:
+    begun = OLD.announced(5, "fenced").announced(7, "fenced")
+    assert (begun.epoch, begun.held, begun.primary, begun.role) == (7, 3, "/a", "fenced")
+    assert b"office" not in OLD.to_json()
+    assert parse_roster(begun.to_json(), "r") == begun
+    assert replace(begun, epoch=7, office=0).held == 7
 
 
 def test_a_flipped_bit_or_a_missing_end_is_damage() -> None:

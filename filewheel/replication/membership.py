@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from filewheel import layout
 from filewheel.clock import Clock
 from filewheel.directory import Directory
 from filewheel.errors import Fenced, NoWheel
@@ -53,6 +54,7 @@ class Membership:
 
     def check(self, target: Directory) -> None:
         """Raise unless this directory is the backup. Raises NoWheel, Fenced, Damaged, OSError."""
+        self._take_back(target)
         roster = read_roster(target.disk, target.path)
         if target.settings.id != self._wheel:
             raise NoWheel(
@@ -66,6 +68,24 @@ class Membership:
         if roster.epoch > self.epoch and not self.fenced:
             raise Fenced("this wheel has a higher epoch than its primary", path=target.path, hint="`filewheel rejoin`")
         self._target = target
+
+    def _take_back(self, target: Directory) -> None:
+        """Make a backup again of one whose promotion ended before it had told anybody: who promotes holds a lock."""
+
+        def take_back(mine: Roster | None) -> Roster | None:
+            if mine is None or mine.role != "promoting" or mine.set != self.roster.set or mine.epoch > self.epoch:
+                return mine
+            return replace(mine, role="backup")
+
+        theirs = None if self.fenced else read_roster(target.disk, target.path)
+        if theirs is None or theirs.role != "promoting":
+            return
+        fd = target.disk.open(layout.PROMOTE_LOCK, "rw")
+        try:
+            if target.disk.lock(fd, wait=False):
+                change_roster(target, take_back)
+        finally:
+            target.disk.close(fd)
 
     def look(self) -> Member:
         """Read the primary's roster anew, and give the backup a copy. Raises Fenced when the set has changed."""

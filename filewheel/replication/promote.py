@@ -11,7 +11,6 @@ Invariant: an epoch has one primary, and its epoch is above that of every wheel 
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import logging
 import os
@@ -30,6 +29,7 @@ from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.carry import Positions, carry_drops, place_of
 from filewheel.replication.follows import boot_id
 from filewheel.replication.link import Link
+from filewheel.replication.others import Others, Seen
 from filewheel.retained import Retained
 from filewheel.roster import IN_USE, Member, Role, Roster, change_roster, read_roster
 from filewheel.standing import let_producers_look
@@ -40,8 +40,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 WAIT_S = 5.0
-ANSWER_S = 5.0
-"""How long another wheel's disk may take to answer before it counts as out of reach."""
 NO_OVERFLOW = -(1 << 62)
 """No wheel's counter of segments that went too early is ever this."""
 _PAUSE_S = 0.02
@@ -81,20 +79,27 @@ def promote(
         roster = read_roster(here.disk, here.path)
         if roster is None:
             raise BadArgument(f"{here.path} is in no set of wheels", hint="`filewheel backup add`")
-        if roster.role == "primary":
-            return Promotion(roster.epoch, here.path, caught_up=True, notes=["it was the primary already"])
-        if roster.role == "fenced":
-            raise BadArgument(f"{here.path} was fenced", hint="`filewheel rejoin` it first, or promote a backup")
         me = roster.member(here.settings.id)
+        if roster.primary_wheel == here.settings.id:
+            me = me or Member(here.path, here.settings.id, state="current")
+        elif roster.role == "fenced":
+            raise _was_fenced(here.path)
         if me is None:
             raise _taken_out(here.path)
         act = _Promoting(here, roster, me, clock, disk, entropy)
-        act.check_complete(force=force)
-        return act.run(wait_s)
+        if roster.role == "primary" and not act.is_outdone():
+            return Promotion(roster.epoch, here.path, caught_up=True, notes=["it was the primary already"])
+        with act.alone():
+            act.check_complete(force=force)
+            return act.run(wait_s)
 
 
 def _taken_out(path: str) -> BadArgument:
     return BadArgument(f"{path} was taken out of its set", hint="`filewheel backup add` it anew")
+
+
+def _was_fenced(path: str) -> BadArgument:
+    return BadArgument(f"{path} was fenced", hint="`filewheel rejoin` it first, or promote a backup")
 
 
 class _Promoting:
@@ -107,36 +112,50 @@ class _Promoting:
         self._clock = clock
         self._disk = disk
         self._entropy = entropy
-        self._old = roster.primary
-        self._old_wheel = roster.primary_wheel
+        self._others: list[tuple[str, str]] = []
+        self._ask = Others(disk)
         self._know(roster)
         self._done = Promotion(0, self._old)
         self._backups: set[str] = set()
         """Wheels that said they are backups: one that rejoined a moment ago may be fenced by this wheel's roster."""
-        self._hanging: set[str] = set()
-        """Wheels whose disk did not answer: they are not asked again."""
 
     def _know(self, roster: Roster) -> None:
         self._roster = roster
-        self._others = [(m.path, m.wheel) for m in roster.members if m.wheel != self._me.wheel]
-        if self._old_wheel != self._me.wheel:
-            self._others.insert(0, (self._old, self._old_wheel))
+        self._old, self._old_wheel = roster.primary, roster.primary_wheel
+        found = [(roster.primary, roster.primary_wheel), *((m.path, m.wheel) for m in roster.members), *self._others]
+        self._others = [one for one in dict.fromkeys(found) if one[1] != self._me.wheel]
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other promotions of the set away meanwhile. Raises Locked when there is one."""
+        return self._ask.alone([(self._here.path, self._me.wheel), *self._others])
+
+    def _seen(self) -> list[Seen]:
+        return self._ask.seen(self._others, self._roster.set)
+
+    def is_outdone(self) -> bool:
+        """Tell whether another wheel has a higher epoch: then this one fires nothing, though it says otherwise."""
+        return any(one.roster.epoch > self._roster.epoch for one in self._seen())
 
     def check_complete(self, *, force: bool) -> None:
-        """Raise unless no wheel that can be seen says that this one lacks something, or was taken out."""
+        """Find who was the primary last. Raise unless nobody who can be seen says that this wheel lacks something."""
+        was_primary = self._roster.primary_wheel == self._me.wheel
         fresher = self._roster
-        latest, says = (self._roster.epoch, False, self._me.since_us), self._here.path
-        for path, theirs in self._seen():
+        latest, says = (self._roster.held, False, self._me.since_us), self._here.path
+        for path, wheel, theirs in self._seen():
             me = theirs.member(self._me.wheel)
-            is_primary = theirs.role == "primary"
-            if me is None and is_primary and theirs.epoch >= self._roster.epoch:
-                raise _taken_out(self._here.path)
-            if is_primary and theirs.primary_wheel == self._old_wheel:
-                fresher = replace(theirs, role=self._roster.role, epoch=self._roster.epoch)
-            if me is not None and (theirs.epoch, is_primary, me.since_us) > latest:
-                latest, says, self._me = (theirs.epoch, is_primary, me.since_us), path, me
+            # A wheel that begins to be promoted is not the primary: its roster still names the one before.
+            is_primary = theirs.primary_wheel == wheel and theirs.role in ("primary", "fenced")
+            if theirs.held > fresher.held or (is_primary and theirs.primary_wheel == fresher.primary_wheel):
+                fresher = replace(theirs, epoch=theirs.held, office=0)
+            if me is None and is_primary and theirs.held >= self._roster.held:
+                raise _was_fenced(self._here.path) if was_primary else _taken_out(self._here.path)
+            if me is not None and (theirs.held, is_primary, me.since_us) > latest:
+                latest, says, self._me = (theirs.held, is_primary, me.since_us), path, me
+        if was_primary and fresher.primary_wheel != self._me.wheel:
+            raise _was_fenced(self._here.path)
         # Who came into the set just now may not stand in this wheel's roster yet.
-        self._know(fresher)
+        self._know(fresher.announced(max(fresher.held, self._roster.epoch), self._roster.role))
+        self._done.old_primary = self._old
         if self._me.state != "current" and not force:
             raise BadArgument(
                 f"{self._here.path} is {self._me.state}, says {says}: messages that were enqueued are not in it",
@@ -147,16 +166,19 @@ class _Promoting:
 
     def run(self, wait_s: float) -> Promotion:
         """Promote."""
+        was = self._roster.role
         # No epoch yet: if this wheel's lock cannot be had, nothing has happened.
         self._say("promoting", self._roster.epoch)
         try:
             keeper = self._take_lock(max(wait_s, 10.0))
-        except Locked:
-            self._say("backup", self._roster.epoch)
+        except BaseException:
+            if was != "promoting":
+                self._say(was, self._roster.epoch)
             raise
         keeper.close()
-        epoch = 1 + max([self._roster.epoch, *(theirs.epoch for _, theirs in self._seen())])
-        self._done.epoch = epoch
+        begun = max([self._roster.epoch, *(one.roster.epoch for one in self._seen())])
+        self._was_begun = begun > self._roster.held
+        epoch = self._done.epoch = 1 + begun
         # Here first: an old primary that nobody can tell sees it here.
         self._say("promoting", epoch)
         for path, wheel in self._others:
@@ -166,9 +188,22 @@ class _Promoting:
                 # What they enqueue until they look is confirmed: it must have been written before the last is read.
                 let_producers_look()
             self._catch_up(wait_s)
+        self._check_seen()
         self._check_alone(epoch)
         self._become_primary(epoch)
+        for path, wheel in self._others:
+            self._tell(path, wheel, epoch)
         return self._done
+
+    def _check_seen(self) -> None:
+        """Note when a promotion was begun before, of a wheel that cannot be seen: it may have become the primary."""
+        hidden = [path for path in self._done.unreachable if path != self._old]
+        if self._was_begun and hidden:
+            self._done.caught_up = False
+            self._done.notes.append(
+                f"a promotion was begun before, and {', '.join(hidden)} cannot be seen: if it was promoted, what only "
+                "it has is not here"
+            )
 
     def _say(self, role: Role, epoch: int) -> None:
         """Write what this wheel is. Raises Fenced when it has become something else meanwhile."""
@@ -177,9 +212,10 @@ class _Promoting:
             known = self._roster if old is None else old
             # Once it says that it is promoted, only another promotion makes a backup of it.
             begins = role == "promoting" and epoch == self._roster.epoch
-            if known.epoch > epoch or known.role not in (("backup", "promoting") if begins else ("promoting",)):
+            allowed = (self._roster.role, "promoting") if begins else ("promoting",)
+            if known.epoch > epoch or known.role not in allowed:
                 raise self._overtaken(known.primary, known.epoch)
-            return replace(self._roster if begins else known, role=role, epoch=epoch)
+            return (self._roster if begins else known).announced(epoch, role)
 
         change_roster(self._here, change)
 
@@ -188,42 +224,6 @@ class _Promoting:
             f"{path} is promoted at the same time", primary=path, epoch=epoch, path=self._here.path,
             hint="`filewheel backup list` shows who is the primary",
         )  # fmt: skip
-
-    def _seen(self) -> list[tuple[str, Roster]]:
-        found: list[tuple[str, Roster]] = []
-
-        def look(path: str, wheel: str) -> None:
-            with opened(path, self._disk) as there:
-                theirs = read_roster(there.disk, path)
-                if theirs is not None and there.settings.id == wheel and theirs.set == self._roster.set:
-                    found.append((path, theirs))
-
-        for path, wheel in self._others:
-            with contextlib.suppress(FilewheelError, OSError):
-                self._ask(path, functools.partial(look, path, wheel))
-        return list(found)
-
-    def _ask(self, path: str, what: Callable[[], object]) -> None:
-        """Do something with another wheel, in a thread: its disk may not answer. Raises TimeoutError then, for good."""
-        late = TimeoutError(errno.ETIMEDOUT, "its disk does not answer", path)
-        if path in self._hanging:
-            raise late
-        raised: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                what()
-            except BaseException as exc:
-                raised.append(exc)
-
-        thread = threading.Thread(target=run, name="filewheel-promote", daemon=True)
-        thread.start()
-        thread.join(ANSWER_S)
-        if thread.is_alive():
-            self._hanging.add(path)
-            raise late
-        if raised:
-            raise raised[0]
 
     def _take_lock(self, wait_s: float) -> BackupKeeper:
         """Take this wheel's lock; opening it as a backup's keeper enters the keys of what it has not dealt yet."""
@@ -250,7 +250,8 @@ class _Promoting:
             role: Role = "backup" if was_backup else "fenced"
             if was_backup:
                 self._backups.add(wheel)
-            return replace(old, role=role, epoch=epoch, primary=self._here.path, primary_wheel=self._me.wheel)
+            # Not who is promoted: until that is the primary, whoever is promoted in its place needs the one before.
+            return old.announced(epoch, role)
 
         def tell() -> None:
             with opened(path, self._disk) as there:
@@ -259,7 +260,7 @@ class _Promoting:
                 change_roster(there, change)
 
         try:
-            self._ask(path, tell)
+            self._ask.ask(path, tell)
             self._done.fenced.append(path)
         except (FilewheelError, OSError) as exc:
             self._done.unreachable.append(path)
@@ -270,7 +271,7 @@ class _Promoting:
         """Hold the old primary's keeper lock meanwhile, if it can be had: then what it acknowledged is all there is."""
         with contextlib.ExitStack() as stack:
             try:
-                self._check_answers()
+                self._ask.check_answers(self._old)
                 there = stack.enter_context(opened(self._old, self._disk))
                 owner = Owner(there)
                 try:
@@ -284,18 +285,15 @@ class _Promoting:
                 pass  # it is out of reach, and has been noted as such
             yield
 
-    def _check_answers(self) -> None:
-        if self._old in self._hanging:
-            raise TimeoutError(errno.ETIMEDOUT, "its disk does not answer", self._old)
-
     def _catch_up(self, wait_s: float) -> None:
         """Copy what the old primary has and this wheel lacks."""
         if self._old_wheel == self._me.wheel:
-            return  # by hand: there is no other
+            self._done.caught_up = True  # it was the primary last
+            return
         link: Link | None = None
         pause = threading.Event()
         try:
-            self._check_answers()
+            self._ask.check_answers(self._old)
             link = self._link(wait_s)
             link.catch_up(lambda: pause.wait(_PAUSE_S))
             link.close()
@@ -328,7 +326,7 @@ class _Promoting:
             for member in wheels:
                 count = len(places)
                 with contextlib.suppress(FilewheelError, OSError):
-                    self._ask(member.path, functools.partial(look, member.path, old))
+                    self._ask.ask(member.path, functools.partial(look, member.path, old))
                 if len(places) == count:
                     places.append({})  # it may come back, and then it may lack anything
             carry_drops(old, self._here, places, entropy=self._entropy)
@@ -360,7 +358,7 @@ class _Promoting:
                 rivals.append((path, theirs.epoch))
                 return theirs
             if theirs.role == "promoting":
-                return replace(theirs, role="backup", primary=self._here.path, primary_wheel=self._me.wheel)
+                return replace(theirs, role="backup")
             return theirs
 
         def look(path: str, wheel: str) -> None:
@@ -370,7 +368,7 @@ class _Promoting:
 
         for path, wheel in self._others:
             with contextlib.suppress(FilewheelError, OSError):
-                self._ask(path, functools.partial(look, path, wheel))
+                self._ask.ask(path, functools.partial(look, path, wheel))
         if rivals:
             path, higher = rivals[0]
             self._say("backup", epoch)
@@ -395,12 +393,29 @@ class _Promoting:
                 else _joining(m, now_us, old.overflow) for m in now.members
             )  # fmt: skip
             now = replace(
-                now, role="primary", epoch=epoch, primary=self._here.path, primary_wheel=self._me.wheel, members=members
-            )
+                now, role="primary", epoch=epoch, office=0, primary=self._here.path, primary_wheel=self._me.wheel,
+                members=members,
+            )  # fmt: skip
             return now if self._old_wheel == self._me.wheel else now.with_member(old)
 
         # From here on this wheel fires.
         change_roster(self._here, change)
+
+    def _tell(self, path: str, wheel: str, epoch: int) -> None:
+        """Write into another wheel's roster that this one is the primary now. A replicator does it otherwise."""
+
+        def change(old: Roster | None) -> Roster | None:
+            if old is None or old.set != self._roster.set or old.epoch != epoch or old.role == "primary":
+                return old
+            return replace(old, office=0, primary=self._here.path, primary_wheel=self._me.wheel)
+
+        def tell() -> None:
+            with opened(path, self._disk) as there:
+                if there.settings.id == wheel:
+                    change_roster(there, change)
+
+        with contextlib.suppress(FilewheelError, OSError):
+            self._ask.ask(path, tell)
 
 
 def _when_free(wait_s: float, act: Callable[[], T]) -> T:

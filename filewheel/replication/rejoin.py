@@ -96,7 +96,12 @@ def _fence(old: Directory, theirs: Roster) -> None:
         if mine is None or mine.role not in ("primary", "promoting"):
             return mine
         return replace(
-            mine, role="fenced", epoch=theirs.epoch, primary=theirs.primary, primary_wheel=theirs.primary_wheel
+            mine,
+            role="fenced",
+            epoch=theirs.epoch,
+            primary=theirs.primary,
+            primary_wheel=theirs.primary_wheel,
+            office=theirs.office,
         )
 
     change_roster(old, fence)

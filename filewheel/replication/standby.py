@@ -21,7 +21,7 @@ from dataclasses import replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, opened
 from filewheel.disk import OsDisk, is_scarce
-from filewheel.errors import BadArgument, Fenced, FilewheelError, said
+from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.whole import why_not_durable
@@ -95,7 +95,9 @@ class Standby:
                     tell(f"promoting {self._path}")
                     try:
                         return promote(self._path, clock=self._clock, disk=self._disk, entropy=self._entropy)
-                    except (Fenced, BadArgument) as exc:
+                    except (Fenced, BadArgument, Locked) as exc:
+                        if isinstance(exc, Locked) and exc.role != "promote":
+                            raise
                         # Another backup was faster, and says that this one has to be compared: it is watched then.
                         # It has told this one, as a rule; asked, it may answer too late.
                         ours = self._roster()
@@ -114,7 +116,7 @@ class Standby:
             left_s -= _REST_S
 
     def _newer(self, roster: Roster) -> Roster | None:
-        """Return the roster of a wheel that was promoted since this one was written, or is being promoted."""
+        """Return the roster of a wheel that was promoted since this one was written."""
         for member in roster.members:
             found: list[Roster] = []
             if member.path != self._path:
@@ -127,7 +129,7 @@ class Standby:
         with contextlib.suppress(FilewheelError, OSError):
             with opened(path, self._disk) as directory:
                 roster = read_roster(directory.disk, path)
-            if roster is not None and roster.role in ("primary", "promoting"):
+            if roster is not None and roster.role == "primary":
                 return [replace(roster, primary=path, primary_wheel=directory.settings.id)]
         return []
 
@@ -162,7 +164,9 @@ class Standby:
                 theirs = read_roster(directory.disk, roster.primary)
                 if theirs is None or theirs.set != roster.set:
                     return ""  # it is there, and was taken out of this set: it goes on firing alone
-                if theirs.role not in ("primary", "promoting"):
+                if theirs.held < theirs.epoch or theirs.role == "promoting":
+                    return "a promotion has begun, and has not ended"
+                if theirs.role != "primary":
                     return f"{theirs.primary} was promoted in its place"
                 return why_not_durable(directory)
         except (FilewheelError, OSError) as exc:

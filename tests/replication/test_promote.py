@@ -12,13 +12,14 @@ import pytest
 from filewheel import Keeper, Wheel
 from filewheel.directory import open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced, FilewheelError, KeyHeld
+from filewheel.errors import BadArgument, Fenced, FilewheelError, KeyHeld, Locked
+from filewheel.replication import others
 from filewheel.replication import promote as promoting
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.sets import add_backup
-from filewheel.roster import Roster, State, change_roster, roster_at
+from filewheel.roster import Mode, Roster, State, change_roster, roster_at
 from tests.replication.support_sets import Place, in_thread, place, role_of
 from tests.support import FaultyDisk, eventually
 
@@ -108,7 +109,7 @@ def test_an_old_primary_whose_disk_hangs_holds_nothing_up(place: Place, monkeypa
     place.make_set(place.b)
     place.enqueue(place.a, "x")
     place.level(place.a)
-    monkeypatch.setattr(promoting, "ANSWER_S", 0.05)
+    monkeypatch.setattr(others, "ANSWER_S", 0.05)
     answers = threading.Event()
 
     def disk(path: str) -> OsDisk:
@@ -230,7 +231,7 @@ def test_a_second_promotion_of_the_same_backup_undoes_nothing_of_the_first(
 ) -> None:
     place.make_set(place.b)
     results = rival_before(place, monkeypatch, "_take_lock", place.b, place.b)
-    assert [type(r) for r in results] == [Promotion, Fenced]
+    assert [type(r) for r in results] == [Locked, Promotion]
     assert role_of(place.b) == "primary"
 
 
@@ -311,15 +312,170 @@ def test_a_promotion_cut_short_anywhere_is_ended_by_another(place: Place, backup
     assert epochs == {2, 3}
 
 
-def test_a_promotion_cut_short_can_be_given_up_for_that_of_another_backup(place: Place) -> None:
+def test_a_promotion_cut_short_can_be_given_up_for_that_of_another_backup_which_reads_the_real_primary(
+    place: Place,
+) -> None:
     place.make_set(place.b, place.c)
     place.enqueue(place.a, "x")
     place.level(place.a)
+    place.enqueue(place.a, "late")
     for _ in place.cut_short(lambda fuse: go(place, place.b, disk=fuse.disk), every=9):
         if role_of(place.b) != "primary":
-            go(place, place.c)
+            done = go(place, place.c)
+            assert (done.old_primary, done.caught_up) == (str(place.a), True)
             assert place.may_fire() == [place.c]
-            assert place.fire(place.c) == ["x"]
+            assert place.fire(place.c) == ["late", "x"]
+
+
+def interrupted(place: Place, monkeypatch: pytest.MonkeyPatch, path: object) -> None:
+    """Promote a wheel, with Ctrl-C while it waits for the keeper of the primary."""
+
+    def wait(self: object, wait_s: float) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(promoting._Promoting, "_old_keeper_stopped", wait)
+        with pytest.raises(KeyboardInterrupt):
+            go(place, path)
+
+
+@pytest.mark.parametrize("mode", ["mirror", "ship"])
+def test_after_ctrl_c_while_it_waits_for_a_keeper_that_hangs_another_backup_gets_what_the_primary_holds(
+    place: Place, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    place.make_set(place.b, place.c, mode=mode)
+    gone, *_ = place.enqueue(place.a, "cancelled", "shipped")
+    place.level(place.a)
+    keeper = Keeper(place.a, background=False, clock=place.clock)  # it was stopped, and claims nothing
+    with Wheel(place.a, clock=place.clock) as wheel:
+        assert wheel.cancel(gone)
+    place.enqueue(place.a, "late")
+    interrupted(place, monkeypatch, place.c)
+    assert place.may_fire() == []
+    with pytest.raises(Fenced, match="is being promoted"):
+        place.enqueue(place.a, "x")
+    done = go(place, place.b)
+    assert (done.old_primary, done.caught_up, done.epoch) == (str(place.a), True, 3)
+    with pytest.raises(Fenced):
+        keeper.claim()
+    keeper.close()
+    assert place.may_fire() == [place.b]
+    assert place.fire(place.b) == ["late", "shipped"]
+    assert [role_of(path) for path in (place.a, place.c)] == ["fenced", "backup"]
+
+
+def test_a_primary_that_was_fenced_by_a_promotion_that_was_cut_short_is_promoted_again_itself(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.make_set(place.b, place.c)
+    place.enqueue(place.a, "x")
+    interrupted(place, monkeypatch, place.c)
+    assert role_of(place.a) == "fenced"
+    done = go(place, place.a)
+    assert (done.epoch, done.caught_up) == (3, True)
+    assert place.may_fire() == [place.a]
+    place.level(place.a)
+    assert place.payloads(place.b) == place.payloads(place.c) == ["x"]
+    assert place.fire(place.a) == ["x"]
+
+
+def test_a_primary_that_yields_to_a_promotion_that_was_cut_short_is_read_by_the_next(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.make_set(place.b, place.c)
+    place.enqueue(place.a, "x")
+    place.level(place.a)
+    place.enqueue(place.a, "late")
+    heir = open_directory(place.c, write=False).settings.id
+    # What this wheel knows of the office counts for more than what an announcement names.
+    alter(place.c, lambda r: replace(r.announced(2, "promoting"), primary=str(place.c), primary_wheel=heir))
+    with pytest.raises(Fenced):
+        place.fire(place.a)
+    assert role_of(place.a) == "fenced"
+    done = go(place, place.b)
+    assert (done.old_primary, done.caught_up) == (str(place.a), True)
+    assert place.fire(place.b) == ["late", "x"]
+
+
+def test_a_primary_in_whose_place_another_was_promoted_is_not_promoted_again(place: Place) -> None:
+    place.make_set(place.b, place.c)
+    go(place, place.b)
+    place.b.rename(place.base / "lost")
+    with pytest.raises(BadArgument, match="was fenced"):
+        go(place, place.a)
+
+
+def test_when_what_had_begun_to_be_promoted_cannot_be_seen_another_is_not_called_caught_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.make_set(place.b, place.c)
+    interrupted(place, monkeypatch, place.c)
+    place.c.rename(place.base / "lost")
+    done = go(place, place.b)
+    assert not done.caught_up
+    assert any(f"{place.c} cannot be seen" in note for note in done.notes)
+    (place.base / "lost").rename(place.c)
+    assert place.may_fire() == [place.b]
+
+
+def test_what_the_primary_knows_of_its_backups_counts_though_a_promotion_has_fenced_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.make_set(place.b, place.c)
+    interrupted(place, monkeypatch, place.c)
+    b = roster_at(place.b)
+    assert b is not None
+    wheel = next(m.wheel for m in b.members if m.path == str(place.b))
+    alter(place.a, lambda r: r.with_member(replace(r.member(wheel) or r.members[0], state="stale", since_us=1 << 60)))
+    with pytest.raises(BadArgument, match=f"is stale, says {place.a}"):
+        go(place, place.b)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_promotion_that_ended_before_it_had_told_anybody_has_changed_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    place.make_set(place.b)
+    place.enqueue(place.a, "x")
+
+    def wait(self: object, wait_s: float) -> object:
+        raise KeyboardInterrupt
+
+    if killed:
+        alter(place.b, lambda r: replace(r, role="promoting"))
+    else:
+        monkeypatch.setattr(promoting._Promoting, "_take_lock", wait)
+        with pytest.raises(KeyboardInterrupt):
+            go(place, place.b)
+        assert role_of(place.b) == "backup"
+    (report,) = place.level(place.a)
+    assert report.error == ""
+    assert role_of(place.b) == "backup"
+    assert place.payloads(place.b) == ["x"]
+
+
+def test_while_a_promotion_is_at_work_a_link_leaves_its_wheel_alone(place: Place) -> None:
+    place.make_set(place.b)
+    alter(place.b, lambda r: replace(r, role="promoting"))
+    wheels = [(str(path), open_directory(path, write=False).settings.id) for path in (place.a, place.b)]
+    with others.Others(OsDisk).alone(wheels):
+        (report,) = place.level(place.a)
+        assert "not a backup of the set" in report.error
+        with pytest.raises(Locked, match="another promotion"):
+            go(place, place.b)
+    assert go(place, place.b).caught_up
+
+
+def test_of_several_that_were_promoted_the_last_is_read_though_a_backup_has_not_heard_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.make_set(place.b, place.c)
+    monkeypatch.setattr(promoting._Promoting, "_tell", lambda *args: None)
+    go(place, place.b)
+    place.enqueue(place.b, "new")
+    done = go(place, place.c, force=True)
+    assert (done.old_primary, done.caught_up) == (str(place.b), True)
+    assert place.fire(place.c) == ["new"]
 
 
 def test_a_key_that_is_held_is_refused_at_once_and_what_was_cancelled_stays_cancelled(place: Place) -> None:

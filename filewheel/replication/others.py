@@ -1,0 +1,138 @@
+"""The other wheels of a set as a promotion sees them: each is asked in a thread, because its disk may not answer.
+
+Two promotions of one set are kept apart by a kernel lock in each wheel that can be reached, taken in the order of their
+ids, so of two that share a wheel one goes on. Where none is shared, the epochs decide (promote.py).
+Invariant: a wheel that did not answer once is not asked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from filewheel import layout
+from filewheel.directory import DiskFactory, open_directory, opened
+from filewheel.disk import Disk
+from filewheel.errors import FilewheelError, Locked
+from filewheel.roster import Roster, read_roster
+
+ANSWER_S = 5.0
+"""How long another wheel's disk may take to answer before it counts as out of reach."""
+
+
+class Seen(NamedTuple):
+    """A wheel of the set, and its roster."""
+
+    path: str
+    wheel: str
+    roster: Roster
+
+
+class Others:
+    """The wheels of one set, asked by one promotion. Not thread-safe."""
+
+    def __init__(self, disk: DiskFactory) -> None:
+        self._disk = disk
+        self._hanging: set[str] = set()
+        """Wheels whose disk did not answer."""
+
+    def ask(self, path: str, what: Callable[[], object]) -> None:
+        """Do something with another wheel. Raises what it does; TimeoutError when there is no answer, for good."""
+        self.check_answers(path)
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                what()
+            except BaseException as exc:
+                raised.append(exc)
+
+        thread = threading.Thread(target=run, name="filewheel-promote", daemon=True)
+        thread.start()
+        thread.join(ANSWER_S)
+        if thread.is_alive():
+            self._hanging.add(path)
+            self.check_answers(path)
+        if raised:
+            raise raised[0]
+
+    def check_answers(self, path: str) -> None:
+        """Raise TimeoutError when this wheel's disk did not answer."""
+        if path in self._hanging:
+            raise TimeoutError(errno.ETIMEDOUT, "its disk does not answer", path)
+
+    def seen(self, wheels: Iterable[tuple[str, str]], set_: str) -> list[Seen]:
+        """Return the rosters of those that can be read, and are of this set."""
+        found: list[Seen] = []
+
+        def look(path: str, wheel: str) -> None:
+            with opened(path, self._disk) as there:
+                theirs = read_roster(there.disk, path)
+                if theirs is not None and there.settings.id == wheel and theirs.set == set_:
+                    found.append(Seen(path, wheel, theirs))
+
+        for path, wheel in wheels:
+            with contextlib.suppress(FilewheelError, OSError):
+                self.ask(path, functools.partial(look, path, wheel))
+        return list(found)
+
+    @contextlib.contextmanager
+    def alone(self, wheels: Iterable[tuple[str, str]]) -> Iterator[None]:
+        """Keep other promotions of these wheels away meanwhile. Raises Locked when there is one.
+
+        A wheel that cannot be reached, or written to, is left out.
+        """
+        with contextlib.ExitStack() as stack:
+            for path, wheel in sorted(set(wheels), key=lambda one: one[1]):
+                hold = _Hold(path, wheel, self._disk)
+                stack.callback(hold.let_go)
+                try:
+                    self.ask(path, hold.take)
+                except Locked:
+                    raise
+                except (FilewheelError, OSError):
+                    continue
+            yield
+
+
+class _Hold:
+    """The lock in one wheel that keeps other promotions away."""
+
+    def __init__(self, path: str, wheel: str, disk: DiskFactory) -> None:
+        self._path = path
+        self._wheel = wheel
+        self._factory = disk
+        self._held: list[tuple[Disk, int]] = []
+        self._is_over = False
+
+    def take(self) -> None:
+        there = open_directory(self._path, write=True, disk=self._factory)
+        fd = -1
+        try:
+            if there.settings.id != self._wheel:
+                raise FilewheelError("another wheel is in its place", path=self._path)
+            fd = there.disk.open(layout.PROMOTE_LOCK, "rw")
+            if not there.disk.lock(fd, wait=False):
+                raise Locked(
+                    "another promotion of this set is at work", role="promote", path=there.place(layout.PROMOTE_LOCK),
+                    hint="wait until it is done, or end it and promote again; `filewheel backup list` shows the set",
+                )  # fmt: skip
+        except BaseException:
+            if fd >= 0:
+                there.disk.close(fd)
+            there.disk.release()
+            raise
+        self._held.append((there.disk, fd))
+        if self._is_over:
+            self.let_go()  # its disk answered too late
+
+    def let_go(self) -> None:
+        self._is_over = True
+        while self._held:
+            disk, fd = self._held.pop()
+            disk.close(fd)
+            disk.release()
