@@ -37,6 +37,8 @@ class Quarantine:
         self._clock = clock
         self._kept: dict[tuple[str, int], bool] = {}
         """(file, offset) → whether it was proven."""
+        self.aside: list[Damage] = []
+        """What was put aside by this handle, in order."""
 
     def keep(self, damage: Damage) -> None:
         """Copy a range aside and say so in the log; one that is proven only later is noted anew. Never raises."""
@@ -45,6 +47,8 @@ class Quarantine:
         if known or known is damage.proven or (known is None and len(self._kept) >= _ITEMS_MAX):
             return
         self._kept[key] = damage.proven
+        if known is None:
+            self.aside.append(damage)
         log.log(
             logging.ERROR if damage.proven else logging.WARNING,
             "%s: %s at offset %d (%d bytes)%s; kept in %s. Try: filewheel verify",
@@ -67,6 +71,7 @@ class Quarantine:
 
     def keep_bytes(self, damage: Damage, data: bytes) -> None:
         """Keep a record that was read whole but makes no sense. Never raises."""
+        self.aside.append(damage)
         stem = f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{zlib.crc32(data):08x}"
         log.error("%s: %s; kept as %s.bin", self._dir.place(damage.name), damage.reason, stem)
         try:

@@ -29,7 +29,7 @@ from filewheel.locks import WAIT_S
 from filewheel.manifest import write_manifest
 from filewheel.message import ID_END, ID_MIN
 from filewheel.owner import Owner
-from filewheel.record import records_of
+from filewheel.record import ID, SET_ASIDE, pack_drop, records_of, unpack_put
 from filewheel.slot import frames
 from filewheel.snapshot import Snapshot
 from filewheel.unlisted import Unlisted
@@ -74,6 +74,11 @@ def repair(directory: Directory, clock: Clock) -> Repair:
                     break
             for span in list(spans_of(directory, ledger.manifest, ID_MIN, ID_END)):
                 _mend_file(ledger, span, result)
+            for damage in ledger.quarantine.aside:
+                result.bytes_aside += damage.end - damage.offset
+                if damage.name.startswith(layout.JOURNAL):
+                    size = damage.end - damage.offset
+                    result.done.append(f"{damage.name}: {size} bytes at offset {damage.offset} put aside")
             _mend_long_keys(directory, result)
             _mend_keys(directory, clock, result)
     except OSError as exc:
@@ -161,12 +166,14 @@ def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
 def _mend_file(ledger: Ledger, span: Span, result: Repair) -> None:
     """Write a damaged file anew from what verifies."""
     puts, drops, bad = _read_all(ledger, span)
-    if not bad:
+    senseless = _take_out_senseless(puts, drops)
+    if not bad and not senseless:
         result.bytes_kept += span.end
         return
     for damage in bad:
         ledger.quarantine.keep(damage)
-        result.bytes_aside += damage.end - damage.offset
+    for put, what in senseless:
+        ledger.quarantine.keep_bytes(Damage(span.name, 0, len(put), what, proven=True), put)
     manifest = ledger.manifest.copy()
     manifest.deal += 1
     last = span.name.rpartition("/")[2]
@@ -185,7 +192,22 @@ def _mend_file(ledger: Ledger, span: Span, result: Repair) -> None:
     if not data:
         ledger.unlink_file(span.name)
     result.bytes_kept += len(data)
-    result.done.append(f"{span.name}: {len(puts)} messages kept, {len(bad)} unreadable ranges put aside")
+    aside = f"{len(bad)} unreadable ranges put aside" if bad else ""
+    aside += (", " if bad else "") + f"{len(senseless)} records that are no message put aside" if senseless else ""
+    result.done.append(f"{span.name}: {len(puts)} messages kept, {aside}")
+
+
+def _take_out_senseless(puts: set[bytes], drops: set[bytes]) -> list[tuple[bytes, str]]:
+    """Take out of a file's puts those that are no message, and end each by a drop; return them, and what they lack."""
+    found = []
+    for put in sorted(puts):
+        try:
+            unpack_put(put)
+        except Damaged as exc:
+            found.append((put, exc.what))
+            drops.add(pack_drop(put[ID], SET_ASIDE))
+    puts.difference_update(put for put, _ in found)
+    return found
 
 
 def _read_all(ledger: Ledger, span: Span) -> tuple[set[bytes], set[bytes], list[Damage]]:

@@ -90,7 +90,8 @@ class Snapshot:
                 continue  # a segment was covered and removed: there is a newer checkpoint
             if self._dir.disk.identity(layout.CHECKPOINT) == before:
                 break
-        if self.manifest.doubt:
+        self._doubt = self.manifest.doubt
+        if self._doubt:
             lap_of = self._dir.settings.lap_of
             adopt(self.manifest, self._dir.disk, find_files(self._dir.disk, lap_of), lap_of)
         for part in self._uncovered.values():
@@ -206,6 +207,13 @@ class Snapshot:
             self.manifest.laps.pop(lap, None)
         if span in self.journals:
             self.journals.remove(span)
+
+    def problems(self) -> list[Damage]:
+        """Return what is wrong with the wheel, as far as it was read: `verify` calls all of it damage."""
+        found = [Damage(layout.SETTINGS, 0, 0, note, proven=True) for note in self._dir.notes]
+        if self._doubt:
+            found.append(Damage(layout.CHECKPOINT, 0, 0, self._doubt, proven=True))
+        return found + self.damage
 
     def _note(self, span: Span, gap: Gap) -> None:
         segment = layout.parse_segment(span.name.rpartition("/")[2])

@@ -46,7 +46,7 @@ class Stats:
     """Bytes in lap and slot files."""
     keeper_pid: int | None = None
     damaged: int = 0
-    """Ranges that could not be read while counting."""
+    """Places that are damaged, as far as they were read to count: `verify` reads everything."""
 
 
 @dataclass
@@ -161,7 +161,7 @@ def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     stats.dead += len(rest) - at
     first = snapshot.first()
     stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
-    stats.damaged = len(snapshot.damage)
+    stats.damaged = len(snapshot.problems())
     return stats
 
 

@@ -85,7 +85,7 @@ def test_verify_names_the_place_of_damage_and_exits_with_12(fw: Fw) -> None:
 @pytest.mark.damages
 def test_repair_says_what_it_costs_asks_and_then_mends(fw: Fw) -> None:
     harm(fw)
-    plan = fw("repair", "--dry-run", "--no-json")
+    plan = fw("repair", "--dry-run", "--no-json", code=12)
     assert "damage" in plan.out
     assert "cannot be read; they go to quarantine/, the rest is kept" in plan.err
     assert "--yes" in fw("repair", code=2).err

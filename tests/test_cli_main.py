@@ -210,7 +210,7 @@ def test_a_wheel_may_not_be_a_stranger_to_its_owner(fw: Fw) -> None:
 def test_a_damaged_settings_file_is_told_and_the_copy_used(fw: Fw) -> None:
     good = (fw.wheel / "wheel.json").read_bytes()
     (fw.wheel / "wheel.json").write_bytes(b"{")
-    result = fw("stats")
+    result = fw("stats", code=12)
     (fw.wheel / "wheel.json").write_bytes(good)
     assert result.json[0]["pending"] == 0
     assert "repair" in result.err

@@ -53,12 +53,13 @@ def command(out: Output, target: str) -> None:
                     unreadable.append(f"{MessageId(put[ID])}: {exc.what}")
                 number += 1
                 progress.at(number)
-        unreadable += [f"{d.name}: {d.reason} at offset {d.offset}" for d in snapshot.damage]
+        unreadable += [f"{d.name}: {d.reason} at offset {d.offset}" for d in snapshot.problems()]
     out.note(f"dumped {count(number, 'message')}")
     for text in unreadable:
         out.warn(text)
     if unreadable:
-        raise Failure("damaged", "what could not be read is not in the dump", hint="`filewheel verify`")
+        what = "the wheel is damaged: the dump lacks what could not be read"
+        raise Failure("damaged", what, hint="`filewheel verify` says what that is")
 
 
 @contextlib.contextmanager

@@ -115,7 +115,8 @@ def _overview(out: Output, no_topics: bool) -> None:
         for line in _panels(out, ahead, topics):
             out.write(line)
     if stats.damaged:
-        out.warn(f"{count(stats.damaged, 'range')} cannot be read; `filewheel verify` names them")
+        places = count(stats.damaged, "place is", "places are")
+        raise Failure("damaged", f"{places} damaged", hint="`filewheel verify` names each")
 
 
 def _most_first(item: tuple[str, int]) -> tuple[int, str]:

@@ -29,7 +29,7 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
     """Mend what is damaged. Needs the keeper to be stopped.
 
     Nothing that can be read is lost. Bytes that cannot be read are copied to quarantine/ before anything is changed.
-    Repairing twice changes nothing more.
+    Repairing twice changes nothing more. A dry run of a damaged wheel ends with exit code 12, as `verify` does.
     """
     directory = out.directory(write=not dry_run)
     damage = read_all(out, directory).damage
@@ -42,7 +42,7 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
         print_findings(out, damage)
     out.note(_plan(damage))
     if dry_run:
-        return
+        raise Failure("damaged", "nothing was changed", hint="`filewheel repair` mends it")
     if not out.ask("Repair it?", yes=yes):
         raise Failure("failed", "nothing was repaired")
     result = repair_directory(directory, SYSTEM_CLOCK)

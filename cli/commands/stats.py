@@ -15,6 +15,7 @@ from filewheel.timespec import at_us
 from filewheel.transfer import iso
 
 from ..calls import who_fires
+from ..failure import Failure
 from ..gauges import of_wheel, set_gauges
 from ..members import find_set, set_fields, set_line
 from ..output import Column, Output
@@ -54,7 +55,8 @@ def command(out: Output, prometheus: bool) -> None:
     else:
         _print_table(out, stats, next_us, now_us, found_set, fires)
     if stats.damaged:
-        out.warn(f"{count(stats.damaged, 'range')} cannot be read; `filewheel verify` names them")
+        places = count(stats.damaged, "place is", "places are")
+        raise Failure("damaged", f"{places} damaged", hint="`filewheel verify` names each")
 
 
 def stats_fields(stats: Stats) -> dict[str, Any]:

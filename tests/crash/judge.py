@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from filewheel.directory import Directory, open_directory
 from filewheel.errors import FilewheelError
 from filewheel.keeper import Keeper
-from filewheel.message import DEAD_US, ID_END, US_PER_S, Message, id_floor
+from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, Message, id_floor
 from filewheel.record import unpack_put
 from filewheel.repair import repair
+from filewheel.snapshot import Snapshot
+from filewheel.stats import stats_of
 from filewheel.verify import Report, verify
 from filewheel.wheel import Wheel
 from filewheel.window import Budget
@@ -72,6 +74,7 @@ class Judge:
                 report = self._verify(changes, view, lost, how)
                 self._is_reported(report, changes, lost, view, how, named=named)
             if deep:
+                self._agree(report, changes, how)
                 self._list(changes, expected, how)
                 self._go_on(changes, expected, how)
                 self._repair(changes, expected, how)
@@ -180,6 +183,19 @@ class Judge:
                 self._say(f"verify does not name {name}", how)
         if not lost and report.damage and not changes.keys() & {"checkpoint", "wheel.json", "wheel.json.copy"}:
             self._say(f"verify finds damage where nothing was hit: {report.damage}", how)
+
+    def _agree(self, report: Report, changes: Mapping[str, bytes], how: str) -> None:
+        """Who reads all that messages lie in finds damage when `verify` does; who reads less finds no more."""
+        directory = self._directory(MemoryDisk(self.truth.image, changes))
+        with Snapshot(directory) as snapshot:
+            for _ in snapshot.messages(ID_MIN, ID_END):
+                pass
+            dumped = bool(snapshot.problems())
+        with Snapshot(directory) as snapshot:
+            counted = bool(stats_of(directory, snapshot).damaged)
+        damaged = [f for f in report.damage if f.name != "wheel.json.copy"]
+        if dumped != bool(damaged) or (counted and not damaged):
+            self._say(f"verify finds {damaged}; to a dump it is damaged: {dumped}, to stats: {counted}", how)
 
     def _harmless(self, name: str, changes: Mapping[str, bytes]) -> bool:
         """Tell whether a spare says the same as before, in spite of the change."""

@@ -186,6 +186,10 @@ MUTANTS: list[Mutant] = [
        "unlisted", "if (hash_, id_) not in listed)", "if False)"),
     _m("writers-kept", "K4", "a keeper that deals once forgets the writers whose segments the one before removed", "tests/test_guards.py::test_short_keepers_and_tidying_forget_the_writers_whose_segments_are_gone",
        "ledger", "                self.tails[writer].gone = True\n", "                pass\n"),
+    _m("senseless-stays", "D", "repair puts aside what is no message before it is due", "tests/test_tools_agree.py::test_a_put_that_is_no_message_is_repaired_before_it_is_due",
+       "repair", "    puts.difference_update(put for put, _ in found)\n", ""),
+    _m("doubt-unsaid", "S", "who lists or counts without a checkpoint that can be read says so", "tests/test_tools_agree.py::test_the_tools_agree_on_what_is_damaged_and_after_a_repair_on_that_nothing_is",
+       "snapshot", "        if self._doubt:\n            found", "        if False:\n            found"),
     _m("proof-unnoted", "I2", "what is proven only later is noted as damage then", "tests/test_quarantine.py::test_a_range_that_is_proven_only_later_is_noted_as_that_and_its_bytes_stay",
        "quarantine", "        if known or known is damage.proven or", "        if known is not None or"),
     # -- recovery --------------------------------------------------------------------------------------------

@@ -1,0 +1,127 @@
+"""One judgement of damage: verify, repair, dump, inspect and stats say the same of a wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from filewheel import Keeper, Wheel
+from filewheel.directory import open_directory
+from filewheel.frame import HEADER_BYTES
+from filewheel.message import DEAD_US
+from filewheel.repair import repair
+from filewheel.verify import verify
+from tests.cli_support import invoke
+from tests.support import FakeClock
+
+pytestmark = pytest.mark.damages
+CLOCK = FakeClock()
+
+
+def segment(path: Path) -> Path:
+    (found,) = path.glob("journal/*.log")
+    return found
+
+
+def flip(place: Path, at: int) -> None:
+    data = bytearray(place.read_bytes())
+    data[at] ^= 1
+    place.write_bytes(data)
+
+
+def frame_starts(data: bytes) -> list[int]:
+    return [at for at in range(0, len(data), 8) if data[at : at + 4] == b"\xf5FW1"]
+
+
+def torn_tail(path: Path) -> None:
+    """What a power cut leaves most often: a header and half of its body, and the zeros that were written ahead."""
+    data = segment(path).read_bytes().rstrip(b"\0")
+    *_, last, seal = frame_starts(data)
+    size = int.from_bytes(data[last + 8 : last + 12], "little")
+    segment(path).write_bytes(data[: last + HEADER_BYTES + size // 2] + bytes(4096 + seal - last))
+
+
+def unproven_gap(path: Path) -> None:
+    """A commit that never completed in front of one that did: no frame behind it calls it durable, and no seal."""
+    data = segment(path).read_bytes().rstrip(b"\0")
+    _, second, *_, seal = frame_starts(data)
+    segment(path).write_bytes(data[: second + 80] + b"\xff" + data[second + 81 : seal] + bytes(4096))
+
+
+def lagging_gap(path: Path) -> None:
+    flip(segment(path), frame_starts(segment(path).read_bytes())[1] + 80)
+
+
+def dealt_file(path: Path) -> None:
+    Keeper(path, background=False, clock=CLOCK).close()
+    flip(next(path.glob("laps/**/*.*")), 90)
+
+
+def checkpoint(path: Path) -> None:
+    Keeper(path, background=False, clock=CLOCK).close()
+    flip(path / "checkpoint", 90)
+
+
+def settings(path: Path) -> None:
+    flip(path / "wheel.json", 40)
+
+
+CASES: list[tuple[Callable[[Path], None], int]] = [
+    (torn_tail, 0),
+    (unproven_gap, 0),
+    (lagging_gap, 12),
+    (dealt_file, 12),
+    (checkpoint, 12),
+    (settings, 12),
+]
+
+
+@pytest.mark.parametrize(("spoil", "code"), CASES, ids=lambda case: getattr(case, "__name__", None))
+def test_the_tools_agree_on_what_is_damaged_and_after_a_repair_on_that_nothing_is(
+    wheel_dir: Path, spoil: Callable[[Path], None], code: int
+) -> None:
+    with Wheel(wheel_dir, clock=CLOCK) as wheel:
+        for i in range(4):
+            wheel.enqueue(b"%d" % i, delay=100_000, sync="never")
+    spoil(wheel_dir)
+    verbs = [["verify"], ["dump"], ["inspect"], ["stats"], ["repair", "--dry-run"]]
+    assert {verb[0]: invoke("-C", wheel_dir, *verb).code for verb in verbs} == {verb[0]: code for verb in verbs}
+    assert invoke("-C", wheel_dir, "repair", "--yes").code == 0
+    assert {verb[0]: invoke("-C", wheel_dir, *verb).code for verb in verbs} == {verb[0]: 0 for verb in verbs}
+
+
+def test_repair_reports_what_it_put_aside_out_of_a_journal(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir, clock=CLOCK) as wheel:
+        for i in range(4):
+            wheel.enqueue(b"%d" % i, delay=100_000, sync="never")
+    lagging_gap(wheel_dir)
+    first, second, third, *_ = frame_starts(segment(wheel_dir).read_bytes())
+    name = segment(wheel_dir).name
+    assert first == 0
+    done = repair(open_directory(wheel_dir, write=True), CLOCK)
+    assert done.bytes_aside == third - second
+    assert f"journal/{name}: {third - second} bytes at offset {second} put aside" in done.done
+    (kept,) = wheel_dir.glob("quarantine/*.bin")
+    assert kept.stat().st_size == third - second
+
+
+@pytest.mark.parametrize("where", ["due later", "a dead letter"])
+def test_a_put_that_is_no_message_is_repaired_before_it_is_due(wheel_dir: Path, where: str) -> None:
+    with Wheel(wheel_dir, clock=CLOCK) as wheel:
+        wheel.enqueue(b"kept", delay=100_000)
+        journal = wheel._writer()
+        id_ = journal.new_id(CLOCK.wall_us + 10**11 if where == "due later" else DEAD_US + 5)
+        journal.append([b"\x98\x01\xc4\x10" + id_ + b"\xc0\x01\x02\x03\x04\x05"], 1)
+    directory = open_directory(wheel_dir, write=True)
+    assert verify(directory, CLOCK).damage
+    done = repair(directory, CLOCK)
+    assert done.bytes_aside == 26
+    assert any("1 records that are no message put aside" in line for line in done.done)
+    assert not verify(directory, CLOCK).damage
+    assert not repair(directory, CLOCK).done
+    assert [p.stat().st_size for p in wheel_dir.glob("quarantine/*.bin")] == [26]
+    with Wheel(wheel_dir, clock=CLOCK) as wheel:
+        assert [m.payload for m in wheel.list()] == [b"kept"]
+        assert not list(wheel.list(dead=True))
