@@ -19,6 +19,7 @@ from filewheel.message import to_datetime
 from filewheel.scheduling.call import JSON, pack_json
 from filewheel.timespec import check_due, delay_us, parse_duration
 from filewheel.transfer import payload_of
+from filewheel.unique import key_held
 from filewheel.wheel import OnConflict
 
 from .lines import Spool, parse_object, read_lines
@@ -186,11 +187,7 @@ def enqueue_all(
     done = 0
     for rows in portions(spool):
         try:
-            plain = [row for row in rows if row.key is None]
-            ids = iter(_enqueue_plain(wheel, plain, sync))
-            made = [next(ids) if row.key is None else _enqueue_one(wheel, row, on_conflict) for row in rows]
-            if len(plain) < len(rows) and sync != "never":
-                wheel.flush()
+            made = _enqueue_portion(wheel, rows, sync, on_conflict)
         except FilewheelError as exc:
             if done:
                 exc.what = f"{exc.what} (after {done:,} of {spool.count:,} messages, whose ids were printed)"
@@ -199,26 +196,39 @@ def enqueue_all(
         yield rows, made
 
 
-def _enqueue_plain(wheel: Wheel, rows: list[Row], sync: Sync | None) -> Sequence[MessageId]:
+def _enqueue_portion(
+    wheel: Wheel, rows: Sequence[Row], sync: Sync | None, on_conflict: OnConflict
+) -> list[MessageId | KeyHeld]:
+    """Enqueue rows as one commit, without those whose key is held; of several with one key the first has it."""
+    made: dict[int, MessageId | KeyHeld] = {}
+    left = list(range(len(rows)))
+    while left:
+        now = left
+        if on_conflict == "reject":
+            first = {row.key: n for n, row in reversed([(n, rows[n]) for n in left])}
+            now = [n for n in left if rows[n].key is None or first[rows[n].key] == n]
+        try:
+            ids = _enqueue_many(wheel, [rows[n] for n in now], sync, on_conflict)
+        except KeyHeld as exc:
+            for n in now:
+                key = rows[n].key
+                if key is not None and key in exc.held:
+                    made[n] = key_held(key, exc.held[key], wheel.path)
+        else:
+            made |= zip(now, ids, strict=True)
+        left = [n for n in left if n not in made]
+    return [made[n] for n in range(len(rows))]
+
+
+def _enqueue_many(wheel: Wheel, rows: Sequence[Row], sync: Sync | None, on_conflict: OnConflict) -> Sequence[MessageId]:
+    keys = [row.key for row in rows]
+    has_keys = any(key is not None for key in keys)
     return wheel.enqueue_many(
         [row.payload for row in rows],
         at=[to_datetime(row.due_us) for row in rows],
         topic=[row.topic for row in rows],
         headers=[row.headers for row in rows],
         sync=sync,
+        keys=keys if has_keys else None,
+        on_conflict=on_conflict if has_keys else "reject",
     )
-
-
-def _enqueue_one(wheel: Wheel, row: Row, on_conflict: OnConflict) -> MessageId | KeyHeld:
-    try:
-        return wheel.enqueue(
-            row.payload,
-            at=to_datetime(row.due_us),
-            topic=row.topic,
-            headers=row.headers,
-            sync="never",
-            key=row.key,
-            on_conflict=on_conflict,
-        )
-    except KeyHeld as exc:
-        return exc

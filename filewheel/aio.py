@@ -248,22 +248,16 @@ class AsyncWheel:
 
         Tasks that enqueue at the same time share one commit. A wrong argument is raised at once and fails nobody else.
         When no room is left, it waits for its turn. Cancelled: withdrawn while it gathers, enqueued once the thread has
-        it. One with a unique key is a commit of its own (its delay from then).
+        it. Those with a unique key share a look at the index and one more flush.
 
-        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed.
+        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed; with a key also KeyHeld, Locked.
         """
         wheel, writer = self._open()
-        put = wheel.check(payload, delay, at, topic, headers, sync)
+        put = wheel.check(payload, delay, at, topic, headers, sync, key, on_conflict)
         if self._room:
             self._room -= 1
         else:
             await self._wait_for_room(writer)
-        if key is not None or on_conflict != "reject":
-            try:
-                put_one = partial(wheel.enqueue, payload, delay=delay, at=at, topic=topic, headers=headers, sync=sync)
-                return await writer.call(partial(put_one, key=key, on_conflict=on_conflict))
-            finally:
-                self._give_room(1)
         future: asyncio.Future[MessageId] = writer.loop.create_future()
         self._gathering.append((future, put))
         if not self._busy:
@@ -322,12 +316,16 @@ class AsyncWheel:
         topic: str | Sequence[str] = "",
         headers: Headers | Sequence[Headers] = None,
         sync: Sync | None = None,
+        keys: Sequence[str | None] | None = None,
+        on_conflict: OnConflict = "reject",
     ) -> Ids:
         """Enqueue many messages as one commit and return their ids, in order (see Wheel.enqueue_many)."""
         bodies = list(check_items("payloads", payloads))
         return await self._write(
-            lambda w: w.enqueue_many(bodies, delay=delay, at=at, topic=topic, headers=headers, sync=sync)
-        )
+            lambda w: w.enqueue_many(
+                bodies, delay=delay, at=at, topic=topic, headers=headers, sync=sync, keys=keys, on_conflict=on_conflict
+            )
+        )  # fmt: skip
 
     # -- cancel and reschedule -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from filewheel.errors import BadArgument
 from filewheel.frame import portions
 from filewheel.headers import KEY
-from filewheel.limits import check_count, check_headers, check_topic
+from filewheel.limits import check_count, check_headers, check_key, check_topic
 from filewheel.message import DUE_END_US
 from filewheel.record import pack_middle
 from filewheel.speed import due_column
@@ -59,10 +59,37 @@ def middles_of(
     return [pack_middle(now_us, t, _plain(h) if h else None) for t, h in zip(topics, each, strict=True)]
 
 
+def keyed_middles_of(
+    now_us: int,
+    topic: str | Sequence[str],
+    headers: Headers | Sequence[Headers],
+    keys: Sequence[str | None],
+    count: int,
+) -> list[bytes]:
+    """Return what stands between id and payload of each message of which some have a unique key."""
+    if isinstance(keys, str):
+        raise BadArgument("keys are a sequence with one for each message, not a text", hint='keys=["...", "..."]')
+    check_count("keys", keys, count)
+    each = [headers] * count if headers is None or isinstance(headers, Mapping) else headers
+    check_count("headers", each, count)
+    named = [
+        {**(_plain(h) if h else {}), **({} if key is None else {KEY: check_key(key)})}
+        for h, key in zip(each, keys, strict=True)
+    ]
+    topics = [topic] * count if isinstance(topic, str) else topic
+    check_count("topic", topics, count)
+    for name in set(topics):
+        check_topic(name)
+    return [pack_middle(now_us, t, check_headers(h)) for t, h in zip(topics, named, strict=True)]
+
+
 def _plain(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Check the headers of a message of a batch: it has no unique key, of which the index would not know."""
     if KEY in check_headers(headers):
-        raise BadArgument(f"a message with a unique key ({KEY}) goes alone", hint="enqueue(..., key=...) for each")
+        raise BadArgument(
+            f"a message with a unique key ({KEY}) goes alone",
+            hint="enqueue(..., key=...), or enqueue_many(..., keys=[...])",
+        )
     return headers
 
 

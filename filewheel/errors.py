@@ -191,7 +191,10 @@ class NotFound(FilewheelError):
 
 
 class KeyHeld(FilewheelError):
-    """Another message that lives has this unique key; nothing was enqueued. `.id` is its MessageId, `.key` the key."""
+    """Another message that lives has this unique key; nothing was enqueued. `.id` is its MessageId, `.key` the key.
+
+    Of a call with many keys `.held` says of each that is held by which message.
+    """
 
     kind = "key-held"
 
@@ -201,6 +204,7 @@ class KeyHeld(FilewheelError):
         super().__init__(what, path=path, hint=hint)
         self.key = key
         self.id = id
+        self.held = {key: id} if id is not None else {}
 
 
 class Fenced(FilewheelError):

@@ -11,14 +11,17 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from filewheel import unique
 from filewheel.changes import HINT_AHEAD_US
 from filewheel.columns import At, Delay, Headers
 from filewheel.directory import Sync, check_sync
+from filewheel.errors import BadArgument
 from filewheel.frame import portions
+from filewheel.headers import KEY
 from filewheel.journal import BATCH_BYTES, Journal
 from filewheel.limits import bytes_of, check_headers, check_topic
 from filewheel.message import MessageId, receipt
-from filewheel.record import pack_middle
+from filewheel.record import pack_middle, pack_payload
 from filewheel.timespec import due_from
 from filewheel.wheel import Wheel
 
@@ -35,13 +38,23 @@ class Put:
     middle: bytes
     payload: bytes
     sync: Sync
+    key: str | None
+    on_conflict: str
 
 
 class JointWheel(Wheel):
     """A Wheel that takes messages of many callers at once."""
 
     def check(
-        self, payload: bytes, delay: Delay | None, at: At | None, topic: str, headers: Headers, sync: Sync | None
+        self,
+        payload: bytes,
+        delay: Delay | None,
+        at: At | None,
+        topic: str,
+        headers: Headers,
+        sync: Sync | None,
+        key: str | None = None,
+        on_conflict: str = "reject",
     ) -> Put:
         """Check one message as `enqueue` would, without touching the disk. Its delay counts from now."""
         self._check()
@@ -49,8 +62,15 @@ class JointWheel(Wheel):
         now_us = self._clock.now_us()
         due_us = due_from(now_us, delay=delay, at=at)
         check_topic(topic)
-        middle = pack_middle(now_us, topic, check_headers(headers) if headers else None)
-        return Put(due_us, now_us, middle, payload, self._sync if sync is None else check_sync(sync))
+        unique.check_policy(on_conflict)
+        key = unique.key_named(key, headers)
+        if key is None and on_conflict != "reject":
+            raise BadArgument("on_conflict goes with a key", hint='key="..."')
+        named = headers if key is None else {**(headers or {}), KEY: key}
+        middle = pack_middle(now_us, topic, check_headers(named) if named else None)
+        return Put(
+            due_us, now_us, middle, payload, self._sync if sync is None else check_sync(sync), key, on_conflict
+        )  # fmt: skip
 
     def put_all(self, puts: Sequence[Put]) -> list[MessageId | BaseException]:
         """Write messages, those of equal `sync` as one frame, with one flush; return each one's id, or its error."""
@@ -62,7 +82,14 @@ class JointWheel(Wheel):
         for sync, group in groups.items():
             sizes = [_PUT_BYTES + len(puts[n].middle) + len(puts[n].payload) for n in group]
             for start, end in portions(sizes, BATCH_BYTES):
-                self._put_some(journal, puts, group[start:end], "never" if sync == "always" else sync, results)
+                some = group[start:end]
+                keyed = [n for n in some if puts[n].key is not None]
+                plain = [n for n in some if puts[n].key is None] if keyed else some
+                later: Sync = "never" if sync == "always" else sync
+                if plain:
+                    self._put_some(journal, puts, plain, later, results)
+                if keyed:
+                    self._put_keyed(journal, puts, keyed, later, results)
         waiting = [n for n in groups.get("always", ()) if not isinstance(results[n], BaseException)]
         if waiting:
             try:
@@ -91,6 +118,29 @@ class JointWheel(Wheel):
         else:
             for n, id_ in zip(group, made, strict=True):
                 results[n] = id_
+
+    def _put_keyed(
+        self,
+        journal: Journal,
+        puts: Sequence[Put],
+        group: list[int],
+        sync: Sync,
+        results: list[MessageId | BaseException],
+    ) -> None:
+        asks = [
+            unique.Ask(p.key, p.on_conflict, p.due_us, p.middle + pack_payload(p.payload))
+            for p in map(puts.__getitem__, group)
+        ]
+        try:
+            made, ticket = unique.put_all(
+                self._keys, journal, asks, now_us=self._clock.now_us(), path=self._dir.path
+            )  # fmt: skip
+            copies = 1 if ticket is None else journal.settle(ticket, sync)
+        except Exception as exc:
+            _tell_all(exc, group, results)
+        else:
+            for n, id_ in zip(group, made, strict=True):
+                results[n] = receipt(id_, copies) if isinstance(id_, MessageId) else id_
 
 
 def _note_copies(copies: int, group: Sequence[int], results: list[MessageId | BaseException]) -> None:

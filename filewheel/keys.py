@@ -159,23 +159,33 @@ class Keys:
 
     # -- writing, under the lock -----------------------------------------------------------------------------
 
-    def write(self, bucket: int, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Append entries (hash, id) to a bucket whose lock is held. They are durable after `flush`."""
+    def write(self, by_bucket: Mapping[int, Sequence[tuple[bytes, bytes]]], read: Mapping[int, bytes]) -> None:
+        """Append entries (hash, id) to buckets whose locks are held, as they were read. Durable after `flush`."""
+        marks = {b: pack_mark(self._dir.seed(layout.key_file(b))) for b in by_bucket}
+        unnamed = [b for b in by_bucket if read[b][:ENTRY_BYTES] != marks[b]]
+        if unnamed:
+            # U3: whoever made the file, or put it in place, may have died before its name was durable.
+            for bucket in unnamed:
+                with _told(self._dir, layout.key_file(bucket)):
+                    self._disk.close(locks.open_made(self._disk, layout.key_file(bucket)))
+            with _told(self._dir, layout.KEYS):
+                self._settle_names()
+        for bucket, pairs in by_bucket.items():
+            with _told(self._dir, layout.key_file(bucket)):
+                self._append(bucket, pairs, read[bucket], marks[bucket] if bucket in unnamed else b"")
+
+    def _append(self, bucket: int, pairs: Sequence[tuple[bytes, bytes]], old: bytes, mark: bytes) -> None:
         name = layout.key_file(bucket)
         seed = self._dir.seed(name)
         data = b"".join(pack_entry(seed, hash_, id_) for hash_, id_ in pairs)
         fd = locks.open_made(self._disk, name)
         try:
-            old = read_bucket(self._disk, fd, self._dir.place(name))
-            size = len(old)
-            if old[:ENTRY_BYTES] != pack_mark(seed):
-                # U3: whoever made the file, or put it in place, may have died before its name was durable.
-                self._settle_names()
-                self._disk.pwrite(fd, pack_mark(seed), 0)
+            if mark:
+                self._disk.pwrite(fd, mark, 0)
             start = end_of(old, seed)
             end = start + len(data)
             try:
-                self._disk.pwrite(fd, data if end <= size else data + bytes(-end % FILL_BYTES), start)
+                self._disk.pwrite(fd, data if end <= len(old) else data + bytes(-end % FILL_BYTES), start)
             except OSError:
                 with contextlib.suppress(OSError):
                     self._disk.truncate(fd, start)
@@ -273,6 +283,8 @@ class Hold:
         self._unsure: set[str] | None = set()
         """What is to be flushed before a key is taken (U4); None when everything is."""
         self._looked: set[str] = set()
+        self._read: dict[int, bytes] = {}
+        """The buckets of the keys that were looked at, until something is written to them."""
         self.busy: frozenset[str] = frozenset()
         """The keys whose bucket another has locked: nothing may be decided about them."""
 
@@ -314,6 +326,7 @@ class Hold:
                 # Also where no keeper runs, the list of a key that is used again and again stays short.
                 with _told(self._keys._dir, layout.key_file(bucket)):
                     self._keys.compact(bucket, now_us)
+                del self._read[bucket]
                 listed |= self._listed(k for k in listed if self._hashes[k][0] == bucket)
         self._looked.update(listed)
         found = self._keys._look_all(listed)
@@ -323,16 +336,20 @@ class Hold:
 
     def _listed(self, names: Iterable[str]) -> dict[str, list[bytes]]:
         """Return the ids that are listed for each key."""
-        keys, read = self._keys, {}
+        keys = self._keys
         listed: dict[str, list[bytes]] = {}
         for name in names:
             hash_ = self._hashes[name]
             if hash_[0] not in self._fds:
                 raise AssertionError(f"the key {name!r} is not locked")
-            if hash_[0] not in read:
-                read[hash_[0]] = keys.read(hash_[0])
-            listed[name] = keyfile.listed(read[hash_[0]], keys._dir.seed(layout.key_file(hash_[0])), hash_)
+            listed[name] = keyfile.listed(self._bucket(hash_[0]), keys._dir.seed(layout.key_file(hash_[0])), hash_)
         return listed
+
+    def _bucket(self, bucket: int) -> bytes:
+        """Return the bytes of a bucket, read once."""
+        if bucket not in self._read:
+            self._read[bucket] = self._keys.read(bucket)
+        return self._read[bucket]
 
     def note(self, pairs: Iterable[tuple[str, bytes]], own: Journal | None = None) -> None:
         """Enter (key, id) for messages that are about to be written: durable on return (U2).
@@ -347,9 +364,8 @@ class Hold:
                 raise AssertionError(f"the key {key!r} was not looked at")
             hash_ = self._hashes[key]
             by_bucket.setdefault(hash_[0], []).append((hash_, id_))
-        for bucket, some in by_bucket.items():
-            with _told(keys._dir, layout.key_file(bucket)):
-                keys.write(bucket, some)
+        keys.write(by_bucket, {bucket: self._bucket(bucket) for bucket in by_bucket})
+        self._read.clear()
         with _told(keys._dir, layout.KEYS):
             if self._unsure is None:
                 keys._disk.sync_all()

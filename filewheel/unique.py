@@ -1,21 +1,25 @@
 """Messages with a unique key: enqueued, and moved, so that at most one that lives has the key.
 
-Each function holds the lock of the key's bucket from its look to its frame (U1), and lets go of it before it waits for
-the frame's flush. The message that is replaced goes and the new one comes in one frame: a crash leaves one of the two.
+Each function holds the locks of the keys' buckets from its look to its frame (U1), and lets go of them before it waits
+for the frame's flush. The message that is replaced goes and the new one comes in one frame: a crash leaves one of the
+two. Many messages are written together: one look, one flush of the index, one frame.
 Invariant: no put with a key is written but by these functions, `Wheel.add` and the keeper, each under the lock.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from filewheel import locks
 from filewheel.directory import Directory, Sync
-from filewheel.errors import BadArgument, KeyHeld, Locked, NotFound
+from filewheel.errors import BadArgument, DiskError, FilewheelError, KeyHeld, Locked, NotFound, partly_done
+from filewheel.frame import portions
 from filewheel.headers import DEADLINE, DUE, KEY, REASON
-from filewheel.journal import Journal
+from filewheel.journal import BATCH_BYTES, Journal
 from filewheel.keys import Hold, Keys
+from filewheel.limits import check_headers, check_key
 from filewheel.message import Message, MessageId, receipt
 from filewheel.record import (
     CANCELLED,
@@ -42,37 +46,92 @@ def holding(keys: Keys, names: Iterable[str], path: str) -> Iterator[Hold]:
     """Lock keys, or raise Locked when another process has one of them for half a minute."""
     with keys.hold(names) as hold:
         if hold.busy:
-            raise Locked(
-                f"another process is busy with the key {min(hold.busy)!r}, or one of the same file, and does not go on",
-                role="key", path=path, hint="continue or kill the process that is stopped in the middle of an enqueue",
-            )  # fmt: skip
+            raise _busy(hold.busy, path)
         yield hold
 
 
-def put(
-    keys: Keys,
-    journal: Journal,
-    key: str,
-    on_conflict: str,
-    due_us: int,
-    rest: bytes,
-    *,
-    now_us: int,
-    sync: Sync,
-    path: str,
-) -> MessageId:
-    """Enqueue a message with a key (`rest` is what follows its id); return the id that holds the key now."""
-    with holding(keys, [key], path) as hold:
-        held = hold.look(key, now_us)
-        if held.id is not None and on_conflict == "keep":
-            return held.id
-        if held.id is not None and on_conflict == "reject":
-            raise key_held(key, held.id, path)
-        id_ = journal.new_id(due_us)
-        hold.note([(key, id_)], journal)
-        drops = [] if held.id is None else [pack_drop(held.id, CANCELLED)]
-        ticket = journal.write([*drops, PUT_PREFIX + id_ + rest], 1)
-    return receipt(id_, journal.settle(ticket, sync))
+def _busy(keys: Iterable[str], path: str) -> Locked:
+    return Locked(
+        f"another process is busy with the key {min(keys)!r}, or one of the same file, and does not go on",
+        role="key", path=path, hint="continue or kill the process that is stopped in the middle of an enqueue",
+    )  # fmt: skip
+
+
+class Ask(NamedTuple):
+    """A message that is to be written, with a key or without."""
+
+    key: str | None
+    on_conflict: str
+    due_us: int
+    rest: bytes
+    """What follows its id, packed."""
+
+
+def key_named(key: str | None, headers: Mapping[str, str] | None) -> str | None:
+    """Return the key of a message: the one that was given, or that of the header of a message that was printed."""
+    named = check_headers(headers).get(KEY) if headers else None
+    if None not in (key, named) and key != named:
+        raise BadArgument(f"the key is {key!r}, and the header {KEY} says {named!r}", hint="give the key alone")
+    found = named if key is None else key
+    return None if found is None else check_key(found)
+
+
+def put_all(
+    keys: Keys, journal: Journal, asks: Sequence[Ask], *, now_us: int, path: str, all_or_none: bool = False
+) -> tuple[list[MessageId | KeyHeld | Locked], int | None]:
+    """Write messages, up to 8 MiB as one frame; return what came of each, and the ticket if any was written.
+
+    What came of it is its id, with "keep" perhaps the one that holds its key, or the error that says why it was not
+    written: with `all_or_none` none is, then. Of several with one key the first holds it when the next is looked at.
+    """
+    results: list[MessageId | KeyHeld | Locked] = []
+    units: dict[bytes, list[bytes]] = {}
+    """For each message that is written its records: the drop of the one that it replaces, and its put."""
+    with keys.hold({ask.key for ask in asks if ask.key is not None}) as hold:
+        free = dict.fromkeys(ask.key for ask in asks if ask.key is not None and ask.key not in hold.busy)
+        holders = {key: held.id for key, held in hold.look_all(free, now_us).items()}
+        enters: dict[str, MessageId] = {}
+        for ask in asks:
+            holder = None if ask.key is None else holders.get(ask.key)
+            if ask.key in hold.busy:
+                results.append(_busy(hold.busy, path))
+            elif holder is not None and ask.on_conflict == "keep":
+                results.append(holder)
+            elif ask.key is not None and holder is not None and ask.on_conflict == "reject":
+                results.append(key_held(ask.key, holder, path))
+            else:
+                id_ = journal.new_id(ask.due_us)
+                # One that is replaced by a later one of the same call is not written at all.
+                before = [] if holder is None else units.pop(holder, [pack_drop(holder, CANCELLED), b""])[:-1]
+                units[id_] = [*before, PUT_PREFIX + id_ + ask.rest]
+                if ask.key is not None:
+                    enters[ask.key] = holders[ask.key] = id_
+                results.append(id_)
+        if not units or (all_or_none and any(isinstance(r, FilewheelError) for r in results)):
+            return results, None
+        if enters:
+            hold.note(enters.items(), journal)
+        ticket = _write(journal, list(units.values()))
+    return results, ticket
+
+
+def _write(journal: Journal, units: Sequence[Sequence[bytes]]) -> int:
+    """Write the records of messages, those of one never apart; return the ticket to wait with."""
+    ticket = 0
+    for start, end in portions([sum(map(len, unit)) for unit in units], BATCH_BYTES):
+        try:
+            ticket = journal.write([record for unit in units[start:end] for record in unit], end - start)
+        except DiskError as exc:
+            raise (partly_done(exc, start) if start else exc) from exc.__cause__
+    return ticket
+
+
+def put(keys: Keys, journal: Journal, ask: Ask, *, now_us: int, sync: Sync, path: str) -> MessageId:
+    """Enqueue a message with a key; return the id that holds the key now. Raises KeyHeld, Locked."""
+    (made,), ticket = put_all(keys, journal, [ask], now_us=now_us, path=path)
+    if not isinstance(made, MessageId):
+        raise made
+    return made if ticket is None else receipt(made, journal.settle(ticket, sync))
 
 
 def move(
@@ -153,9 +212,22 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
         journal.write(puts, len(puts))
 
 
-def key_held(key: str, id_: MessageId, path: str) -> KeyHeld:
+def told_which(asks: Sequence[Ask], made: Sequence[MessageId | KeyHeld | Locked]) -> KeyHeld | Locked:
+    """Return the error of a call of which nothing was enqueued, with every key of it that is held."""
+    failed = [error for error in made if not isinstance(error, MessageId)]
+    first = next((error for error in failed if isinstance(error, Locked)), failed[0])
+    if isinstance(first, KeyHeld):
+        pairs = zip(asks, made, strict=True)
+        first.held = {a.key: error.id for a, error in pairs if isinstance(error, KeyHeld) and a.key and error.id}
+        if len(first.held) > 1:
+            first.what += f"; {len(first.held)} keys of this call are held"
+        first.what += "; nothing was enqueued"
+    return first
+
+
+def key_held(key: str, id_: bytes, path: str) -> KeyHeld:
     """Return the error that says who holds a key."""
     return KeyHeld(
-        f"the key {key!r} is held by the message {id_}", key=key, id=id_, path=path,
+        f"the key {key!r} is held by the message {MessageId(id_)}", key=key, id=id_, path=path,
         hint='cancel it, wait until it is done, or say on_conflict="keep" or "replace" (`--on-conflict`)',
     )  # fmt: skip

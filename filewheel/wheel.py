@@ -19,7 +19,7 @@ from filewheel.bell import Bell
 from filewheel.changes import HINT_AHEAD_US, Changes
 from filewheel.checks import check_flag, check_items
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.columns import At, Delay, Headers, dues_of, middles_of
+from filewheel.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
 from filewheel.directory import (
     PAYLOAD_BYTES_MAX_DEFAULT,
     SLOTS_DEFAULT,
@@ -35,8 +35,8 @@ from filewheel.errors import BadArgument, DiskError, KeyHeld, WheelExists, partl
 from filewheel.headers import KEY
 from filewheel.ids import Ids
 from filewheel.journal import Journal
-from filewheel.limits import bytes_of, check_headers, check_key, check_message, check_topic
-from filewheel.message import DUE_END_US, Message, MessageId, due_of
+from filewheel.limits import bytes_of, check_headers, check_message, check_topic
+from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of
 from filewheel.record import pack_middle, pack_payload, pack_tail
 from filewheel.roster import Roster
 from filewheel.speed import due_at, size_of
@@ -276,17 +276,13 @@ class Wheel(Changes):
         """Enqueue a message with a key: the one that was given, or that of the header of a message that was printed."""
         unique.check_policy(on_conflict)
         check_topic(topic)
-        named = check_headers(headers).get(KEY) if headers else None
-        if key is None and named is None:
+        key = unique.key_named(key, headers)
+        if key is None:
             raise BadArgument("on_conflict goes with a key", hint='key="..."')
-        if None not in (key, named) and key != named:
-            raise BadArgument(f"the key is {key!r}, and the header {KEY} says {named!r}", hint="give the key alone")
-        key = check_key(named if key is None else key)
         sync = self._sync if sync is None else check_sync(sync)
         rest = pack_middle(now_us, topic, check_headers({**(headers or {}), KEY: key})) + pack_payload(payload)
-        id_ = unique.put(
-            self._keys, self._writer(), key, on_conflict, due_us, rest, now_us=now_us, sync=sync, path=self._dir.path
-        )
+        ask = unique.Ask(key, on_conflict, due_us, rest)
+        id_ = unique.put(self._keys, self._writer(), ask, now_us=now_us, sync=sync, path=self._dir.path)
         if due_us < now_us + HINT_AHEAD_US:
             self._bell.ring(now_us)
         return id_
@@ -300,12 +296,18 @@ class Wheel(Changes):
         topic: str | Sequence[str] = "",
         headers: Headers | Sequence[Headers] = None,
         sync: Sync | None = None,
+        keys: Sequence[str | None] | None = None,
+        on_conflict: OnConflict = "reject",
     ) -> Ids:
         """Enqueue many messages and return their ids, in order: the cheap form.
 
         `delay`, `at`, `topic` and `headers` are each one value for all, or a sequence with one for each payload.
         Up to 8 MiB are one commit: all of it survives a crash or none. Every argument is checked before anything
-        is written. Cost: about 0.3 µs a message, and one flush. Messages with a unique key go one by one.
+        is written. Cost: about 0.3 µs a message, and one flush.
+
+        `keys` has the unique key of each message, or None. When one is held, "reject" raises KeyHeld, whose `held` says
+        which are and by whom, and enqueues nothing; "keep" returns the id that holds it in its place; "replace" cancels
+        that one. Cost: about 30 µs a key, and one more flush for all.
         """
         journal = self._writer()
         now_us = self._clock.now_us()
@@ -319,12 +321,41 @@ class Wheel(Changes):
             size = size_of(bodies, limit)
         count = len(bodies)
         dues = dues_of(now_us, delay, at, count)
-        middle = middles_of(now_us, topic, headers, count)
         sync = self._sync if sync is None else check_sync(sync)
+        if keys is not None or on_conflict != "reject":
+            unique.check_policy(on_conflict)
+            middles = keyed_middles_of(now_us, topic, headers, keys or (), count)
+            return self._enqueue_keyed(dues, middles, bodies, keys or (), on_conflict, now_us, sync)
+        middle = middles_of(now_us, topic, headers, count)
         made = journal.put_many(dues, middle, bodies, size_bytes=size, sync=sync)
         if made and due_of(made.least) < now_us + HINT_AHEAD_US:
             self._bell.ring(now_us)
         return made
+
+    def _enqueue_keyed(
+        self,
+        dues: Sequence[int],
+        middles: Sequence[bytes],
+        bodies: Sequence[bytes],
+        keys: Sequence[str | None],
+        on_conflict: str,
+        now_us: int,
+        sync: Sync,
+    ) -> Ids:
+        """Enqueue many messages that were checked, with keys: all of them, or none."""
+        rows = zip(keys, dues, middles, bodies, strict=True)
+        asks = [unique.Ask(key, on_conflict, due, middle + pack_payload(body)) for key, due, middle, body in rows]
+        journal = self._writer()
+        made, ticket = unique.put_all(
+            self._keys, journal, asks, now_us=now_us, path=self._dir.path, all_or_none=True
+        )  # fmt: skip
+        ids = [id_ for id_ in made if isinstance(id_, MessageId)]
+        if len(ids) < len(made):
+            raise unique.told_which(asks, made)
+        copies = 1 if ticket is None else journal.settle(ticket, sync)
+        if dues and min(dues) < now_us + HINT_AHEAD_US:
+            self._bell.ring(now_us)
+        return Ids(b"".join(ids), copies, min(ids, default=ID_END))
 
     def _know_topic(self, topic: str) -> bytes:
         """Check a topic once, and remember it packed."""

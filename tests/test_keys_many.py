@@ -1,0 +1,168 @@
+"""Many messages with unique keys at once: one look, one flush of the index, one frame; each is told what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from filewheel import AsyncWheel, BadArgument, KeyHeld, MessageId, Wheel
+from filewheel.headers import KEY
+from filewheel.keys import Hold
+from tests.support import FakeClock
+
+
+@pytest.fixture
+def wheel(wheel_dir: Path) -> Iterator[Wheel]:
+    with Wheel(wheel_dir, clock=FakeClock()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many entries each flush of the index was for."""
+    counts: list[int] = []
+    real = Hold.note
+
+    def note(self: Hold, pairs, own=None) -> None:  # type: ignore[no-untyped-def]
+        pairs = list(pairs)
+        counts.append(len(pairs))
+        real(self, pairs, own)
+
+    monkeypatch.setattr(Hold, "note", note)
+    return counts
+
+
+def frames(wheel: Wheel) -> int:
+    assert wheel._journal is not None
+    return wheel._journal.number
+
+
+def test_many_keys_take_one_flush_of_the_index_and_one_frame(wheel: Wheel, notes: list[int]) -> None:
+    wheel.enqueue(b"first")
+    before = frames(wheel)
+    ids = wheel.enqueue_many([b"%d" % n for n in range(500)], delay=60, keys=[f"k{n}" for n in range(500)])
+    assert frames(wheel) == before + 1
+    assert notes == [500]
+    for n in (0, 250, 499):
+        found = wheel.get(key=f"k{n}")
+        assert found is not None
+        assert (found.id, found.payload, found.headers) == (ids[n], b"%d" % n, {KEY: f"k{n}"})
+
+
+def test_a_batch_with_a_key_that_is_held_enqueues_nothing_and_says_which_are(wheel: Wheel) -> None:
+    one, two = wheel.enqueue(b"1", delay=60, key="one"), wheel.enqueue(b"2", delay=60, key="two")
+    with pytest.raises(KeyHeld, match="2 keys of this call are held; nothing was enqueued") as caught:
+        wheel.enqueue_many([b"a", b"b", b"c", b"d"], keys=["one", None, "three", "two"])
+    assert caught.value.held == {"one": one, "two": two}
+    assert sorted(m.id for m in wheel.list()) == [one, two]
+    assert wheel.get(key="three") is None
+
+
+def test_a_key_that_is_twice_in_a_batch_is_held_by_the_first(wheel: Wheel) -> None:
+    with pytest.raises(KeyHeld, match="'k'"):
+        wheel.enqueue_many([b"a", b"b"], keys=["k", "k"])
+    assert list(wheel.list()) == []
+    first, second = wheel.enqueue_many([b"a", b"b"], delay=60, keys=["k", "k"], on_conflict="keep")
+    assert first == second
+    third = wheel.enqueue_many([b"c", b"d", b"e"], delay=60, keys=["k", "k", None], on_conflict="replace")
+    assert [(m.id, m.payload) for m in sorted(wheel.list(), key=lambda m: m.payload)] == [
+        (third[1], b"d"),
+        (third[2], b"e"),
+    ]
+
+
+def test_keep_returns_in_their_places_the_messages_that_hold_the_keys(wheel: Wheel) -> None:
+    held = wheel.enqueue(b"1", delay=60, key="one")
+    ids = wheel.enqueue_many([b"a", b"b"], delay=60, keys=["one", "two"], on_conflict="keep")
+    assert ids[0] == held
+    assert sorted(m.payload for m in wheel.list()) == [b"1", b"b"]
+
+
+def test_a_batch_that_is_larger_than_a_frame_keeps_each_replacement_in_one(
+    wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("filewheel.unique.BATCH_BYTES", 300)
+    keys = [f"k{n}" for n in range(20)]
+    old = wheel.enqueue_many([b"old"] * 20, delay=60, keys=keys)
+    journal = wheel._writer()
+    written: list[tuple[int, int]] = []
+    real = journal.write
+
+    def write(records, puts):  # type: ignore[no-untyped-def]
+        written.append((len(records), puts))
+        return real(records, puts)
+
+    monkeypatch.setattr(journal, "write", write)
+    new = wheel.enqueue_many([b"new"] * 20, delay=60, keys=keys, on_conflict="replace")
+    assert len(written) > 5
+    assert all(records == 2 * puts for records, puts in written)
+    assert sorted(m.id for m in wheel.list()) == sorted(new)
+    assert not set(old) & set(new)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keys": ["one"]},
+        {"keys": "ab"},
+        {"keys": ["one", ""]},
+        {"keys": ["one", 5]},
+        {"keys": ["one", "two"], "on_conflict": "ignore"},
+        {"keys": ["one", "two"], "headers": {KEY: "three"}},
+        {"on_conflict": "keep"},
+    ],
+)
+def test_keys_that_make_no_sense_are_refused_and_nothing_is_enqueued(wheel: Wheel, options: dict[str, object]) -> None:
+    with pytest.raises(BadArgument):
+        wheel.enqueue_many([b"a", b"b"], **options)  # type: ignore[arg-type]
+    assert list(wheel.list()) == []
+
+
+async def gathered(wheel: AsyncWheel, rows: list[dict[str, object]]) -> list[MessageId | BaseException]:
+    return await asyncio.gather(
+        *(wheel.enqueue(b"x", delay=60, **row) for row in rows),  # type: ignore[arg-type]
+        return_exceptions=True,
+    )
+
+
+def test_tasks_that_enqueue_with_keys_at_once_share_a_commit_and_each_hears_what_came_of_its_own(
+    wheel_dir: Path, notes: list[int]
+) -> None:
+    async def body() -> None:
+        async with AsyncWheel(wheel_dir) as wheel:
+            made = await gathered(wheel, [{"key": f"k{n}"} for n in range(200)])
+            assert len(set(made)) == 200
+            assert len(notes) <= 2
+            told = await gathered(
+                wheel,
+                [{"key": "k1"}, {"key": "k2", "on_conflict": "keep"}, {"key": "k3", "on_conflict": "replace"}, {}],
+            )
+            assert isinstance(told[0], KeyHeld)
+            assert told[0].id == made[1]
+            assert told[1] == made[2]
+            found = await wheel.get(key="k3")
+            assert found is not None
+            assert found.id == told[2] != made[3]
+            assert isinstance(told[3], MessageId)
+            many = await wheel.enqueue_many([b"a", b"b"], delay=60, keys=["a", "k2"], on_conflict="keep")
+            assert many[1] == made[2]
+
+    asyncio.run(body())
+    with Wheel(wheel_dir) as wheel:
+        assert wheel.stats().pending == 202
+
+
+def test_the_header_of_a_printed_message_is_its_key_in_a_loop_too(wheel_dir: Path) -> None:
+    async def body() -> None:
+        async with AsyncWheel(wheel_dir) as wheel:
+            id_ = await wheel.enqueue(b"x", delay=60, headers={KEY: "k"})
+            with pytest.raises(KeyHeld):
+                await wheel.enqueue(b"x", key="k")
+            found = await wheel.get(key="k")
+            assert found is not None
+            assert found.id == id_
+
+    asyncio.run(body())
