@@ -225,7 +225,7 @@ class _Verifier:
         if (len(puts), len(drops)) != (frame.puts, frame.drops) or (
             ids and (min(ids), max(ids)) != (frame.first, frame.last)
         ):
-            self._add("damage", name, frame.offset, frame.end, "the header does not fit the records")
+            self._add("note", name, frame.offset, frame.end, "the header does not fit the records, which are taken")
         if seconds is not None and ids:
             low, high = due_of(frame.first) // US_PER_S, due_of(frame.last) // US_PER_S
             if low < seconds[0] or high >= seconds[1]:

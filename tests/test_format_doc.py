@@ -23,7 +23,9 @@ from filewheel.roster import Member, Roster
 from filewheel.wheel import Wheel
 from tests import support_reader as reader
 
-DOC = (Path(__file__).parent.parent / "docs" / "format.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parent.parent / "docs"
+DOC = (DOCS / "format.md").read_text(encoding="utf-8")
+SETS = (DOCS / "format-sets.md").read_text(encoding="utf-8")
 SALT = bytes.fromhex("000102030405060708090a0b0c0d0e0f")
 NAME = "journal/PRDCR001-000001.log"
 
@@ -137,7 +139,7 @@ def test_a_reader_written_from_the_page_finds_a_unique_key_in_the_index(wheel: W
 
 def keys_explained_after(words: str) -> set[str]:
     """Return the keys in the first column of the first table after some words."""
-    (_, part) = DOC.split(words)
+    (_, part) = (DOC + SETS).split(words)
     rows = re.match(r".*?\n\| key \|[^\n]*\n\| --- [^\n]*\n((?:\|[^\n]*\n)+)", part, re.S)
     assert rows is not None
     return {key for row in rows[1].splitlines() for key in re.findall(r"`([^`]+)`", row.split("|")[1])}

@@ -59,6 +59,11 @@ def dealt_file(path: Path) -> None:
     flip(next(path.glob("laps/**/*.*")), 90)
 
 
+def missing_file(path: Path) -> None:
+    Keeper(path, background=False, clock=CLOCK).close()
+    next(path.glob("laps/**/*.*")).unlink()
+
+
 def checkpoint(path: Path) -> None:
     Keeper(path, background=False, clock=CLOCK).close()
     flip(path / "checkpoint", 90)
@@ -73,6 +78,7 @@ CASES: list[tuple[Callable[[Path], None], int]] = [
     (unproven_gap, 0),
     (lagging_gap, 12),
     (dealt_file, 12),
+    (missing_file, 12),
     (checkpoint, 12),
     (settings, 12),
 ]
