@@ -240,8 +240,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-def disk_error(exc: OSError, path: str) -> FilewheelError:
-    """Turn an OSError into the member of the tree that says what to do about it."""
+def disk_error(exc: OSError, path: str, *, undone: str = "nothing of this call was enqueued") -> FilewheelError:
+    """Turn an OSError into the member of the tree that says what to do about it; `undone` is what a full disk cost."""
     code = exc.errno
     if code == errno.EBADF:  # closing a handle closes its directories, under calls that other threads are in
         return Closed(
@@ -250,7 +250,7 @@ def disk_error(exc: OSError, path: str) -> FilewheelError:
     says = exc.strerror or str(exc)
     if code in _FULL:
         return WheelFull(
-            f"no space left ({says}); nothing of this call was enqueued",
+            f"no space left ({says}); {undone}",
             errno=code, path=path, hint="free some space, or raise the quota, and call again",
         )  # fmt: skip
     if code in _READ_ONLY:

@@ -131,7 +131,8 @@ def _write(directory: Directory, text: str, now_us: int) -> None:
     except OSError as exc:
         with contextlib.suppress(OSError):  # a full disk has no room for half a file
             disk.unlink(layout.METRICS_TMP)
-        raise disk_error(exc, directory.place(layout.METRICS)) from exc
+        undone = "the metrics in the wheel are those of before"
+        raise disk_error(exc, directory.place(layout.METRICS), undone=undone) from exc
 
 
 def read_published(directory: Directory) -> Published | None:

@@ -84,6 +84,13 @@ def test_inspect_and_stats_of_a_wheel_with_calls_advise_work_and_with_plain_mess
     assert not any("`filewheel run`" in text for text in said.values())
 
 
+def test_stats_counts_one_file_as_one(fw: Fw) -> None:
+    fw.enqueue("--in", "1h", "x")
+    said = fw("stats", "--no-json").out
+    assert "in 1 file\n" in said
+    assert "in 0 slot files and 0 lap files" in said
+
+
 def test_inspect_draws_with_ascii_where_blocks_cannot_be_shown(fw: Fw) -> None:
     fill(fw)
     shown = on_terminal("-C", fw.wheel, "inspect", env={"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}).out

@@ -81,14 +81,15 @@ def _print_table(
     out: Output, stats: Stats, next_us: int | None, now_us: int, found_set: SetStatus | None, fires: str
 ) -> None:
     due = "-" if next_us is None else f"{full_time(next_us)}, {away(next_us - now_us)}"
+    slots, laps = count(stats.slot_files, "slot file"), count(stats.lap_files, "lap file")
     none = f"none running; start {fires}" if fires else "none running"
     rows = [
         ("pending", f"{stats.pending:,}"),
         ("next due", due),
         ("dead letters", f"{stats.dead:,}"),
         ("quarantined", f"{stats.quarantined:,}"),
-        ("journals", f"{size(stats.journal_bytes)} in {stats.journal_files:,} files"),
-        ("slots and laps", f"{size(stats.file_bytes)} in {stats.slot_files:,} + {stats.lap_files:,} files"),
+        ("journals", f"{size(stats.journal_bytes)} in {count(stats.journal_files, 'file')}"),
+        ("slots and laps", f"{size(stats.file_bytes)} in {slots} and {laps}"),
         ("keeper", f"process {stats.keeper_pid}" if stats.keeper_pid else none),
     ]
     if found_set is not None:

@@ -6,6 +6,9 @@ Invariant: nothing here decides anything; whatever fails in telling stops nothin
 from __future__ import annotations
 
 import logging
+import os
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,6 +16,7 @@ from filewheel.message import US_PER_S, Message, MessageId, due_of
 from filewheel.metrics import Metrics
 from filewheel.scheduling.events import Events
 from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.schedule import definition_of
 from filewheel.scheduling.verdict import Verdict
 
 log = logging.getLogger("filewheel.scheduling")
@@ -126,6 +130,12 @@ class Watch:
         )  # fmt: skip
 
 
+def _program() -> str:
+    """Name this process as an operator started it; what was given to it beyond that may be secret."""
+    shown = sys.argv[:3] if sys.argv[1:2] == ["work"] else sys.argv[:1]
+    return f"process {os.getpid()} (`{shlex.join(shown)}`)"
+
+
 def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: float | None, error: str) -> None:
     extra = {  # as Event.extra() has them
         "event": verdict.kind, "handler": message.topic, "message_id": str(message.id), "attempt": message.attempt,
@@ -138,6 +148,12 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: fl
         log.debug("%s", failure.trace if failure else "", extra=extra)
     elif verdict.kind == "dead":
         log.error("%s is dead: %s\n%s", name, error, failure.trace if failure else "", extra=extra)
+    elif verdict.kind == "stopped" and (definition := definition_of(message)) is not None:
+        log.warning(
+            "the schedule %r has ended: %s fires now and does not declare it. To keep it, declare it there too, with "
+            "@scheduler.every(..., name=%r), or start it with scheduler.schedule(%r, ...). A program that declares it "
+            "starts it again when it fires", definition.name, _program(), definition.name, definition.name, extra=extra,
+        )  # fmt: skip
     elif verdict.kind in ("skipped", "missed", "stopped"):
         log.warning("%s was not called: %s", name, error or verdict.kind, extra=extra)
     elif verdict.kind == "unknown":

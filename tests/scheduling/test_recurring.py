@@ -6,6 +6,7 @@ Nothing sleeps here: the clock moves when it is told to, and `drain` calls what 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -436,6 +437,32 @@ def test_a_schedule_that_is_removed_from_the_program_calls_nothing_and_leaves_no
     assert not living(path)
     assert not dead(path)
     assert new.wheel.get(key="filewheel.every:tick") is None
+
+
+def test_the_end_of_a_schedule_that_a_program_does_not_declare_is_logged_with_its_name_the_program_and_the_way_out(
+    make: Make, clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = make()
+    noted(old, clock)
+    old.drain()
+    old.stop()
+    monkeypatch.setattr("sys.argv", ["/usr/bin/filewheel", "work", "app2:scheduler", "--secret"])
+    clock.advance(60)
+    caplog.clear()
+    make().drain()
+    (record,) = caplog.records
+    assert (record.levelname, record.event) == ("WARNING", "stopped")  # type: ignore[attr-defined]
+    said = record.getMessage()
+    for words in (
+        "the schedule 'tick' has ended", f"process {os.getpid()} (`/usr/bin/filewheel work app2:scheduler`)",
+        "@scheduler.every(..., name='tick')", "scheduler.schedule('tick', ...)",
+    ):  # fmt: skip
+        assert words in said
+    assert "secret" not in said
+    again = make()
+    noted(again, clock)
+    again.drain()
+    assert again.wheel.get(key="filewheel.every:tick") is not None
 
 
 def test_a_removed_schedule_whose_call_waits_for_a_retry_is_not_tried_again(
