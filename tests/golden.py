@@ -25,10 +25,12 @@ from unittest import mock
 
 from filewheel import layout
 from filewheel.deal import Deal
+from filewheel.directory import open_directory
 from filewheel.journal import Journal
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, MessageId, to_datetime
 from filewheel.record import PUT_PREFIX, pack_middle, pack_payload
+from filewheel.roster import Member, Roster, change_roster
 from filewheel.slot import slot_name
 from filewheel.transfer import dump, to_json
 from filewheel.wheel import Wheel
@@ -36,6 +38,7 @@ from tests.support_wheel import append
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 V1 = GOLDEN / "v1"
+V1_SET = GOLDEN / "v1-set"
 V2_NEWER = GOLDEN / "v2-newer"
 EXPECTED = "expected.jsonl"
 
@@ -162,6 +165,53 @@ def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
         return [to_json(message) for message in dump(wheel)]
 
 
+def make_set(path: Path, copy: Path) -> list[dict[str, Any]]:
+    """Live through a second story: a primary with a backup, unique keys, and writers of which `synced` is behind.
+
+    Returns what is pending in the copy, as `make_v1` does.
+    """
+    clock = Clock()
+    id_ = bytes(range(32, 48))
+    made = iter([id_, SALT])
+    Wheel.create(path, clock=clock, entropy=lambda size: next(made)).close()
+    backup = Member("/wheels/orders.copy", "b" * 32, "ship", "current", since_us=clock.wall_us)
+    roster = Roster("5" * 32, 1, "primary", "/wheels/orders", id_.hex(), (backup,))
+    change_roster(open_directory(path, write=True), lambda _: roster)
+
+    with _writer(path, clock, "KEYED001") as keyed:
+        keyed.enqueue(b"held", at=_at(7_200), key="report")
+        keyed.enqueue(b"replaced", at=_at(60), key="daily/ü")
+        keyed.enqueue(b"took its place", at=_at(61), key="daily/ü", on_conflict="replace")
+        keyed.enqueue(b"ended", at=_at(62), key="free again")
+        keyed.cancel(key="free again")
+    keeper = Keeper(path, background=False, clock=clock, entropy=named("KEEPER01"))
+    Deal(keeper._ledger, spread=True).run()  # its journal waits in retained/ for the backup
+
+    with _writer(path, clock, "BEHND001") as sealed:
+        for n in range(5):
+            sealed.enqueue(b"sealed %d" % n, at=_at(100 + n), sync="never")
+    killed = _writer(path, clock, "BEHND002")
+    for n in range(5):
+        killed.enqueue(b"killed %d" % n, at=_at(200 + n), sync="never")
+        if n == 2:
+            killed.flush()
+
+    shutil.copytree(path, copy, ignore=lambda where, names: set(names) & _LEFT_OUT)
+    assert killed._journal is not None
+    os.truncate(copy / layout.segment("BEHND002", 1), killed._journal.position.offset + 256)
+    killed.close()
+    keeper.close()
+    with Wheel(copy, clock=clock) as wheel:
+        return [to_json(message) for message in dump(wheel)]
+
+
+def _writer(path: Path, clock: Clock, name: str) -> Wheel:
+    """Open a wheel that writes under this name, and nothing ahead."""
+    wheel = Wheel(path, clock=clock, entropy=named(name))
+    wheel._journal = Journal(wheel._dir, entropy=named(name), fill_bytes=0)
+    return wheel
+
+
 def _at(seconds: float) -> Any:
     """Return the time that many seconds after the start, exactly."""
     return to_datetime(START_S * US_PER_S + round(seconds * US_PER_S))
@@ -198,11 +248,18 @@ def make(path: Path) -> dict[str, bytes]:
     return files_of(path / "copy") | {EXPECTED: lines(pending)}
 
 
+def make_set_files(path: Path) -> dict[str, bytes]:
+    """Make the golden files of a set in `path`, an empty directory; return name → bytes."""
+    pending = make_set(path / "lived", path / "copy")
+    return files_of(path / "copy") | {EXPECTED: lines(pending)}
+
+
 def main() -> None:
     """Write data/golden/ again."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as second:
         files = make(Path(scratch))
-    for target, content in ((V1, files), (V2_NEWER, {layout.SETTINGS: newer_settings()})):
+        of_set = make_set_files(Path(second))
+    for target, content in ((V1, files), (V1_SET, of_set), (V2_NEWER, {layout.SETTINGS: newer_settings()})):
         shutil.rmtree(target, ignore_errors=True)
         for name, data in content.items():
             place = target / name

@@ -149,6 +149,50 @@ def read_wheel(path: Path) -> Contents:
     return contents
 
 
+@dataclass
+class Missing:
+    """Frames of a writer that are not there."""
+
+    writer: str
+    first: int
+    last: int
+    synced: int
+
+    @property
+    def is_damage(self) -> bool:
+        """Section 8: one of them had been durable."""
+        return self.synced >= self.first
+
+
+def missing_frames(path: Path) -> list[Missing]:
+    """Section 8, the pseudo-code: what is missing from the journals, and whether it had been durable."""
+    salt = bytes.fromhex(settings((path / "wheel.json").read_bytes())["salt"])
+    checkpoint = frame_at((path / "checkpoint").read_bytes(), 0, seed_of(salt, "checkpoint"))
+    assert checkpoint is not None
+    positions = msgpack.unpackb(checkpoint.body)["positions"]
+    found: list[Missing] = []
+    numbers: dict[str, int | None] = {}
+    for place in sorted((path / "journal").iterdir()):
+        match = SEGMENT.fullmatch(place.name)
+        if not match:
+            continue
+        writer, n = match[1], int(match[2])
+        segment, offset, number = positions.get(writer, [1, 0, 0])
+        if n < segment:
+            continue
+        m = numbers.setdefault(writer, number if writer in positions else 0 if n == 1 else None)
+        data, seed = place.read_bytes(), seed_of(salt, f"journal/{place.name}")
+        for frame in frames(data, offset if n == segment else 0, len(data), seed)[0]:
+            for one in found:
+                if one.writer == writer:
+                    one.synced = max(one.synced, frame.synced)
+            last = frame.number if frame.puts == frame.drops == 0 else frame.number - 1
+            if m is not None and last > m:
+                found.append(Missing(writer, m + 1, last, frame.synced))
+            m = numbers[writer] = frame.number
+    return found
+
+
 def pairs(numbers: list[int]) -> list[tuple[int, int]]:
     """Section 10: number, length, number, length."""
     return list(zip(numbers[::2], numbers[1::2], strict=True))

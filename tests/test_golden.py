@@ -18,6 +18,7 @@ from filewheel.frame import FORMAT, Frame, Scanner
 from filewheel.manifest import read_manifest
 from filewheel.quarantine import items
 from filewheel.record import records_of
+from filewheel.roster import read_roster
 from filewheel.transfer import dump, from_json, load, to_json
 from filewheel.verify import verify
 from tests import golden
@@ -178,6 +179,66 @@ def test_any_checkpoint_that_is_lost_gives_a_superset_of_the_expected_messages(c
     (copy / "checkpoint.old").unlink()
     with Wheel(copy) as wheel:
         assert ids <= {str(m.id) for m in dump(wheel)}
+
+
+# -- a set, unique keys, and writers of which `synced` is behind ------------------------------------------------
+
+
+@pytest.fixture
+def set_copy(tmp_path: Path) -> Path:
+    """A copy of the golden primary that may be written to."""
+    path = tmp_path / "set"
+    shutil.copytree(golden.V1_SET, path)
+    path.chmod(0o700)
+    (path / golden.EXPECTED).unlink()
+    return path
+
+
+def test_the_golden_set_made_anew_is_the_committed_one(tmp_path: Path) -> None:
+    made, committed = golden.make_set_files(tmp_path), golden.files_of(golden.V1_SET)
+    assert made.keys() == committed.keys()
+    # The roster may gain a key until the first release; no reader of messages looks at it.
+    assert [name for name in committed if made[name] != committed[name] and name != "roster.json"] == []
+
+
+def test_the_golden_set_is_read_as_promised_by_the_library_and_by_the_reader_of_the_page(set_copy: Path) -> None:
+    expected = [json.loads(line) for line in (golden.V1_SET / golden.EXPECTED).read_bytes().splitlines()]
+    assert len(expected) == 12
+    with Wheel(set_copy) as wheel:
+        assert [to_json(m) for m in dump(wheel)] == expected
+        assert [wheel.get(key=key).payload for key in ("report", "daily/ü")] == [b"held", b"took its place"]  # type: ignore[union-attr]
+        assert wheel.get(key="free again") is None
+    contents = reader.read_wheel(set_copy)
+    assert [reader.id_text(i) for i in contents.pending()] == [line["id"] for line in expected]
+    report = verify(open_directory(set_copy, write=False))
+    assert not report.findings
+    assert report.retained_bytes
+    roster = read_roster(open_directory(set_copy, write=False).disk, str(set_copy))
+    assert roster is not None
+    assert (roster.role, roster.primary, roster.members[0].state) == ("primary", "/wheels/orders", "current")
+
+
+@pytest.mark.parametrize(
+    ("writer", "number", "is_damage"),
+    [("BEHND001", 2, True), ("BEHND001", 5, True), ("BEHND002", 2, True), ("BEHND002", 4, False)],
+)
+def test_the_library_and_the_reader_of_the_page_judge_a_gap_in_the_golden_set_alike(
+    set_copy: Path, writer: str, number: int, is_damage: bool
+) -> None:
+    assert not reader.missing_frames(set_copy)
+    place = set_copy / f"journal/{writer}-000001.log"
+    directory = open_directory(set_copy, write=False)
+    data = bytearray(place.read_bytes())
+    (frame,) = [
+        f for f in scan(directory.seed(f"journal/{place.name}"), bytes(data))
+        if isinstance(f, Frame) and f.puts and f.number == number
+    ]  # fmt: skip
+    data[frame.offset + 80] ^= 1
+    place.write_bytes(data)
+    (missing,) = reader.missing_frames(set_copy)
+    assert (missing.writer, missing.first, missing.last, missing.is_damage) == (writer, number, number, is_damage)
+    (finding,) = verify(directory).findings
+    assert (finding.kind, finding.offset) == ("damage" if is_damage else "note", frame.offset)
 
 
 def test_a_wheel_of_a_newer_format_is_refused_naming_both_versions(tmp_path: Path) -> None:
