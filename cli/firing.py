@@ -83,6 +83,8 @@ def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, *, raw: bool
             keeper.wait()
             continue
         plain, call = plain_of(batch, raw=raw)
+        stopped = keeper.begin(plain)
+        plain = [message for message in plain if message.id not in stopped]
         for message in plain:
             _print(out, message)
         out.flush()
@@ -220,6 +222,8 @@ class Dispatcher:
                 self._keeper.wake()
 
     def _handle(self, message: Message) -> str:
+        if self._keeper.begin(message):
+            return "cancelled"
         reason = self.commands.run(message, late_ms(message))
         if not reason:
             self._keeper.ack(message)

@@ -7,7 +7,8 @@ backlog takes long, and an enqueue must not wait for it.
 
 A cancelled task: a message that still gathers is withdrawn; one that the thread was given is enqueued, and its id is
 dropped. Which of them it was is not told, so whoever cancels and tries again may enqueue twice.
-Invariant: no call here touches the disk in the thread of the event loop.
+Invariant: no call here touches the disk in the thread of the event loop, but for 16 bytes that `due` reads, which are
+in memory as a rule.
 """
 
 from __future__ import annotations

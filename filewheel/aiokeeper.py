@@ -264,7 +264,10 @@ class AsyncKeeper:
         while True:
             self._raise_failure()
             if self._ready and not self._closing:
-                return self._ready.popleft()
+                message = self._ready.popleft()
+                if self._may_begin(message) or await self._begins(message):
+                    return message
+                continue
             # One claims for all who iterate; when it is cancelled, the next in line does.
             async with self._refill if wait else contextlib.nullcontext():
                 if self._ready and not self._closing:
@@ -276,6 +279,36 @@ class AsyncKeeper:
                 self._ready.extend(batch)
                 if not self._ready:
                     return None
+
+    async def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
+        """Say that the work on claimed messages begins now; return those that must not begin (see Keeper.begin)."""
+        keeper, calls, _ = self._opened()
+        what = what if isinstance(what, (Batch, Message, bytes)) else list(what)
+        return await calls.call(partial(keeper.begin, what))
+
+    def _may_begin(self, message: Message) -> bool:
+        """Tell whether a message may be handed out, if that can be told here: by bytes that are in memory."""
+        keeper, _, _ = self._opened()
+        with contextlib.suppress(OSError):  # the thread meets it again
+            return keeper.may_begin(message.id)
+        return False
+
+    async def _begins(self, message: Message) -> bool:
+        """Tell whether a message may be handed out. When the task is cancelled, the next that asks gets the message."""
+        keeper, calls, _ = self._opened()
+
+        def put_back(asked: asyncio.Future[set[bytes]]) -> None:
+            if asked.exception() is None and not asked.result():
+                calls.post(partial(_give_back, keeper, message))
+
+        future = calls.call(partial(keeper.begin, message))
+        try:
+            return not await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(put_back)
+            raise
+        except NotClaimed:  # it was put back or buried meanwhile
+            return False
 
     # -- what became of it -----------------------------------------------------------------------------------
 
@@ -353,6 +386,11 @@ def _nack(
     new = keeper.nack(message, delay=delay, sync=sync)
     keeper.wake()
     return new
+
+
+def _give_back(keeper: Keeper, message: Message) -> None:
+    with contextlib.suppress(NotClaimed, Closed):
+        keeper.give_back(message)
 
 
 def _nack_quietly(keeper: Keeper, message: Message) -> None:

@@ -136,6 +136,14 @@ class Head:
         if self.cancelled:
             self.cancelled.difference_update(ids)
 
+    def give_back(self, ids: list[bytes]) -> None:
+        """Offer claimed messages again, as they were; those that were cancelled meanwhile are forgotten."""
+        puts = [self.claims[id_] for id_ in ids if id_ not in self.cancelled]
+        self.settle(ids)
+        near = [put for put in puts if put[ID] < self.ready.frontier]  # the others are loaded again, from disk
+        if near:
+            self.ready.add(near)
+
     def finished(self) -> tuple[set[int], set[int]]:
         """Return the seconds and laps whose files hold nothing that is pending any more (X3: by what is, now)."""
         frontier, waiting = self.ready.frontier, self.ready.waiting

@@ -18,6 +18,7 @@ from typing import Literal
 
 from filewheel import layout
 from filewheel.appender import FILL_BYTES, SEGMENT_BYTES, Appender
+from filewheel.begun import Marks
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import Run, runs_of
 from filewheel.copies import Copies
@@ -29,6 +30,7 @@ from filewheel.ids import Ids
 from filewheel.message import ID_END, MessageId, receipt
 from filewheel.record import ID, PUT_PREFIX
 from filewheel.roster import Roster
+from filewheel.segment import Segment
 from filewheel.speed import pack_drops, pack_puts, put_frame
 from filewheel.writer import SEQ_END, Entropy
 
@@ -64,6 +66,10 @@ class Journal(Appender):
         self._factory = disk
         self._clock = clock
         self._strict = on_copies == "raise"
+        self.marks: Marks | None = None
+        """Told of drops: a keeper must not begin what they end. None for the keeper's own."""
+        self._dropped = 0
+        """The ticket of the last frame with a drop."""
 
     def follow(self, roster: Roster | None) -> None:
         """Write what comes to the mirrors of this roster too, and to no others. Cost: nothing when it is the same.
@@ -89,6 +95,18 @@ class Journal(Appender):
                 self._copies = None
                 copies.release()
             self.roster = roster
+
+    def _write(self, segment: Segment, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        super()._write(segment, body, puts, drops, first, last)
+        if drops:
+            self._dropped = self._written
+
+    def settle(self, ticket: int, sync: Sync) -> int:
+        """Return when the frame is as durable as `sync` asks, and its drops are told of; tell how many hold it."""
+        dropped = self._dropped  # before the number: the mark must not be older than the drops that it is for
+        if self.marks is not None and dropped:
+            self.marks.note(self.writer.encode() + self.number.to_bytes(8, "little"), dropped)
+        return super().settle(ticket, sync)
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""

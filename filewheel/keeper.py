@@ -24,7 +24,8 @@ from types import TracebackType
 from typing import Self
 
 from filewheel import layout
-from filewheel.batch import Batch, ids_in
+from filewheel.batch import Batch
+from filewheel.begun import Begun
 from filewheel.bell import Hints
 from filewheel.checks import check_items, check_keeper, check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
@@ -38,12 +39,12 @@ from filewheel.errors import (
     FilewheelError,
     Forked,
     Locked,
-    NotClaimed,
     disk_error,
 )
 from filewheel.gaps import Damage
 from filewheel.head import Head
 from filewheel.housekeeper import Housekeeper
+from filewheel.jumps import Jumps
 from filewheel.keys import Keys
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S, Message, MessageId
@@ -64,7 +65,6 @@ LOOK_S = 0.5
 LATER_S = 0.02
 """How long it does while what became of a message waits for a lock that a producer has."""
 READY_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
-JUMP_LIMIT_US = 3600 * US_PER_S
 _SUCCEEDED = (Fenced, Locked)
 """Errors after which another fires: what is in hand may be acknowledged, and nothing is put back."""
 
@@ -105,10 +105,9 @@ class Keeper:
         self._pid = os.getpid()
         self._closed = False
         self._broken: FilewheelError | None = None
-        self._hold = on_jump == "hold"
-        self._looked: tuple[int, int] | None = None
-        self._held_us = 0
+        self._jumps = Jumps(clock, self._dir.path, hold=on_jump == "hold")
         self._hints = Hints(self._disk)
+        self._begun = Begun(self._disk)
         self._closing = threading.RLock()
         self._standing = Standing(self._dir, disk=disk)
         self._followed: Roster | None = None
@@ -197,6 +196,7 @@ class Keeper:
     def _let_go(self) -> None:
         """Close what is open, the lock last but one."""
         self._hints.close()
+        self._begun.close()
         self._standing.close()
         self._owner.release()
         self._disk.release()
@@ -228,7 +228,7 @@ class Keeper:
         """
         with self._lock:
             self._check()
-            self._stand(self._now_us())
+            self._stand(self._jumps.now_us())
 
     def _stand(self, now_us: int) -> None:
         """Look at the place of this wheel in its set, and have the own journal write for that set."""
@@ -258,13 +258,50 @@ class Keeper:
             self._settler.settle_later(self._check)
         with self._lock:
             self._check()
-            now_us = self._now_us()
+            now_us = self._jumps.now_us()
             self._stand(now_us)
             try:
                 self._head.refresh(now_us)
             except OSError as exc:
                 raise disk_error(exc, self._dir.path) from exc
             return Batch(*self._head.claim(now_us, limit), self._set_aside)
+
+    def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
+        """Say that the work on claimed messages begins now; return the ids of those that must not begin.
+
+        Those were cancelled, moved or replaced since they were claimed, by a call that had returned; they are not
+        claimed any more. For a consumer that lets messages wait between `claim` and its work. Cost: one read; after
+        a cancel, a look at each journal.
+
+        Raises NotClaimed, before anything begins.
+        """
+        with self._lock:
+            self._check()
+            ids = self._settler.ids_of(what)
+            try:
+                if self._begun.is_new():
+                    self._ledger.ingest()
+            except OSError as exc:
+                self._begun.forget()
+                raise disk_error(exc, self._dir.path) from exc
+            stopped = self._head.cancelled.intersection(ids)
+            if stopped:
+                self._head.settle(list(stopped))
+            return stopped
+
+    def may_begin(self, id_: bytes) -> bool:
+        """Tell whether a claimed message may begin, without waiting; False when only `begin` can tell. Cost: a read."""
+        return id_ in self._head.claims and id_ not in self._head.cancelled and self._begun.is_old()
+
+    def give_back(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> None:
+        """Offer claimed messages again that were not begun, as they were: nothing is written.
+
+        Raises NotClaimed.
+        """
+        with self._lock:
+            self._check()
+            self._head.give_back(self._settler.ids_of(what))
+        self.wake()
 
     def batches(self, limit: int = 1000, *, wait: bool = True) -> Iterator[Batch]:
         """Yield batches of what is due, sleeping in between; without `wait`, end when nothing is due now.
@@ -296,7 +333,7 @@ class Keeper:
         if due:
             with self._lock:
                 next_us = self._head.next_us()
-            now_us = self._clock.now_us() - self._held_us  # what a jump made due is not due while it is held
+            now_us = self._clock.now_us() - self._jumps.held_us  # what a jump made due is not due while it is held
             natural_s = min(natural_s, (next_us - now_us) / US_PER_S)
         limit_s = natural_s if timeout_s is None else min(timeout_s, natural_s)
         hinted = limit_s > 0 and self._hints.wait(limit_s)
@@ -340,7 +377,7 @@ class Keeper:
         check_sync(sync)
         with self._lock:
             self._check(settling=True)
-            ids = self._ids_of(what)
+            ids = self._settler.ids_of(what)
             if ids:
                 self._housekeeper.drop(ids, ACKED)
                 self._head.settle(ids)
@@ -394,7 +431,7 @@ class Keeper:
 
         def check() -> None:
             self._check(settling=True)
-            self._ids_of([s.id for s in settlements])
+            self._settler.ids_of([s.id for s in settlements])
 
         moved_to = self._settler.settle(true, check)
         if sync == "always":
@@ -414,28 +451,8 @@ class Keeper:
     def _id_of(self, what: Message | bytes) -> bytes:
         with self._lock:
             self._check()
-            (id_,) = self._ids_of([what])
+            (id_,) = self._settler.ids_of([what])
         return id_
-
-    def _ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
-        claims = self._head.claims
-        if isinstance(what, Batch):
-            held = list(filter(claims.__contains__, what.ids))
-            return [i for i in held if i not in self._settler.later] if self._settler.later else held
-        ids = ids_in(what)
-        for id_ in ids:
-            if id_ not in claims or id_ in self._settler.later:
-                name = str(MessageId(id_)) if len(id_) == 16 else repr(id_)
-                raise NotClaimed(
-                    f"message {name} is not claimed by this keeper",
-                    path=self._dir.path, hint="acknowledge each message once, by the keeper that claimed it",
-                )  # fmt: skip
-        if len(set(ids)) < len(ids):
-            raise NotClaimed(
-                "a message is named twice in one call",
-                path=self._dir.path, hint="say of each message once what became of it",
-            )  # fmt: skip
-        return ids
 
     def _set_aside(self, put: bytes, exc: Damaged) -> None:
         """Keep a record that is not a message, and go on without it."""
@@ -453,26 +470,7 @@ class Keeper:
     def now_us(self) -> int:
         """Return the time that this keeper fires by: that of the clock, less what it holds of a jump."""
         with self._lock:
-            return self._now_us()
-
-    def _now_us(self) -> int:
-        """Return the wall time, watching for a step that no passing of time explains."""
-        now, steady = self._clock.now_us(), self._clock.steady_us()
-        if self._looked is not None:
-            step = (now - self._looked[0]) - (steady - self._looked[1])
-            if step > JUMP_LIMIT_US:
-                log.critical(
-                    "%s: the clock jumped ahead by %d s; %s", self._dir.path, step // US_PER_S,
-                    "holding what that makes due until this keeper is opened again"
-                    if self._hold else "firing what that makes due",
-                )  # fmt: skip
-                if self._hold:
-                    self._held_us += step
-            elif step < -US_PER_S:
-                log.warning("%s: the clock went back by %d s; nothing fires twice", self._dir.path, -step // US_PER_S)
-                self._held_us = max(0, self._held_us + step)
-        self._looked = (now, steady)
-        return now - self._held_us
+            return self._jumps.now_us()
 
 
 def _warn_of(notes: list[str]) -> None:

@@ -5,6 +5,7 @@
       keeper.lock                      held by the keeper; says who it is
       checkpoint  checkpoint.old       what is covered: journal positions and file lengths
       hint                             a pipe: "look at the journals"
+      begun                            changes with each cancel: "look before you begin what you claimed"
       ballast                          space given back when the disk is full
       metrics.prom                     what a running scheduler counted; no part of what is durable
       journal/<writer>-<n>.log         what one writer enqueued, cancelled, acknowledged
@@ -40,6 +41,7 @@ CHECKPOINT = "checkpoint"
 CHECKPOINT_OLD = "checkpoint.old"
 CHECKPOINT_TMP = "checkpoint.tmp"
 HINT = "hint"
+BEGUN = "begun"
 BALLAST = "ballast"
 METRICS = "metrics.prom"
 METRICS_TMP = "metrics.prom.tmp"

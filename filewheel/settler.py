@@ -18,14 +18,15 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from filewheel import locks
+from filewheel.batch import Batch, ids_in
 from filewheel.clock import Clock
-from filewheel.errors import Damaged, DiskError, disk_error
+from filewheel.errors import Damaged, DiskError, NotClaimed, disk_error
 from filewheel.head import Head
 from filewheel.headers import KEY
 from filewheel.housekeeper import Housekeeper
 from filewheel.keys import Hold, Keys, key_of
 from filewheel.ledger import Ledger
-from filewheel.message import MessageId
+from filewheel.message import Message, MessageId
 from filewheel.record import CANCELLED, ID, pack_drop
 from filewheel.settlement import Settlement, Written, written
 
@@ -71,6 +72,27 @@ class Settler:
         finally:
             self._were_tried(locking)
         return [moved_to[s.id] for s in settlements]
+
+    def ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
+        """Return the ids of what is claimed; of a batch, those that still are. Raises NotClaimed."""
+        claims = self._head.claims
+        if isinstance(what, Batch):
+            held = list(filter(claims.__contains__, what.ids))
+            return [i for i in held if i not in self.later] if self.later else held
+        ids = ids_in(what)
+        for id_ in ids:
+            if id_ not in claims or id_ in self.later:
+                name = str(MessageId(id_)) if len(id_) == 16 else repr(id_)
+                raise NotClaimed(
+                    f"message {name} is not claimed by this keeper",
+                    path=self._ledger.dir.path, hint="acknowledge each message once, by the keeper that claimed it",
+                )  # fmt: skip
+        if len(set(ids)) < len(ids):
+            raise NotClaimed(
+                "a message is named twice in one call",
+                path=self._ledger.dir.path, hint="say of each message once what became of it",
+            )  # fmt: skip
+        return ids
 
     def _settle_plain(
         self, settlements: Sequence[Settlement], moved_to: dict[bytes, MessageId | None], locking: list[bytes]

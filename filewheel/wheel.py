@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from filewheel import forks, layout, unique
+from filewheel.begun import Marks
 from filewheel.bell import Bell
 from filewheel.changes import HINT_AHEAD_US, Changes
 from filewheel.checks import check_flag, check_items
@@ -182,6 +183,7 @@ class Wheel(Changes):
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
                     journal = Journal(self._dir, entropy=self._entropy, disk=self._disk_factory, clock=self._clock)
                     journal.on_segment_end = self._tidier.segment_ended
+                    journal.marks = Marks(self._dir)
                     journal.on_flush = self.on_flush
                     self._journal = journal
         now_us = self._clock.now_us()

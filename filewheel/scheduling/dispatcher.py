@@ -81,6 +81,10 @@ class Dispatcher:
         self._outcomes: deque[Outcome] = deque()
         self._back = 0
         """About how many messages came back since the last step: a hint, which threads may miscount."""
+        self._stopped: deque[int] = deque()
+        """How many messages of a call were not begun, because they were cancelled. Threads append to it."""
+        self._trouble: FilewheelError | None = None
+        """What kept a thread from asking whether a call may begin."""
         self._verdicts: list[tuple[Message, Verdict]] = []
         self._done: list[Message] = []
         """Those that are simply done with: the common case has a short way."""
@@ -108,6 +112,23 @@ class Dispatcher:
         lane = self._lanes.get(outcome.call.handler.name)
         if (lane is not None and lane.waiting) or (self._more and (done * 4 >= self._limit or done >= self.claimed)):
             self._keeper.wake()
+
+    def begin(self, call: Call) -> bool:
+        """Tell whether a call may begin, less what was cancelled of it; thread-safe. Runners ask it last."""
+        try:
+            stopped = self._keeper.begin([m.id for m in call.messages])
+        except FilewheelError as exc:
+            self._trouble = exc
+            self._keeper.wake()
+            return False
+        if not stopped:
+            return True
+        call.messages = [m for m in call.messages if m.id not in stopped]
+        self._stopped.append(len(stopped))
+        if not call.messages:
+            self.finish(Outcome(call))
+        self._keeper.wake()
+        return bool(call.messages)
 
     # -- one step ----------------------------------------------------------------------------------------------
 
@@ -139,7 +160,7 @@ class Dispatcher:
         next_us = self.next_us(now_us)
         if next_us is not None:
             timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
-        if timeout_s > 0 and not self._outcomes:
+        if timeout_s > 0 and not self._outcomes and not self._stopped:
             has_room = not self._more and self._room(now_us)[0] > 0
             self._hinted = self._keeper.wait(timeout_s, due=has_room) or self._hinted
 
@@ -295,9 +316,13 @@ class Dispatcher:
                 self._take(Outcome.failed(call, time_out(terms.timeout_s), steady_us), now_us)
 
     def _take_outcomes(self, now_us: int) -> bool:
+        if self._trouble is not None:
+            raise self._trouble
         outcomes = self._outcomes
-        worked = bool(outcomes)
+        worked = bool(outcomes or self._stopped)
         self._back = 0
+        while self._stopped:
+            self._settled(self._stopped.popleft())
         while outcomes:
             self._take(outcomes.popleft(), now_us)
         return worked
@@ -307,8 +332,12 @@ class Dispatcher:
         call = outcome.call
         self._timed.discard(call)
         name = call.handler.name
-        took_us = max(0, outcome.ended_us - call.begun_us)
         lane = self._lanes.get(name)
+        if not call.messages:  # it was not begun
+            if lane is not None:
+                lane.running -= 1
+            return
+        took_us = max(0, outcome.ended_us - call.begun_us)
         if lane is not None:
             lane.ended(took_us)
         self._watch.ended(name, took_us)

@@ -250,11 +250,11 @@ class Engine:
         )
 
     def _runners(self, dispatcher: Dispatcher) -> dict[str, Runner]:
-        finish, clock, path = dispatcher.finish, self._clock, self._path
+        begin, finish, clock, path = dispatcher.begin, dispatcher.finish, self._clock, self._path
         return {
-            "thread": Threads(self._limits.threads, finish, clock, path),
-            "loop": Loop(finish, clock, path, loop=self._loop),
-            "process": Processes(self._limits.processes, finish, clock, path),
+            "thread": Threads(self._limits.threads, begin, finish, clock, path),
+            "loop": Loop(begin, finish, clock, path, loop=self._loop),
+            "process": Processes(self._limits.processes, begin, finish, clock, path),
         }
 
     def _end_calls(self, dispatcher: Dispatcher, runners: dict[str, Runner], at_least_s: float = 0.0) -> None:
@@ -301,7 +301,7 @@ class Engine:
         keeper = self._open(wait=False, background=False)
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
-        inline = Inline(dispatcher.finish, self._clock, self._path, loop=self._loop)
+        inline = Inline(dispatcher.begin, dispatcher.finish, self._clock, self._path, loop=self._loop)
         runners |= {"thread": inline, "loop": inline, "process": inline}
         try:
             self._on_term()

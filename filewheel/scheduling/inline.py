@@ -13,15 +13,16 @@ import concurrent.futures
 
 from filewheel.clock import Clock
 from filewheel.scheduling.loop import cancelled_itself, run_async
-from filewheel.scheduling.task import Call, Finish, Outcome, run
+from filewheel.scheduling.task import Begin, Call, Finish, Outcome, run
 
 
 class Inline:
     """Runs each call at once. Without a `loop` coroutine functions get one of their own."""
 
     def __init__(
-        self, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
+        self, begin: Begin, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
+        self._begin = begin
         self._finish = finish
         self._clock = clock
         self._wheel = wheel
@@ -30,6 +31,8 @@ class Inline:
 
     def start(self, call: Call) -> None:
         """Run a call and finish it."""
+        if not self._begin(call):
+            return
         call.begun_us = self._clock.steady_us()
         is_async = call.handler.terms.where == "loop"
         outcome = self._await(call) if is_async else run(call, self._clock, self._wheel)

@@ -15,7 +15,7 @@ from collections import deque
 from filewheel.clock import Clock
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.job import Job, enter, leave
-from filewheel.scheduling.task import Call, Finish, Outcome, failure_of, jobs_of, outcome_of
+from filewheel.scheduling.task import Begin, Call, Finish, Outcome, failure_of, jobs_of, outcome_of
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +76,9 @@ class Loop:
     """Runs calls as tasks. Without a `loop` it makes one, in a thread of its own, when the first call comes."""
 
     def __init__(
-        self, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
+        self, begin: Begin, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
+        self._begin = begin
         self._finish = finish
         self._clock = clock
         self._wheel = wheel
@@ -89,7 +90,9 @@ class Loop:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, call: Call) -> None:
-        """Hand a call to the loop."""
+        """Hand a call to the loop, which begins it as soon as it gets to run. It looks at no disk, so here is asked."""
+        if not self._begin(call):
+            return
         if self._loop is None:
             self._make_loop()
         assert self._loop is not None

@@ -23,7 +23,7 @@ from filewheel.errors import BadArgument, Forked, TooLarge
 from filewheel.message import US_PER_S
 from filewheel.scheduling.pool_collector import Collector
 from filewheel.scheduling.pool_frame import BODY_BYTES_MAX, frame
-from filewheel.scheduling.pool_member import KILL_AFTER_S, LEAVE_S, Call, Done
+from filewheel.scheduling.pool_member import KILL_AFTER_S, LEAVE_S, Begin, Call, Done
 from filewheel.scheduling.pool_worker import BEGIN, preparing
 
 UNKILLABLE_S = 10  # a process that waits for a broken device cannot even be killed; close does not wait for it
@@ -76,11 +76,15 @@ class Pool:
         """Return the process ids of the pool's processes."""
         return self._collector.pids()
 
-    def submit(self, target: str, request: bytes, *, timeout_s: float | None, done: Done) -> None:
+    def submit(
+        self, target: str, request: bytes, *, timeout_s: float | None, done: Done, begin: Begin | None = None
+    ) -> None:
         """Run the function "module:qualname" on these bytes in a process; `done` is told how it ended.
 
         `done` is called in the pool's own thread, once, after the call has ended; it must not wait. With no process
-        idle the call is queued. `timeout_s` counts from when a process is given the call; then that process is killed.
+        idle the call is queued. `begin` is asked in any thread when a process can have it, and must not wait either;
+        when it says no, the call ends as "not begun". `timeout_s` counts from when a process is given the call; then
+        that process is killed.
         Cost: a write to a pipe. Raises BadArgument, TooLarge, Closed, Forked; then `done` is not called.
         """
         _check_target("target", target)
@@ -99,7 +103,7 @@ class Pool:
             )
         number = next(self._numbers)
         timeout_us = None if timeout_s is None else round(timeout_s * US_PER_S)
-        call = Call(number, frame(msgpack.packb([number, target, request]), BEGIN), timeout_us, done)
+        call = Call(number, frame(msgpack.packb([number, target, request]), BEGIN), timeout_us, done, begin)
         if self._collector.accept(call):
             atexit.register(self._close_at_exit)
 

@@ -117,8 +117,12 @@ class Collector:
         """Give queued calls to idle processes; return when the thread must look at the latest."""
         wake_at_us = REST_US
         while self._queue and self._idle:
-            member = self._idle.pop()
             call = self._queue[0]
+            if not call.may_begin():
+                self._finished.append((self._queue.popleft().done, Result("not begun")))
+                wake_at_us = 0
+                continue
+            member = self._idle.pop()
             now_us = self._clock.steady_us()
             try:
                 sent = member.give(call, now_us)

@@ -20,6 +20,7 @@ GIVEN_MAX = 3  # a call that processes ended before beginning is given to anothe
 REST_US = 1 << 62  # a time that does not come
 
 Done = Callable[[Result], None]
+Begin = Callable[[], bool]
 
 
 class State(Enum):
@@ -40,7 +41,13 @@ class Call:
     frame: bytes
     timeout_us: int | None
     done: Done
+    begin: Begin | None = None
     given: int = 0
+
+    def may_begin(self) -> bool:
+        """Ask whether a process may have it; once: a process that died before it began it is not asked about."""
+        begin, self.begin = self.begin, None
+        return begin is None or begin()
 
 
 @dataclass(slots=True, eq=False)

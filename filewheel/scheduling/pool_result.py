@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Outcome = Literal["returned", "raised", "died", "timed_out", "closed"]
+Outcome = Literal["returned", "raised", "died", "timed_out", "closed", "not begun"]
 
 MESSAGE_CHARS_MAX = 4_000
 TRACEBACK_CHARS_MAX = 16_000

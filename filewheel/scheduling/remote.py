@@ -23,7 +23,7 @@ from filewheel.scheduling.loop import time_out
 from filewheel.scheduling.pool import Pool
 from filewheel.scheduling.pool_result import Result
 from filewheel.scheduling.pool_worker import resolve
-from filewheel.scheduling.task import Call, Finish, Outcome, run
+from filewheel.scheduling.task import Begin, Call, Finish, Outcome, run
 
 TARGET = "filewheel.scheduling.remote:serve"
 
@@ -69,8 +69,9 @@ def serve(request: bytes) -> bytes:
 class Processes:
     """Runs calls in a pool of processes, started when the first call comes."""
 
-    def __init__(self, count: int, finish: Finish, clock: Clock, wheel: str) -> None:
+    def __init__(self, count: int, begin: Begin, finish: Finish, clock: Clock, wheel: str) -> None:
         self._pool = Pool(count, clock=clock)
+        self._begin = begin
         self._finish = finish
         self._clock = clock
         self._wheel = wheel
@@ -78,18 +79,22 @@ class Processes:
 
     def start(self, call: Call) -> None:
         """Give a call to a process."""
-        call.begun_us = self._clock.steady_us()
         self._running.add(call)
 
+        def begin() -> bool:
+            call.begun_us = self._clock.steady_us()
+            return self._begin(call)
+
         def done(result: Result) -> None:
-            if result.outcome != "closed":  # then the message stays claimed, and is offered again
+            # Closed: the message stays claimed, and is offered again. Not begun: it was cancelled.
+            if result.outcome not in ("closed", "not begun"):
                 outcome = outcome_of_result(call, result)
                 outcome.ended_us = self._clock.steady_us()
                 self._finish(outcome)
             self._running.discard(call)
 
         request = request_of(call, self._wheel)
-        self._pool.submit(TARGET, request, timeout_s=call.handler.terms.timeout_s, done=done)
+        self._pool.submit(TARGET, request, timeout_s=call.handler.terms.timeout_s, done=done, begin=begin)
 
     def quiet(self) -> None:
         """Do nothing: what is queued is about one call for each process."""

@@ -70,10 +70,15 @@ class Outcome:
 
 
 Finish = Callable[[Outcome], None]
+Begin = Callable[[Call], bool]
+"""Asked last before a call begins, in any thread; False when it must not, because its messages were cancelled."""
 
 
 class Runner(Protocol):
-    """What runs calls somewhere. `start` returns at once; the outcome comes through `finish`, from any thread."""
+    """What runs calls somewhere. `start` returns at once; the outcome comes through `finish`, from any thread.
+
+    It begins no call before it asked `begin`, and none that must not begin; such a call has no outcome.
+    """
 
     def start(self, call: Call) -> None:
         """Begin a call, or queue it."""

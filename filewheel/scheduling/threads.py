@@ -13,7 +13,7 @@ import threading
 
 from filewheel.clock import Clock
 from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.task import Call, Finish, Outcome, run
+from filewheel.scheduling.task import Begin, Call, Finish, Outcome, run
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 class Threads:
     """Runs calls in threads of its own, made when the first call comes."""
 
-    def __init__(self, count: int, finish: Finish, clock: Clock, wheel: str) -> None:
+    def __init__(self, count: int, begin: Begin, finish: Finish, clock: Clock, wheel: str) -> None:
         self._count = count
+        self._begin = begin
         self._finish = finish
         self._clock = clock
         self._wheel = wheel
@@ -53,6 +54,9 @@ class Threads:
             if self._stopping:  # looked at last: whoever asks what runs waits for this call, or it is not begun
                 del self._running[call]
                 return
+            if not self._begin(call):
+                del self._running[call]
+                continue
             call.begun_us = self._clock.steady_us()
             try:
                 outcome = run(call, self._clock, self._wheel)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import filewheel.appender
+import filewheel.begun
 import filewheel.bell
 import filewheel.deal
 import filewheel.finder
@@ -61,6 +62,7 @@ def tiny(
     patch(filewheel.keys, "LISTED_EACH_MAX", 3)
     for module in (
         filewheel.appender,
+        filewheel.begun,
         filewheel.bell,
         filewheel.finder,
         filewheel.keeper,

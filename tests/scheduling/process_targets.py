@@ -47,3 +47,11 @@ def end(how: str) -> None:
 def hang() -> None:
     """Hang."""
     time.sleep(600)
+
+
+def hold(path: str, number: int) -> None:
+    """Say that I began, and wait until I am let go."""
+    with open(os.path.join(path, f"began-{number}"), "w"):
+        pass
+    while not os.path.exists(os.path.join(path, "go-on")):
+        time.sleep(0.005)

@@ -175,7 +175,7 @@ def test_a_pool_keeps_its_size_whatever_is_given_up_and_whatever_ends_later() ->
         outcomes.append(outcome)
         came.release()
 
-    threads = Threads(2, finish, SYSTEM_CLOCK, "")
+    threads = Threads(2, lambda call: True, finish, SYSTEM_CLOCK, "")
 
     def call(function: Callable[[], object]) -> Call:
         from filewheel import Message

@@ -279,7 +279,7 @@ def test_a_call_that_was_not_seen_to_run_when_it_was_asked_is_not_begun(wheel_di
     scheduler = Scheduler(wheel_dir)
     handler = scheduler.on("late")(lambda: begun.append("late"))
     outcomes: list[Outcome] = []
-    threads = Threads(1, outcomes.append, SYSTEM_CLOCK, str(wheel_dir))
+    threads = Threads(1, lambda call: True, outcomes.append, SYSTEM_CLOCK, str(wheel_dir))
     asked: list[int] = []
 
     class AtTheLastMoment(dict[Call, threading.Thread]):
