@@ -20,7 +20,7 @@ from .text import safe
 if TYPE_CHECKING:
     from filewheel.replication.sets import MemberStatus, SetStatus
 
-_STATES = ("joining", "matching", "current", "stale", "fenced", "unreachable")
+_STATES = ("joining", "matching", "current", "stale", "fenced", "damaged", "unreachable")
 
 
 def of_wheel(families: Iterable[Family], path: str) -> list[Family]:

@@ -53,7 +53,9 @@ def find_set(out: Output) -> SetStatus | None:
 
 def state_of(one: MemberStatus) -> str:
     """Return a backup's state, as far as it can be seen now."""
-    return one.member.state if one.reachable else "unreachable"
+    if not one.reachable:
+        return "unreachable"
+    return "damaged" if one.lacks else one.member.state
 
 
 def trouble_of(one: MemberStatus) -> str:

@@ -161,6 +161,17 @@ class BackupKeeper:
             self._head.forget_from(floor)
         Deal(self.ledger, spread=True, finished=lambda: (slots, laps), only_expire=True).run()
 
+    @property
+    def lacks(self) -> int:
+        """How many files are missing that the checkpoint names."""
+        return len(self.ledger.missing)
+
+    def forget_missing(self) -> None:
+        """Accept the loss of the missing files: what was in them has to be healed. Raises OSError, Poisoned."""
+        missing = self.ledger.missing
+        floor = min(span.floor for span in missing.spans())
+        self.forget_files(set(missing.seconds), set(missing.laps), floor)
+
     def ingest(self) -> None:
         """Read what the backup's journals have gained. Raises DiskError."""
         try:

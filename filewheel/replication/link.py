@@ -36,7 +36,7 @@ from filewheel.replication.giveback import GiveBack
 from filewheel.replication.heal import Heal, Part
 from filewheel.replication.matcher import OWED_US, Entrance, Matcher
 from filewheel.replication.membership import Membership
-from filewheel.replication.mender import Mender
+from filewheel.replication.mender import Mender, give_up_missing
 from filewheel.replication.replay import PASSES, still_pending
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
@@ -109,6 +109,7 @@ class Link:
 
     def _begin(self) -> None:
         """Go on from where the backup was, if that is known; otherwise begin to heal."""
+        is_whole = not give_up_missing(self.keeper, self.membership)
         self._passes = self._healed_pass = 0
         self._scrubbed_us = self._clock.steady_us()
         self._looked_us = self._scrubbed_us - LOOK_US  # at once: something may have happened while nobody looked
@@ -131,7 +132,7 @@ class Link:
         if is_mirror:
             self._matcher = Matcher()
         # A link that was killed may have known of what came to the mirror too late: it is found by comparing.
-        if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):
+        if is_known and is_whole and self.bookmark.go_on(self._overflow, clean=is_mirror):
             self.follower = self._follower = Follower(self.source, self.bookmark.positions)
             self._replays = PASSES
         else:
@@ -403,6 +404,7 @@ class Link:
 
     def _look(self, now_us: int) -> None:
         """Look what has changed in the set, and whether anything was damaged or lost that calls for healing."""
+        give_up_missing(self.keeper, self.membership)
         member = self.membership.look()
         if member.state != "current" and member.since_us != self._state_us:
             # It was marked stale, and whoever did writes to it no more; or it was added again, to be compared.

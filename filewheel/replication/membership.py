@@ -113,6 +113,12 @@ class Membership:
         now_us = self._clock.now_us()
         self.change(member, lambda known: replace(known, state=state, since_us=now_us, why=""))
 
+    def mark_stale(self, why: str) -> None:
+        """Note that the backup lacks something, so that nobody counts on it until it has been healed."""
+        member = self.member
+        since_us = max(self._clock.now_us(), member.since_us + 1)  # another time than before: a mark is known by it
+        self.change(member, lambda known: replace(known, state="stale", since_us=since_us, why=why))
+
     def change(self, member: Member, change: Callable[[Member], Member]) -> None:
         """Change how the backup is registered, unless someone has marked it meanwhile."""
 

@@ -21,6 +21,7 @@ from filewheel.replication.bygone import absent, moved_in
 from filewheel.replication.chunk import pending
 from filewheel.replication.giveback import GiveBack
 from filewheel.replication.laps import LapFile
+from filewheel.replication.membership import Membership
 from filewheel.replication.moves import lost_moves
 from filewheel.replication.suspects import Verdict
 from filewheel.replication.whole import covers
@@ -120,3 +121,16 @@ class Mender:
         log.warning("%s: %d messages that it had lost were given back from %s",
                     self._source.path, len(puts), self._target.path)  # fmt: skip
         return len(puts)
+
+
+def give_up_missing(keeper: BackupKeeper, membership: Membership) -> bool:
+    """Have the files healed that a backup lacks; tell whether there are any. Raises Fenced, FilewheelError, OSError.
+
+    Marked stale first: a crash after they are forgotten must not leave a backup that counts as whole. A promotion
+    forgets nothing: they may come back, and their wheel is about to fire.
+    """
+    lacks = keeper.lacks
+    if lacks and not membership.fenced:
+        membership.mark_stale(f"{lacks} of its files are missing")
+        keeper.forget_missing()
+    return lacks > 0

@@ -23,13 +23,14 @@ from typing import TypeVar
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, opened
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
+from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_error, said
 from filewheel.owner import Owner
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.carry import Positions, carry_drops, place_of
 from filewheel.replication.follows import boot_id
 from filewheel.replication.link import Link
 from filewheel.replication.others import Others, Seen
+from filewheel.replication.whole import missing_files
 from filewheel.retained import Retained
 from filewheel.roster import IN_USE, Member, Role, Roster, change_roster, read_roster
 from filewheel.standing import let_producers_look
@@ -163,6 +164,21 @@ class _Promoting:
             )
         if self._me.state != "current":
             self._done.notes.append(f"it was {self._me.state}: what it lacked is not in it")
+        self._check_files(force=force)
+
+    def _check_files(self, *, force: bool) -> None:
+        """Raise unless the files are there that this wheel's checkpoint names."""
+        try:
+            lacks = missing_files(self._here)
+        except OSError as exc:
+            raise disk_error(exc, self._here.path) from exc
+        if lacks and not force:
+            raise BadArgument(
+                f"{self._here.path} lacks {len(lacks)} files that its checkpoint names, {lacks[0]} among them",
+                hint="restore them, or let `filewheel replicate` heal it; promote another, or force it (`--force`)",
+            )
+        if lacks:
+            self._done.notes.append(f"{len(lacks)} of its files are missing: what waited in them is not in it")
 
     def run(self, wait_s: float) -> Promotion:
         """Promote."""

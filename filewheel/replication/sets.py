@@ -22,6 +22,7 @@ from filewheel.message import US_PER_S
 from filewheel.owner import holder
 from filewheel.replication.behind import Behind, how_far_behind
 from filewheel.replication.follows import read_follows
+from filewheel.replication.whole import missing_files
 from filewheel.retained import discard_retained, read_overflow
 from filewheel.roster import (
     Member,
@@ -238,6 +239,8 @@ class MemberStatus:
     """A replicator is at work on it now."""
     why: str = ""
     """What is wrong with it."""
+    lacks: int = 0
+    """How many files are missing, or too short, that its checkpoint names."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,8 @@ def set_status(
 ) -> SetStatus | None:
     """Say how the set of this wheel is, as its primary sees it; None when the wheel stands alone. Takes no lock.
 
-    Cost: a stat of each journal segment, and the headers of the frames that a backup has not read.
+    Cost: a stat of each journal segment and of each file of a backup, and the headers of the frames that a backup has
+    not read.
     """
     with opened(os.path.abspath(os.fspath(path)), disk) as here:
         roster = read_roster(here.disk, here.path)
@@ -280,15 +284,18 @@ def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskF
         with opened(member.path, disk) as there:
             if there.settings.id != member.wheel:
                 return MemberStatus(member, False, why="another wheel is in its place")
+            lacks = len(missing_files(there))
+            if lacks:
+                why = f"{lacks} of its files are missing: `filewheel replicate` heals it"
             following = holder(there, "backup") is not None
             follows = read_follows(there.disk, there.path)
             if primary is None or follows is None or follows.primary_wheel != primary.settings.id:
-                return MemberStatus(member, True, following=following, why=why)
+                return MemberStatus(member, True, following=following, why=why, lacks=lacks)
             is_known = 0 <= follows.overflow == read_overflow(primary)
             behind = how_far_behind(primary, follows) if is_known else Behind()
             lag_s = 0.0
             if behind.bytes is None or behind.bytes > 0:
                 lag_s = max(0, clock.now_us() - follows.in_step_us) / US_PER_S
-            return MemberStatus(member, True, behind.messages, behind.bytes, lag_s, following, why)
+            return MemberStatus(member, True, behind.messages, behind.bytes, lag_s, following, why, lacks)
     except (FilewheelError, OSError) as exc:
         return MemberStatus(member, False, why=said(exc))

@@ -77,7 +77,7 @@ def damaged_files(directory: Directory, known: Collection[str], unread: Iterable
     """
     # Of an item without a legible note nobody knows what it cost: it may be of any file.
     names = {str(i.get("name", i["item"])) for i in items(directory) if i["item"] not in known}
-    names.update(_missing(directory), unread)
+    names.update(missing_files(directory), unread)
     return names
 
 
@@ -108,8 +108,11 @@ def meets(one: Range, other: Range) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def _missing(directory: Directory) -> list[str]:
-    """Return the files that a wheel's checkpoint names and that are not there, or too short."""
+def missing_files(directory: Directory) -> list[str]:
+    """Return the files that a wheel's checkpoint names and that are not there, or too short.
+
+    Cost: a stat of each file. Raises OSError.
+    """
     while True:
         manifest = _manifest(directory)
         names = [(slot_name(directory, s), n) for s, n in manifest.slots.items()]
