@@ -146,7 +146,8 @@ class Stage:
     def is_keeper(self, keeper: Keeper, wheel: Path | None = None) -> bool:
         """Tell whether a process is the keeper of a wheel by now."""
         with opened(wheel or self.wheel) as directory:
-            return holder(directory) == keeper.process.pid
+            found = holder(directory)
+            return found is not None and found.pid == keeper.process.pid
 
     def await_keeper(self, keeper: Keeper, wheel: Path | None = None) -> None:
         """Wait until a process is the keeper. Raises Failure when it ends, or takes too long."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import select
 import stat
@@ -375,12 +376,13 @@ class OsDisk:
         return taken
 
     def is_free(self, fd: int) -> bool:
-        from filewheel import flock
-
-        # Shared: of two that ask at once neither must take the other for a writer that lives.
-        if not flock.take(fd, shared=True):
+        # Shared: of two that ask at once neither must take the other for a writer that lives. Readers ask too, and do
+        # without that import.
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return False
-        self.unlock(fd)
+        fcntl.flock(fd, fcntl.LOCK_UN)
         return True
 
     def unlock(self, fd: int) -> None:

@@ -11,9 +11,9 @@ import errno
 import portalocker
 
 
-def take(fd: int, *, wait: bool = False, shared: bool = False) -> bool:
-    """Take the lock of an open file, alone unless `shared`; False when another has it. Raises OSError."""
-    flags = portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE
+def take(fd: int, *, wait: bool = False) -> bool:
+    """Take the lock of an open file, alone; False when another has it. Raises OSError."""
+    flags = portalocker.LockFlags.EXCLUSIVE
     if not wait:
         flags |= portalocker.LockFlags.NON_BLOCKING
     try:

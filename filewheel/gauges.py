@@ -41,6 +41,6 @@ def disk_gauges(stats: Stats, overdue: int, now_us: int) -> list[Family]:
             None if next_us is None else next_us / US_PER_S,
         ),
         ("lag_seconds", "How long the next message has been due already.", lag_us / US_PER_S),
-        ("keeper_up", "Whether a keeper is running.", int(stats.keeper_pid is not None)),
+        ("keeper_up", "Whether a keeper is running.", int(stats.keeper_up)),
     ]  # fmt: skip
     return [gauge(PREFIX + name, help_, value) for name, help_, value in values if value is not None]

@@ -1,8 +1,7 @@
 """Who is the keeper: the kernel lock of keeper.lock, and a note in it that says who holds it.
 
 The lock is the truth: it dies with its process, so a standby that waits for it takes over at once and never by a
-time-out. The note is for people and for `stats`; a reader trusts it only while the process it names is alive and is
-still the same one.
+time-out. A reader asks the lock, too; the note says who holds it, for people.
 
 A lock is that of a file, and the file may be removed or replaced: then a second process gets the lock of a new one. So
 the holder looks whether its file still has the name, before it fires and before it deals (`check`).
@@ -14,12 +13,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import dataclass
 
 from filewheel import layout
 from filewheel.directory import Directory
+from filewheel.disk import Disk, ForeignFile
 from filewheel.errors import Locked, disk_error
 
 _NOTE_BYTES = 512
+_TRIES = 1000
+_PAUSE_S = 0.001
 _DOES = {"tidy": "is tidying up", "repair": "is repairing", "backup": "is replicating to it"}
 
 
@@ -54,15 +57,14 @@ class Owner:
         except OSError as exc:
             raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
         try:
-            if not self._disk.lock(fd, wait=wait):
-                pid, held_as = _note(self._dir)
-                who = f"process {pid}" if pid else "another process"
-                does = _DOES.get(held_as, "is the keeper")
-                raise Locked(f"{who} {does}", pid=pid, role=held_as, path=self._dir.place(layout.LOCK))
+            if not self._disk.lock(fd, wait=wait) and not self._lock_among_askers(fd):
+                who = _note(self._disk, fd)
+                does = _DOES.get(who.role, "is the keeper")
+                raise Locked(f"{who} {does}", pid=who.pid, role=who.role, path=self._dir.place(layout.LOCK))
             if not self._disk.is_named(fd, layout.LOCK):
                 self._disk.close(fd)
                 return None
-            note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role})
+            note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role, "ns": _namespace()})
             with contextlib.suppress(OSError):  # it is for people: a full disk must not keep the keeper out
                 self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
         except OSError as exc:
@@ -72,6 +74,16 @@ class Owner:
             self._disk.close(fd)
             raise
         return fd
+
+    def _lock_among_askers(self, fd: int) -> bool:
+        """Lock the file if only those have it who ask whether it is held: each has it for a moment, shared."""
+        for _ in range(_TRIES):
+            if not self._disk.is_free(fd):
+                return False
+            if self._disk.lock(fd, wait=False):
+                return True
+            self._disk.wait_hint(None, _PAUSE_S)
+        return False
 
     def check(self) -> None:
         """Raise Locked when the file that is locked is not keeper.lock any more: another may be the keeper by now.
@@ -83,9 +95,10 @@ class Owner:
         except OSError as exc:
             raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
         if not is_ours:
+            who = holder(self._dir)
             raise Locked(
                 "the file was removed or replaced while this process held its lock: another may be the keeper now",
-                pid=_note(self._dir)[0], path=self._dir.place(layout.LOCK),
+                pid=who.pid if who is not None else None, path=self._dir.place(layout.LOCK),
                 hint="start the keeper again; nobody has to remove this file, it goes with no lock left behind",
             )  # fmt: skip
 
@@ -98,30 +111,66 @@ class Owner:
             self._fd = -1
 
 
-def holder(directory: Directory, *roles: str) -> int | None:
-    """Return the id of the process that holds the lock in one of these roles, or as the keeper. Takes no lock.
+@dataclass(frozen=True)
+class Holder:
+    """Who holds keeper.lock. That it is held is certain; the rest is what its note says."""
 
-    That is as its note gives it, if that process lives.
+    role: str = ""
+    """As what; nothing when there is no note."""
+    pid: int | None = None
+    """The process, by its number in its own namespace."""
+    namespace: str = ""
+    """The pid namespace of that process; nothing when it is the one of this process."""
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return "another process"
+        return f"process {self.pid}" + (" of another pid namespace" if self.namespace else "")
+
+
+def holder(directory: Directory, *roles: str) -> Holder | None:
+    """Return who holds the lock in one of these roles, or as the keeper; None when nobody does. Raises DiskError.
+
+    The lock is asked, not the note: that is right also for a process in another container. Asking takes the lock for a
+    moment, shared with others that ask; `Owner.take` lets that moment pass.
     """
-    pid, role = _note(directory)
-    return pid if role in (roles or ("keeper",)) else None
-
-
-def _note(directory: Directory) -> tuple[int | None, str]:
-    """Return who holds the lock as the note gives it, and as what, if that process lives."""
     try:
         fd = directory.disk.open(layout.LOCK, "r")
-    except OSError:
-        return None, ""  # it only says who holds the lock, never whether it is held
+    except (FileNotFoundError, ForeignFile):
+        return None
+    except OSError as exc:
+        raise disk_error(exc, directory.place(layout.LOCK)) from exc
     try:
-        note = json.loads(directory.disk.pread(fd, _NOTE_BYTES, 0))
-        pid, role = note["pid"], note["role"]
-        alive = isinstance(pid, int) and pid > 0 and _started(pid) == note["started"]
-        return (pid, str(role)) if alive else (None, "")
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, ""  # likewise
+        if directory.disk.is_free(fd):
+            return None
+        found = _note(directory.disk, fd)
+    except OSError as exc:
+        raise disk_error(exc, directory.place(layout.LOCK)) from exc
     finally:
         directory.disk.close(fd)
+    return found if found.role in (roles or ("keeper",)) or not found.role else None
+
+
+def _note(disk: Disk, fd: int) -> Holder:
+    """Return what the note says; nothing of one that is not that of whoever holds the lock now."""
+    try:
+        note = json.loads(disk.pread(fd, _NOTE_BYTES, 0))
+        pid, role, namespace = note["pid"], note["role"], note.get("ns", "")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, AttributeError):
+        return Holder()  # it only says who holds the lock, never whether it is held
+    if type(pid) is not int or pid <= 0 or type(role) is not str or type(namespace) is not str:
+        return Holder()
+    if namespace and namespace != _namespace():
+        return Holder(role, pid, namespace)
+    return Holder(role, pid) if _started(pid) == note.get("started") else Holder()
+
+
+def _namespace() -> str:
+    """Return what tells the pid namespace of this process from others; "" where the system has no such thing."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def _started(pid: int) -> str | None:

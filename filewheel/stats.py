@@ -44,7 +44,12 @@ class Stats:
     lap_files: int = 0
     file_bytes: int = 0
     """Bytes in lap and slot files."""
+    keeper_up: bool = False
+    """Whether a process holds the lock as the keeper, in whatever container."""
     keeper_pid: int | None = None
+    """Its number in its own pid namespace; None when that is not known."""
+    keeper_namespace: str = ""
+    """Its pid namespace; nothing when it is that of this process."""
     damaged: int = 0
     """Places that are damaged, as far as they were read to count: `verify` reads everything."""
 
@@ -132,6 +137,7 @@ def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
 def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     """Count a snapshot. Cost: a header for each frame of the laps, and the undealt journals whole."""
     counter = _Counter(directory, snapshot)
+    keeper = holder(directory)
     stats = Stats(
         quarantined=len(items(directory)),
         quarantined_bytes=bytes_in(directory),
@@ -140,7 +146,9 @@ def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
         slot_files=len(snapshot.manifest.slots),
         lap_files=len(snapshot.manifest.laps),
         file_bytes=sum(snapshot.manifest.slots.values()) + sum(snapshot.manifest.laps.values()),
-        keeper_pid=holder(directory),
+        keeper_up=keeper is not None,
+        keeper_pid=None if keeper is None else keeper.pid,
+        keeper_namespace="" if keeper is None else keeper.namespace,
     )
     for span in counter.spans:
         mixed = span.floor < DEAD_FLOOR < counter.ceil(span)

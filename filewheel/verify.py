@@ -21,7 +21,7 @@ from filewheel.gaps import UNKNOWN, Account, confirmed, number_before
 from filewheel.ledger import spans_of
 from filewheel.manifest import Manifest, Position, adopt, find_files, read_checkpoint, read_manifest
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
-from filewheel.owner import holder
+from filewheel.owner import Holder, holder
 from filewheel.quarantine import items
 from filewheel.record import ID, records_of, unpack_put
 from filewheel.retained import read_overflow
@@ -354,7 +354,7 @@ class _Verifier:
 
     # -- names -----------------------------------------------------------------------------------------------
 
-    def _check_names(self, manifest: Manifest, keeper: int | None) -> None:
+    def _check_names(self, manifest: Manifest, keeper: Holder | None) -> None:
         for last in self._disk.listdir(layout.JOURNAL):
             if layout.parse_segment(last) is None and not layout.is_segment_tmp(last):
                 self._foreign(f"{layout.JOURNAL}/{last}")
@@ -368,7 +368,7 @@ class _Verifier:
             else:
                 self._check_lap_dir(name, lap_dir, manifest, keeper)
 
-    def _check_lap_dir(self, name: str, lap: int, manifest: Manifest, keeper: int | None) -> None:
+    def _check_lap_dir(self, name: str, lap: int, manifest: Manifest, keeper: Holder | None) -> None:
         try:
             inside = self._disk.listdir(name)
         except FileNotFoundError:
@@ -416,7 +416,7 @@ class _Verifier:
     def _foreign(self, name: str) -> None:
         self._add("note", name, 0, 0, FOREIGN)
 
-    def _stray(self, name: str, known: bool, manifest: Manifest, keeper: int | None) -> None:
+    def _stray(self, name: str, known: bool, manifest: Manifest, keeper: Holder | None) -> None:
         # A running keeper may be in the middle of a deal: its new files are not named yet.
         if not known and keeper is None and not manifest.doubt:
             self._add("note", name, 0, 0, "left by a deal that never completed; the next keeper removes it")

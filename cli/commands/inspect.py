@@ -130,11 +130,12 @@ def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | N
     else:
         which = "the next" if next_us > ahead.now_us else "the first due"
         first = f"{count(stats['pending'], 'message')} pending, {which} {away(next_us - ahead.now_us)}"
-    keeper = f"keeper {stats['keeper_pid']}" if stats["keeper_pid"] else "no keeper running"
+    where = " of another pid namespace" if stats["keeper_namespace"] else ""
+    keeper = f"keeper {stats['keeper_pid'] or 'running'}{where}" if stats["keeper_up"] else "no keeper running"
     fits = width(safe(out.dir)) + width(first) + width(keeper) + 4 <= out.columns
     lines = [f"{name}  {first}; {keeper}"] if fits else [name, f"{first}; {keeper}"]
     if ahead.overdue:
-        hint = "" if stats["keeper_pid"] else f"; {fires} fires {'it' if ahead.overdue == 1 else 'them'}"
+        hint = "" if stats["keeper_up"] else f"; {fires} fires {'it' if ahead.overdue == 1 else 'them'}"
         lines.append(f"{out.style('overdue'.ljust(13), 'red', bold=True)}{count(ahead.overdue, 'message')}{hint}")
     if stats["dead"]:
         title = out.style("dead letters".ljust(13), "red", bold=True)

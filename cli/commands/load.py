@@ -148,7 +148,7 @@ class _Check:
         """Tell which messages are not pending now."""
         pending, now_us = self._pending(), SYSTEM_CLOCK.now_us()
         # A keeper that runs may have fired by now what was due.
-        fired = self._wheel.stats().keeper_pid is not None
+        fired = self._wheel.stats().keeper_up
         gone = [i for i in dict.fromkeys(self._ids) if i not in pending and not (fired and i.due_us <= now_us)]
         for id_ in gone[:_NAMED]:
             out.warn(f"{id_} did not come back: it was cancelled or has fired in this wheel")

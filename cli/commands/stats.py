@@ -11,6 +11,7 @@ from filewheel.clock import SYSTEM_CLOCK
 from filewheel.exposition import render
 from filewheel.gauges import disk_gauges, overdue_of
 from filewheel.message import US_PER_S
+from filewheel.owner import Holder
 from filewheel.timespec import at_us
 from filewheel.transfer import iso
 
@@ -41,7 +42,7 @@ def command(out: Output, prometheus: bool) -> None:
         stats = wheel.stats()
         now_us = SYSTEM_CLOCK.now_us()
         overdue = overdue_of(wheel, stats, now_us) if prometheus else 0
-        idle = bool(stats.pending) and not stats.keeper_pid and not (prometheus or out.wants_json)
+        idle = bool(stats.pending) and not stats.keeper_up and not (prometheus or out.wants_json)
         fires = who_fires(wheel) if idle else ""
     next_us = None if stats.next_due is None else at_us(stats.next_due)
     lag_us = 0 if next_us is None else max(0, now_us - next_us)
@@ -72,7 +73,9 @@ def stats_fields(stats: Stats) -> dict[str, Any]:
         "slot_files": stats.slot_files,
         "lap_files": stats.lap_files,
         "file_bytes": stats.file_bytes,
+        "keeper_up": stats.keeper_up,
         "keeper_pid": stats.keeper_pid,
+        "keeper_namespace": stats.keeper_namespace or None,
         "damaged": stats.damaged,
     }
 
@@ -90,7 +93,7 @@ def _print_table(
         ("quarantined", f"{stats.quarantined:,}"),
         ("journals", f"{size(stats.journal_bytes)} in {count(stats.journal_files, 'file')}"),
         ("slots and laps", f"{size(stats.file_bytes)} in {slots} and {laps}"),
-        ("keeper", f"process {stats.keeper_pid}" if stats.keeper_pid else none),
+        ("keeper", str(Holder("", stats.keeper_pid, stats.keeper_namespace)) if stats.keeper_up else none),
     ]
     if found_set is not None:
         rows.append(("set", set_line(found_set)))
