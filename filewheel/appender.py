@@ -23,20 +23,16 @@ from filewheel.directory import Directory, Sync
 from filewheel.errors import Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge
 from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
 from filewheel.manifest import Position
-from filewheel.message import ID_END, ID_MIN, MessageId
+from filewheel.message import ID_END, ID_MIN
+from filewheel.reentry import one_call
 from filewheel.roster import Roster
-from filewheel.segment import Segment
+from filewheel.segment import Segment, no_pen
 from filewheel.speed import Pen
 from filewheel.writer import Entropy, Writer
 
 SEGMENT_BYTES = 32 << 20
 FILL_BYTES = 1 << 20
 _FILL_AFTER_COMMITS = 2
-
-
-def no_pen(due_us: int, enqueued_us: int, tail: bytes, payload: bytes, /) -> MessageId | None:
-    """Put nothing: no pen is lent."""
-    return None
 
 
 class Copying(Protocol):
@@ -78,7 +74,8 @@ class Appender:
         self._fill_bytes = fill_bytes
         self.lock = threading.RLock()
         self._settled = threading.Condition(self.lock)
-        self._flushing = False
+        self._flushing = 0
+        """The thread that flushes, without the lock."""
         self._broken: FilewheelError | None = None
         self._untold: FilewheelError | None = None
         """What the flushing thread met, and no caller has been told."""
@@ -139,7 +136,7 @@ class Appender:
 
     def flush(self) -> int:
         """Make everything written so far durable; return how many wheels hold the last of it."""
-        with self.lock:
+        with self.one_call():
             self._recall()
             self._check()
             ticket = self._written
@@ -150,7 +147,7 @@ class Appender:
 
         Raises Poisoned when a flush failed, now or in the flushing thread, that nobody has been told of.
         """
-        with self.lock:
+        with self.one_call():
             self._recall()
             while self._flushing:
                 self._wait()
@@ -181,13 +178,17 @@ class Appender:
 
     def rotate(self) -> None:
         """Go on in a new segment, so that the present one can be covered and removed."""
-        with self.lock:
+        with self.one_call():
             self._recall()
             while self._flushing:
                 self._wait()
             self._check()
             if self._segment is not None and self._segment.offset:
                 self._next_segment()
+
+    def one_call(self) -> threading.RLock:
+        """Return the lock, for a call that none of the same thread may come into. Raises Reentered."""
+        return one_call(self.lock, self._dir.path, self._flushing)
 
     def _wait(self, timeout_s: float | None = None) -> None:
         """Let others have the lock until they have settled something."""
@@ -325,13 +326,13 @@ class Appender:
 
     def make_room(self, body_bytes: int) -> None:
         """See to it that a frame with a body of this size can be written. May flush, and make a segment."""
-        with self.lock:
+        with self.one_call():
             self._recall()
             self._ready(body_bytes)
 
     def fill_ahead(self) -> None:
         """Write zeros ahead where few are left, for the next flush to cover: writing goes on meanwhile."""
-        with self.lock:
+        with self.one_call():
             self._recall()
             segment = self._segment
             if segment is None or segment.failed or self._commits < _FILL_AFTER_COMMITS or not self._fill_bytes:
@@ -342,7 +343,7 @@ class Appender:
 
     def copy(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
         """Write a frame for which room was made."""
-        with self.lock:
+        with self.one_call():
             self._recall()
             assert self._segment is not None
             self._write(self._segment, body, puts, drops, first, last)
@@ -380,7 +381,7 @@ class Appender:
         return 1 if copies is None else copies.confirm(ticket, durable=sync == "always")
 
     def _flush_to(self, ticket: int) -> None:
-        with self.lock:
+        with self.one_call():
             self._recall()
             while True:
                 if self._durable >= ticket:
@@ -390,7 +391,7 @@ class Appender:
                 if not self._flushing:
                     break
                 self._wait()
-            self._flushing = True
+            self._flushing = threading.get_ident()
             target = self._written
             segment = self._segment
         failed: OSError | None = None
@@ -405,7 +406,7 @@ class Appender:
             # Also when an interrupt (Ctrl-C) got out of the flush: others must not wait for it for ever.
             with self.lock:
                 self._recall()
-                self._flushing = False
+                self._flushing = 0
                 self._settled.notify_all()
                 if failed is not None:
                     self._poison(failed)
@@ -452,7 +453,7 @@ class Appender:
         """Start the thread that flushes every `interval_s`, or change its pace."""
         if self._flusher is not None and self._interval_s == interval_s:
             return
-        with self.lock:
+        with self.one_call():
             self._recall()
             self._interval_s = interval_s
             if self._flusher is None:

@@ -16,11 +16,14 @@ _RETRY_US = 50_000
 
 
 class Bell:
-    """One handle's end of the pipe. Thread-safe. Cost of a ring: one write, or nothing where none listens."""
+    """One handle's end of the pipe. Thread-safe, also where a signal handler interrupts its own thread.
+
+    Cost of a ring: one write, or nothing where none listens.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._fd: int | None = None
         self._tried_us = 0
 

@@ -16,6 +16,7 @@
     ├── Poisoned                             a flush failed earlier; this handle is finished
     ├── Closed                               used after close
     ├── Forked                               used in a child of the process that opened it
+    ├── Reentered                            called by a signal handler in the middle of another call
     ├── OtherLoop                            used in another event loop than the one that opened it
     ├── NotFound                             no pending message has this id, or this key
     ├── KeyHeld                              another message that lives has this unique key
@@ -176,6 +177,12 @@ class Forked(FilewheelError):
     """The handle was opened by a parent process."""
 
     kind = "forked"
+
+
+class Reentered(FilewheelError):
+    """A signal handler or a destructor called the handle that its own thread was using; nothing was done."""
+
+    kind = "reentered"
 
 
 class OtherLoop(FilewheelError):

@@ -26,6 +26,7 @@ from filewheel.frames import Frames, Place
 from filewheel.index import FileIndex, Hits, Run, ids_of, puts_in, within
 from filewheel.manifest import Manifest, Position, read_manifest
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
+from filewheel.reentry import one_call
 from filewheel.slot import FRAME_BYTES
 from filewheel.snapshot import Snapshot
 from filewheel.tail import Handles
@@ -56,7 +57,7 @@ class Finder:
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
         self._disk = directory.disk
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._forget()
 
     def forget(self) -> None:
@@ -117,7 +118,7 @@ class Finder:
         wanted = sorted(i for i in set(ids) if i < ID_LIMIT)
         handles = Handles(self._dir)
         try:
-            with self._lock:
+            with one_call(self._lock, self._dir.path):
                 for _ in range(_TRIES):
                     self._renew()
                     if self._manifest.doubt:

@@ -79,7 +79,7 @@ class Journal(Appender):
         """
         if roster == self.roster:
             return
-        with self.lock:
+        with self.one_call():
             self._recall()
             copies = self._copies
             assert copies is None or isinstance(copies, Copies)
@@ -124,7 +124,7 @@ class Journal(Appender):
                 return written
         if self._putting:
             self._let_others_run()
-        with self.lock:
+        with self.one_call():
             self._recall()
             self._putting = True
             segment, copies = self._segment, self._copies
@@ -157,7 +157,7 @@ class Journal(Appender):
         """
         if not self._has_pens or self._copies is not None or size > _PEN_BYTES:
             return False
-        with self.lock:
+        with self.one_call():
             self._recall()
             segment = self._ready(size)
             if self._copies is not None or segment.offset + size > self._free_to:
@@ -198,7 +198,7 @@ class Journal(Appender):
 
         They are one frame: both or neither (E3). Returns that id, and the ticket to wait with.
         """
-        with self.lock:
+        with self.one_call():
             self._recall()
             segment = self._ready(len(rest) + 64)
             id_ = self._ids.id_at(due_us, self._ids.take(1))
@@ -238,7 +238,7 @@ class Journal(Appender):
 
     def _put_run(self, run: Run) -> tuple[bytes, bytes, int]:
         """Write puts as one frame; return their ids, one behind the other, the least, and the ticket to wait with."""
-        with self.lock:
+        with self.one_call():
             self._recall()
             count = len(run.payloads)
             segment = self._ready(run.size_bytes, ids=count)
@@ -254,7 +254,7 @@ class Journal(Appender):
 
     def write(self, records: Sequence[bytes], puts: int) -> int:
         """Write records as one frame without waiting for a flush; return the ticket to wait with."""
-        with self.lock:
+        with self.one_call():
             self._recall()
             body = b"".join(records)
             segment = self._ready(len(body))
@@ -264,7 +264,7 @@ class Journal(Appender):
 
     def drop(self, ids: list[bytes], reason: int) -> int:
         """Write a drop for each of these ids as one frame, as `write` does."""
-        with self.lock:
+        with self.one_call():
             self._recall()
             body = pack_drops(ids, reason)
             segment = self._ready(len(body))
@@ -273,7 +273,7 @@ class Journal(Appender):
 
     def write_body(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
         """Write records that were in frames before, as one frame, without waiting for a flush; return the ticket."""
-        with self.lock:
+        with self.one_call():
             self._recall()
             segment = self._ready(len(body))
             self._write(segment, body, puts, drops, first, last)
@@ -281,7 +281,7 @@ class Journal(Appender):
 
     def new_id(self, due_us: int) -> MessageId:
         """Return an id for a message that the caller writes with `write` or `append`."""
-        with self.lock:
+        with self.one_call():
             self._recall()
             if not self._ids.has(1):
                 self._ready(0)

@@ -18,7 +18,13 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory
 from filewheel.errors import disk_error
 from filewheel.frame import HEADER_BYTES
+from filewheel.message import MessageId
 from filewheel.speed import Pen
+
+
+def no_pen(due_us: int, enqueued_us: int, tail: bytes, payload: bytes, /) -> MessageId | None:
+    """Put nothing: no pen is lent."""
+    return None
 
 
 class Segment:

@@ -39,6 +39,7 @@ from filewheel.journal import Journal
 from filewheel.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of
 from filewheel.record import pack_middle, pack_payload, pack_tail
+from filewheel.reentry import one_call
 from filewheel.roster import Roster
 from filewheel.speed import due_at, size_of
 from filewheel.standing import LOOK_US, Standing
@@ -97,7 +98,7 @@ class Wheel(Changes):
         """The roster that the journal was told of."""
         self.on_flush: Callable[[int], None] | None = None
         """Told the microseconds of each flush, when it was set before the first enqueue. It must not raise."""
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._tidier = Tidier(self._dir, clock, entropy)
         self._tails: dict[str, bytes] = {}
         """topic → what is packed between time and payload of a message with nothing but that topic"""
@@ -156,6 +157,8 @@ class Wheel(Changes):
         """Make everything enqueued durable and let go of the journal. Closing twice is fine."""
         if self._closed or os.getpid() != self._pid:
             return
+        if self._journal is not None:
+            self._journal.one_call()  # refused before it is half done
         self._closed = True
         self._tidier.join()
         try:
@@ -178,7 +181,7 @@ class Wheel(Changes):
         """Return this handle's journal, made when it is first needed."""
         self._check()
         if self._journal is None:
-            with self._opening:
+            with one_call(self._opening, self._dir.path):
                 if self._journal is None:
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
                     journal = Journal(self._dir, entropy=self._entropy, disk=self._disk_factory, clock=self._clock)
@@ -193,7 +196,9 @@ class Wheel(Changes):
 
     def _look(self, journal: Journal, now_us: int) -> None:
         """Look at this wheel's place in its set, and have the journal write for that set. Raises Fenced, Damaged."""
-        with self._opening:  # a Standing is not thread-safe; where nothing is old, nobody comes here
+        with one_call(
+            self._opening, self._dir.path
+        ):  # a Standing is not thread-safe; where nothing is old, nobody comes here
             if 0 <= now_us - self._looked_us < LOOK_US:
                 return  # another thread has looked meanwhile
             standing = self._standing

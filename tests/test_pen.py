@@ -17,7 +17,7 @@ import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk import OsDisk
-from filewheel.errors import Closed, DiskError, Poisoned, WheelFull
+from filewheel.errors import Closed, DiskError, Poisoned, Reentered, WheelFull
 from filewheel.journal import Journal
 from filewheel.segment import Segment
 from filewheel.speed import make_pen
@@ -380,13 +380,17 @@ def test_threads_that_write_with_a_pen_beside_others_that_flush_and_rotate_leave
 
 def test_garbage_that_enqueues_when_it_is_collected_in_an_enqueue_gets_a_place_of_its_own(wheel_dir: Path) -> None:
     made: list[str] = []
+    refused: list[int] = []
 
     class Garbage:
         def __init__(self) -> None:
             self.me = self
 
         def __del__(self) -> None:
-            made.append(wheel.enqueue(b"garbage", delay=600))
+            try:
+                made.append(wheel.enqueue(b"garbage", delay=600))
+            except Reentered:  # not in a put of the pen: in one of the first
+                refused.append(1)
 
     threshold = gc.get_threshold()
     with Wheel(wheel_dir, sync="never") as wheel:
@@ -399,7 +403,8 @@ def test_garbage_that_enqueues_when_it_is_collected_in_an_enqueue_gets_a_place_o
         finally:
             gc.set_threshold(*threshold)
         gc.collect()
-        assert len(made) == 450
+        assert len(made) + len(refused) == 450
+        assert len(refused) < 10
         assert [m.id for m in wheel.list()] == sorted(made)
     assert_whole(wheel_dir)
 
@@ -425,7 +430,9 @@ def test_after_a_flush_that_failed_nothing_is_written_though_a_pen_was_lent_mean
         wheel.enqueue(b"%d" % n, delay=60)
 
     def fails(*_: object) -> None:
-        wheel.enqueue(b"3", delay=60)
+        another = threading.Thread(target=wheel.enqueue, args=(b"3",), kwargs={"delay": 60})
+        another.start()
+        another.join()
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(Segment, "flush", fails)
@@ -455,10 +462,12 @@ def test_who_waited_for_a_flush_takes_back_the_pen_that_was_lent_meanwhile(wheel
         """Waits, and others get the lock."""
 
         def wait(self, timeout_s: float | None = None) -> None:
-            journal._flushing = False
+            journal.lock.release()
+            journal._flushing = 0
             journal.rotate()
             for n in range(3, 6):
                 wheel.enqueue(b"%d" % n, delay=60)
+            journal.lock.acquire()
 
         def notify_all(self) -> None:
             pass
@@ -468,7 +477,7 @@ def test_who_waited_for_a_flush_takes_back_the_pen_that_was_lent_meanwhile(wheel
             wheel.enqueue(b"%d" % n, delay=60)
         journal = journal_of(wheel)
         settled, journal._settled = journal._settled, Waits()  # type: ignore[assignment]
-        journal._flushing = True
+        journal._flushing = -1
         # The next has to go into another segment, and so to wait.
         journal._segment_bytes, journal._free_to = 1000, 0
         wheel.enqueue(b"6" + bytes(500), delay=60, sync="always")

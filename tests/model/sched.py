@@ -191,6 +191,10 @@ class ModelRLock:
         if self._count == 0:
             self._owner = None
 
+    def _is_owned(self) -> bool:
+        sched = current()
+        return self._count > 0 and self._owner is (sched.running if sched else "inline")
+
     def __enter__(self) -> bool:
         return self.acquire()
 
