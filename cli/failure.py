@@ -33,12 +33,12 @@ MEANING = {
     PARTLY: "partly done: some ids unknown, some lines or messages failed",
     NOT_FOUND: "not found: no such message",
     KEY_HELD: "key held: another message that lives has this key; nothing was enqueued",
-    TOO_FEW_COPIES: "too few copies: fewer wheels hold it than were asked for; it is not confirmed, and may fire",
+    TOO_FEW_COPIES: "too few copies: it is not confirmed, and may fire",
     NO_WHEEL: "no wheel there",
     LOCKED: "locked: another process is the keeper, or is busy with the key",
     DAMAGED: "damaged: try `filewheel verify`, then `filewheel repair`",
     NEWER: "written by a newer filewheel",
-    FENCED: "fenced: this wheel is a backup, or another one was promoted in its place",
+    FENCED: "fenced: this wheel is a backup, or another one was promoted",
     INTERRUPTED: "interrupted",
 }
 

@@ -29,14 +29,31 @@ from .text import clip, pad, safe, to_line, width
 BLOCKS = "▁▂▃▄▅▆▇█▏▎▍▌▋▊▉━─…→·µ"
 
 
+_LEAST = 6
+"""A column of text is not cut below this."""
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of a table: its heading, and the width that it may grow to."""
 
     title: str
-    most: int = 40
+    most: int | None = None
+    """Text that may be cut, beyond this where nobody looks at the terminal. None for what is shown whole."""
     right: bool = False
     style: str | None = None
+
+
+def _fitted(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
+    """Cut the widest columns of text, evenly, until all fit into the room, or none can be cut any more."""
+    least = [w if c.most is None else max(len(c.title), _LEAST) for c, w in zip(columns, widths, strict=True)]
+    widths = list(widths)
+    while sum(widths) > room:
+        at = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
+        if widths[at] <= least[at]:
+            break
+        widths[at] -= 1
+    return widths
 
 
 class Output:
@@ -155,14 +172,15 @@ class Output:
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, whole: bool = False) -> None:
         """Write rows under headings. Cells are made safe.
 
-        On a terminal the last column is cut to what fits, unless it is wanted whole.
+        On a terminal the widest columns of text are cut until a row fits, unless they are wanted whole.
         """
         dots = "…" if self.blocks else "..."
         cells = [[safe(cell) for cell in row] for row in rows]
-        widths = [min(c.most, max([len(c.title), *(width(row[i]) for row in cells)])) for i, c in enumerate(columns)]
-        if self.stdout_is_terminal and not whole:
-            room = self.columns - sum(widths[:-1]) - 2 * (len(columns) - 1)
-            widths[-1] = max(8, min(widths[-1], room))
+        widths = [max([len(c.title), *(width(row[i]) for row in cells)]) for i, c in enumerate(columns)]
+        if whole or not self.stdout_is_terminal:
+            widths = [w if c.most is None else min(c.most, w) for c, w in zip(columns, widths, strict=True)]
+        else:
+            widths = _fitted(columns, widths, self.columns - 2 * (len(columns) - 1))
         head = [pad(c.title, w, right=c.right) for c, w in zip(columns, widths, strict=True)]
         self.write(self.style("  ".join(head).rstrip(), bold=True))
         for row in cells:

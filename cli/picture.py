@@ -16,7 +16,7 @@ from filewheel import Histogram
 from filewheel.message import US_PER_S
 from filewheel.transfer import iso
 
-from .text import count, local
+from .text import count, local, pad, width
 
 _DAY_S = 86_400
 _BEYOND = ((2, "1 to 2 days"), (7, "2 to 7 days"), (28, "1 to 4 weeks"), (365, "1 to 12 months"))
@@ -170,16 +170,18 @@ def draw_view(view: View, counts: list[int], height: int, style: Style, *, block
     return lines
 
 
-def draw_rows(title: str, rows: Sequence[tuple[str, int]], style: Style, *, blocks: bool) -> list[str]:
+def draw_rows(
+    title: str, rows: Sequence[tuple[str, int]], style: Style, *, blocks: bool, columns: int = 80
+) -> list[str]:
     """Draw labelled counts as lying bars. Labels have been made safe and cut."""
     if not any(number for _, number in rows):
         return []
-    left = max(len(label) for label, _ in rows) + 2
+    left = max(width(label) for label, _ in rows) + 2
     most = max(number for _, number in rows)
     digits = len(f"{most:,}")
-    room = max(10, 70 - left - digits)
+    room = max(10, columns - 10 - left - digits)
     lines = [style(title, "title")]
     for label, number in rows:
         bar = style(lying_bar(number, most, room, blocks=blocks), "bar")
-        lines.append(f"  {label.ljust(left)}{number:>{digits},}  {bar}".rstrip())
+        lines.append(f"  {pad(label, left)}{number:>{digits},}  {bar}".rstrip())
     return lines

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from datetime import datetime
 from typing import Any
+
+from wcwidth import wcswidth, wcwidth
 
 from filewheel.message import US_PER_S, to_datetime
 
@@ -54,13 +55,8 @@ def width(text: str) -> int:
     """Return how many columns a terminal needs for this text."""
     if text.isascii():
         return len(text)
-    return sum(_char_width(c) for c in text)
-
-
-def _char_width(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    columns = wcswidth(text)
+    return columns if columns >= 0 else sum(max(0, wcwidth(c)) for c in text)
 
 
 def clip(text: str, columns: int, ellipsis: str = ELLIPSIS) -> str:
@@ -68,13 +64,10 @@ def clip(text: str, columns: int, ellipsis: str = ELLIPSIS) -> str:
     if len(text) <= columns and width(text) <= columns:
         return text
     room = columns - len(ellipsis)
-    kept = []
-    for char in text:
-        room -= _char_width(char)
-        if room < 0:
-            break
-        kept.append(char)
-    return "".join(kept) + ellipsis
+    end = 0
+    while end < len(text) and width(text[: end + 1]) <= room:  # as a whole: a sign may widen the one before it
+        end += 1
+    return text[:end] + ellipsis
 
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from cli.calls import when_of
+from cli.text import width
 from filewheel import Cron, Every, Retry, Scheduler
 from filewheel.scheduling.recurrence import read_recurrence
 from filewheel.testing import FakeClock, advance
-from tests.cli_support import Fw, on_terminal
+from tests.cli_support import Fw, invoke, on_terminal
 
 
 @pytest.fixture
@@ -191,3 +193,49 @@ def test_an_interval_is_written_so_that_it_can_be_read_again(seconds: float) -> 
     text, zone = when_of(Every(seconds))
     assert read_recurrence(text) == Every(seconds)
     assert zone is None
+
+
+# -- on terminals of some width ----------------------------------------------------------------------------------
+
+
+def plain_lines(shown: str) -> list[str]:
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines()]
+
+
+def test_schedules_with_zones_and_dead_letters_fit_into_80_columns(fw: Fw) -> None:
+    scheduler = Scheduler(fw.wheel, unknown="bury")
+    args = {"tz": "America/Argentina/ComodRivadavia"}
+    scheduler.schedule("a-rather-long-name", "*/15 9-17 * * mon-fri", "a.rather.long.handler", **args)
+    scheduler.enqueue("a.topic.that.is.long", ["日本語" * 20], key="a-key-that-is-long")
+    scheduler.drain()
+    scheduler.stop()
+    fw.enqueue("--in", "1h", "--topic", "日本語" * 9, "--key", "k" * 40, "body " * 30)
+    for verb in (["schedules"], ["list"], ["list", "--dead"]):
+        lines = plain_lines(on_terminal("-C", fw.wheel, "inspect", *verb).out)
+        assert len(lines) > 1
+        assert max(map(width, lines)) <= 80, lines
+
+
+def test_a_wide_terminal_shows_topics_whole_and_what_a_narrow_one_leaves_out(fw: Fw) -> None:
+    scheduler = Scheduler(fw.wheel)
+    scheduler.schedule("nightly", "@daily", "report", tz="Europe/Berlin")
+    scheduler.stop()
+    topic = "customers.emea.germany.invoices.overdue"
+    fw.enqueue("--in", "1h", "--topic", topic, "x")
+    wide = on_terminal("-C", fw.wheel, "inspect", "schedules", columns=160).out
+    assert "MISSED" in wide
+    assert "MISSED" not in on_terminal("-C", fw.wheel, "inspect", "schedules").out
+    assert topic in on_terminal("-C", fw.wheel, "inspect", "list", columns=160).out
+    assert topic in on_terminal("-C", fw.wheel, "inspect", columns=160).out
+    assert topic not in on_terminal("-C", fw.wheel, "inspect").out
+    for n in range(20):
+        fw.enqueue("--in", "1h", "--topic", f"topic{n}", "x")
+    assert "more topics" in on_terminal("-C", fw.wheel, "inspect").out
+    assert "more topic" not in on_terminal("-C", fw.wheel, "inspect", rows=70).out
+
+
+def test_the_exit_codes_of_the_help_fit_into_80_columns() -> None:
+    lines = invoke("--help", env={"COLUMNS": "80"}).out.splitlines()
+    codes = lines[lines.index("  Exit codes:") :]
+    assert len(codes) > 12
+    assert max(map(len, codes)) <= 80

@@ -13,7 +13,7 @@ import pytest
 
 import cli.progress
 from cli import text
-from cli.output import Column, Output
+from cli.output import Column, Output, _fitted
 from cli.picture import Ahead, bars, draw_rows, draw_view, lying_bar
 from cli.progress import Progress
 from cli.ring import HEIGHT, SLOTS, draw, place
@@ -53,6 +53,33 @@ def test_json_is_safe_to_print_and_says_the_same() -> None:
         assert json.loads(line) == {"x": HOSTILE, "ü": "漢"}
         assert line.isprintable()
         assert ("漢" in line) is not ascii_only
+
+
+def test_joined_signs_are_as_wide_as_a_terminal_shows_them_and_are_not_cut_apart() -> None:
+    family = "👨\u200d👩\u200d👧"
+    assert text.width(family) == 2
+    assert text.width("☁️") == 2
+    assert text.width("é\x1b") == 1
+    assert text.clip(family + "abc", 4) == family + "a…"
+    assert text.clip("☁️☁️☁️", 5) == "☁️☁️…"
+
+
+def test_the_widest_columns_of_text_are_cut_evenly_until_a_row_fits_and_what_is_shown_whole_is_not() -> None:
+    columns = [Column("ID"), Column("A", 30), Column("B", 30), Column("N", right=True)]
+    assert _fitted(columns, [26, 40, 10, 4], 80) == [26, 40, 10, 4]
+    assert _fitted(columns, [26, 60, 10, 4], 80) == [26, 40, 10, 4]
+    assert _fitted(columns, [26, 60, 60, 4], 80) == [26, 25, 25, 4]
+    assert _fitted(columns, [26, 60, 60, 4], 20) == [26, 6, 6, 4]
+
+
+def test_rows_of_the_picture_stand_under_each_other_by_the_width_of_their_labels() -> None:
+    lines = draw_rows("by topic", [("日本語", 3), ("mail", 12)], lambda t, _: t, blocks=True)
+    assert [text.width(line[: line.index("█")]) for line in lines[1:]] == [2 + 6 + 2 + 2 + 2] * 2
+
+
+def test_rows_of_the_picture_are_longer_where_the_terminal_is_wide() -> None:
+    (_, narrow), (_, wide) = (draw_rows("t", [("a", 1)], lambda t, _: t, blocks=True, columns=n) for n in (80, 160))
+    assert text.width(narrow) < 80 < text.width(wide) <= 160
 
 
 def test_widths_count_columns_not_characters() -> None:

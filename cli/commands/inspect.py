@@ -30,6 +30,11 @@ from . import inspect_files, inspect_list, inspect_schedules
 from .stats import stats_fields
 
 _TOPICS_SHOWN = 8
+_TOPIC_COLUMNS = 24
+_OTHER_ROWS = 32
+"""What the picture takes of a terminal's height, at most; topics have the rest."""
+_WIDE = 160
+"""A wider terminal shows no more: rows would be hard to follow."""
 _ROLES = {
     "bar": ("cyan", False, False),
     "axis": (None, False, True),
@@ -164,12 +169,12 @@ def _panels(out: Output, ahead: Ahead, topics: dict[str, int]) -> list[str]:
     if len(topics) > 1 or any(topics):
         ranked = sorted(topics.items(), key=_most_first)
         dots = "…" if blocks else "..."
-        labels = [(clip(safe(name) or "(none)", 24, dots), number) for name, number in ranked[:_TOPICS_SHOWN]]
-        left = max(width(label) for label, _ in labels)
-        padded = [(label + " " * (left - width(label)), number) for label, number in labels]
-        lines += ["", *draw_rows("by topic", padded, style, blocks=blocks)]
-        if len(ranked) > _TOPICS_SHOWN:
-            lines.append(f"  {dots} and {count(len(ranked) - _TOPICS_SHOWN, 'more topic')}")
+        most = max(_TOPICS_SHOWN, out.rows - _OTHER_ROWS)
+        across = max(_TOPIC_COLUMNS, min(out.columns, _WIDE) // 2 - 16)
+        labels = [(clip(safe(name) or "(none)", across, dots), number) for name, number in ranked[:most]]
+        lines += ["", *draw_rows("by topic", labels, style, blocks=blocks, columns=min(out.columns, _WIDE))]
+        if len(ranked) > most:
+            lines.append(f"  {dots} and {count(len(ranked) - most, 'more topic')}")
     return lines
 
 

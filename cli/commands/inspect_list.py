@@ -107,7 +107,7 @@ def _print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: i
         if dead:
             columns = [Column("ID"), Column("DIED"), Column("TOPIC", 16), Column("REASON", 30), Column("BODY", 200)]
         else:
-            columns = [Column("ID"), Column("DUE"), Column("", 10), Column("TOPIC", 16), Column("BODY", 200)]
+            columns = [Column("ID"), Column("DUE"), Column(""), Column("TOPIC", 16), Column("BODY", 200)]
         if with_key:
             columns.insert(-1, Column("KEY", 24))
         out.table(columns, rows)

@@ -16,6 +16,9 @@ from ..output import Column, Output
 from ..text import away, short_time
 from ..verb import verb
 
+_WHOLE = 100
+"""A narrower terminal has no room for MISSED and FROM; JSON has them."""
+
 
 @verb(
     "schedules",
@@ -62,9 +65,10 @@ def _fields(definition: Definition, message: Message) -> dict[str, object]:
 def _print_table(out: Output, found: list[tuple[Definition, Message]]) -> None:
     now_us = SYSTEM_CLOCK.now_us()
     columns = [
-        Column("NAME", 30), Column("WHEN", 30), Column("ZONE"), Column("NEXT"), Column("", 12), Column("HANDLER", 30),
+        Column("NAME", 30), Column("WHEN", 30), Column("ZONE", 30), Column("NEXT"), Column(""), Column("HANDLER", 30),
         Column("MISSED"), Column("FROM"),
     ]  # fmt: skip
+    shown = len(columns) - 2 if out.stdout_is_terminal and out.columns < _WHOLE else len(columns)
     rows = []
     for definition, message in found:
         when, zone = when_of(definition.recurrence)
@@ -74,4 +78,4 @@ def _print_table(out: Output, found: list[tuple[Definition, Message]]) -> None:
             (definition.name, when, zone or "", short_time(due_us, now_us), away(due_us - now_us), message.topic,
              definition.missed, origin)
         )  # fmt: skip
-    out.table(columns, rows)
+    out.table(columns[:shown], [row[:shown] for row in rows])
