@@ -19,6 +19,7 @@ import secrets
 import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -322,11 +323,8 @@ class AsyncWheel:
     ) -> Ids:
         """Enqueue many messages as one commit and return their ids, in order (see Wheel.enqueue_many)."""
         bodies = list(check_items("payloads", payloads))
-        return await self._write(
-            lambda w: w.enqueue_many(
-                bodies, delay=delay, at=at, topic=topic, headers=headers, sync=sync, keys=keys, on_conflict=on_conflict
-            )
-        )  # fmt: skip
+        put = partial(JointWheel.enqueue_many, payloads=bodies, delay=delay, at=at, topic=topic, headers=headers)
+        return await self._write(lambda w: put(w, sync=sync, keys=keys, on_conflict=on_conflict))
 
     # -- cancel and reschedule -------------------------------------------------------------------------------
 
@@ -386,6 +384,10 @@ class AsyncWheel:
     async def peek(self, count: int = 1) -> list[Message]:
         """Return the messages that fire next, without claiming them."""
         return await self._read(lambda w: w.peek(count))
+
+    async def next_due(self) -> datetime | None:
+        """Return when the message that fires next is due; None when nothing waits (see Wheel.next_due)."""
+        return await self._read(lambda w: w.next_due())
 
     async def stats(self) -> Stats:
         """Count what is pending, and what it takes on disk."""

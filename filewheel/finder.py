@@ -26,6 +26,7 @@ from filewheel.frames import Frames, Place
 from filewheel.index import FileIndex, Hits, Run, ids_of, puts_in, within
 from filewheel.manifest import Manifest, Position, read_manifest
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
+from filewheel.record import ID, records_of
 from filewheel.reentry import one_call
 from filewheel.slot import FRAME_BYTES
 from filewheel.snapshot import Snapshot
@@ -35,6 +36,8 @@ IDS_MAX = 1 << 18
 """How many ids are held in memory: at about 120 bytes each, 30 MiB."""
 RUNS_MAX = 1 << 15
 """How many runs of lap and slot files are known by their range."""
+NEWS_MAX = 1 << 13
+"""How many records are remembered for whoever watches."""
 _FEW = 8
 _LOAD_EACH = 8
 _TRIES = 20
@@ -58,6 +61,11 @@ class Finder:
         self._dir = directory
         self._disk = directory.disk
         self._lock = threading.RLock()
+        self.epoch = 0
+        """How often what was learned of the journals began anew: with each checkpoint."""
+        self._horizon = b""
+        self._news: tuple[list[bytes], list[bytes]] | None = [], []
+        """What journals have gained below the horizon: puts, and ids of drops; None when it was too much."""
         self._forget()
 
     def forget(self) -> None:
@@ -65,7 +73,23 @@ class Finder:
         with self._lock:
             self._forget()
 
+    def follow(self) -> bool:
+        """Read what the journals have gained; False where this finder cannot follow them."""
+        return self._look((), lambda places, handles: True, lambda found: False)
+
+    def watch(self, horizon: bytes) -> None:
+        """Remember from now on what journals gain below an id."""
+        with self._lock:
+            self._horizon = horizon
+
+    def take_news(self) -> tuple[list[bytes], list[bytes]] | None:
+        """Return the puts, and the ids of drops, that journals gained since this was asked last; None: too many."""
+        with self._lock:
+            news, self._news = self._news, ([], [])
+            return news
+
     def _forget(self) -> None:
+        self.epoch += 1
         self._frames = Frames(self._dir)
         self._manifest = Manifest()
         self._unmatched: frozenset[bytes] = frozenset()
@@ -151,6 +175,7 @@ class Finder:
         identity = self._disk.identity(layout.CHECKPOINT)
         if identity is not None and identity == self._frames.checkpoint:
             return
+        self.epoch += 1
         self._frames = Frames(self._dir)
         manifest = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
         if manifest.deal != self._manifest.deal + 1:
@@ -246,6 +271,8 @@ class Finder:
         if frame.is_seal:
             file.pos = frame.end
             return
+        if frame.first < self._horizon:
+            self._note_news(frame)
         records = frame.puts + frame.drops
         run = file.add(frame)
         if run.puts is not None:
@@ -257,6 +284,20 @@ class Finder:
             run.take(frame)
         if self._ids > IDS_MAX and run.puts is not None:
             self._unload(run)
+
+    def _note_news(self, frame: Frame) -> None:
+        """Remember what of a frame is below the horizon, for whoever watches."""
+        if self._news is None:
+            return
+        try:
+            puts, drops = records_of(frame)
+        except Damaged:
+            return
+        horizon = self._horizon
+        self._news[0].extend(r for r in puts if r[ID] < horizon)
+        self._news[1].extend(r[ID] for r in drops if r[ID] < horizon)
+        if len(self._news[0]) + len(self._news[1]) > NEWS_MAX:
+            self._news, self._horizon = None, b""
 
     # -- looking up ------------------------------------------------------------------------------------------
 

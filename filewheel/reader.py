@@ -7,6 +7,7 @@ Invariant: no method here changes a byte of the wheel.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -14,8 +15,9 @@ from typing import Any, overload
 
 from filewheel.checks import check_flag, check_items, check_whole
 from filewheel.directory import Directory
-from filewheel.errors import BadArgument, Closed, Forked, disk_error
+from filewheel.errors import BadArgument, Closed, Damaged, Forked, disk_error
 from filewheel.finder import Finder
+from filewheel.front import COUNT_MAX, Front
 from filewheel.keys import Keys
 from filewheel.limits import check_key, check_topic, matches
 from filewheel.message import ID_END, ID_MIN, Message, MessageId, id_floor
@@ -46,6 +48,7 @@ class Reader:
         self._dir = directory
         self._finder = Finder(directory)
         self._keys = Keys(directory, self._finder)
+        self._front = Front(directory, self._finder)
         self._pid = os.getpid()
         self._closed = False
 
@@ -97,8 +100,15 @@ class Reader:
         return None if put is None else unpack_put(put)
 
     def peek(self, count: int = 1) -> list[Message]:
-        """Return the messages that fire next, without claiming them."""
+        """Return the messages that fire next, without claiming them.
+
+        Up to 256 are remembered: asked again, it costs the reading of what is new.
+        """
         return list(self.list(limit=check_whole("count", count, least=0)))
+
+    def next_due(self) -> datetime | None:
+        """Return when the message that fires next is due, claimed or not; None when nothing waits. Costs as `peek`."""
+        return next((m.due for m in self.peek()), None)
 
     def list(
         self,
@@ -125,6 +135,13 @@ class Reader:
             lo = id_floor(max(0, at_us(after)))
         if before is not None and not dead:
             hi = min(hi, id_floor(max(0, at_us(before))))
+        if limit is not None and 0 < limit <= COUNT_MAX and topic is None and lo == ID_MIN:
+            self._check()
+            known = self._front.first(limit, hi)
+            if known is not None:
+                with contextlib.suppress(Damaged):
+                    found = [unpack_put(put) for put in known]
+                    return (message for message in found)
         return self._walk(lo, hi, topic, limit)
 
     def _walk(self, lo: bytes, hi: bytes, topic: str | None, limit: int | None) -> Iterator[Message]:

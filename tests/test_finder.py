@@ -209,7 +209,8 @@ def test_a_dead_letter_is_found_and_can_be_revived(wheel_dir: Path, wheel: Wheel
     wheel.enqueue(b"x", delay=1)
     clock.advance(2)
     with Keeper(wheel_dir, clock=clock, background=False) as keeper:
-        keeper.bury(keeper.claim(), reason="no")
+        (message,) = keeper.claim()
+        keeper.bury(message, reason="no")
         (dead,) = wheel.list(dead=True)
         assert wheel.get(dead.id) == dead
         deal_now = Deal(keeper._ledger, spread=False)

@@ -459,6 +459,12 @@ MUTANTS: list[Mutant] = [
     # -- readers and disks -----------------------------------------------------------------------------------
     _m("snapshot-once", "S", "a reader starts again when a deal was committed meanwhile", "play snapshot-once @53",
        "snapshot", "            if self._dir.disk.identity(layout.CHECKPOINT) == before:\n                break\n", "            break\n"),
+    _m("front-stale", "S", "what is known to be first is void after another checkpoint", "tests/test_front.py::test_what_was_enqueued_and_dealt_between_two_looks_is_seen",
+       "front", "                if self._epoch == self._finder.epoch and (len", "                if self._epoch >= 0 and (len"),
+    _m("front-early-drop", "S", "a drop that is met before its put counts", "tests/test_front.py::test_a_cancel_that_is_read_before_its_message_counts",
+       "front", " if i not in self._gone}", " if i not in drops}"),
+    _m("front-overrun", "S", "more news than are remembered make what is known void", "tests/test_front.py::test_more_news_than_are_remembered_make_it_look_anew",
+       "finder", "            self._news, self._horizon = None, b\"\"\n", "            self._news, self._horizon = ([], []), b\"\"\n"),
     _m("finder-once", "S", "a finder starts again when a deal was committed meanwhile", "tests/test_finder.py::test_a_deal_that_is_committed_during_a_look",
        "finder", "                        if self._frames.are_current():\n", "                        if True:\n"),
     _m("finder-file-gone", "S", "a finder starts again when a file has gone and there is another checkpoint",
