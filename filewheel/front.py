@@ -44,7 +44,9 @@ class Front:
     def first(self, count: int, below: bytes = DEAD_FLOOR) -> list[bytes] | None:
         """Return the first `count` puts that are pending, of those below an id; None where a walk has to find them.
 
-        Cost: a look of the finder; after a new checkpoint, or when all that was known has gone, a walk. Raises Reentered.
+        Cost: a look of the finder; after a new checkpoint, or when all that was known has gone, a walk.
+
+        Raises Reentered.
         """
         with one_call(self._lock, self._dir.path):
             for _ in range(_TRIES):
