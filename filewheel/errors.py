@@ -30,7 +30,9 @@ Invariant: whatever raised, nothing that had been acknowledged is lost.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 
 
 class FilewheelError(Exception):
@@ -273,6 +275,15 @@ def disk_error(exc: OSError, path: str, *, undone: str = "nothing of this call w
     if code in (errno.EMFILE, errno.ENFILE):
         return DiskError(f"too many open files ({says})", errno=code, path=path, hint="raise `ulimit -n`")
     return DiskError(f"{says}", errno=code, path=path, hint="look at the kernel log, then `filewheel verify`")
+
+
+@contextlib.contextmanager
+def disk_errors(path: str) -> Iterator[None]:
+    """Turn each OSError that is raised meanwhile into the member of the tree that says what to do about it."""
+    try:
+        yield
+    except OSError as exc:
+        raise disk_error(exc, path if exc.filename is None else str(exc.filename)) from exc
 
 
 def partly_done(exc: DiskError, done: int) -> DiskError:

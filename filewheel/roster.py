@@ -16,7 +16,7 @@ import os
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from filewheel import layout
 from filewheel.directory import Directory, DiskFactory, opened
@@ -41,7 +41,14 @@ OnFailure = Literal["refuse", "stale"]
 
 TIMEOUT_S = 5.0
 RETAIN_BYTES = 256 << 20
+TIMEOUT_MAX_S = 3600
+COPIES_MAX = 16
+MEMBERS_MAX = 100
+WHY_MAX = 1000
 _BYTES_MAX = 1 << 20
+_ID_MAX = 64
+_PATH_MAX = 4096
+_INT_END = 1 << 63
 _MARK = b"1\n"
 """What roster.lock holds while there is a roster."""
 _CRC_MARK = b',\n  "crc32": '
@@ -140,11 +147,46 @@ def parse_roster(data: bytes, path: str) -> Roster:
             raise ValueError("another version")
         members = tuple(Member(**m) for m in fields.pop("members"))
         roster = Roster(members=members, **fields)
-        if roster.role not in ("primary", "backup", "promoting", "fenced") or type(roster.epoch) is not int:
-            raise ValueError(f"role {roster.role!r}, epoch {roster.epoch!r}")
+        _check(roster)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         raise Damaged(f"not a roster ({exc})", path=path, hint=f"upgrade filewheel, or {_MEND}") from exc
     return roster
+
+
+def _check(roster: Roster) -> None:
+    """Raise ValueError unless every value is one that this library may have written."""
+    wheels = [m.wheel for m in roster.members]
+    _that(len(wheels) <= MEMBERS_MAX and len({*wheels}) == len(wheels), "members", len(wheels))
+    _that(roster.role in get_args(Role), "role", roster.role)
+    _that(roster.on_failure in get_args(OnFailure), "on_failure", roster.on_failure)
+    _that(_is_int(roster.epoch, 0), "epoch", roster.epoch)
+    _that(_is_int(roster.office, 0) and roster.office <= roster.epoch, "office", roster.office)
+    _that(_is_int(roster.copies, 0) and roster.copies <= COPIES_MAX, "copies", roster.copies)
+    _that(
+        type(roster.timeout_s) in (int, float) and 0 < roster.timeout_s <= TIMEOUT_MAX_S, "timeout_s", roster.timeout_s
+    )
+    _that(_is_int(roster.retain_bytes, 0), "retain_bytes", roster.retain_bytes)
+    for value in (roster.set, roster.primary_wheel, *wheels):
+        _that(isinstance(value, str) and len(value) <= _ID_MAX, "id", value)
+    for value in (roster.primary, *(m.path for m in roster.members)):
+        is_path = isinstance(value, str) and value.startswith("/") and "\0" not in value
+        _that(is_path and len(os.fsencode(value)) <= _PATH_MAX, "path", value)
+    for member in roster.members:
+        _that(member.mode in get_args(Mode), "mode", member.mode)
+        _that(member.state in get_args(State), "state", member.state)
+        _that(_is_int(member.since_us, 0), "since_us", member.since_us)
+        _that(_is_int(member.overflow, -_INT_END), "overflow", member.overflow)
+        _that(isinstance(member.why, str) and len(member.why) <= WHY_MAX, "why", member.why)
+        _that(type(member.absorb) is bool, "absorb", member.absorb)
+
+
+def _is_int(value: object, least: int) -> bool:
+    return type(value) is int and least <= value < _INT_END
+
+
+def _that(is_so: bool, key: str, value: object) -> None:
+    if not is_so:
+        raise ValueError(f"{key} is {str(value)[:100]!r}")
 
 
 def read_roster(disk: Disk, path: str) -> Roster | None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from filewheel.directory import Directory, DiskFactory, open_directory
 from filewheel.errors import FilewheelError
-from filewheel.roster import IN_USE, Member, Roster, change_roster, read_roster
+from filewheel.roster import IN_USE, WHY_MAX, Member, Roster, change_roster, read_roster
 
 TELL_S = 1.0
 """How long the other wheels are waited for."""
@@ -34,7 +34,7 @@ def mark_stale(
             return roster
         for member in roster.members:
             if member.state in IN_USE and (wanted(member) if marked is None else member.wheel in marked):
-                roster = roster.with_member(replace(member, state="stale", since_us=now_us, why=why))
+                roster = roster.with_member(replace(member, state="stale", since_us=now_us, why=why[:WHY_MAX]))
         return roster
 
     found = change_roster(directory, mark)

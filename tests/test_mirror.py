@@ -193,7 +193,7 @@ def test_a_process_that_is_killed_between_the_two_writes_leaves_the_message_in_t
 @pytest.mark.parametrize("lost", [0, 1])
 def test_after_a_power_cut_either_of_the_two_wheels_alone_has_what_returned(lost: int) -> None:
     clock, rng = FakeClock(), random.Random(1)
-    machines = {"p": Machine(), "m": Machine()}
+    machines = {"/p": Machine(), "/m": Machine()}
     for machine in machines.values():
         make_wheel(machine, ModelClock(rng), rng.randbytes)
 
@@ -201,23 +201,23 @@ def test_after_a_power_cut_either_of_the_two_wheels_alone_has_what_returned(lost
         return ProcessDisk(machines[path], path)
 
     roster = mirrored(disk)
-    wheel = Wheel("p", disk=disk, clock=clock, entropy=rng.randbytes)
+    wheel = Wheel("/p", disk=disk, clock=clock, entropy=rng.randbytes)
     wheel._writer().follow(roster)
     sent = [b"%d" % n for n in range(10)]
     for payload in sent:
         assert wheel.enqueue(payload, delay=60).copies == 2
-    left = crash_at_random(machines["pm"[1 - lost]], rng, "none")
-    with Wheel("p", disk=lambda path: ProcessDisk(left, path), clock=clock) as found:  # type: ignore[arg-type, return-value]
+    left = crash_at_random(machines[("/p", "/m")[1 - lost]], rng, "none")
+    with Wheel("/p", disk=lambda path: ProcessDisk(left, path), clock=clock) as found:  # type: ignore[arg-type, return-value]
         assert sorted(m.payload for m in found.list()) == sent
     wheel.close()
 
 
 def mirrored(disk: Any) -> Roster:
     """Make a set of the wheels p and m; return the primary's roster."""
-    ids = [open_directory(path, write=False, disk=disk).settings.id for path in "pm"]
-    roster = Roster("s", 1, "primary", "p", ids[0], (Member("m", ids[1], "mirror", "current"),))
-    change_roster(open_directory("p", write=False, disk=disk), lambda _: roster)
-    change_roster(open_directory("m", write=False, disk=disk), lambda _: replace(roster, role="backup"))
+    ids = [open_directory(path, write=False, disk=disk).settings.id for path in ("/p", "/m")]
+    roster = Roster("s", 1, "primary", "/p", ids[0], (Member("/m", ids[1], "mirror", "current"),))
+    change_roster(open_directory("/p", write=False, disk=disk), lambda _: roster)
+    change_roster(open_directory("/m", write=False, disk=disk), lambda _: replace(roster, role="backup"))
     return roster
 
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import random
 import threading
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filewheel import Wheel
+from filewheel import Keeper, Wheel
 from filewheel.directory import Directory, Settings, open_directory
-from filewheel.errors import Damaged, DiskError
+from filewheel.disk import OsDisk
+from filewheel.errors import Damaged, DiskError, FilewheelError
+from filewheel.replication.promote import promote
+from filewheel.replication.rejoin import rejoin
+from filewheel.replication.replicator import Replicator
+from filewheel.replication.sets import add_backup, set_status
 from filewheel.roster import Member, Roster, change_roster, parse_roster, read_roster
 from tests.model.crashes import crash_everyhow
 from tests.model.machine import Machine
@@ -29,14 +38,15 @@ OLD = Roster("5e7", 3, "primary", "/a", "aa", (Member("/b", "bb", "mirror", "cur
 NEW = replace(OLD, epoch=4, role="fenced", primary="/b", primary_wheel="bb", members=())
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+paths = texts.map(lambda text: "/" + text.replace("\0", ""))
 members = st.builds(
-    Member, texts, texts, st.sampled_from(["mirror", "ship"]), st.sampled_from(["joining", "current", "stale"]),
+    Member, paths, texts, st.sampled_from(["mirror", "ship"]), st.sampled_from(["joining", "current", "stale"]),
     st.integers(0, 1 << 60), texts,
 )  # fmt: skip
 rosters = st.builds(
-    Roster, texts, st.integers(0, 1 << 40), st.sampled_from(["primary", "backup", "fenced"]), texts, texts,
-    st.lists(members, max_size=3).map(tuple), st.sampled_from(["refuse", "stale"]), st.integers(0, 5),
-    st.floats(0.1, 100), st.integers(0, 1 << 40), st.integers(0, 1 << 40),
+    Roster, texts, st.integers(0, 1 << 40), st.sampled_from(["primary", "backup", "fenced"]), paths, texts,
+    st.lists(members, max_size=3, unique_by=lambda m: m.wheel).map(tuple), st.sampled_from(["refuse", "stale"]),
+    st.integers(0, 5), st.floats(0.1, 100), st.integers(0, 1 << 40),
 )  # fmt: skip
 
 
@@ -81,6 +91,74 @@ def test_a_checksum_that_is_right_does_not_make_a_roster_of_what_is_none(old: by
     body = body.replace(old, new)
     with pytest.raises(Damaged, match="not a roster"):
         parse_roster(body + mark + b"%d\n}\n" % zlib.crc32(body + b"\n}"), "r")
+
+
+HOSTILE: list[tuple[str, Any]] = [
+    ("set", 7), ("set", "x" * 65), ("epoch", -1), ("epoch", 1 << 63), ("epoch", 3.0), ("epoch", None), ("role", []),
+    ("primary", "b"), ("primary", "/a\0b"), ("primary", "/" + "x" * 4096), ("primary", "/\ud800"), ("primary", 7),
+    ("primary_wheel", ["aa"]), ("office", -1), ("office", 4), ("office", True), ("on_failure", "panic"),
+    ("copies", -1), ("copies", 17), ("copies", "2"), ("timeout_s", 1e300), ("timeout_s", 0), ("timeout_s", -1.0),
+    ("timeout_s", float("nan")), ("timeout_s", float("inf")), ("timeout_s", True), ("timeout_s", "5"),
+    ("retain_bytes", -1), ("retain_bytes", 1 << 63), ("retain_bytes", 1e9), ("members", {}), ("members", 5),
+]  # fmt: skip
+HOSTILE_MEMBER: list[tuple[str, Any]] = [
+    ("path", "b"), ("path", "/b\0"), ("path", None), ("path", "/" + "ä" * 3000), ("wheel", 7), ("wheel", "x" * 65),
+    ("mode", "teleport"), ("mode", {}), ("state", "dead"), ("since_us", -1), ("since_us", 1 << 70), ("since_us", 0.5),
+    ("why", 7), ("why", "x" * 1001), ("overflow", 1 << 63), ("overflow", "0"), ("absorb", 1), ("absorb", "yes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("of", "key", "value"), [
+    *(("roster", key, value) for key, value in HOSTILE), *(("member", key, value) for key, value in HOSTILE_MEMBER),
+])  # fmt: skip
+def test_a_value_that_nobody_writes_makes_a_roster_damaged_and_every_command_says_so(
+    tmp_path: Path, of: str, key: str, value: Any
+) -> None:
+    fields = {"roster": 1, **json.loads(json.dumps(asdict(OLD)))}
+    (fields if of == "roster" else fields["members"][0])[key] = value
+    if key == "members" and isinstance(value, dict):
+        fields[key] = [fields[key]]  # an empty object in the place of a member
+    body = json.dumps(fields, indent=2).encode()
+    data = body[:-2] + b',\n  "crc32": %d\n}\n' % zlib.crc32(body)
+    with pytest.raises(Damaged, match="not a roster"):
+        parse_roster(data, "r")
+    wheel = tmp_path / "w"
+    Wheel.create(wheel).close()
+    (wheel / "roster.lock").write_bytes(b"1\n")
+    (wheel / "roster.json").write_bytes(data)
+    for act in (lambda: promote(wheel), lambda: rejoin(wheel), lambda: Replicator(wheel), lambda: set_status(wheel),
+                lambda: add_backup(wheel, tmp_path / "b"), lambda: Keeper(wheel, wait=False).close()):  # fmt: skip
+        with pytest.raises(Damaged):
+            act()
+
+
+@pytest.mark.parametrize(("count", "twice"), [(101, False), (2, True)])
+def test_more_members_than_a_set_has_or_one_twice_makes_a_roster_damaged(count: int, twice: bool) -> None:
+    wheels = ["bb"] * count if twice else [f"w{i}" for i in range(count)]
+    roster = replace(OLD, members=tuple(Member("/b", wheel) for wheel in wheels))
+    with pytest.raises(Damaged, match="members"):
+        parse_roster(roster.to_json(), "r")
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ESTALE])
+def test_a_roster_that_cannot_be_read_is_an_error_of_the_tree_wherever_it_is_needed(tmp_path: Path, code: int) -> None:
+    wheel = tmp_path / "w"
+    Wheel.create(wheel).close()
+    add_backup(wheel, tmp_path / "b")
+    replicator = Replicator(wheel)
+
+    def disk(path: str) -> OsDisk:
+        def fail(kind: str, name: str) -> None:
+            if kind == "open" and name == "roster.json":
+                raise OSError(code, os.strerror(code))
+
+        return FaultyDisk(path, fail)
+
+    replicator._disk = disk
+    for act in (lambda: promote(tmp_path / "b", disk=disk), lambda: rejoin(wheel, disk=disk),
+                lambda: Replicator(wheel, disk=disk), replicator.once):  # fmt: skip
+        with pytest.raises(FilewheelError):
+            act()
 
 
 def test_members_are_found_replaced_and_taken_out_by_their_wheel() -> None:

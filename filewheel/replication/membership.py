@@ -14,7 +14,7 @@ from filewheel import layout
 from filewheel.clock import Clock
 from filewheel.directory import Directory
 from filewheel.errors import Fenced, NoWheel
-from filewheel.roster import Member, Roster, State, change_roster, read_roster
+from filewheel.roster import WHY_MAX, Member, Roster, State, change_roster, read_roster
 
 
 class Membership:
@@ -117,7 +117,7 @@ class Membership:
         """Note that the backup lacks something, so that nobody counts on it until it has been healed."""
         member = self.member
         since_us = max(self._clock.now_us(), member.since_us + 1)  # another time than before: a mark is known by it
-        self.change(member, lambda known: replace(known, state="stale", since_us=since_us, why=why))
+        self.change(member, lambda known: replace(known, state="stale", since_us=since_us, why=why[:WHY_MAX]))
 
     def change(self, member: Member, change: Callable[[Member], Member]) -> None:
         """Change how the backup is registered, unless someone has marked it meanwhile."""

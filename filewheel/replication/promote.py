@@ -23,7 +23,7 @@ from typing import TypeVar
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, opened
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_error, said
+from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said
 from filewheel.owner import Owner
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.carry import Positions, carry_drops, place_of
@@ -74,9 +74,11 @@ def promote(
     Waits up to `wait_s` for the old primary's keeper to end, which it does before its next claim. `force` promotes a
     backup that is known to lack messages. Cost: what the backup lacks, if the old primary can be read.
 
-    Raises BadArgument when the wheel is no backup, or lacks messages; Locked when its replicator does not let go of it.
+    Raises BadArgument when the wheel is no backup, or lacks messages; Locked when its replicator does not let go of it,
+    or another promotion of the set is at work; DiskError, Damaged.
     """
-    with opened(os.path.abspath(os.fspath(path)), disk) as here:
+    where = os.path.abspath(os.fspath(path))
+    with disk_errors(where), opened(where, disk) as here:
         roster = read_roster(here.disk, here.path)
         if roster is None:
             raise BadArgument(f"{here.path} is in no set of wheels", hint="`filewheel backup add`")
@@ -168,10 +170,7 @@ class _Promoting:
 
     def _check_files(self, *, force: bool) -> None:
         """Raise unless the files are there that this wheel's checkpoint names."""
-        try:
-            lacks = missing_files(self._here)
-        except OSError as exc:
-            raise disk_error(exc, self._here.path) from exc
+        lacks = missing_files(self._here)
         if lacks and not force:
             raise BadArgument(
                 f"{self._here.path} lacks {len(lacks)} files that its checkpoint names, {lacks[0]} among them",

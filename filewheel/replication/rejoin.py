@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, opened
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced
+from filewheel.errors import BadArgument, Fenced, disk_errors
 from filewheel.owner import Owner
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.carry import carry_drops
@@ -56,10 +56,10 @@ def rejoin(
     that is a backup already. Cost: a walk over both wheels, and over the journals that the new primary has retained.
 
     Raises BadArgument when the wheel was not fenced, NoWheel when the new primary cannot be seen, Locked while its
-    keeper runs.
+    keeper runs, DiskError, Damaged.
     """
     where = os.path.abspath(os.fspath(path))
-    with opened(where, disk) as old:
+    with disk_errors(where), opened(where, disk) as old:
         mine = read_roster(old.disk, where)
         if mine is None:
             raise BadArgument(f"{where} is in no set of wheels", hint="`filewheel backup add`")

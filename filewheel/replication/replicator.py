@@ -19,7 +19,7 @@ from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, opened
 from filewheel.disk import OsDisk, is_scarce
-from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel, said
+from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel, disk_errors, said
 from filewheel.replication.link import Link
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.retained import Retained
@@ -64,7 +64,8 @@ class Replicator:
         self._stopped = False
         self._stopping = threading.Event()
         self._links: dict[str, _Service] = {}
-        self._known = find_primary(self._path, disk)[1]
+        with disk_errors(self._path):
+            self._known = find_primary(self._path, disk)[1]
         """The set as it was last seen: the wheel at `path` may be the one that is lost."""
 
     def __enter__(self) -> Replicator:
@@ -125,7 +126,13 @@ class Replicator:
         """Bring every backup in step that can be reached, one after the other, and return how each fared.
 
         A backup that cannot be brought in step has an `error` in its report. Ends early when `stop` is called.
+
+        Raises BadArgument, NoWheel when no primary can be seen, DiskError, Damaged.
         """
+        with disk_errors(self._path):
+            return self._once(progress)
+
+    def _once(self, progress: Progress | None) -> list[LinkReport]:
         primary, roster = find_primary(self._path, self._disk, self._known)
         reports, links = [], []
         try:

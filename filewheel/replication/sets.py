@@ -25,6 +25,9 @@ from filewheel.replication.follows import read_follows
 from filewheel.replication.whole import missing_files
 from filewheel.retained import discard_retained, read_overflow
 from filewheel.roster import (
+    COPIES_MAX,
+    MEMBERS_MAX,
+    TIMEOUT_MAX_S,
     Member,
     Mode,
     OnFailure,
@@ -67,6 +70,10 @@ def add_backup(
         _make(where, ours, force=force, clock=clock, disk=disk)
         with opened(where, disk) as theirs:
             known = _check_free(theirs, ours, roster)
+            if roster is not None and len(roster.members) >= MEMBERS_MAX:
+                raise BadArgument(
+                    f"a set has {MEMBERS_MAX} backups at most", hint="`filewheel backup remove` one first"
+                )
             member = Member(where, theirs.settings.id, mode, "joining", clock.now_us())
             # What an `add_backup` that was cut short has written there is taken up.
             made_up = (secrets.token_hex(16), 1) if known is None else (known.set, known.epoch)
@@ -100,12 +107,14 @@ def _check(mode: object, on_failure: object, copies: object, timeout_s: object, 
         raise BadArgument(f'mode is "ship" or "mirror", not {mode!r}')
     if on_failure not in (None, "refuse", "stale"):
         raise BadArgument(f'on_failure is "refuse" or "stale", not {on_failure!r}')
-    if copies is not None and (type(copies) is not int or not 0 <= copies <= 16):
-        raise BadArgument(f"copies is a number from 0 to 16, not {copies!r}", hint="0 is the primary and all mirrors")
-    if timeout_s is not None and (not isinstance(timeout_s, (int, float)) or not 0.01 <= timeout_s <= 3600):
-        raise BadArgument(f"timeout_s is 0.01 to 3600, not {timeout_s!r}")
-    if retain_bytes is not None and (type(retain_bytes) is not int or retain_bytes < 1 << 20):
-        raise BadArgument(f"retain_bytes is at least {1 << 20}, not {retain_bytes!r}")
+    if copies is not None and (type(copies) is not int or not 0 <= copies <= COPIES_MAX):
+        raise BadArgument(
+            f"copies is a number from 0 to {COPIES_MAX}, not {copies!r}", hint="0 is the primary and all mirrors"
+        )
+    if timeout_s is not None and (not isinstance(timeout_s, (int, float)) or not 0.01 <= timeout_s <= TIMEOUT_MAX_S):
+        raise BadArgument(f"timeout_s is 0.01 to {TIMEOUT_MAX_S}, not {timeout_s!r}")
+    if retain_bytes is not None and (type(retain_bytes) is not int or not 1 << 20 <= retain_bytes < 1 << 63):
+        raise BadArgument(f"retain_bytes is {1 << 20} or more, not {retain_bytes!r}")
 
 
 def _make(where: str, ours: Directory, *, force: bool, clock: Clock, disk: DiskFactory) -> None:

@@ -391,7 +391,9 @@ def test_a_primary_that_yields_to_a_promotion_that_was_cut_short_is_read_by_the_
     alter(place.c, lambda r: replace(r.announced(2, "promoting"), primary=str(place.c), primary_wheel=heir))
     with pytest.raises(Fenced):
         place.fire(place.a)
-    assert role_of(place.a) == "fenced"
+    yielded = roster_at(place.a)
+    assert yielded is not None
+    assert (yielded.role, yielded.primary, yielded.held) == ("fenced", str(place.a), 1)
     done = go(place, place.b)
     assert (done.old_primary, done.caught_up) == (str(place.a), True)
     assert place.fire(place.b) == ["late", "x"]
