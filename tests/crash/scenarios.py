@@ -21,7 +21,6 @@ from typing import Any
 
 import filewheel.housekeeper
 import filewheel.tidy
-import filewheel.wheel
 from filewheel import Wheel, transfer
 from filewheel.deal import Deal
 from filewheel.directory import open_directory
@@ -78,7 +77,8 @@ def tiny() -> Iterator[None]:
         (Deal.__init__, "__kwdefaults__", {**Deal.__init__.__kwdefaults__, "chunk_records": 6}),
         (filewheel.housekeeper, "BALLAST_BYTES", 64 << 10),
         (filewheel.tidy, "TIDY_SEGMENTS", 3),
-        (filewheel.wheel, "threading", SimpleNamespace(Lock=threading.Lock, Thread=LateThread)),
+        # A producer tidies in a thread, with the keeper's lock: at a moment of its own it keeps a keeper out.
+        (filewheel.tidy, "threading", SimpleNamespace(Lock=threading.Lock, Thread=LateThread)),
     ]  # fmt: skip
     before = [(target, name, getattr(target, name)) for target, name, _ in patches]
     try:

@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from filewheel import Keeper, Wheel
+from filewheel.manifest import Position
+from tests.conftest import assert_whole
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.report import markdown, total
 from tests.crash.runner import REPO, parse
+from tests.crash.scenarios import tiny
 from tests.crash.shard import numbers, play
 
 
@@ -91,3 +96,15 @@ def test_a_wrong_name_is_answered_with_those_there_are(args: list[str], said: st
     done = crash(*args)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_a_producer_of_the_sweep_tidies_when_it_is_closed_and_keeps_no_keeper_out_before(wheel_dir: Path) -> None:
+    with tiny():
+        wheel = Wheel(wheel_dir)
+        wheel.enqueue(b"x", delay=60)
+        before = threading.active_count()
+        wheel._tidier.segment_ended("a", Position(1, 0, 0), False)
+        assert threading.active_count() == before
+        Keeper(wheel_dir, wait=False, background=False).close()
+        wheel.close()
+    assert_whole(wheel_dir)
