@@ -11,7 +11,7 @@ from tests.crash.campaign import Campaign
 
 MODULES: list[str] = [
     "mutant", "fault", "fault_cli", "kill", "scheduler", "cut", "full", "flip", "tools", "fuzz", "foreign", "clock",
-    "zones", "replicas", "cut_sets", "pairs", "model", "model_sets",
+    "zones", "replicas", "cut_sets", "admins", "pairs", "model", "model_sets",
 ]  # fmt: skip
 
 
