@@ -13,10 +13,14 @@ import logging
 
 from filewheel import layout
 from filewheel.directory import Directory
+from filewheel.disk import NO_DIRECTORY
 from filewheel.message import US_PER_S, due_of
 from filewheel.window import Span
 
 log = logging.getLogger(__name__)
+
+NAMED_MAX = 100
+"""So many files are named in the log, and noted in quarantine/: a checkpoint may name hundreds of thousands."""
 
 
 class Missing:
@@ -26,6 +30,8 @@ class Missing:
         self._dir = directory
         self._lap_of = directory.settings.lap_of
         self._files: dict[str, Span] = {}
+        self._in: dict[str, set[str]] = {}
+        """Of each directory, the last parts of the names that are missing in it."""
         self.seconds: set[int] = set()
         """The seconds whose slot is missing."""
         self.laps: set[int] = set()
@@ -42,11 +48,21 @@ class Missing:
         return list(self._files.values())
 
     def add(self, span: Span) -> bool:
-        """Take note of a missing file, and warn of it once; tell whether it is new."""
+        """Take note of a missing file, and warn of it once; tell whether it is new and one of the first NAMED_MAX."""
         if span.name in self._files:
             return False
         self._files[span.name] = span
-        self._learn()
+        directory, _, last = span.name.rpartition("/")
+        self._in.setdefault(directory, set()).add(last)
+        second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
+        if second is not None:
+            self.seconds.add(second)
+        if lap is not None:
+            self.laps.add(lap)
+        if len(self._files) > NAMED_MAX:
+            if len(self._files) == NAMED_MAX + 1:
+                log.critical("%s: more files are missing; `filewheel verify` names each", self._dir.path)
+            return False
         log.critical(
             "%s: the checkpoint names it, and it is not there; it stays named. "
             "Try: restore the file or mount its disk, or `filewheel repair`, which accepts the loss",
@@ -55,20 +71,40 @@ class Missing:
         return True
 
     def found(self) -> list[Span]:
-        """Return the files that are whole and there again, and forget that they were missing. Cost: a stat of each."""
+        """Return the files that are whole and there again, and forget that they were missing.
+
+        Cost: a listing of each directory in which some are missing.
+        """
         back = []
-        for name, span in list(self._files.items()):
-            known = self._dir.disk.identity(name)
-            if known is not None and known[1] + 7 >= span.end:
-                back.append(span)
-                self.forget(name)
-                log.warning("%s: it is there again, and in use", self._dir.place(name))
+        for directory, missing in list(self._in.items()):
+            for last in sorted(missing.intersection(self._listed(directory))):
+                span = self._files[f"{directory}/{last}"]
+                known = self._dir.disk.identity(span.name)
+                if known is not None and known[1] + 7 >= span.end:
+                    back.append(span)
+                    self.forget(span.name)
+                    log.warning("%s: it is there again, and in use", self._dir.place(span.name))
         return back
+
+    def _listed(self, directory: str) -> list[str]:
+        try:
+            return self._dir.disk.listdir(directory)
+        except NO_DIRECTORY:
+            return []
 
     def forget(self, name: str) -> None:
         """Forget a file: it is there again, or the checkpoint does not name it any more."""
-        if self._files.pop(name, None) is not None:
-            self._learn()
+        if self._files.pop(name, None) is None:
+            return
+        directory, _, last = name.rpartition("/")
+        self._in[directory].discard(last)
+        if not self._in[directory]:
+            del self._in[directory]
+        second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
+        if second is not None:
+            self.seconds.discard(second)
+        if lap is not None:
+            self.laps.discard(lap)
 
     def near(self) -> set[int]:
         """Return the laps of which the file, or the slot of a second, is missing."""
@@ -78,8 +114,3 @@ class Missing:
         """Tell whether a missing file may hold the put of an id."""
         second = due_of(id_) // US_PER_S
         return second in self.seconds or self._lap_of(second) in self.laps
-
-    def _learn(self) -> None:
-        last = [name.rpartition("/")[2] for name in self._files]
-        self.seconds = {s for s in map(layout.parse_slot, last) if s is not None}
-        self.laps = {n for n in map(layout.parse_lap_file, last) if n is not None}

@@ -98,6 +98,8 @@ class _Verifier:
         self._progress = progress
         self._report = Report()
         self._total = 0
+        self._newest: tuple[tuple[int, int, int] | None, set[str]] = None, set()
+        """The checkpoint that was read last, and the files that it names."""
         self._unlisted = Unlisted(directory)
 
     def run(self) -> Report:
@@ -204,8 +206,11 @@ class _Verifier:
 
         Whatever the clock says: a keeper removes a file only after the checkpoint without it.
         """
-        newer = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
-        return span.name not in {s.name for s in spans_of(self._dir, newer, ID_MIN, ID_END)}
+        known = self._disk.identity(layout.CHECKPOINT)
+        if known is None or known != self._newest[0]:  # read once, however many files it names that are not there
+            newer = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+            self._newest = known, {s.name for s in spans_of(self._dir, newer, ID_MIN, ID_END)}
+        return span.name not in self._newest[1]
 
     def _check_frame(self, name: str, fd: int, frame: Frame, seconds: tuple[int, int] | None) -> None:
         self._report.frames += 1

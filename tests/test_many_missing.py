@@ -1,0 +1,75 @@
+"""A checkpoint that names thousands of files that are not there: each is accounted for, and none costs a walk."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from filewheel import Keeper, Wheel, layout
+from filewheel.directory import open_directory
+from filewheel.disk import OsDisk
+from filewheel.manifest import read_manifest, write_manifest
+from filewheel.missing import NAMED_MAX
+from filewheel.verify import verify
+from tests.support import FaultyDisk
+from tests.support_wheel import NOW_S, StillClock
+
+ABSENT = 3000
+FIRST_S = NOW_S + 5 * 900
+
+
+class Calls:
+    """Counts what is asked of a disk."""
+
+    def __init__(self) -> None:
+        self.of: Counter[tuple[str, str]] = Counter()
+
+    def disk(self, path: str) -> OsDisk:
+        return FaultyDisk(path, lambda kind, name: self.of.update([(kind, name)]))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "w"
+    Wheel.create(path, clock=StillClock()).close()
+    directory = open_directory(path, write=True)
+    lap_of = directory.settings.lap_of
+    manifest = read_manifest(directory.disk, directory.seed, lap_of, str(path))
+    manifest.slots = {FIRST_S + i: 128 for i in range(ABSENT)}
+    manifest.deal += 1
+    write_manifest(directory.disk, manifest, directory.seed)
+    directory.disk.release()
+    return path
+
+
+def test_a_keeper_opens_over_thousands_of_missing_files_with_a_hundred_notes_and_a_listing_for_each_lap(
+    path: Path,
+) -> None:
+    calls = Calls()
+    with Keeper(path, background=False, clock=StillClock(), disk=calls.disk) as keeper:
+        ledger = keeper._ledger
+        assert len(ledger.missing) == ABSENT
+        assert len(list((path / "quarantine").glob("*.json"))) == NAMED_MAX
+        calls.of.clear()
+        ledger.look_for_missing()
+        assert len(calls.of) <= 1 + ABSENT // 900 + 1
+        back = path / layout.slot(FIRST_S // 900, FIRST_S)
+        back.parent.mkdir()
+        back.write_bytes(bytes(128))
+        os.chmod(back, 0o600)
+        ledger.look_for_missing()
+        assert len(ledger.missing) == ABSENT - 1
+        assert FIRST_S not in ledger.missing.seconds
+    directory = open_directory(path, write=False)
+    manifest = read_manifest(directory.disk, directory.seed, directory.settings.lap_of, str(path))
+    assert len(manifest.slots) == ABSENT
+
+
+def test_verify_names_each_of_thousands_of_missing_files_and_reads_the_checkpoint_a_few_times(path: Path) -> None:
+    calls = Calls()
+    report = verify(open_directory(path, write=False, disk=calls.disk), StillClock())
+    assert len(report.damage) == ABSENT
+    assert calls.of["open", layout.CHECKPOINT] < 20
