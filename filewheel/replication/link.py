@@ -109,7 +109,7 @@ class Link:
 
     def _begin(self) -> None:
         """Go on from where the backup was, if that is known; otherwise begin to heal."""
-        is_whole = not give_up_missing(self.keeper, self.membership)
+        give_up_missing(self.keeper, self.membership)
         self._passes = self._healed_pass = 0
         self._scrubbed_us = self._clock.steady_us()
         self._looked_us = self._scrubbed_us - LOOK_US  # at once: something may have happened while nobody looked
@@ -132,7 +132,7 @@ class Link:
         if is_mirror:
             self._matcher = Matcher()
         # A link that was killed may have known of what came to the mirror too late: it is found by comparing.
-        if is_known and is_whole and self.bookmark.go_on(self._overflow, clean=is_mirror):
+        if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):
             self.follower = self._follower = Follower(self.source, self.bookmark.positions)
             self._replays = PASSES
         else:

@@ -123,8 +123,8 @@ class Mender:
         return len(puts)
 
 
-def give_up_missing(keeper: BackupKeeper, membership: Membership) -> bool:
-    """Have the files healed that a backup lacks; tell whether there are any. Raises Fenced, FilewheelError, OSError.
+def give_up_missing(keeper: BackupKeeper, membership: Membership) -> None:
+    """Have the files healed that a backup lacks. Raises Fenced, FilewheelError, OSError.
 
     Marked stale first: a crash after they are forgotten must not leave a backup that counts as whole. A promotion
     forgets nothing: they may come back, and their wheel is about to fire.
@@ -133,4 +133,3 @@ def give_up_missing(keeper: BackupKeeper, membership: Membership) -> bool:
     if lacks and not membership.fenced:
         membership.mark_stale(f"{lacks} of its files are missing")
         keeper.forget_missing()
-    return lacks > 0

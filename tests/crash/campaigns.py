@@ -10,8 +10,8 @@ import importlib
 from tests.crash.campaign import Campaign
 
 MODULES: list[str] = [
-    "mutant", "fault", "fault_cli", "kill", "scheduler", "cut", "full", "flip", "tools", "fuzz", "foreign", "clock",
-    "zones", "replicas", "cut_sets", "admins", "pairs", "model", "model_sets",
+    "mutant", "fault", "sweep", "fault_cli", "kill", "scheduler", "cut", "full", "flip", "tools", "fuzz", "foreign",
+    "clock", "zones", "replicas", "cut_sets", "admins", "pairs", "model", "model_sets",
 ]  # fmt: skip
 
 

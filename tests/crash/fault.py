@@ -66,7 +66,8 @@ class Prepared:
 class Sweep:
     """The zygote, the prepared wheels and all points."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, faults: dict[str, list[tuple[str, int]]] | None = None) -> None:
+        """Prepare every scenario. `faults` are those of shim.FAULTS, or others."""
         self._top = top
         made = shim.build(top)
         command = [sys.executable, "-m", "tests.crash.zygote"]
@@ -76,7 +77,7 @@ class Sweep:
         )  # fmt: skip
         self._serial = 0
         self.prepared = {name: self._prepare(name) for name in SCENARIOS}
-        self.points = [Point(name, plan) for name, p in self.prepared.items() for plan in shim.plans(p.counts)]
+        self.points = [Point(name, plan) for name, p in self.prepared.items() for plan in shim.plans(p.counts, faults)]
 
     def close(self) -> None:
         """End the zygote."""
@@ -250,12 +251,12 @@ def _judge_keeper(path: Path, clock: FakeClock, pending: Pending, scenario: Scen
 
 
 @contextlib.contextmanager
-def rig() -> Iterator[Sweep]:
+def rig(faults: dict[str, list[tuple[str, int]]] | None = None) -> Iterator[Sweep]:
     """Build the shim, start the zygote, prepare all wheels; in memory if that can be, as no disk needs to be slow."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     top = Path(tempfile.mkdtemp(prefix="filewheel-fault-", dir=memory))
     try:
-        sweep = Sweep(top)
+        sweep = Sweep(top, faults)
         try:
             yield sweep
         finally:
@@ -264,11 +265,11 @@ def rig() -> Iterator[Sweep]:
         shutil.rmtree(top, ignore_errors=True)
 
 
-def play(number: int, tally: Tally, sweep: Sweep) -> None:
+def play(number: int, tally: Tally, sweep: Sweep, rounds: int = ROUNDS) -> None:
     """Play every ROUNDS-th point, from the number on."""
     logging.disable(logging.CRITICAL)
     try:
-        for point in sweep.points[number % ROUNDS :: ROUNDS]:
+        for point in sweep.points[number % rounds :: rounds]:
             sweep.play(point, tally)
     finally:
         logging.disable(logging.NOTSET)

@@ -226,8 +226,6 @@ MUTANTS: list[Mutant] = [
        "replication.mender", "        membership.mark_stale(f\"{lacks} of its files are missing\")\n", ""),
     _m("lacking-named", "B", "a backup forgets the files that it lacks, and is healed", "tests/replication/test_lacking.py::test_a_backup_that_lacks_a_file_is_stale_until_it_is_healed",
        "replication.mender", "        keeper.forget_missing()\n", "        pass\n"),
-    _m("lacking-fenced", "B", "a promotion compares a backup that lacks a file with the old primary", "tests/replication/test_lacking.py::test_a_forced_promotion_of_a_backup_that_lacks_a_file_says_so_and_takes_it_from_the_old_primary",
-       "replication.link", "        if is_known and is_whole and self.bookmark", "        if is_known and self.bookmark"),
     _m("lacking-promoted", "B", "a backup that lacks a file is not promoted unless it is forced", "tests/replication/test_lacking.py::test_a_backup_that_lacks_a_file_is_told_and_not_promoted",
        "replication.promote", "        if lacks and not force:\n", "        if False:\n"),
     _m("lacking-unlisted", "B", "the status of a set says that a backup lacks files", "tests/replication/test_lacking.py::test_a_backup_that_lacks_a_file_is_told_and_not_promoted",

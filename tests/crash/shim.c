@@ -8,6 +8,8 @@
  * overwritten with zeros, and every later flush says OK. Whoever flushes again and reports success has lied.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -17,13 +19,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 /* The order of both lists is that of shim.py. */
 enum kind { OPEN, WRITE, READ, FSYNC, FDATASYNC, SYNCFS, TRUNCATE, ALLOCATE, RENAME, LINK, UNLINK, RMDIR, MKDIR,
-            MKFIFO, FLOCK, SPACE, KINDS };
+            MKFIFO, FLOCK, SPACE, LIST, ENTRY, STAT, STATFS, KINDS };
 enum action { PASS, FAIL, SHORT, TORN_FAIL, TORN_KILL, KILL, KILL_AFTER, FAIL_LOST, FAIL_STUCK, FAIL_THEN_KILL };
 
 #define DIRTY_MAX 4096
@@ -266,3 +269,36 @@ int mkfifoat(int dir, const char *name, mode_t mode) {
 }
 
 int flock(int fd, int how) { PLAIN(is_ours(fd), FLOCK, 0, syscall(SYS_flock, fd, how)); }
+
+/* -- looking ---------------------------------------------------------------------------------------------------- */
+
+static void *of_libc(const char *name) { return dlsym(RTLD_NEXT, name); }
+
+DIR *fdopendir(int fd) {
+    static DIR *(*real)(int);
+    if (!real) real = of_libc("fdopendir");
+    if (is_ours(fd) && meet(LIST, 0) == FAIL) { errno = plan_errno; return NULL; }
+    return real(fd);
+}
+
+/* The end of a listing is NULL with errno as it was; an error is NULL with errno set. */
+struct dirent64 *readdir64(DIR *dir) {
+    static struct dirent64 *(*real)(DIR *);
+    if (!real) real = of_libc("readdir64");
+    if (is_ours(dirfd(dir)) && meet(ENTRY, 0) == FAIL) { errno = plan_errno; return NULL; }
+    return real(dir);
+}
+struct dirent *readdir(DIR *dir) { return (struct dirent *)readdir64(dir); }
+
+int fstatat64(int dir, const char *name, struct stat64 *info, int flags) {
+    PLAIN(is_ours_at(dir, name), STAT, 0, syscall(SYS_newfstatat, dir, name, info, flags));
+}
+int fstatat(int dir, const char *name, struct stat *info, int flags) {
+    return fstatat64(dir, name, (struct stat64 *)info, flags);
+}
+int fstatvfs64(int fd, struct statvfs64 *info) {
+    static int (*real)(int, struct statvfs64 *);
+    if (!real) real = of_libc("fstatvfs64");
+    PLAIN(is_ours(fd), STATFS, 0, real(fd, info));
+}
+int fstatvfs(int fd, struct statvfs *info) { return fstatvfs64(fd, (struct statvfs64 *)info); }

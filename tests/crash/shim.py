@@ -17,7 +17,7 @@ from pathlib import Path
 
 KINDS = (
     "open", "write", "read", "fsync", "fdatasync", "syncfs", "truncate", "allocate", "rename", "link", "unlink",
-    "rmdir", "mkdir", "mkfifo", "flock", "space",
+    "rmdir", "mkdir", "mkfifo", "flock", "space", "list", "entry", "stat", "statfs",
 )  # fmt: skip
 ACTIONS = (
     "pass", "fail", "short", "torn-fail", "torn-kill", "kill", "kill-after", "fail-lost", "fail-stuck",
@@ -68,6 +68,38 @@ FAULTS: dict[str, list[tuple[str, int]]] = {
 """What may happen to each kind of call. "space" is every call that may need room."""
 
 
+_CODES = {
+    "open": "EMFILE ENFILE ENOMEM EIO EINTR EACCES ENOSPC EDQUOT ESTALE",
+    "list": "EMFILE ENFILE ENOMEM EIO EACCES ESTALE",
+    "entry": "ENOMEM EIO ESTALE",
+    "stat": "ENOMEM EIO EACCES ESTALE",
+    "statfs": "ENOMEM EIO EINTR EACCES ESTALE",
+    "read": "ENOMEM EIO EINTR ESTALE",
+    "write": "ENOMEM EIO EINTR EACCES ENOSPC EDQUOT ESTALE",
+    "fsync": "EIO ENOSPC EDQUOT ESTALE",
+    "fdatasync": "EIO ENOSPC EDQUOT ESTALE",
+    "syncfs": "EIO ENOSPC EDQUOT ESTALE",
+    "truncate": "EIO EINTR EACCES ENOSPC EDQUOT ESTALE",
+    "allocate": "EIO EINTR ENOSPC EDQUOT ESTALE",
+    "rename": "ENOMEM EIO EACCES ENOSPC EDQUOT ESTALE",
+    "link": "ENOMEM EIO EACCES ENOSPC EDQUOT ESTALE",
+    "unlink": "ENOMEM EIO EACCES ENOSPC EDQUOT ESTALE",
+    "rmdir": "ENOMEM EIO EACCES ESTALE",
+    "mkdir": "ENOMEM EIO EACCES ENOSPC EDQUOT ESTALE",
+    "mkfifo": "ENOMEM EIO EACCES ENOSPC EDQUOT ESTALE",
+    "flock": "ENOMEM EIO EINTR ENOLCK ESTALE",
+}  # fmt: skip
+SWEEP: dict[str, list[tuple[str, int]]] = {
+    kind: [(action, getattr(errno, name)) for name in names.split() for action in ("fail", "fail-stuck")]
+    for kind, names in _CODES.items()
+}
+"""Every call with every error that the kernel may return for it, once and for good. A call that always fails with
+EINTR is not among what a kernel does: Python would try for ever."""
+for _plans in SWEEP.values():
+    if ("fail-stuck", errno.EINTR) in _plans:
+        _plans.remove(("fail-stuck", errno.EINTR))
+
+
 @dataclass(frozen=True, order=True)
 class Plan:
     """The n-th call of a kind, and what happens to it. `n` 0 counts only."""
@@ -97,13 +129,14 @@ class Plan:
         return self.action != "fail-stuck"
 
 
-def plans(counts: dict[str, int]) -> list[Plan]:
+def plans(counts: dict[str, int], faults: dict[str, list[tuple[str, int]]] | None = None) -> list[Plan]:
     """Return every plan for a run that makes so many calls of each kind."""
+    faults = FAULTS if faults is None else faults
     return [
         Plan(kind, n, action, code)
         for kind in KINDS
         for n in range(1, counts.get(kind, 0) + 1)
-        for action, code in FAULTS[kind]
+        for action, code in faults.get(kind, ())
     ]
 
 
@@ -122,7 +155,7 @@ def missing() -> str | None:
 def build(where: Path) -> Path:
     """Compile the shim into a directory."""
     made = where / "shim.so"
-    command = [compiler() or "cc", "-O1", "-shared", "-fPIC", "-o", str(made), str(SOURCE)]
+    command = [compiler() or "cc", "-O1", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-ldl"]
     subprocess.run(command, check=True, capture_output=True)
     return made
 

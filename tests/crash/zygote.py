@@ -15,6 +15,9 @@ import sys
 import time
 from typing import Any
 
+import tests.crash.mutate  # noqa: F401
+
+# isort: split
 from tests.crash.actor import Actor
 from tests.crash.scenarios import SCENARIOS, tiny
 from tests.crash.shim import Plan, Shim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from cli.members import state_of, trouble_of
 from filewheel.directory import open_directory
 from filewheel.errors import BadArgument
+from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.promote import promote
 from filewheel.replication.sets import set_status
 from filewheel.replication.whole import missing_files
@@ -77,6 +79,9 @@ def test_a_file_that_goes_while_a_replicator_follows_is_healed(pair: Pair) -> No
 def test_a_forced_promotion_of_a_backup_that_lacks_a_file_says_so_and_takes_it_from_the_old_primary(pair: Pair) -> None:
     pair.damaged.append(pair.backup)
     lacking(pair)
+    BackupKeeper(str(pair.backup)).close()  # which writes a note of it
+    (note,) = pair.backup.glob("quarantine/*.json")
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"found": "2000-01-01T00:00:00+00:00"}))
     done = promote(pair.backup, force=True, wait_s=1)
     assert any("1 of its files are missing" in note for note in done.notes)
     assert done.caught_up
