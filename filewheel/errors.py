@@ -158,7 +158,7 @@ class WheelFull(DiskError):
 
 
 class ReadOnly(DiskError):
-    """The wheel cannot be written here."""
+    """The file system cannot be written, or permissions refuse access: also to read."""
 
     kind = "read-only"
 
@@ -264,7 +264,7 @@ def disk_error(exc: OSError, path: str, *, undone: str = "nothing of this call w
         )  # fmt: skip
     if code in _READ_ONLY:
         return ReadOnly(
-            f"cannot be written ({says})",
+            f"cannot be written ({says})" if code == errno.EROFS else f"access was refused ({says})",
             errno=code, path=path, hint="check the mount options and the owner of the directory",
         )  # fmt: skip
     if code == errno.EMLINK:

@@ -137,3 +137,8 @@ def test_an_os_error_without_a_number_is_still_told() -> None:
 
 def test_a_full_disk_is_not_a_read_only_one() -> None:
     assert not isinstance(disk_error(OSError(errno.ENOSPC, "full"), "p"), ReadOnly)
+
+
+def test_a_refusal_of_permissions_does_not_say_that_something_was_to_be_written() -> None:
+    assert "cannot be written" not in str(disk_error(PermissionError(errno.EACCES, "Permission denied"), "p"))
+    assert "cannot be written" in str(disk_error(OSError(errno.EROFS, "Read-only file system"), "p"))
