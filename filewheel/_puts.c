@@ -266,7 +266,8 @@ static PyObject *cut(Puts *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     for (Py_ssize_t i = start; i < end; i++)
         self->bytes -= self->entries[i].size;
-    memmove(self->entries + start, self->entries + end, (self->count - end) * sizeof(Keyed));
+    if (end < self->count) /* an empty one has no entries to move, and no memory for any */
+        memmove(self->entries + start, self->entries + end, (self->count - end) * sizeof(Keyed));
     self->count -= end - start;
     Py_RETURN_NONE;
 }
