@@ -16,7 +16,8 @@ from filewheel.message import US_PER_S, Message
 from filewheel.scheduling.handler import Handler
 
 _DEFER_MIN_US = US_PER_S
-_GUESS_US = US_PER_S // 10
+_SURE_CALLS = 32
+"""After so many calls it is known how long they take. The first may have waited for an import or a connection."""
 _SMOOTH = 16
 _WINDOW_US = US_PER_S // 10
 """How often it is asked whether a lane is brisk: so long others may have to wait for what fills one that is not."""
@@ -63,7 +64,7 @@ class Lane:
         self._horizon_us = 0
         self._first_us = 0
         """When the first of those comes back that were deferred since the lane was last able to take all."""
-        self._mean_us = float(_GUESS_US)
+        self._mean_us = 0.0
         self._begun_us = now_us
         self._ended = 0
         self._is_brisk = True
@@ -93,7 +94,10 @@ class Lane:
         elif not 0 <= now_us - self._asked_us < _WINDOW_US:
             went = (self._ended - self._asked_ended) * (self.handler.terms.batch or 1)
             self._ask(now_us, went * 4 >= self.waiting_max)
-        return max(0, self.waiting_max - len(self.waiting)) if self._is_brisk else None
+        if not self._is_brisk:
+            return None
+        most = self.waiting_max if now_us >= self._first_us else (self.waiting_max + 1) // 2  # where it is `full`
+        return max(0, most - len(self.waiting))
 
     def _ask(self, now_us: int, is_brisk: bool) -> None:
         self._is_brisk = is_brisk
@@ -106,12 +110,16 @@ class Lane:
             self._horizon_us = now_us + max(_DEFER_MIN_US, int(self._step_us() * len(self.waiting)))
             self._first_us = self._horizon_us + math.ceil(self._step_us())
         self._horizon_us += math.ceil(self._step_us())
+        if self._bucket is None and self._ended < _SURE_CALLS:
+            # A guess that is wrong must not leave the lane idle for longer than it has been at work.
+            self._horizon_us = min(self._horizon_us, now_us + max(_DEFER_MIN_US, now_us - self._begun_us))
+            self._first_us = min(self._first_us, self._horizon_us)
         return self._horizon_us
 
     def _step_us(self) -> float:
         """Return how far apart two messages begin, as far as can be told."""
         step = 1.0
-        if self.slots is not None:
+        if self.slots is not None and self._ended > self.slots:
             step = self._mean_us / self.slots / (self.handler.terms.batch or 1)
         if self._bucket is not None:
             step = max(step, US_PER_S / self._bucket.rate_per_s)

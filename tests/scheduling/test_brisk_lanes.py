@@ -187,6 +187,10 @@ def test_the_mean_of_a_lane_is_no_guess_once_its_first_calls_have_ended() -> Non
     for took_us in (400 * MS, 400 * MS, MS):  # two waited for their processes
         few.take(0)
         few.ended(took_us)
+    assert few._step_us() == 500
+    for _ in range(40):
+        few.take(0)
+        few.ended(MS)
     fill(few)
     assert few.defer_us(0) == 1_000_000 + 500
 

@@ -115,6 +115,29 @@ def test_how_long_calls_take_says_when_a_deferred_one_has_its_turn() -> None:
     assert horizon(10) > 50 * horizon(0.001)
 
 
+def test_a_lane_that_does_not_know_how_long_calls_take_defers_no_longer_than_it_has_been_at_work() -> None:
+    one = lane(2, 10)
+    fill(one, 12)
+    assert len(one.take(NOW) + one.take(NOW)) == 2
+    assert {one.defer_us(NOW + 1000) for _ in range(5000)} == {NOW + 1000 + US_PER_S}
+    for _ in range(4):  # the first were slow, for a reason of their own
+        one.ended(4 * US_PER_S)
+    later = NOW + 4 * US_PER_S
+    assert max(one.defer_us(later) for _ in range(5000)) == later + 4 * US_PER_S
+
+
+def test_a_lane_takes_in_what_it_will_not_defer() -> None:
+    one = lane(2, 10)
+    fill(one, 10)
+    one.defer_us(NOW)
+    one.waiting.clear()
+    for _ in range(5):
+        assert one.spare(NOW)
+        fill(one, 1)
+    assert one.full(NOW)
+    assert one.spare(NOW) == 0
+
+
 def test_a_lane_without_a_limit_is_never_full() -> None:
     free = lane()
     fill(free, 1000)
