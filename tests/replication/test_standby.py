@@ -171,6 +171,7 @@ def test_when_another_backup_was_promoted_that_one_is_watched(place: Place) -> N
         eventually(lambda: os.stat(place.c).st_mtime_ns != was)  # its probe
         looks(watch)
         assert not watch.result
+        assert f"promoting {place.b}" not in watch.said  # nor does it try, which would be refused
     assert role_of(place.c) == "primary"
 
 
