@@ -40,18 +40,17 @@ from filewheel.directory import (
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Closed
 from filewheel.ids import Ids
-from filewheel.joint import JointWheel, Put, error_like
+from filewheel.joint import JointWheel, Waiting, commit
 from filewheel.keeper import READY_BUDGET
 from filewheel.message import Message, MessageId
 from filewheel.reader import given
 from filewheel.stats import Stats
 from filewheel.wheel import OnConflict
 from filewheel.window import Budget
-from filewheel.worker import Worker, close_each, fail, resolve, tell
+from filewheel.worker import Worker, close_each, fail, resolve
 from filewheel.writer import Entropy
 
 T = TypeVar("T")
-Waiting = tuple[asyncio.Future[MessageId], Put]
 
 WAITING_MAX = 16_384
 _LIST_AT_ONCE = 256
@@ -297,7 +296,7 @@ class AsyncWheel:
         if withdrawn:
             self._give_room(withdrawn)
         if batch and self._wheel is not None and self._writer is not None:
-            self._writer.post(partial(_commit, self._wheel, batch, self._writer.loop, self._written))
+            self._writer.post(partial(commit, self._wheel, batch, self._writer.loop, self._written))
 
     def _written(self, batch: Sequence[Waiting], results: Sequence[MessageId | BaseException]) -> None:
         """In the loop again: hand over the next batch first, then answer everyone."""
@@ -339,10 +338,18 @@ class AsyncWheel:
         one = given(id_, key)
         return await self._write(lambda w: w.cancel(**one, sync=sync))
 
-    async def cancel_many(self, ids: Iterable[MessageId | str | bytes], *, sync: Sync | None = None) -> set[MessageId]:
-        """Cancel messages in one commit; return those that were pending (see Wheel.cancel_many)."""
-        wanted = list(check_items("ids", ids))
-        return await self._write(lambda w: w.cancel_many(wanted, sync=sync))
+    async def cancel_many(
+        self, ids: Iterable[MessageId | str | bytes] = (), *, keys: Iterable[str] = (), sync: Sync | None = None
+    ) -> set[MessageId]:
+        """Cancel messages, by ids or unique keys, in one commit; return those that were pending (see Wheel)."""
+        wanted, names = list(check_items("ids", ids)), list(check_items("keys", keys))
+        return await self._write(lambda w: w.cancel_many(wanted, keys=names, sync=sync))
+
+    async def update(
+        self, *, key: str, payload: bytes, delay: Delay | None = None, at: At | None = None, sync: Sync | None = None
+    ) -> MessageId:
+        """Give the message that holds a unique key another payload, and perhaps time (see Wheel.update)."""
+        return await self._write(lambda w: w.update(key=key, payload=payload, delay=delay, at=at, sync=sync))
 
     @overload
     async def reschedule(
@@ -463,18 +470,3 @@ class AsyncWheel:
         self._open()
         keeper = next((k for k in self._keepers if k.is_used), None)
         return await (keeper or self.keeper()).open(wait=wait)
-
-
-def _commit(
-    wheel: JointWheel,
-    batch: Sequence[Waiting],
-    loop: asyncio.AbstractEventLoop,
-    written: Callable[[Sequence[Waiting], Sequence[MessageId | BaseException]], None],
-) -> None:
-    """In the thread: write a batch, and tell the loop what became of each."""
-    results: Sequence[MessageId | BaseException]
-    try:
-        results = wheel.put_all([put for _, put in batch])
-    except BaseException as exc:  # whatever it is, they wait for it
-        results = [error_like(exc) for _ in batch]
-    tell(loop, written, batch, results)

@@ -7,8 +7,9 @@ Invariant: a message whose id is returned is as durable as its own `sync` says.
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from filewheel import unique
@@ -24,6 +25,7 @@ from filewheel.message import MessageId, receipt
 from filewheel.record import pack_middle, pack_payload
 from filewheel.timespec import due_from
 from filewheel.wheel import Wheel
+from filewheel.worker import tell
 
 _PUT_BYTES = 64
 """What a packed put has at most beside its middle and payload. A portion is one frame: all of it written, or none."""
@@ -40,6 +42,10 @@ class Put:
     sync: Sync
     key: str | None
     on_conflict: str
+
+
+Waiting = tuple[asyncio.Future[MessageId], Put]
+"""Who waits for a message, and the message."""
 
 
 class JointWheel(Wheel):
@@ -165,3 +171,18 @@ def error_like(exc: BaseException) -> BaseException:
         return exc
     copied.__cause__ = exc.__cause__
     return copied
+
+
+def commit(
+    wheel: JointWheel,
+    batch: Sequence[Waiting],
+    loop: asyncio.AbstractEventLoop,
+    written: Callable[[Sequence[Waiting], Sequence[MessageId | BaseException]], None],
+) -> None:
+    """Write a batch, in the thread that writes, and tell the loop what became of each."""
+    results: Sequence[MessageId | BaseException]
+    try:
+        results = wheel.put_all([put for _, put in batch])
+    except BaseException as exc:  # whatever it is, they wait for it
+        results = [error_like(exc) for _ in batch]
+    tell(loop, written, batch, results)

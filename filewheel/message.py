@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from filewheel.errors import BadArgument
+from filewheel.headers import KEY
 
 US_PER_S = 1_000_000
 WRITER_BITS = 40
@@ -189,6 +190,11 @@ class Message:
     def due(self) -> datetime:
         """When it is due, as an aware datetime in UTC."""
         return to_datetime(self.due_us)
+
+    @property
+    def key(self) -> str | None:
+        """Its unique key; None when it has none. A dead letter says which it had."""
+        return self.headers.get(KEY)
 
     @property
     def is_dead(self) -> bool:

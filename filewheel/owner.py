@@ -60,7 +60,10 @@ class Owner:
             if not self._disk.lock(fd, wait=wait) and not self._lock_among_askers(fd):
                 who = _note(self._disk, fd)
                 does = _DOES.get(who.role, "is the keeper")
-                raise Locked(f"{who} {does}", pid=who.pid, role=who.role, path=self._dir.place(layout.LOCK))
+                error = Locked(f"{who} {does}", pid=who.pid, role=who.role, path=self._dir.place(layout.LOCK))
+                if who.is_self:
+                    error.hint = "close the one that it opened before; to wait for it would be without end"
+                raise error
             if not self._disk.is_named(fd, layout.LOCK):
                 self._disk.close(fd)
                 return None
@@ -122,9 +125,16 @@ class Holder:
     namespace: str = ""
     """The pid namespace of that process; nothing when it is the one of this process."""
 
+    @property
+    def is_self(self) -> bool:
+        """Whether it is this process."""
+        return self.pid == os.getpid() and not self.namespace
+
     def __str__(self) -> str:
         if self.pid is None:
             return "another process"
+        if self.is_self:
+            return f"this very process ({self.pid})"
         return f"process {self.pid}" + (" of another pid namespace" if self.namespace else "")
 
 

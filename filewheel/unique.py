@@ -139,13 +139,14 @@ def move(
     journal: Journal,
     key: str,
     old: MessageId | None,
-    due_us: int,
+    due_us: int | None,
     *,
     now_us: int,
     sync: Sync,
     directory: Directory,
+    payload: bytes | None = None,
 ) -> MessageId:
-    """Move a message that has a key, or a dead letter (by its id), to another time; return its new id.
+    """Move a message that has a key, or a dead letter (by its id), to another time, or payload; return its new id.
 
     Raises NotFound when it is not pending, KeyHeld when a dead letter's key is held by another message.
     """
@@ -157,7 +158,8 @@ def move(
         message = unpack_put(packed)
         if message.is_dead and held.id is not None:
             raise key_held(key, held.id, directory.path)
-        new = journal.new_id(due_us)
+        new = journal.new_id(message.due_us if due_us is None else due_us)
+        message.payload = message.payload if payload is None else payload
         hold.note([(key, new)], journal)
         with locks.holding_ids(directory, [message.id]):
             if keys.put_of(message.id) is None:  # V1: who cancels by the id has no lock of the key

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import AsyncWheel, BadArgument, KeyHeld, MessageId, Wheel
+from filewheel import AsyncWheel, BadArgument, KeyHeld, MessageId, NotFound, Wheel
 from filewheel.headers import KEY
 from filewheel.keys import Hold
 from tests.support import FakeClock
@@ -121,6 +121,33 @@ def test_keys_that_make_no_sense_are_refused_and_nothing_is_enqueued(wheel: Whee
     assert list(wheel.list()) == []
 
 
+def test_many_are_cancelled_by_their_keys_and_ids_at_once(wheel: Wheel) -> None:
+    ids = wheel.enqueue_many([b"x"] * 4, delay=60, keys=["a", "b", None, "d"])
+    before = frames(wheel)
+    assert wheel.cancel_many([ids[2]], keys=["a", "b", "nobody"]) == set(ids[:3])
+    assert frames(wheel) == before + 1
+    assert [(m.id, m.key) for m in wheel.list()] == [(ids[3], "d")]
+    assert wheel.cancel_many(keys=["a"]) == set()
+    with pytest.raises(BadArgument):
+        wheel.cancel_many(keys="d")
+
+
+def test_an_update_gives_what_holds_a_key_another_payload_and_makes_none_where_there_is_none(wheel: Wheel) -> None:
+    old = wheel.enqueue(b"old", delay=60, topic="t", key="k")
+    new = wheel.update(key="k", payload=b"new")
+    assert new.due_us == old.due_us
+    later = wheel.update(key="k", payload=b"newer", delay=90)
+    (found,) = wheel.list()
+    assert (found.id, found.payload, found.topic, found.key, found.root) == (later, b"newer", "t", "k", old)
+    assert later.due_us - old.due_us == 30_000_000
+    assert wheel.cancel(key="k")
+    with pytest.raises(NotFound):
+        wheel.update(key="k", payload=b"again")
+    with pytest.raises(BadArgument):
+        wheel.update(key="k", payload="text")  # type: ignore[arg-type]
+    assert list(wheel.list()) == []
+
+
 async def gathered(wheel: AsyncWheel, rows: list[dict[str, object]]) -> list[MessageId | BaseException]:
     return await asyncio.gather(
         *(wheel.enqueue(b"x", delay=60, **row) for row in rows),  # type: ignore[arg-type]
@@ -149,10 +176,12 @@ def test_tasks_that_enqueue_with_keys_at_once_share_a_commit_and_each_hears_what
             assert isinstance(told[3], MessageId)
             many = await wheel.enqueue_many([b"a", b"b"], delay=60, keys=["a", "k2"], on_conflict="keep")
             assert many[1] == made[2]
+            updated = await wheel.update(key="k4", payload=b"new")
+            assert await wheel.cancel_many(keys=["k4", "k5"]) == {updated, made[5]}
 
     asyncio.run(body())
     with Wheel(wheel_dir) as wheel:
-        assert wheel.stats().pending == 202
+        assert wheel.stats().pending == 200
 
 
 def test_the_header_of_a_printed_message_is_its_key_in_a_loop_too(wheel_dir: Path) -> None:
