@@ -9,6 +9,7 @@ from filewheel.additions import Additions
 from filewheel.directory import Directory, create_directory, open_directory
 from filewheel.frame import Frame, Gap, Pread, Scanner
 from filewheel.message import US_PER_S, MessageId
+from filewheel.owner import holder
 from filewheel.record import PUT_PREFIX, pack_middle, pack_payload
 from filewheel.slot import frames
 
@@ -29,6 +30,12 @@ class StillClock:
     def steady_us(self) -> int:
         self.run_us += 1
         return self.run_us
+
+
+def keeper_pid(path: Path) -> int | None:
+    """Return the process that is the keeper, when there is one and its note names it."""
+    held = holder(open_directory(path, write=False))
+    return held and held.pid
 
 
 def make_directory(path: Path, *, slots: int = 60) -> Directory:

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Locked, Wheel
-from filewheel.directory import open_directory
-from filewheel.owner import holder
 from tests.support import eventually, run, spawn
+from tests.support_wheel import keeper_pid
 
 PRODUCER = """
 import sys, time
@@ -57,7 +56,7 @@ def test_several_producers_and_a_keeper_that_is_killed_again_and_again_lose_noth
     keepers = [spawn(KEEPER, wheel_dir, log), spawn(KEEPER, wheel_dir, log)]
     producers = [spawn(PRODUCER, wheel_dir, name, 150, 1.5) for name in "abc"]
     for _ in range(5):
-        pid = eventually(lambda: holder(open_directory(wheel_dir, write=False)))
+        pid = eventually(lambda: keeper_pid(wheel_dir))
         time.sleep(0.25)
         os.kill(pid, signal.SIGKILL)
         keepers.append(spawn(KEEPER, wheel_dir, log))
@@ -80,15 +79,14 @@ def test_a_standby_takes_over_at_once_when_the_keeper_is_killed(wheel_dir: Path,
     assert first.stdout.readline() == "up\n"
     second = spawn(KEEPER, wheel_dir, log)
     time.sleep(0.3)
-    directory = open_directory(wheel_dir, write=False)
-    assert holder(directory) == first.pid
+    assert keeper_pid(wheel_dir) == first.pid
     with pytest.raises(Locked, match=f"process {first.pid} is the keeper"):
         Keeper(wheel_dir, wait=False)
     first.kill()
     first.communicate()
     assert second.stdout is not None
     assert second.stdout.readline() == "up\n"
-    assert holder(directory) == second.pid
+    assert keeper_pid(wheel_dir) == second.pid
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"after")
     eventually(lambda: [r[1] for r in fired(log)] == ["after"])

@@ -19,11 +19,10 @@ import pytest
 
 from filewheel import Message, MessageId, Scheduler, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import open_directory
-from filewheel.owner import holder
 from filewheel.scheduling.task import Call, Outcome
 from filewheel.scheduling.threads import Threads
 from tests.support import REPO, eventually
+from tests.support_wheel import keeper_pid
 
 PROGRAM = """
 import os, subprocess, sys, time
@@ -98,7 +97,7 @@ def ends_well(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> N
 
 def firing(wheel_dir: Path) -> int:
     """Return the process that fires, when there is one."""
-    return int(eventually(lambda: holder(open_directory(wheel_dir, write=False))))
+    return int(eventually(lambda: keeper_pid(wheel_dir)))
 
 
 def pending(wheel_dir: Path) -> int:
