@@ -194,9 +194,25 @@ class Settler:
             keys = [key for id_ in free for key in entered[id_]]
             holders = {key: held.id for key, held in hold.look_all(keys, self._clock.now_us()).items()}
             self._enter(free, hold)
-            with locks.trying_ids(self._ledger.dir, free) as busy, self._lock:
+            with contextlib.ExitStack() as held:
+                busy = self._take_ids(free, held)
+                held.enter_context(self._lock)
                 self._ingest()  # who moved, cancelled, or took the key away did so before these locks were ours
                 return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
+
+    def _take_ids(self, ids: Sequence[bytes], held: contextlib.ExitStack) -> frozenset[int]:
+        """Hold the locks of ids until `held` ends; return the buckets that another process has.
+
+        The file of a lock is made with its first use, which on a full disk takes the room of the ballast.
+        """
+        busy: frozenset[int] = frozenset()
+
+        def take() -> None:
+            nonlocal busy
+            busy = held.enter_context(locks.trying_ids(self._ledger.dir, ids))
+
+        self._housekeeper.spend(take)
+        return busy
 
     def _enter(self, ids: Sequence[bytes], hold: Hold) -> None:
         """Enter the keys of what is about to be written."""

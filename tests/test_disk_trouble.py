@@ -347,7 +347,7 @@ def test_closing_a_producer_that_cannot_tidy_up_is_no_error(
         assert [m.payload for m in again.list()] == [b"0"]
 
 
-@pytest.mark.parametrize("what", ["pread", "unlock"])
+@pytest.mark.parametrize("what", ["pread", "is_free"])
 def test_a_keeper_that_cannot_start_leaves_no_file_open(wheel_dir: Path, what: str) -> None:
     class Bad(OsDisk):
         def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -355,10 +355,10 @@ def test_a_keeper_that_cannot_start_leaves_no_file_open(wheel_dir: Path, what: s
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return super().pread(fd, size, offset)
 
-        def unlock(self, fd: int) -> None:
-            if what == "unlock":
+        def is_free(self, fd: int) -> bool:
+            if what == "is_free" and os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
                 raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-            super().unlock(fd)
+            return super().is_free(fd)
 
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"x", delay=60)

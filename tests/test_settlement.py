@@ -162,6 +162,22 @@ def test_on_a_full_disk_everything_stays_claimed_and_is_written_when_there_is_ro
     assert sorted(payloads(wheel)) == [b"1", b"b"]
 
 
+def test_on_a_full_disk_a_retry_makes_the_file_of_its_lock_with_the_room_of_the_ballast(
+    wheel_dir: Path, wheel: Wheel, clock: FakeClock
+) -> None:
+    def fail(kind: str, name: str) -> None:
+        if kind in {"open", "mkdir"} and name.startswith("ids") and (wheel_dir / layout.BALLAST).exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    wheel.enqueue(b"a")
+    with Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+        keeper._housekeeper._keep_ballast()
+        (message,) = keeper.claim()
+        keeper.nack(message)
+    assert payloads(wheel) == [b"a"]
+    assert not (wheel_dir / layout.BALLAST).exists()
+
+
 def test_a_message_with_a_key_waits_while_another_holds_the_lock_and_is_written_at_the_next_claim(
     wheel: Wheel, keeper: Keeper, clock: FakeClock
 ) -> None:
