@@ -397,8 +397,9 @@ class Keeper:
         Returns its new id; None when it was cancelled meanwhile. Drop and put are one commit: both or neither.
 
         A message with a unique key keeps it, for one more flush. While another process is in the middle of moving or
-        cancelling this message, or is busy with that key, the commit waits for the next `claim`; until then the message
-        stays what it was, and would be offered as that to the next keeper.
+        cancelling a message (one lock serves one id in 16), or is busy with that key, the commit waits for the next
+        `claim`, whatever the `sync`; until then the message stays what it was, and would be offered as that to the next
+        keeper.
         """
         due_us = due_from(self._clock.now_us(), delay=delay, at=None)
         return self.settle([Settlement(self._id_of(message), "retried", due_us)], sync=sync)[0]

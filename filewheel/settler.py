@@ -7,7 +7,8 @@ settlement is kept for later, and its message stays claimed meanwhile. Many are 
 look, one flush of the index, one frame.
 
 Several threads settle at once. A settlement that needs locks is tried by one thread at a time: its own first, and any
-that claims when that one could not write it.
+that claims when that one could not write it. They take the locks of ids one after the other, so none is kept for later
+because of another thread.
 Invariant: a claimed message is forgotten only when what became of it has been written.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from filewheel import locks
 from filewheel.batch import Batch, ids_in
@@ -51,6 +52,8 @@ class Settler:
         self._tried_by: dict[bytes, int] = {}
         """Which thread tries which of those."""
         self._tried = threading.Condition(ledger.lock)
+        self._moving = threading.RLock()
+        """Held by the thread that has locks of ids: another thread would find them busy, as if a producer had them."""
 
     def settle(self, settlements: Sequence[Settlement], check: Callable[[], None]) -> list[MessageId | None]:
         """Write settlements; return for each the id under which the message goes on.
@@ -195,6 +198,7 @@ class Settler:
             holders = {key: held.id for key, held in hold.look_all(keys, self._clock.now_us()).items()}
             self._enter(free, hold)
             with contextlib.ExitStack() as held:
+                held.enter_context(self._alone())
                 busy = self._take_ids(free, held)
                 held.enter_context(self._lock)
                 self._ingest()  # who moved, cancelled, or took the key away did so before these locks were ours
@@ -213,6 +217,17 @@ class Settler:
 
         self._housekeeper.spend(take)
         return busy
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads of this keeper waiting in a `with`, for as long as it takes to write a frame."""
+        # A signal handler that came into a call of this keeper does not wait: who has it may wait for this very thread.
+        alone = self._moving.acquire(blocking=not self._lock._is_owned())  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            if alone:
+                self._moving.release()
 
     def _enter(self, ids: Sequence[bytes], hold: Hold) -> None:
         """Enter the keys of what is about to be written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Closed, Keeper, NotClaimed, Settlement, Wheel
+from filewheel import Closed, Keeper, NotClaimed, Settlement, Wheel, layout, locks
+from filewheel.directory import Directory
 from filewheel.housekeeper import Housekeeper
 from filewheel.keys import Hold, Keys
 from filewheel.message import US_PER_S
@@ -170,6 +172,58 @@ def test_what_another_thread_acknowledges_just_before_it_is_put_back_is_not_clai
         with pytest.raises(NotClaimed):
             keeper.nack(message)
         assert wheel.stats().pending == 0
+
+
+class Seen:
+    """A lock that says when somebody comes for it."""
+
+    def __init__(self, lock: object, came: Callable[[], None]) -> None:
+        self._lock = lock
+        self._came = came
+
+    def acquire(self, blocking: bool = True) -> bool:
+        self._came()
+        return self._lock.acquire(blocking)  # type: ignore[attr-defined, no-any-return]
+
+    def release(self) -> None:
+        self._lock.release()  # type: ignore[attr-defined]
+
+
+def test_what_two_threads_put_back_at_once_is_written_when_both_calls_have_returned(
+    wheel_dir: Path, keeper: Keeper, clock: FakeClock, threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"x"] * (layout.ID_BUCKETS + 1))
+        batch = list(keeper.claim())
+        one, other = batch[0], batch[-1]
+        assert locks.bucket_of(one.id) == locks.bucket_of(other.id)
+        first, has_lock, other_came = threading.current_thread(), threading.Event(), threading.Event()
+        trying_ids = locks.trying_ids
+
+        @contextlib.contextmanager
+        def trying(directory: Directory, ids: Iterable[bytes]) -> Iterator[frozenset[int]]:
+            with trying_ids(directory, ids) as busy:
+                if threading.current_thread() is first:
+                    has_lock.set()
+                    assert other_came.wait(30)
+                else:
+                    other_came.set()
+                yield busy
+
+        def came() -> None:
+            if threading.current_thread() is not first:
+                other_came.set()
+
+        def put_back() -> None:
+            assert has_lock.wait(30)
+            assert keeper.nack(other, delay=60) is not None
+
+        monkeypatch.setattr(locks, "trying_ids", trying)
+        monkeypatch.setattr(keeper._settler, "_moving", Seen(keeper._settler._moving, came))
+        thread = threads.go(put_back)
+        assert keeper.nack(one, delay=60) is not None
+        thread.join(30)
+        assert {m.root for m in wheel.list() if m.root} == {one.id, other.id}
 
 
 def test_a_keeper_that_cannot_write_what_is_left_when_it_closes_has_closed_all_the_same(

@@ -277,6 +277,8 @@ class KeeperActor(Actor):
             new = keeper.bury(message, reason="drawn", sync=sync)
         else:
             new = keeper.nack(message, delay=rng.choice([0, 0.05, 0.4, 3, 100]), sync=sync)
+        if message.id in keeper._settler.later:
+            return  # it waits for a lock that a producer has, and is what it was: nothing is promised so far
         self.marks.tell("move", message.id.hex(), new.hex() if new else None, sync, since=since)
 
     def close(self, keeper: Keeper) -> None:
