@@ -1,7 +1,8 @@
 """How a command is asked to end.
 
-`run`: the first signal lets it finish what is in hand, the second aborts it. `demo` and `bench`, which clean up behind
-them: any of the signals is a Ctrl-C.
+`run`: the first signal lets it finish what is in hand, the second aborts it. `work`: a signal ends it quietly while the
+program is imported; then the scheduler takes the signals. `demo` and `bench`, which clean up behind them: any of the
+signals is a Ctrl-C.
 
 A handler cannot break into a wait that Python resumes by itself (PEP 475), so it calls back whoever waits. While the
 command is still waiting to become the keeper nothing is in hand, and the first signal ends it there and then.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -31,13 +32,14 @@ class Abort(BaseException):
 class Stop:
     """Whether this process was asked to end. A context manager, for the main thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, signals: Iterable[signal.Signals] = _SIGNALS) -> None:
         self.asked = False
+        self._signals = signals
         self._wake: Callable[[], object] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in _SIGNALS:
+        for number in self._signals:
             before = signal.getsignal(number)
             # nohup(1) and shells without job control ignore some for their children: that is to stay so.
             if before is not signal.SIG_IGN:
@@ -64,6 +66,13 @@ class Stop:
         if self._wake is None:
             raise Quit
         self._wake()
+
+
+@contextlib.contextmanager
+def quiet_end() -> Iterator[None]:
+    """Leave the block at a SIGINT or SIGTERM, without an error, unless something inside takes the signals itself."""
+    with contextlib.suppress(Quit), Stop((signal.SIGINT, signal.SIGTERM)):
+        yield
 
 
 @dataclass

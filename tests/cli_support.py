@@ -15,7 +15,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,14 +142,17 @@ class Terminal:
         columns: int = 80,
         rows: int = 40,
         env: dict[str, str] | None = None,
+        stdin: int | None = None,
     ) -> None:
+        """`stdin`, as Popen takes it, is where the process reads from instead of the terminal."""
         self._fd, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.text = ""
         try:
             self.process = start(
-                *args, command=command, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-            )
+                *args, command=command, env=env, stdin=theirs if stdin is None else stdin,
+                stdout=theirs, stderr=theirs, start_new_session=True,
+            )  # fmt: skip
         finally:
             os.close(theirs)
 
@@ -162,11 +165,12 @@ class Terminal:
         self.text += data.decode("utf-8", "replace").replace("\r\n", "\n")
         return bool(data) or not ready
 
-    def wait_for(self, text: str, timeout: float = 20) -> None:
-        """Wait until this was printed."""
+    def wait_for(self, text: str, timeout: float = 60, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Wait until this was printed; do something ten times a second until then."""
         end = time.monotonic() + timeout
         while text not in self.text:
             assert time.monotonic() < end, self.text
+            meanwhile()
             assert self._read(0.1), self.text
 
     def type(self, text: str) -> None:

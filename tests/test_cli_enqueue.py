@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -295,8 +296,22 @@ def test_options_that_do_not_go_together_are_usage_errors(fw: Fw, args: list[str
 
 
 def test_a_terminal_sees_how_far_a_slow_input_is_and_nothing_of_it_stays(fw: Fw) -> None:
-    line = '{"in": "1h", "payload": "x"}'
-    command = f"(echo '{line}'; sleep 0.8; echo '{line}') | \"$0\" -m cli -C '{fw.wheel}' enqueue --batch > /dev/null"
-    shown = Terminal(command=["sh", "-c", command, sys.executable]).finish().out
-    assert "\r\x1b[Kreading  58" in shown
-    assert shown.endswith("\r\x1b[Kenqueued 2 messages\n")
+    line = '{"in": "1h", "payload": "x"}\n'
+    command = f"\"$0\" -m cli -C '{fw.wheel}' enqueue --batch > /dev/null"
+    terminal = Terminal(command=["sh", "-c", command, sys.executable], stdin=subprocess.PIPE)
+    given = terminal.process.stdin
+    assert given is not None
+    lines = 0
+
+    def write_line() -> None:
+        nonlocal lines
+        given.write(line)
+        given.flush()
+        lines += 1
+
+    terminal.wait_for("\r\x1b[Kreading  ", meanwhile=write_line)  # however long the process takes to begin
+    given.close()
+    shown = terminal.finish().out
+    seen = re.findall(r"\r\x1b\[Kreading  ([\d,]+)", shown)
+    assert all(int(size.replace(",", "")) % len(line) == 0 for size in seen), shown
+    assert shown.endswith(f"\r\x1b[Kenqueued {lines} messages\n")

@@ -95,6 +95,7 @@ def _run(line: str, where: Path) -> None:
     endless = replicates or " run " in line or " work " in line
     endless = endless and "--once" not in line and "--until-empty" not in line
     if endless and not replicates:
+        (where / "handled").unlink(missing_ok=True)  # the one of the example before does not say that this one began
         invoke("-C", where / "wheel", "enqueue", "--in", "0", "one more")
     shell = subprocess.Popen(
         ["sh", "-c", f"exec {line}" if endless else line],

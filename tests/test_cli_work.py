@@ -263,3 +263,16 @@ def test_what_is_no_wheel_ends_it_at_once(app: Path) -> None:
         result = work(app, "app:scheduler", *option, code=1)
         assert f"Error: {app}/jobs.wheel" in result.err
         assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_program_is_still_imported_ends_it_with_0_and_says_nothing(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, threading\npathlib.Path('begun').touch()\nthreading.Event().wait(60)\n"
+    )
+    with stopped(start("work", "slow:scheduler", cwd=tmp_path, env={"PYTHONPATH": str(REPO)})) as process:
+        eventually((tmp_path / "begun").exists, 60)
+        process.send_signal(number)
+        assert finish(process) == Result(0, "", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import nullcontext
 
 import click
 
@@ -13,7 +14,7 @@ from filewheel import AsyncScheduler, Scheduler
 from ..failure import Failure
 from ..logs import log_lines
 from ..output import Output
-from ..signals import interruptible
+from ..signals import interruptible, quiet_end
 from ..target import load_scheduler
 from ..text import count
 from ..verb import verb
@@ -41,8 +42,8 @@ def command(out: Output, threads: int | None, once: bool, target: str) -> None:
     scheduler's own, so -C means nothing here.
 
     One process fires; more of them stand by, and take over the moment it ends. SIGTERM and Ctrl-C let running calls end
-    (for 30 seconds, or an AsyncScheduler's stop_s) and exit with 0; a second one cuts that short. What had not ended is
-    offered again.
+    (for 30 seconds, or an AsyncScheduler's stop_s) and exit with 0, also while MODULE is imported; a second one cuts
+    that short. What had not ended is offered again.
 
     It logs to stderr: a line when it starts, stands by, takes over and stops, and for what fails; -q leaves the last. A
     program that configures logging itself has these lines its own way.
@@ -52,15 +53,16 @@ def command(out: Output, threads: int | None, once: bool, target: str) -> None:
     """
     if once and threads is not None:
         raise click.UsageError("--once calls one after another, so --threads means nothing")
-    scheduler = load_scheduler(target)
-    plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
-    if threads is not None:
-        plain.threads = threads
-    with log_lines(out, logging.WARNING if once or out.quiet else logging.INFO):
-        if once:
-            _once(out, scheduler, plain)
-        else:
-            _work(scheduler, plain, target)
+    with nullcontext() if once else quiet_end():  # importing a program may take long
+        scheduler = load_scheduler(target)
+        plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
+        if threads is not None:
+            plain.threads = threads
+        with log_lines(out, logging.WARNING if once or out.quiet else logging.INFO):
+            if once:
+                _once(out, scheduler, plain)
+            else:
+                _work(scheduler, plain, target)
 
 
 def _work(scheduler: Scheduler | AsyncScheduler, plain: Scheduler, target: str) -> None:

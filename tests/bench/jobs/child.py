@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 from tests.bench.cell import as_json
@@ -18,7 +19,11 @@ def main() -> None:
     order = json.loads(sys.argv[1])
     directory = Path(order["directory"])
     if "fill" in order:
-        BY_KEY[order["peer"]].system(directory).fill(dues_us(*order["fill"]))
+        count, lead_us, span_us = order["fill"]
+        system = BY_KEY[order["peer"]].system(directory)
+        start_us = time.time_ns() // 1000 + lead_us
+        system.fill(dues_us(count, start_us, span_us))
+        print(start_us)
         return
     try:
         metrics = run_cell(order["peer"], order["workload"], directory, order["seconds"], order["scale"])

@@ -50,9 +50,12 @@ class Cell:
         """Return a count at this scale."""
         return max(100, int(count * self.scale))
 
-    def fill(self, count: int, start_us: int, span_us: int) -> None:
-        """Have a process of its own put in this many jobs, due evenly over a span."""
-        order = {"fill": [count, start_us, span_us], "peer": self.key, "directory": str(self.directory)}
+    def fill(self, count: int, lead_us: int, span_us: int) -> int:
+        """Have a process of its own put in this many jobs, due evenly over a span; return when that begins.
+
+        It begins `lead_us` after that process is ready to put them in: however long a busy machine takes to start one.
+        """
+        order = {"fill": [count, lead_us, span_us], "peer": self.key, "directory": str(self.directory)}
         command = [sys.executable, "-m", "tests.bench.jobs.child", json.dumps(order)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=FILL_S_MAX)
@@ -60,6 +63,7 @@ class Cell:
             raise Missing(f"{count:,} jobs are not put in after {FILL_S_MAX:.0f} s") from None
         if done.returncode:
             raise RuntimeError("filling: " + (done.stderr.strip().splitlines() or ["it ended"])[-1])
+        return int(done.stdout)
 
 
 def dues_us(count: int, start_us: int, span_us: int) -> list[int]:
@@ -73,7 +77,7 @@ Measure = Callable[[Cell, System], list[Metric]]
 def backlog(cell: Cell, system: System) -> list[Metric]:
     """Call jobs that are all due: how many a second from the first call on."""
     count = cell.count(BACKLOG)
-    cell.fill(count, _now_us() - 60 * US, 50 * US)
+    cell.fill(count, -60 * US, 50 * US)
     begun_s = time.perf_counter()
     system.start()
     before, at_s = _first_call(system, begun_s)
@@ -103,8 +107,7 @@ def late(cell: Cell, system: System, rate: int) -> list[Metric]:
     """
     span_us = int(cell.seconds * 2 * US)
     count = max(1, rate * span_us // US)
-    start_us = _now_us() + int((_LEAD_S + _LEAD_EACH_S * count) * US)
-    cell.fill(count, start_us, span_us)
+    start_us = cell.fill(count, int((_LEAD_S + _LEAD_EACH_S * count) * US), span_us)
     system.start()
     if _now_us() > start_us:
         raise RuntimeError("filling took longer than it was given")
@@ -134,8 +137,8 @@ def memory(cell: Cell, system: System) -> list[Metric]:
     """Let a million jobs wait for tomorrow, and call one: what the process that calls, and its server, then hold."""
     count = cell.count(WAITING)
     imported = memory_mib([os.getpid()])
-    cell.fill(count, _now_us() + 86_400 * US, 3600 * US)
-    cell.fill(1, _now_us() - US, 1)
+    cell.fill(count, 86_400 * US, 3600 * US)
+    cell.fill(1, -US, 1)
     system.start()
     _first_call(system, time.perf_counter())
     pids = [os.getpid(), *system.pids()]
