@@ -102,7 +102,8 @@ def take_cut(ledger: Ledger, limits: dict[str, Position], chunk_bytes: int, chun
             else:
                 position = limits[writer]
         cut.positions[writer] = position
-        if position == limits[writer] and tail.ended:
+        # K3: a claim beside this may have read more than `limits` until the writer ended; `seen` is final since then.
+        if tail.ended and position == tail.seen:
             cut.ended.add(writer)
     return cut
 
