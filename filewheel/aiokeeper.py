@@ -1,9 +1,8 @@
 """The keeper for asyncio: claims, acknowledges and waits without holding up the event loop.
 
 Two threads, whatever the number of messages and tasks: one makes the calls (open, acknowledge, put back, close), one
-sits in `Keeper.wait` when nothing is due, so that an acknowledgement need not wake it and no call waits behind it. A
-standby asks for the lock again and again instead of waiting for it in the kernel: a thread that waits there cannot be
-called back.
+sits in `Keeper.wait` when nothing is due, so that an acknowledgement need not wake it and no call waits behind it. The
+thread of a standby sleeps until the keeper has gone; not at its lock, from where nothing could call it back.
 Invariant: what was claimed for a task that went away is handed to the next; nothing claimed is acknowledged unasked.
 """
 
@@ -23,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from filewheel.batch import Batch, ids_in
+from filewheel.bell import UNHEARD_S, Vigil
 from filewheel.checks import check_keeper, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
@@ -35,9 +35,6 @@ from filewheel.worker import Worker, close_each
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
-
-STANDBY_S = 0.2
-"""How long a standby sleeps between two attempts to become the keeper; each costs some 0.1 ms in the thread."""
 
 
 class _Wish:
@@ -60,6 +57,7 @@ class AsyncKeeper:
     _keeper: Keeper | None = None
     _calls: Worker | None = None
     _waits: Worker | None = None
+    _vigil: Vigil | None = None
     _closing = False
 
     def __init__(
@@ -78,6 +76,7 @@ class AsyncKeeper:
         """Prepare a keeper of the wheel at `path`; nothing is touched before it is opened. Raises BadArgument."""
         check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
         self._path = os.fspath(path)
+        self._disk = disk
         self._wait = wait
         self._make = partial(
             Keeper, self._path, wait=False, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s,
@@ -132,7 +131,7 @@ class AsyncKeeper:
         return (self._keeper is not None or self._life.locked()) and not self._closing
 
     async def open(self, *, wait: bool | None = None) -> Self:
-        """Become the keeper, once the present one has ended; nothing when this is it. Standbys take over in STANDBY_S.
+        """Become the keeper, once the present one has ended; nothing when this is it. A standby takes over at once.
 
         Cancelled, it leaves nothing behind. Cost: that of opening a Keeper, in a thread. `wait` overrides the option.
 
@@ -146,6 +145,7 @@ class AsyncKeeper:
 
     async def _become(self, wait: bool) -> None:
         """Try until this is the keeper, or is closed."""
+        vigil = self._vigil = Vigil(self._path, self._disk)
         calls = Worker("filewheel-aio-keeper", self._path)
         made: list[Keeper] = []
 
@@ -160,10 +160,14 @@ class AsyncKeeper:
             while not self._closing and (locked := await calls.call(attempt)) is not None:
                 if not wait:
                     raise locked
-                await asyncio.sleep(STANDBY_S)
+                try:
+                    await calls.call(vigil.wait)
+                except OSError:  # no room for an open file
+                    await asyncio.sleep(UNHEARD_S)
             waits = Worker("filewheel-aio-due", self._path) if made else None
         except BaseException:
-            # Cancelled, maybe while the thread was opening it.
+            # Cancelled, maybe while the thread was opening it, or asleep.
+            vigil.end()
             await calls.finish(partial(close_each, made))
             raise
         if waits is None:
@@ -177,6 +181,8 @@ class AsyncKeeper:
         Returns when both threads have ended, also when it is cancelled. Closing twice is fine.
         """
         self._closing = True  # a standby stops trying, and a claim that waits ends
+        if self._vigil is not None:
+            self._vigil.end()
         if self._keeper is not None and os.getpid() != self._keeper.pid:
             return
         async with self._life:

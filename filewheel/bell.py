@@ -2,16 +2,23 @@
 
 A pipe in the wheel's directory. A producer opens it when it first rings, and again when the keeper that listened has
 gone; the keeper sleeps at it. It is a hint: one that is lost costs half a second.
+A standby uses the pipe the other way round. The keeper is its only reader, and the kernel tells a writer that the last
+reader has gone, however it went: so a standby that must also hear of its own end sleeps at the pipe, not at the lock.
 Invariant: ringing never waits, and never fails; the keeper's end stays open while a thread sleeps at it.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from filewheel import layout
-from filewheel.disk import Disk
+from filewheel.disk import Alarm, Disk
 
+STANDBY_S = 1.0
+"""How often a standby looks at the lock and at its set, besides the moment in which the keeper goes."""
+UNHEARD_S = 0.1
+"""How often it does where no keeper has opened the pipe: it is only starting, or there are no pipes."""
 _RETRY_US = 50_000
 
 
@@ -88,3 +95,51 @@ class Hints:
             fd, self._fd = self._fd, None
             if fd is not None and not self._sleeping:
                 self._disk.close(fd)
+
+
+class Vigil:
+    """A standby's sleep until the keeper has gone. Thread-safe, also for `end` in a signal handler.
+
+    Holds two descriptors and the pipe while it sleeps, and nothing in between.
+    """
+
+    def __init__(self, path: str, disk: Callable[[str], Disk]) -> None:
+        self._path = path
+        self._disk = disk
+        self._lock = threading.RLock()
+        self._alarm: Alarm | None = None
+        self._ended = False
+
+    def wait(self) -> None:
+        """Sleep until the keeper may have gone, it is time to look anyway, or `end` was called."""
+        try:
+            disk = self._disk(self._path)
+        except OSError:  # whoever opens the wheel next says why
+            disk = None
+        bell = None if disk is None else disk.open_bell(layout.HINT)
+        if disk is not None:
+            disk.release()  # no directory stays open: its disk may be unmounted meanwhile
+        try:
+            self._sleep(bell)
+        finally:
+            if disk is not None and bell is not None:
+                disk.close(bell)
+
+    def _sleep(self, bell: int | None) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            alarm = self._alarm = Alarm()
+        try:
+            alarm.wait(UNHEARD_S if bell is None else STANDBY_S, bell)
+        finally:
+            with self._lock:
+                self._alarm = None
+                alarm.close()
+
+    def end(self) -> None:
+        """End the sleep, for good."""
+        with self._lock:
+            self._ended = True
+            if self._alarm is not None:
+                self._alarm.ring()

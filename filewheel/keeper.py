@@ -194,11 +194,11 @@ class Keeper:
                 self._ledger.close()
 
     def _let_go(self) -> None:
-        """Close what is open, the lock last but one."""
-        self._hints.close()
+        """Close what is open; the lock before the pipe, at which standbys sleep until the lock is free."""
         self._begun.close()
         self._standing.close()
         self._owner.release()
+        self._hints.close()
         self._disk.release()
 
     def _check(self, *, settling: bool = False) -> None:

@@ -1,7 +1,7 @@
 """The engine: becomes the keeper of a wheel, fires until it is told to stop, and takes over again after trouble.
 
-It owns one thread. While another process is the keeper it stands by and tries the lock again and again; the kernel
-frees that lock the moment its holder dies. When another wheel of the set was promoted it ends, keeper or standby. Each
+It owns one thread. While another process is the keeper it stands by, asleep until the kernel says that the keeper has
+gone, which frees the lock as well. When another wheel of the set was promoted it ends, keeper or standby. Each
 term as the keeper has runners and a dispatcher of its own, so nothing of a term that broke off reaches the next.
 Invariant: nothing is fired but by the holder of the lock, and when the thread ends the lock is free.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from filewheel.bell import UNHEARD_S, Vigil
 from filewheel.clock import Clock
 from filewheel.directory import DiskFactory
 from filewheel.errors import Fenced, FilewheelError, Locked
@@ -34,7 +35,7 @@ from filewheel.scheduling.watch import Watch
 log = logging.getLogger("filewheel.scheduling")
 
 STANDBY_S = 0.1
-"""How often a standby tries the lock."""
+"""How often one that waits until this is the keeper looks whether it never will be."""
 _PAUSE_S = 1.0
 _END_LOOK_S = 0.01
 _PAUSE_MAX_S = 60.0
@@ -81,6 +82,7 @@ class Engine:
         self._on_term = on_term
         self._loop = loop
         self._stop = threading.Event()
+        self._vigil = Vigil(path, disk)
         self._grace_s = 0.0
         self._hurry = threading.Event()
         self._keeper: Keeper | None = None
@@ -107,6 +109,7 @@ class Engine:
         """Begin to stop, and do not wait for it."""
         self._grace_s = grace_s
         self._stop.set()
+        self._vigil.end()
         keeper = self._keeper
         if keeper is not None:
             keeper.wake()
@@ -152,7 +155,7 @@ class Engine:
                 if not told:
                     log.info("standing by: %s", exc.what)
                 told = True
-                self._stop.wait(STANDBY_S)
+                self._stand_by()
                 continue
             except Fenced as exc:
                 self._yield_to(exc)
@@ -171,6 +174,13 @@ class Engine:
             else:
                 self._stop.wait(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+
+    def _stand_by(self) -> None:
+        """Sleep until it is time to try the lock again, or to stop."""
+        try:
+            self._vigil.wait()
+        except OSError:  # no room for an open file
+            self._stop.wait(UNHEARD_S)
 
     def _yield_to(self, exc: Fenced) -> None:
         """Keep in mind that another wheel fires."""

@@ -1,0 +1,151 @@
+"""The sleep of a standby: what ends it, when the look in between is so rare that it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from filewheel import AsyncKeeper, Keeper, Locked, Scheduler, bell
+from filewheel.bell import Vigil
+from filewheel.disk import Alarm, OsDisk
+
+NEVER_S = 3600.0
+KEEPER = """
+import sys, time
+from filewheel import Keeper
+keeper = Keeper(sys.argv[1])
+print("up", flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def dozing(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released each time that a standby goes to sleep beside a keeper."""
+    falls = threading.Semaphore(0)
+
+    class Telling(Alarm):
+        def wait(self, timeout_s: float, bell: int | None = None) -> None:
+            if bell is not None:
+                falls.release()
+            super().wait(timeout_s, bell)
+
+    monkeypatch.setattr(bell, "Alarm", Telling)
+    return falls
+
+
+@pytest.fixture
+def asleep(dozing: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """The same, and the time to look is never there."""
+    monkeypatch.setattr(bell, "STANDBY_S", NEVER_S)
+    return dozing
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_sleep_ends_when_the_keeper_closes_and_the_lock_is_free_then(
+    wheel_dir: Path, asleep: threading.Semaphore
+) -> None:
+    before = open_files()
+    for _ in range(20):
+        with Keeper(wheel_dir):
+            thread = threading.Thread(target=Vigil(str(wheel_dir), OsDisk).wait)
+            thread.start()
+            assert asleep.acquire(timeout=60)
+        thread.join(60)
+        assert not thread.is_alive()
+    assert open_files() == before
+
+
+def test_the_lock_is_free_before_a_standby_is_woken(wheel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = Keeper(wheel_dir)
+    close, seen = keeper._hints.close, []
+    monkeypatch.setattr(keeper._hints, "close", lambda: (seen.append(keeper._owner.held), close()))
+    keeper.close()
+    assert seen == [False]
+
+
+def test_a_sleep_that_was_called_off_ends_and_so_does_every_later_one(
+    wheel_dir: Path, asleep: threading.Semaphore
+) -> None:
+    before = open_files()
+    with Keeper(wheel_dir):
+        vigil = Vigil(str(wheel_dir), OsDisk)
+        thread = threading.Thread(target=vigil.wait)
+        thread.start()
+        assert asleep.acquire(timeout=60)
+        vigil.end()
+        thread.join(60)
+        assert not thread.is_alive()
+        vigil.wait()
+        vigil.end()
+    assert open_files() == before
+
+
+def test_a_scheduler_that_stands_by_stops_at_once(wheel_dir: Path, asleep: threading.Semaphore) -> None:
+    threads = threading.active_count()
+    with Keeper(wheel_dir, background=False):
+        scheduler = Scheduler(wheel_dir)
+        scheduler.start()
+        assert asleep.acquire(timeout=60)
+        scheduler.stop()
+    assert threading.active_count() == threads
+
+
+def test_a_scheduler_that_stands_by_takes_over_when_the_keeper_is_killed(
+    wheel_dir: Path, asleep: threading.Semaphore
+) -> None:
+    command = [sys.executable, "-c", KEEPER, str(wheel_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as keeper:
+        assert keeper.stdout is not None
+        assert keeper.stdout.readline() == b"up\n"
+        with Scheduler(wheel_dir) as scheduler:
+            assert asleep.acquire(timeout=60)
+            keeper.kill()
+            assert scheduler.wait_until_keeper(60)
+
+
+def test_an_asyncio_standby_that_is_cancelled_or_closed_in_its_sleep_leaves_nothing(
+    wheel_dir: Path, asleep: threading.Semaphore
+) -> None:
+    threads, before = threading.active_count(), open_files()
+
+    async def main() -> None:
+        standby = AsyncKeeper(wheel_dir)
+        for ends in (False, True):
+            opening = asyncio.create_task(standby.open())
+            while not asleep.acquire(blocking=False):
+                await asyncio.sleep(0.001)
+            if ends:
+                await standby.close()
+            else:
+                opening.cancel()
+            with pytest.raises((asyncio.CancelledError, Exception)) as caught:
+                await opening
+            assert type(caught.value).__name__ == ("Closed" if ends else "CancelledError")
+
+    with Keeper(wheel_dir, background=False):
+        opened = open_files()
+        asyncio.run(main())
+        assert (threading.active_count(), open_files()) == (threads, opened)
+    assert open_files() == before
+
+
+def test_a_standby_notices_that_keeper_lock_was_removed_though_its_holder_stays(
+    wheel_dir: Path, dozing: threading.Semaphore
+) -> None:
+    holder = Keeper(wheel_dir, background=False)
+    with Scheduler(wheel_dir) as standby:
+        assert dozing.acquire(timeout=60)
+        (wheel_dir / "keeper.lock").unlink()
+        assert standby.wait_until_keeper(30)
+        with pytest.raises(Locked, match="removed or replaced"):
+            holder.close()
