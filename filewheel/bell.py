@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable
 
 from filewheel import layout
-from filewheel.disk import Alarm, Disk
+from filewheel.alarm import Alarm
+from filewheel.disk import Disk
 
 STANDBY_S = 1.0
 """How often a standby looks at the lock and at its set, besides the moment in which the keeper goes."""

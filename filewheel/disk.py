@@ -465,33 +465,6 @@ class OsDisk:
             self._release()
 
 
-class Alarm:
-    """A sleep that another thread, or a signal handler, can end. Its two descriptors live as long as the sleep."""
-
-    def __init__(self) -> None:
-        """Raises OSError where there is no room for two open files."""
-        self._heard, self._rung = os.pipe()
-        os.set_blocking(self._rung, False)
-
-    def ring(self) -> None:
-        """End the sleep, or the next one."""
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._rung, b"!")
-
-    def wait(self, timeout_s: float, bell: int | None = None) -> None:
-        """Sleep until it rings, the time is up, or the last reader of a pipe has gone, whose writing end `bell` is."""
-        poll = select.poll()
-        poll.register(self._heard, select.POLLIN)
-        if bell is not None:
-            poll.register(bell, 0)  # an error is reported unasked
-        poll.poll(timeout_s * 1000)
-
-    def close(self) -> None:
-        """Let go of it; nobody may ring any more."""
-        os.close(self._heard)
-        os.close(self._rung)
-
-
 def _find_syncfs() -> ctypes._NamedFuncPointer | None:
     try:
         function = ctypes.CDLL(None, use_errno=True).syncfs

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from filewheel import AsyncKeeper, Keeper, Locked, Scheduler, bell
+from filewheel.alarm import Alarm
 from filewheel.bell import Vigil
-from filewheel.disk import Alarm, OsDisk
+from filewheel.disk import OsDisk
 
 NEVER_S = 3600.0
 KEEPER = """
