@@ -15,9 +15,11 @@ import threading
 from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.disk import Disk
-from filewheel.errors import disk_error
+from filewheel.errors import disk_error, disk_errors
 
 MARK_BYTES = 16
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DONE = "this call is done, but a keeper may begin what it ended for as long as it does not look at the journals"
 
 
 class Begun:
@@ -53,7 +55,7 @@ class Begun:
                     self._disk.pwrite(self._fd, bytes(MARK_BYTES), 0)
             except OSError as exc:
                 self.close()
-                if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                if exc.errno in _FULL:
                     return None  # looked at each time
                 raise
         return self._disk.pread(self._fd, MARK_BYTES, 0)
@@ -76,6 +78,17 @@ class Marks:
         self._dir = directory
         self._lock = threading.Lock()
         self._upto = 0
+        self._is_made = False
+
+    def make(self) -> None:
+        """Make the file, with room for a mark, before a drop is written. Cost: nothing from the second call on.
+
+        So a file that cannot be had is an error of a call that has changed nothing. Raises DiskError.
+        """
+        if not self._is_made:
+            with disk_errors(self._dir.place(layout.BEGUN)):
+                self._write(None)
+            self._is_made = True
 
     def note(self, mark: bytes, ticket: int) -> None:
         """Change the mark for the drops up to this ticket, unless that was done. Cost: 10 µs. Raises DiskError."""
@@ -85,18 +98,26 @@ class Marks:
             try:
                 self._write(mark)
             except OSError as exc:
-                raise disk_error(exc, self._dir.place(layout.BEGUN)) from exc
+                raise disk_error(exc, self._dir.place(layout.BEGUN), undone=_DONE) from exc
             self._upto = ticket
 
-    def _write(self, mark: bytes) -> None:
+    def _write(self, mark: bytes | None) -> None:
+        """Write a mark; without one, see that there is room for it."""
         disk = self._dir.disk
         try:
             fd = disk.open(layout.BEGUN, "rw")
         except OSError as exc:
-            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            if exc.errno in _FULL:
                 return  # it is not there, so the keeper looks each time
             raise
         try:
-            disk.pwrite(fd, mark, 0)
+            if mark is not None:
+                disk.pwrite(fd, mark, 0)
+            elif disk.size(fd) < MARK_BYTES:
+                disk.pwrite(fd, bytes(MARK_BYTES), 0)
+        except OSError as exc:
+            # A file without room for a mark is one without a mark: the keeper looks each time.
+            if exc.errno not in _FULL or disk.size(fd) >= MARK_BYTES:
+                raise
         finally:
             disk.close(fd)

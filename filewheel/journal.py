@@ -97,6 +97,8 @@ class Journal(Appender):
             self.roster = roster
 
     def _write(self, segment: Segment, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        if drops and self.marks is not None:
+            self.marks.make()
         super()._write(segment, body, puts, drops, first, last)
         if drops:
             self._dropped = self._written

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from filewheel import AsyncKeeper, AsyncScheduler, Job, Keeper, Scheduler, Wheel
+from filewheel import AsyncKeeper, AsyncScheduler, DiskError, Job, Keeper, Scheduler, Wheel, layout
 from tests.cli_support import Fw
 from tests.scheduling import process_targets
-from tests.support import FakeClock, eventually
+from tests.support import FakeClock, FaultyDisk, eventually
 
 COUNT = 12
 
@@ -245,3 +247,46 @@ def test_run_does_not_begin_what_is_cancelled_between_its_claim_and_its_turn(
         Fw(wheel_dir)("run", "--once", "--jobs", "2", "--", "sh", "-c", f'touch "{tmp_path}/called-$(cat)"')
         assert [p.name for p in tmp_path.glob("called-*")] == ["called-1"]
         assert wheel.stats().pending == 0
+
+
+WAYS: dict[str, Callable[[Wheel, Any], object]] = {
+    "cancel": lambda wheel, id_: wheel.cancel(id_),
+    "cancel by key": lambda wheel, id_: wheel.cancel(key="k"),
+    "reschedule": lambda wheel, id_: wheel.reschedule(id_, delay=99),
+    "update": lambda wheel, id_: wheel.update(key="k", payload=b"new"),
+    "replace": lambda wheel, id_: wheel.enqueue(b"new", delay=9, key="k", on_conflict="replace"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("there", ["a directory", "a pipe"])
+def test_where_no_mark_can_be_made_a_call_that_ends_a_message_raises_and_has_changed_nothing(
+    wheel_dir: Path, way: str, there: str
+) -> None:
+    with Wheel(wheel_dir) as wheel:
+        id_ = wheel.enqueue(b"old", delay=60, key="k")
+        if there == "a pipe":
+            os.mkfifo(wheel_dir / layout.BEGUN)
+        else:
+            (wheel_dir / layout.BEGUN).mkdir()
+        with pytest.raises(DiskError, match="begun"):
+            WAYS[way](wheel, id_)
+        assert [(m.id, m.payload) for m in wheel.list()] == [(id_, b"old")]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["open", "pwrite"])
+def test_on_a_full_disk_without_room_for_a_mark_a_call_ends_its_message_and_no_keeper_begins_it(
+    wheel_dir: Path, way: str, kind: str
+) -> None:
+    def full(what: str, name: str) -> None:
+        if what == kind and name == layout.BEGUN:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, full)) as wheel:
+        id_ = wheel.enqueue(b"old", key="k")
+        with Keeper(wheel_dir, disk=lambda path: FaultyDisk(path, full)) as keeper:
+            (message,) = keeper.claim()
+            WAYS[way](wheel, id_)
+            assert keeper.begin(message) == {message.id}
+        assert [m.id for m in wheel.list()] != [id_]
