@@ -13,6 +13,8 @@ import click
 
 from filewheel import FilewheelError
 
+from .text import count
+
 FAILED = 1
 USAGE = 2
 PARTLY = 3
@@ -65,6 +67,14 @@ class Failure(click.ClickException):
         self.kind = kind
         self.hint = hint
         self.code = _CODES.get(kind, FAILED)
+
+
+def check_damage(places: int) -> None:
+    """Raise what `verify` ends with unless nothing is damaged. It comes last, when all that was found is printed."""
+    if places:
+        raise Failure(
+            "damaged", f"{count(places, 'place is', 'places are')} damaged", hint="`filewheel verify` names each"
+        )
 
 
 def failure_of(exc: BaseException) -> Failure:

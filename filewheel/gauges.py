@@ -30,7 +30,7 @@ def disk_gauges(stats: Stats, overdue: int, now_us: int) -> list[Family]:
         ("dead_letters", "Dead letters.", stats.dead),
         ("quarantined", "Items in quarantine: bytes that could not be read.", stats.quarantined),
         ("quarantined_bytes", "Bytes in quarantine.", stats.quarantined_bytes),
-        ("damaged", "Ranges that could not be read while counting.", stats.damaged),
+        ("damaged", "Damaged places that were met while counting: `filewheel verify` names all.", stats.damaged),
         ("journal_bytes", "Bytes in journals that are not dealt into slots and laps yet.", stats.journal_bytes),
         ("journal_files", "Journal segments that hold such bytes.", stats.journal_files),
         ("slot_files", "Files of near seconds.", stats.slot_files),

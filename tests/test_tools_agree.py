@@ -1,4 +1,4 @@
-"""One judgement of damage: verify, repair, dump, inspect and stats say the same of a wheel."""
+"""One judgement of damage: every command that reads a wheel says the same of it, by its exit code too."""
 
 from __future__ import annotations
 
@@ -73,6 +73,9 @@ def settings(path: Path) -> None:
     flip(path / "wheel.json", 40)
 
 
+READING = [
+    "verify", "dump", "stats", "inspect", "inspect list", "inspect list --ids", "inspect schedules", "repair --dry-run",
+]  # fmt: skip
 CASES: list[tuple[Callable[[Path], None], int]] = [
     (torn_tail, 0),
     (unproven_gap, 0),
@@ -85,17 +88,37 @@ CASES: list[tuple[Callable[[Path], None], int]] = [
 
 
 @pytest.mark.parametrize(("spoil", "code"), CASES, ids=lambda case: getattr(case, "__name__", None))
-def test_the_tools_agree_on_what_is_damaged_and_after_a_repair_on_that_nothing_is(
+def test_every_command_that_reads_agrees_on_what_is_damaged_and_after_a_repair_on_that_nothing_is(
     wheel_dir: Path, spoil: Callable[[Path], None], code: int
 ) -> None:
     with Wheel(wheel_dir, clock=CLOCK) as wheel:
         for i in range(4):
             wheel.enqueue(b"%d" % i, delay=100_000, sync="never")
     spoil(wheel_dir)
-    verbs = [["verify"], ["dump"], ["inspect"], ["stats"], ["repair", "--dry-run"]]
-    assert {verb[0]: invoke("-C", wheel_dir, *verb).code for verb in verbs} == {verb[0]: code for verb in verbs}
+    assert {verb: invoke("-C", wheel_dir, *verb.split()).code for verb in READING} == dict.fromkeys(READING, code)
     assert invoke("-C", wheel_dir, "repair", "--yes").code == 0
-    assert {verb[0]: invoke("-C", wheel_dir, *verb).code for verb in verbs} == {verb[0]: 0 for verb in verbs}
+    assert {verb: invoke("-C", wheel_dir, *verb.split()).code for verb in READING} == dict.fromkeys(READING, 0)
+
+
+def test_a_scrape_of_a_damaged_wheel_succeeds_and_its_gauge_counts_the_places(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir, clock=CLOCK) as wheel:
+        wheel.enqueue(b"", delay=100_000)
+    missing_file(wheel_dir)
+    for scrape in ("metrics", "stats --prometheus"):
+        found = invoke("-C", wheel_dir, *scrape.split())
+        assert found.code == 0
+        assert "filewheel_damaged{" in found.out
+        assert any(line.startswith("filewheel_damaged{") and line.endswith(" 1") for line in found.lines)
+    assert "1 place is damaged; `filewheel verify` names each" in invoke("-C", wheel_dir, "metrics").err
+
+
+def test_people_are_told_of_damage_where_they_look(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir, clock=CLOCK) as wheel:
+        wheel.enqueue(b"", delay=100_000)
+    missing_file(wheel_dir)
+    for verb in ("stats", "inspect"):
+        told = invoke("-C", wheel_dir, verb, "--no-json")
+        assert "damaged 1 place; `filewheel verify` names each" in [" ".join(line.split()) for line in told.lines]
 
 
 def test_repair_reports_what_it_put_aside_out_of_a_journal(wheel_dir: Path) -> None:

@@ -16,11 +16,12 @@ from filewheel.headers import HISTORY, KEY, REASON, SCHEDULE
 from filewheel.message import DEAD_US, to_datetime
 from filewheel.scheduling.failure import history_of
 from filewheel.scheduling.schedule import definition_of
+from filewheel.stats import topics_of
 from filewheel.timespec import at_us
 from filewheel.transfer import to_json
 
 from ..calls import arguments_of, call_fields, call_text, schedule_text, who_fires
-from ..failure import Failure
+from ..failure import Failure, check_damage
 from ..members import find_set, set_fields, set_line
 from ..output import Output
 from ..picture import Ahead, draw_rows, draw_view
@@ -104,8 +105,9 @@ def _overview(out: Output, no_topics: bool) -> None:
         fires = who_fires(wheel) if ahead.overdue and not out.wants_json else ""
         topics: dict[str, int] = {}
         if not no_topics:
-            with out.progress("counting by topic", stats.pending) as progress:
-                topics = wheel.topics(progress.at)
+            with out.progress("counting by topic", stats.pending) as progress, wheel.snapshot() as snapshot:
+                topics = topics_of(snapshot, progress.at)
+                stats.damaged = max(stats.damaged, len(snapshot.problems()))  # it has read more than the headers
     found_set = find_set(out)
     if out.wants_json:
         by_topic = None if no_topics else dict(sorted(topics.items(), key=_most_first))
@@ -119,9 +121,7 @@ def _overview(out: Output, no_topics: bool) -> None:
             out.write(clip(safe(set_line(found_set)), out.columns, "…" if out.blocks else "..."))
         for line in _panels(out, ahead, topics):
             out.write(line)
-    if stats.damaged:
-        places = count(stats.damaged, "place is", "places are")
-        raise Failure("damaged", f"{places} damaged", hint="`filewheel verify` names each")
+    check_damage(stats.damaged)
 
 
 def _most_first(item: tuple[str, int]) -> tuple[int, str]:
@@ -148,6 +148,9 @@ def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | N
     if stats["quarantined"]:
         title = out.style("quarantine".ljust(13), "red", bold=True)
         lines.append(f"{title}{count(stats['quarantined'], 'item')}; `filewheel verify` lists them")
+    if stats["damaged"]:
+        title = out.style("damaged".ljust(13), "red", bold=True)
+        lines.append(f"{title}{count(stats['damaged'], 'place')}; `filewheel verify` names each")
     return lines
 
 

@@ -11,9 +11,12 @@ import click
 from filewheel import Message
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.headers import KEY, REASON
-from filewheel.message import DEAD_US, to_datetime
+from filewheel.limits import matches
+from filewheel.message import DEAD_US, ID_END, ID_MIN, id_floor
+from filewheel.snapshot import DEAD_FLOOR
 from filewheel.transfer import iso, to_json
 
+from ..failure import check_damage
 from ..output import Column, Output
 from ..params import DURATION, TIME, When
 from ..text import away, short_time, show_bytes
@@ -54,7 +57,8 @@ def command(
 ) -> None:
     """List what is pending, in firing order.
 
-    Times are local on a terminal, UTC in JSON.
+    Times are local on a terminal, UTC in JSON. Where what was read for it is damaged, the list is what is left, and
+    the exit code is 12.
     """
     if dead and (after or before or within is not None):
         raise click.UsageError("dead letters have no due time any more, so --after, --before and --within mean nothing")
@@ -65,15 +69,13 @@ def command(
     table = not (out.wants_json or only_ids)
     if limit is None:
         limit = _LIMIT_ON_TERMINAL if out.stdout_is_terminal else 0
-    with out.wheel() as wheel:
-        messages = wheel.list(
-            after=to_datetime(after.due_us) if after else None,
-            before=to_datetime(end_us) if end_us is not None else None,
-            topic=topic,
-            # One more than is shown tells whether there are more.
-            limit=limit + 1 if limit else None,
-            dead=dead,
-        )
+    lo, hi = (DEAD_FLOOR, ID_END) if dead else (ID_MIN, DEAD_FLOOR)
+    if after is not None:
+        lo = id_floor(after.due_us)
+    if end_us is not None:
+        hi = min(hi, id_floor(end_us))
+    with out.wheel() as wheel, wheel.snapshot() as snapshot:
+        messages = (m for m in snapshot.messages(lo, hi) if topic is None or matches(m.topic, topic))
         some = islice(messages, limit or None)
         shown = _print_table(out, some, dead, now_us) if table else _print_lines(out, some, only_ids)
         if next(messages, None) is not None:
@@ -82,6 +84,8 @@ def command(
             filtered = topic is not None or end_us is not None or after is not None
             what = "no dead letters" if dead else "nothing is pending"
             out.note(f"{what} that fits" if filtered else what)
+        places = len(snapshot.problems())
+    check_damage(places)
 
 
 def _print_lines(out: Output, messages: Iterator[Message], only_ids: bool) -> int:

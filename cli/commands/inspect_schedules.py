@@ -12,6 +12,7 @@ from filewheel.scheduling.schedule import Definition, definition_of
 from filewheel.transfer import iso
 
 from ..calls import schedule_fields, when_of
+from ..failure import check_damage
 from ..output import Column, Output
 from ..text import away, short_time
 from ..verb import verb
@@ -36,12 +37,13 @@ def command(out: Output, name: str | None) -> None:
     filewheel.every:NAME`). Reads every pending message.
     """
     found: list[tuple[Definition, Message]] = []
-    with out.wheel() as wheel, out.progress("looking", None) as progress:
-        for number, message in enumerate(wheel.list()):
+    with out.wheel() as wheel, wheel.snapshot() as snapshot, out.progress("looking", None) as progress:
+        for number, message in enumerate(snapshot.messages()):
             progress.at(number)
             definition = definition_of(message) if SCHEDULE in message.headers else None
             if definition is not None and (name is None or matches(definition.name, name)):
                 found.append((definition, message))
+        places = len(snapshot.problems())
     if out.wants_json:
         for definition, message in found:
             out.record(_fields(definition, message))
@@ -49,6 +51,7 @@ def command(out: Output, name: str | None) -> None:
         _print_table(out, found)
     else:
         out.note("no recurring work" if name is None else "no recurring work of that name")
+    check_damage(places)
 
 
 def _fields(definition: Definition, message: Message) -> dict[str, object]:

@@ -36,7 +36,8 @@ from ..verb import verb
 def command(out: Output) -> None:
     """Show metrics in the text format of Prometheus: the wheel on disk, its backups, what its scheduler counted.
 
-    Takes no lock; works with a scheduler running and with none. Only --json makes it JSON, also when piped.
+    Takes no lock; works with a scheduler running and with none. Only --json makes it JSON, also when piped. Of a
+    damaged wheel the gauge filewheel_damaged counts the places, and the exit code is 0: the scrape itself succeeded.
     """
     with out.wheel() as wheel:
         stats = wheel.stats()
@@ -53,7 +54,7 @@ def command(out: Output) -> None:
         families = _together(on_disk, published, now_us, stats.keeper_pid)
         out.write(render(of_wheel(families, out.dir)).removesuffix("\n"))
     if stats.damaged:
-        out.warn(f"{count(stats.damaged, 'range')} cannot be read; `filewheel verify` names them")
+        out.warn(f"{count(stats.damaged, 'place is', 'places are')} damaged; `filewheel verify` names each")
 
 
 def _published(out: Output) -> Published | None:

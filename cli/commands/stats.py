@@ -16,7 +16,7 @@ from filewheel.timespec import at_us
 from filewheel.transfer import iso
 
 from ..calls import who_fires
-from ..failure import Failure
+from ..failure import check_damage
 from ..gauges import of_wheel, set_gauges
 from ..members import find_set, set_fields, set_line
 from ..output import Column, Output
@@ -55,9 +55,8 @@ def command(out: Output, prometheus: bool) -> None:
         out.record(fields | {"set": set_fields(found_set) if found_set else None})
     else:
         _print_table(out, stats, next_us, now_us, found_set, fires)
-    if stats.damaged:
-        places = count(stats.damaged, "place is", "places are")
-        raise Failure("damaged", f"{places} damaged", hint="`filewheel verify` names each")
+    if not prometheus:  # a scrape that has succeeded says so, and its gauge says the rest
+        check_damage(stats.damaged)
 
 
 def stats_fields(stats: Stats) -> dict[str, Any]:
@@ -91,6 +90,7 @@ def _print_table(
         ("next due", due),
         ("dead letters", f"{stats.dead:,}"),
         ("quarantined", f"{stats.quarantined:,}"),
+        ("damaged", f"{count(stats.damaged, 'place')}; `filewheel verify` names each" if stats.damaged else "0"),
         ("journals", f"{size(stats.journal_bytes)} in {count(stats.journal_files, 'file')}"),
         ("slots and laps", f"{size(stats.file_bytes)} in {slots} and {laps}"),
         ("keeper", str(Holder("", stats.keeper_pid, stats.keeper_namespace)) if stats.keeper_up else none),

@@ -666,6 +666,8 @@ MUTANTS: list[Mutant] = [
        "retained", "            self._size_bytes = None  # counted anew: some may have been released\n", ""),
     _m("retained-by-bytes", "B1", "what is kept is bounded in files as well", "tests/test_retained.py::test_of_many_small_segments_each_counts_as_a_block",
        "retained", "    return max(1, -(-size // _BLOCK_BYTES)) * _BLOCK_BYTES\n", "    return size\n"),
+    _m("damage-unsaid", "D", "every command that met damage ends with what verify ends with", "tests/test_tools_agree.py::test_every_command_that_reads_agrees_on_what_is_damaged_and_after_a_repair_on_that_nothing_is",
+       "snapshot", "        return found + self.damage\n", "        return found\n"),
     _m("listing-of-the-dead", "D", "a listing of a directory that was removed looks whether it was made again", "tests/test_retained.py::test_a_listing_sees_a_directory_that_was_removed_and_made_again",
        "disk", "bool(name) and not names and os.fstat(fd).st_nlink == 0", "False"),
     _m("promote-in-haste", "B", "a promotion reads the old primary to its end when its producers have looked", "tests/replication/test_promote_struck.py::test_what_a_producer_enqueues_before_it_looks_at_the_roster_is_in_the_wheel_that_was_promoted",

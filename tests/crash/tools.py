@@ -1,16 +1,24 @@
 """Campaign: wheels with several damages at once, and whether verify, repair, dump and stats say the same of them.
 
 A round takes one population (population.py) and spoils copies of it in one to four places: bits, ranges of zeros,
-files cut off or removed, ranges copied over others or put between. All tools look at the same bytes; then the wheel is
-repaired, and they look again. What a damaged wheel may deliver is judged by flip.py: here only whether the tools agree.
+files cut off or removed, ranges copied over others or put between. All tools look at the same bytes, and commands that
+read judge them by their exit codes; then the wheel is repaired, and they look again. What a damaged wheel may deliver
+is judged by flip.py: here only whether the tools agree.
 Invariant: what a round does is given by its number alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
+from collections.abc import Iterator
 from functools import lru_cache
 
+from cli.failure import DAMAGED
+from cli.main import cli
+from cli.output import Output
+from filewheel import Wheel
 from filewheel.directory import Directory, open_directory
 from filewheel.errors import Damaged, FilewheelError, NoWheel
 from filewheel.message import ID_END, ID_MIN
@@ -80,6 +88,48 @@ def look(directory: Directory, clock: ModelClock) -> tuple[dict[str, bool], dict
     return {"verify": bool(names), "repair": bool(planned), "dump": dumped, "stats": counted}, pending
 
 
+class _InMemory(Output):
+    """An invocation of the command line on a disk in memory."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    @contextlib.contextmanager
+    def wheel(self) -> Iterator[Wheel]:
+        with Wheel("memory.wheel", disk=lambda path: self._disk) as wheel:
+            yield wheel
+
+    def directory(self, *, write: bool = False) -> Directory:
+        return open_directory("memory.wheel", write=write, disk=lambda path: self._disk)
+
+
+COMMANDS = ["stats", "inspect", "inspect list", "inspect list --dead", "inspect schedules"]
+
+
+def exits(disk: MemoryDisk) -> dict[str, int]:
+    """Return the exit code of each command that judges."""
+    found = {}
+    for command in COMMANDS:
+        silent = io.StringIO()
+        with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
+            try:
+                cli.main(command.split(), obj=_InMemory(disk))
+            except SystemExit as exc:
+                found[command] = int(exc.code or 0)
+    return found
+
+
+def agree(codes: dict[str, int], damaged: bool) -> bool:
+    """Tell whether each command ends as a dump of the whole wheel does, or with 0 where it did not read the damage.
+
+    The two lists have read all of it between them; `inspect` has read what the first has, and the headers of the rest.
+    """
+    halves = {codes["inspect list"], codes["inspect list --dead"]}
+    whole = DAMAGED if damaged else 0
+    return max(halves) == whole and set(codes.values()) <= {0, whole} and codes["inspect"] >= codes["inspect list"]
+
+
 def play(number: int, tally: Tally, said: Said) -> None:
     """Spoil copies of one population, and compare the tools."""
     said.records.clear()
@@ -102,6 +152,8 @@ def play(number: int, tally: Tally, said: Said) -> None:
             found, pending = look(directory, clock)
             agreed = found["verify"] == found["repair"] == found["dump"] and found["stats"] <= found["verify"]
             tally.check(agreed, f"{how}: {found}")
+            codes = exits(disk)
+            tally.check(agree(codes, found["dump"]), f"{how}: {codes}")
             tally.count("of them damaged", found["verify"])
             repair(directory, clock)
             after, left = look(opened(), clock)
