@@ -3,8 +3,8 @@
 General layout (a module imports only from groups to its left; one/ is a package; tests/test_layers.py guards it):
 
     errors checks clock headers message limits timespec loops puts speed forks reentry exposition metrics
-    | flock alarm disk mounts layout frame record columns manifest directory roster standing stale bell begun segment
-    | writer appender mirror copies ids journal
+    | flock alarm pipe disk mounts layout frame record columns manifest directory roster standing stale bell begun
+    | segment writer appender mirror copies ids journal
     | gaps tail quarantine window missing slot owner retained ledger cut additions deal tidy
     | published snapshot stats index frames finder front keyfile locks keys reader ready head batch
     | jumps housekeeper unique settlement settler changes wheel gauges keeper

@@ -17,13 +17,12 @@ import ctypes
 import errno
 import fcntl
 import os
-import select
 import stat
 import threading
 from collections import OrderedDict
 from typing import Protocol
 
-from filewheel import forks
+from filewheel import forks, pipe
 from filewheel.speed import Pen, make_pen, write_all
 
 _BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -74,7 +73,9 @@ class Disk(Protocol):
         another name beside this one: a write would change what is found there. With "w" this name is taken from it.
         """
 
-    def close(self, fd: int) -> None: ...
+    def close(self, fd: int) -> None:
+        """Close a file. What was written and not flushed may be lost without an error."""
+
     def pread(self, fd: int, size: int, offset: int) -> bytes: ...
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         """Write all of `data`, or raise with an unknown part of it written."""
@@ -238,7 +239,11 @@ class OsDisk:
             if exc.errno in _FOREIGN:
                 raise ForeignFile(exc.errno, "not a regular file", name) from exc
             raise
-        info = os.fstat(fd)
+        try:
+            info = os.fstat(fd)
+        except OSError:
+            os.close(fd)
+            raise
         if stat.S_ISREG(info.st_mode) and (mode == "r" or info.st_nlink <= 1):
             return fd
         os.close(fd)
@@ -269,7 +274,12 @@ class OsDisk:
             with contextlib.suppress(OSError):  # closing frees it as well, but for such a copy
                 self.unlock(fd)
             self._forget_lock(fd)
-        os.close(fd)
+        try:
+            os.close(fd)
+        except OSError as exc:
+            # The descriptor is gone, whatever else it says; what had to be durable was flushed, and the flush told.
+            if exc.errno == errno.EBADF:
+                raise
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         data = os.pread(fd, size, offset)
@@ -398,48 +408,13 @@ class OsDisk:
     # -- hints ---------------------------------------------------------------------------------------------
 
     def open_hints(self, name: str) -> int | None:
-        with contextlib.suppress(FileExistsError):
-            try:
-                os.mkfifo(name, 0o600, dir_fd=self._root)
-            except FileExistsError:
-                raise
-            except OSError:
-                return None  # without hints the keeper looks twice a second
-        # Read and write: with a writer of our own the pipe never reports its end.
-        return self._open_pipe(name, os.O_RDWR)
+        return pipe.make(self._root, name)
 
     def open_bell(self, name: str) -> int | None:
-        return self._open_pipe(name, os.O_WRONLY)
+        return pipe.open_end(self._root, name, os.O_WRONLY)
 
-    def _open_pipe(self, name: str, flags: int) -> int | None:
-        try:
-            fd = os.open(name, flags | _BASE, dir_fd=self._root)
-        except OSError:
-            return None  # nobody listens, or it cannot be told: a hint that is lost costs half a second
-        if stat.S_ISFIFO(os.fstat(fd).st_mode):
-            return fd
-        os.close(fd)
-        return None
-
-    def ring(self, fd: int) -> bool:
-        try:
-            os.write(fd, b"!")
-        except BlockingIOError:
-            return True  # full of hints already: one more would say nothing new
-        except OSError:
-            return False  # likewise
-        return True
-
-    def wait_hint(self, fd: int | None, timeout_s: float) -> bool:
-        if fd is None:
-            select.select([], [], [], timeout_s)
-            return False
-        ready, _, _ = select.select([fd], [], [], timeout_s)
-        if ready:
-            with contextlib.suppress(BlockingIOError):
-                while len(os.read(fd, 65536)) == 65536:
-                    pass
-        return bool(ready)
+    ring = staticmethod(pipe.ring)
+    wait_hint = staticmethod(pipe.wait)
 
     # -- the whole -----------------------------------------------------------------------------------------
 

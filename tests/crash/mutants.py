@@ -1012,6 +1012,11 @@ MUTANTS: list[Mutant] = [
        "replication.moves", " - pending(target, olds)\n", "\n"),
     _m("rejoin-untold", "B4", "so is a new primary that the old one rejoins", "tests/model/test_several.py::test_through_lives_disasters_and_promotions_nothing_is_lost_and_nothing_is_left[5002-ship-2-away]",
        "replication.rejoin", "                    carry_drops(old, new, [{}], entropy=entropy)\n", "                    pass\n"),
+    # -- what the sweep of failing calls saw --------------------------------------------------------------------
+    _m("open-leaks", "D", "a file that was opened and cannot be looked at is closed again", "tests/test_descriptors.py::test_a_file_that_is_opened_and_cannot_be_looked_at_is_closed_again",
+       "disk", "        except OSError:\n            os.close(fd)\n            raise\n", "        except OSError:\n            raise\n"),
+    _m("close-fails", "D", "a close that tells of an error is a close", "tests/test_descriptors.py::test_a_close_that_tells_of_an_error_closes_and_no_call_fails_for_it",
+       "disk", "            if exc.errno == errno.EBADF:\n                raise\n", "            raise\n"),
 ]  # fmt: skip
 
 

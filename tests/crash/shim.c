@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@
 
 /* The order of both lists is that of shim.py. */
 enum kind { OPEN, WRITE, READ, FSYNC, FDATASYNC, SYNCFS, TRUNCATE, ALLOCATE, RENAME, LINK, UNLINK, RMDIR, MKDIR,
-            MKFIFO, FLOCK, SPACE, LIST, ENTRY, STAT, STATFS, KINDS };
+            MKFIFO, FLOCK, SPACE, LIST, ENTRY, STAT, STATFS, FSTAT, DUP, SEEK, CLOSE, READLINK, THREAD, KINDS };
 enum action { PASS, FAIL, SHORT, TORN_FAIL, TORN_KILL, KILL, KILL_AFTER, FAIL_LOST, FAIL_STUCK, FAIL_THEN_KILL };
 
 #define DIRTY_MAX 4096
@@ -81,17 +82,28 @@ __attribute__((destructor)) static void to_environment(void) {
 static int path_of(int fd, char *path, size_t size) {
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t got = readlink(link, path, size - 1);
+    ssize_t got = syscall(SYS_readlink, link, path, size - 1);
     if (got < 0) return 0;
     path[got] = 0;
     return 1;
 }
 
-static int below(const char *path) { return strncmp(path, prefix, prefix_size) == 0; }
+/* What the system tells about processes and mounts is asked for in the same calls, and fails for the same wants. */
+static int below(const char *path) {
+    return strncmp(path, prefix, prefix_size) == 0 || strncmp(path, "/proc/", 6) == 0;
+}
 
 static int is_ours(int fd) {
     char path[PATH_MAX];
     int saved = errno, is = armed && fd >= 0 && path_of(fd, path, sizeof path) && below(path);
+    errno = saved;
+    return is;
+}
+
+/* A close tells of an error only where the file system has kept a write back: of a regular file. */
+static int may_keep_back(int fd) {
+    struct stat info;
+    int saved = errno, is = is_ours(fd) && !fstat(fd, &info) && S_ISREG(info.st_mode);
     errno = saved;
     return is;
 }
@@ -207,19 +219,47 @@ ssize_t write(int fd, const void *data, size_t size) { return put(fd, data, size
 ssize_t pwrite(int fd, const void *data, size_t size, off_t at) { return put(fd, data, size, at); }
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t at) { return put(fd, data, size, at); }
 
+static ssize_t got(int fd, void *data, size_t size, off_t at) {
+    return at < 0 ? syscall(SYS_read, fd, data, size) : syscall(SYS_pread64, fd, data, size, at);
+}
+
 static ssize_t get(int fd, void *data, size_t size, off_t at) {
-    if (!is_ours(fd)) return syscall(SYS_pread64, fd, data, size, at);
+    if (!is_ours(fd)) return got(fd, data, size, at);
     int action = meet(READ, 0);
     if (action == FAIL) return refuse();
     if (action == SHORT && size > 1) size /= 2;
-    return after(action, syscall(SYS_pread64, fd, data, size, at));
+    return after(action, got(fd, data, size, at));
 }
 
+ssize_t read(int fd, void *data, size_t size) { return get(fd, data, size, -1); }
 ssize_t pread(int fd, void *data, size_t size, off_t at) { return get(fd, data, size, at); }
 ssize_t pread64(int fd, void *data, size_t size, off64_t at) { return get(fd, data, size, at); }
 
 int ftruncate(int fd, off_t size) { PLAIN(is_ours(fd), TRUNCATE, 0, syscall(SYS_ftruncate, fd, size)); }
 int ftruncate64(int fd, off64_t size) { return ftruncate(fd, size); }
+
+off64_t lseek64(int fd, off64_t at, int whence) {
+    PLAIN(is_ours(fd) && (whence == SEEK_DATA || whence == SEEK_HOLE), SEEK, 0, syscall(SYS_lseek, fd, at, whence));
+}
+
+/* The descriptor is gone, whatever it says. */
+int close(int fd) {
+    int fails = may_keep_back(fd) && meet(CLOSE, 0) == FAIL;
+    int result = syscall(SYS_close, fd);
+    return fails ? refuse() : result;
+}
+
+static int copy_of(int fd, int how, int least) { PLAIN(is_ours(fd), DUP, 0, syscall(SYS_fcntl, fd, how, least)); }
+
+int fcntl64(int fd, int how, ...) {
+    va_list rest;
+    va_start(rest, how);
+    long given = va_arg(rest, long);
+    va_end(rest);
+    if (how == F_DUPFD || how == F_DUPFD_CLOEXEC) return copy_of(fd, how, given);
+    return syscall(SYS_fcntl, fd, how, given);
+}
+int dup(int fd) { return copy_of(fd, F_DUPFD, 0); }
 
 /* It returns its error instead of setting errno. */
 int posix_fallocate(int fd, off_t at, off_t size) {
@@ -281,6 +321,13 @@ DIR *fdopendir(int fd) {
     return real(fd);
 }
 
+DIR *opendir(const char *name) {
+    static DIR *(*real)(const char *);
+    if (!real) real = of_libc("opendir");
+    if (is_ours_at(AT_FDCWD, name) && meet(LIST, 0) == FAIL) { errno = plan_errno; return NULL; }
+    return real(name);
+}
+
 /* The end of a listing is NULL with errno as it was; an error is NULL with errno set. */
 struct dirent64 *readdir64(DIR *dir) {
     static struct dirent64 *(*real)(DIR *);
@@ -296,9 +343,27 @@ int fstatat64(int dir, const char *name, struct stat64 *info, int flags) {
 int fstatat(int dir, const char *name, struct stat *info, int flags) {
     return fstatat64(dir, name, (struct stat64 *)info, flags);
 }
+int stat64(const char *name, struct stat64 *info) { return fstatat64(AT_FDCWD, name, info, 0); }
+int lstat64(const char *name, struct stat64 *info) { return fstatat64(AT_FDCWD, name, info, AT_SYMLINK_NOFOLLOW); }
+int fstat64(int fd, struct stat64 *info) { PLAIN(is_ours(fd), FSTAT, 0, syscall(SYS_fstat, fd, info)); }
+
+ssize_t readlink(const char *name, char *target, size_t size) {
+    PLAIN(is_ours_at(AT_FDCWD, name), READLINK, 0, syscall(SYS_readlink, name, target, size));
+}
+
 int fstatvfs64(int fd, struct statvfs64 *info) {
     static int (*real)(int, struct statvfs64 *);
     if (!real) real = of_libc("fstatvfs64");
     PLAIN(is_ours(fd), STATFS, 0, real(fd, info));
 }
 int fstatvfs(int fd, struct statvfs *info) { return fstatvfs64(fd, (struct statvfs64 *)info); }
+
+/* -- threads ---------------------------------------------------------------------------------------------------- */
+
+/* It returns its error. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *given) {
+    static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    if (!real) real = of_libc("pthread_create");
+    if (armed && meet(THREAD, 0) == FAIL) return plan_errno;
+    return real(thread, how, run, given);
+}

@@ -17,7 +17,8 @@ from pathlib import Path
 
 KINDS = (
     "open", "write", "read", "fsync", "fdatasync", "syncfs", "truncate", "allocate", "rename", "link", "unlink",
-    "rmdir", "mkdir", "mkfifo", "flock", "space", "list", "entry", "stat", "statfs",
+    "rmdir", "mkdir", "mkfifo", "flock", "space", "list", "entry", "stat", "statfs", "fstat", "dup", "seek", "close",
+    "readlink", "thread",
 )  # fmt: skip
 ACTIONS = (
     "pass", "fail", "short", "torn-fail", "torn-kill", "kill", "kill-after", "fail-lost", "fail-stuck",
@@ -88,6 +89,12 @@ _CODES = {
     "mkdir": "ENOMEM EIO EACCES ENOSPC EDQUOT ESTALE",
     "mkfifo": "ENOMEM EIO EACCES ENOSPC EDQUOT ESTALE",
     "flock": "ENOMEM EIO EINTR ENOLCK ESTALE",
+    "fstat": "ENOMEM EIO ESTALE",
+    "dup": "EMFILE ENOMEM",
+    "seek": "ENOMEM EIO",
+    "close": "EIO ENOSPC EDQUOT",
+    "readlink": "ENOMEM EACCES",
+    "thread": "EAGAIN",
 }  # fmt: skip
 SWEEP: dict[str, list[tuple[str, int]]] = {
     kind: [(action, getattr(errno, name)) for name in names.split() for action in ("fail", "fail-stuck")]

@@ -18,6 +18,7 @@ from typing import Any
 import tests.crash.mutate  # noqa: F401
 
 # isort: split
+import filewheel.flock  # noqa: F401  imported late by the library, here once for all children
 from tests.crash.actor import Actor
 from tests.crash.scenarios import SCENARIOS, tiny
 from tests.crash.shim import Plan, Shim
@@ -44,8 +45,9 @@ def child(order: dict[str, Any], pipe: int, shim: Shim) -> None:
         actor = Actor(path, say, ids=order["ids"], now_us=order["now"])
         shim.arm(order["dir"], Plan(*order["plan"]))
         scenario.run(actor)
+        actor.close()
+        shim.disarm()  # before it is looked which files are open
         actor.end()
-        shim.disarm()
         say({"op": "counts", "phase": "end", "counts": shim.counts, "fired": shim.fired})
     os._exit(0)
 
