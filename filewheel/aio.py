@@ -25,7 +25,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Self, TypeVar, overload
 
-from filewheel.aiokeeper import AsyncKeeper, Due
+from filewheel.aiokeeper import AsyncKeeper
 from filewheel.checks import check_flag, check_items, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At, Delay, Headers
@@ -38,6 +38,7 @@ from filewheel.directory import (
     check_sync,
 )
 from filewheel.disk import OsDisk
+from filewheel.due import Due
 from filewheel.errors import BadArgument, Closed
 from filewheel.ids import Ids
 from filewheel.joint import JointWheel, Waiting, commit

@@ -14,8 +14,9 @@ import logging
 import os
 import secrets
 import warnings
+from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -23,13 +24,17 @@ from typing import Self
 
 from filewheel.batch import Batch, ids_in
 from filewheel.bell import UNHEARD_S, Vigil
-from filewheel.checks import check_keeper, check_whole
+from filewheel.checks import check_flag, check_keeper, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.columns import At
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
+from filewheel.due import Due
 from filewheel.errors import Closed, FilewheelError, Locked, NotClaimed
 from filewheel.keeper import READY_BUDGET, Keeper
-from filewheel.message import Message, MessageId
+from filewheel.message import US_PER_S, Message, MessageId, id_floor
+from filewheel.settlement import Settlement
+from filewheel.timespec import at_us
 from filewheel.window import Budget
 from filewheel.worker import Worker, close_each
 from filewheel.writer import Entropy
@@ -210,9 +215,10 @@ class AsyncKeeper:
 
     # -- what goes out ---------------------------------------------------------------------------------------
 
-    async def claim(self, limit: int = 1000, *, wait: bool = True) -> Batch:
-        """Wait until messages are due and claim up to `limit`, in order; without `wait`, maybe an empty batch.
+    async def claim(self, limit: int = 1000, *, wait: bool = False, until: At | None = None) -> Batch:
+        """Claim up to `limit` messages that are due, in order; an empty batch when none is (see Keeper.claim).
 
+        With `wait` it waits until there is one, with `until` not beyond that time, and claims only what is due by then.
         Each stays claimed until it is acknowledged, put back or buried. When the task is cancelled, what was claimed
         for it goes to the next `claim`. Cost: that of Keeper.claim, and two changes of thread.
 
@@ -220,8 +226,11 @@ class AsyncKeeper:
         """
         keeper, calls, waits = self._opened()
         check_whole("limit", limit)
+        check_flag("wait", wait)
+        if until is not None:
+            at_us(until)
         wish = _Wish()
-        future = (waits if wait else calls).call(partial(self._claim, keeper, limit, wait, wish))
+        future = (waits if wait else calls).call(partial(self._claim, keeper, limit, wait, until, wish))
         try:
             batch = await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -232,23 +241,36 @@ class AsyncKeeper:
             raise Closed("this keeper was closed", path=self._path)
         return batch
 
-    def _claim(self, keeper: Keeper, limit: int, wait: bool, wish: _Wish) -> Batch | None:
+    def _claim(self, keeper: Keeper, limit: int, wait: bool, until: At | None, wish: _Wish) -> Batch | None:
         """In a thread: claim, waiting for it; None when nobody wants it any more."""
+        until_us = None if until is None else at_us(until)
         while not (wish.withdrawn or self._closing):
             self._raise_failure()
-            try:
-                batch = self._left.popleft()
-            except IndexError:
-                batch = keeper.claim(limit)
+            left_s = None if until_us is None else (until_us - keeper.now_us()) / US_PER_S
+            batch = self._claimed_before(limit, until_us)
+            if batch is None:
+                batch = keeper.claim(limit, until=until)
                 for _ in batch:  # a record that is no message is put aside, on disk: here, not in the loop
                     pass
-            if len(batch) > limit:
-                self._left.appendleft(batch[limit:])
-                batch = batch[:limit]
-            if batch or not wait:
+            if batch or not wait or (left_s is not None and left_s <= 0):
                 return batch
-            keeper.wait()
+            keeper.wait(left_s)
         return None
+
+    def _claimed_before(self, limit: int, until_us: int | None) -> Batch | None:
+        """Take what was claimed for a task that went away, and was due by a time."""
+        found: Batch | None = None
+        others: list[Batch] = []
+        with contextlib.suppress(IndexError):
+            while found is None:
+                batch = self._left.popleft()
+                due = len(batch) if until_us is None else bisect_left(batch.ids, id_floor(max(0, until_us + 1)))
+                count = min(limit, due)
+                found = batch[:count] if count else None
+                if count < len(batch):
+                    others.append(batch[count:])
+        self._left.extendleft(reversed(others))
+        return found
 
     def _take_back(self, claimed: asyncio.Future[Batch | None]) -> None:
         """Keep what was claimed for a task that was cancelled, and call whoever waits."""
@@ -323,6 +345,17 @@ class AsyncKeeper:
         keeper, calls, _ = self._opened()
         what = what if isinstance(what, Batch) else ids_in(what)
         return await calls.call(partial(keeper.ack, what, sync=sync))
+
+    async def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
+        """Write what became of claimed messages; return the id under which each goes on (see Keeper.settle)."""
+        keeper, calls, _ = self._opened()
+
+        def settle() -> list[MessageId | None]:
+            moved_to = keeper.settle(settlements, sync=sync)
+            keeper.wake()  # one that sleeps until a later one is due
+            return moved_to
+
+        return await calls.call(settle)
 
     async def nack(
         self, message: Message | bytes, *, delay: float | timedelta = 0, sync: Sync = "never"
@@ -402,77 +435,3 @@ def _give_back(keeper: Keeper, message: Message) -> None:
 def _nack_quietly(keeper: Keeper, message: Message) -> None:
     with contextlib.suppress(NotClaimed, Closed):
         _nack(keeper, message)
-
-
-class Due(AsyncIterator[Message]):
-    """Messages as they become due, for an `async for`.
-
-    Asking for the next message acknowledges the one before: its body went on. When the body raises or breaks, the
-    present message is put back, with its attempt raised by one, as soon as this iterator is dropped or closed; all
-    before it were acknowledged. Ends when the keeper is closed while it waits; a message in hand, which cannot
-    be acknowledged then, raises Closed and is offered by the next keeper.
-    """
-
-    _present: Message | None = None
-
-    def __init__(self, keeper: Callable[[], Awaitable[AsyncKeeper]], limit: int, wait: bool) -> None:
-        check_whole("limit", limit)
-        self._open = keeper
-        self._limit = limit
-        self._wait = wait
-        self._keeper: AsyncKeeper | None = None
-        self._ended = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
-        if self._ended:
-            raise StopAsyncIteration
-        keeper = self._keeper
-        if keeper is None:
-            keeper = self._keeper = await self._open()
-        present = self._present
-        if present is not None:
-            keeper.ack_soon(present)
-            self._present = None
-        message = await keeper.next_message(self._limit, wait=self._wait)
-        if message is None:
-            raise StopAsyncIteration
-        self._present = message
-        return message
-
-    async def nack(self, message: Message, *, delay: float | timedelta = 0) -> MessageId | None:
-        """Put a message of this iteration back, to fire again after `delay`; going on does not acknowledge it then."""
-        return await self._held().nack(message, delay=delay)
-
-    async def bury(self, message: Message, *, reason: str = "") -> MessageId | None:
-        """Move a message of this iteration to the dead letters; going on does not acknowledge it then."""
-        return await self._held().bury(message, reason=reason)
-
-    def _held(self) -> AsyncKeeper:
-        if self._keeper is None:
-            raise NotClaimed("no message of this iteration was handed out yet")
-        return self._keeper
-
-    async def aclose(self) -> None:
-        """End the iteration and put the present message back."""
-        self._ended = True
-        self._release()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def _release(self) -> None:
-        present, self._present = self._present, None
-        if present is not None and self._keeper is not None:
-            self._keeper.give_back(present)
-
-    def __del__(self) -> None:
-        # Of a loop that was left by `break` or an exception this is all that happens: the loop drops it.
-        self._release()

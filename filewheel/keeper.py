@@ -18,8 +18,8 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -27,12 +27,12 @@ from filewheel import layout
 from filewheel.batch import Batch
 from filewheel.begun import Begun
 from filewheel.bell import Hints
-from filewheel.checks import check_items, check_keeper, check_number, check_whole
+from filewheel.checks import check_flag, check_keeper, check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import Directory, DiskFactory, Sync, check_sync, open_directory
+from filewheel.columns import At
+from filewheel.directory import Directory, DiskFactory, open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import (
-    BadArgument,
     Closed,
     Damaged,
     Fenced,
@@ -48,13 +48,13 @@ from filewheel.jumps import Jumps
 from filewheel.keys import Keys
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S, Message, MessageId
+from filewheel.outcomes import Outcomes
 from filewheel.owner import Owner
-from filewheel.record import ACKED, ID, SET_ASIDE
+from filewheel.record import ID, SET_ASIDE
 from filewheel.roster import Roster
-from filewheel.settlement import Settlement
 from filewheel.settler import Settler
 from filewheel.standing import Standing
-from filewheel.timespec import due_from
+from filewheel.timespec import at_us
 from filewheel.window import Budget
 from filewheel.writer import Entropy
 
@@ -69,7 +69,7 @@ _SUCCEEDED = (Fenced, Locked)
 """Errors after which another fires: what is in hand may be acknowledged, and nothing is put back."""
 
 
-class Keeper:
+class Keeper(Outcomes):
     """Fires a wheel's messages. Thread-safe; one for each wheel, enforced by a kernel lock.
 
     Opening waits for the present keeper to end (a hot standby), or raises Locked with `wait=False`. Opening costs
@@ -244,16 +244,31 @@ class Keeper:
 
     # -- what goes out ---------------------------------------------------------------------------------------
 
-    def claim(self, limit: int = 1000) -> Batch:
+    def claim(self, limit: int = 1000, *, wait: bool = False, until: At | None = None) -> Batch:
         """Claim up to `limit` messages that are due, in order; an empty batch when none is.
+
+        With `until` (an aware datetime or epoch seconds) only those that are due by then; a later time than now makes
+        nothing due early. With `wait` it sleeps until there is one, but not beyond `until`.
 
         Each stays claimed until it is acknowledged, put back or buried. Cost: one look at each journal, one at each
         roster of the set, and about 0.5 µs a message.
 
         Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
-        keeper is finished, and can only acknowledge.
+        keeper is finished, and can only acknowledge. Closed, also when it is closed while this waits.
         """
         check_whole("limit", limit)
+        check_flag("wait", wait)
+        until_us = None if until is None else at_us(until)
+        while True:
+            # First: what comes due from here on is looked for.
+            left_s = None if until_us is None else (until_us - self.now_us()) / US_PER_S
+            batch = self._claim(limit, until_us)
+            if batch or not wait or (left_s is not None and left_s <= 0):
+                return batch
+            self.wait(left_s)
+
+    def _claim(self, limit: int, until_us: int | None) -> Batch:
+        """Claim what is due now, and was by a time; see `claim`."""
         if self._settler.later:
             self._settler.settle_later(self._check)
         with self._lock:
@@ -264,7 +279,8 @@ class Keeper:
                 self._head.refresh(now_us)
             except OSError as exc:
                 raise disk_error(exc, self._dir.path) from exc
-            return Batch(*self._head.claim(now_us, limit), self._set_aside)
+            by_us = now_us if until_us is None else min(now_us, max(until_us, -1))
+            return Batch(*self._head.claim(by_us, limit), self._set_aside)
 
     def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
         """Say that the work on claimed messages begins now; return the ids of those that must not begin.
@@ -363,97 +379,6 @@ class Keeper:
     def pid(self) -> int:
         """The process that opened this keeper."""
         return self._pid
-
-    # -- what became of it -----------------------------------------------------------------------------------
-
-    def ack(self, what: Batch | Message | bytes | Iterable[Message | bytes], *, sync: Sync = "never") -> int:
-        """Acknowledge a batch, a message or its id, or several; return how many that were.
-
-        Of a batch, those that are still claimed. It is in the journal on return, so it survives this process; it
-        survives a power cut after the next flush (20 ms), or on return with `sync="always"`.
-
-        Raises NotClaimed for a message that is not claimed.
-        """
-        check_sync(sync)
-        with self._lock:
-            self._check(settling=True)
-            ids = self._settler.ids_of(what)
-            if ids:
-                self._housekeeper.drop(ids, ACKED)
-                self._head.settle(ids)
-        if sync == "always":
-            self._flush()
-        return len(ids)
-
-    def nack(
-        self,
-        message: Message | bytes,
-        *,
-        delay: float | timedelta = 0,
-        sync: Sync = "never",
-    ) -> MessageId | None:
-        """Put a claimed message back, to fire again after `delay`, with its attempt raised by one.
-
-        Returns its new id; None when it was cancelled meanwhile. Drop and put are one commit: both or neither.
-
-        A message with a unique key keeps it, for one more flush. While another process is in the middle of moving or
-        cancelling a message (one lock serves one id in 16), or is busy with that key, the commit waits for the next
-        `claim`, whatever the `sync`; until then the message stays what it was, and would be offered as that to the next
-        keeper.
-        """
-        due_us = due_from(self._clock.now_us(), delay=delay, at=None)
-        return self.settle([Settlement(self._id_of(message), "retried", due_us)], sync=sync)[0]
-
-    def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
-        """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
-        if not isinstance(reason, str):
-            raise BadArgument(f"a reason is a str, not {reason!r}")
-        return self.settle([Settlement(self._id_of(message), "buried", reason=reason)], sync=sync)[0]
-
-    def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
-        """Write what became of claimed messages; return for each the id under which it goes on, or lies dead.
-
-        Each settlement is whole in one frame, with the messages that it enqueues. None stands for a message that
-        is done with, or was cancelled meanwhile. When writing fails, what was not written is still claimed (`holds`).
-        One that moves its message, or enters a unique key, may have to wait for the next `claim`, as `nack` says. Many
-        share a look and a flush.
-
-        After Fenced, or Locked, only those that are done with are written: the others wait, and whoever fires now fires
-        them.
-
-        Raises NotClaimed before anything is written, WheelFull, Poisoned; Fenced or Locked when some were not written
-        for that.
-        """
-        check_sync(sync)
-        if not all(isinstance(s, Settlement) for s in check_items("settlements", settlements)):
-            raise BadArgument(f"settlements are a list of Settlement, not {settlements!r}")
-        fenced = self._broken
-        true = settlements if fenced is None else [s for s in settlements if s.what == "acked"]
-
-        def check() -> None:
-            self._check(settling=True)
-            self._settler.ids_of([s.id for s in settlements])
-
-        moved_to = self._settler.settle(true, check)
-        if sync == "always":
-            self._flush()
-        if fenced is not None and len(true) < len(settlements):
-            raise fenced
-        return moved_to
-
-    def _flush(self) -> None:
-        with contextlib.suppress(Closed):  # another thread has closed meanwhile, and flushed everything
-            self._ledger.own.flush()
-
-    def holds(self, id_: bytes) -> bool:
-        """Tell whether a message is claimed, and not settled yet."""
-        return id_ in self._head.claims and id_ not in self._settler.later
-
-    def _id_of(self, what: Message | bytes) -> bytes:
-        with self._lock:
-            self._check()
-            (id_,) = self._settler.ids_of([what])
-        return id_
 
     def _set_aside(self, put: bytes, exc: Damaged) -> None:
         """Keep a record that is not a message, and go on without it."""

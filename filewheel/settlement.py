@@ -9,12 +9,15 @@ Invariant: a message that was cancelled meanwhile is dropped and never put back,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
+from filewheel.columns import At, Delay
+from filewheel.errors import BadArgument
 from filewheel.headers import REASON
 from filewheel.message import DEAD_US, DUE_LIMIT_US, Message, MessageId
 from filewheel.record import ACKED, BURIED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
+from filewheel.timespec import at_us, delay_us, due_from
 
 What = Literal["acked", "retried", "deferred", "buried"]
 
@@ -24,12 +27,16 @@ _REASON_BYTES_MAX = 1000
 
 @dataclass(slots=True, frozen=True)
 class Settlement:
-    """What became of a claimed message: done with, to be fired again, or dead."""
+    """What became of a claimed message: done with, to be fired again, or dead.
+
+    Raises BadArgument for a wrong `delay` or `at`, for more than one of these and `due_us`, and where the message does
+    not go on.
+    """
 
     id: bytes
     what: What = "acked"
     due_us: int = 0
-    """Retried or deferred: when it is due next. Of a retry the attempt is raised by one."""
+    """Retried or deferred: when it is due next, at once by default. Of a retry the attempt is raised by one."""
     reason: str = ""
     """Buried: why."""
     headers: Mapping[str, str] | None = None
@@ -40,6 +47,29 @@ class Settlement:
     """Those of `puts` that take their unique key from whoever holds it. The others are left out when it is held."""
     successor: Message | None = None
     """Likewise, unless the message was cancelled meanwhile."""
+    _: KW_ONLY
+    delay: Delay | None = None
+    """In place of `due_us`: seconds or a timedelta, from `Keeper.settle` on."""
+    at: At | None = None
+    """In place of `due_us`: an aware datetime or epoch seconds."""
+
+    def __post_init__(self) -> None:
+        if self.delay is None and self.at is None:
+            return
+        if (self.delay is not None and self.at is not None) or self.due_us:
+            raise BadArgument("give one of due_us, delay and at")
+        if self.what not in ("retried", "deferred"):
+            raise BadArgument(f"a message that is {self.what} is not due again", hint='what="retried" or "deferred"')
+        if self.at is not None:
+            at_us(self.at)
+        if self.delay is not None:
+            delay_us(self.delay)
+
+    def timed(self, now_us: int) -> Settlement:
+        """Return it with its due time in `due_us`. Raises BadArgument for one outside of 1970 to 9999."""
+        if self.delay is None and self.at is None:
+            return self
+        return replace(self, due_us=due_from(now_us, delay=self.delay, at=self.at), delay=None, at=None)
 
 
 @dataclass(slots=True)

@@ -369,7 +369,7 @@ def test_no_call_touches_the_disk_in_the_thread_of_the_loop(tmp_path: Path, play
             await keeper.bury(batch[2], reason="r")
             await keeper.ack(batch, sync="always")
             await wheel.enqueue(b"5", delay=0.05)
-            assert [m.payload for m in await keeper.claim()] == [b"5"]
+            assert [m.payload for m in await keeper.claim(wait=True)] == [b"5"]
 
     play(main())
     # due() looks at the mark of cancels before it hands a message out: 16 bytes that are in memory.

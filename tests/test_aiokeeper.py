@@ -183,7 +183,7 @@ def test_iterating_ends_when_the_wheel_is_closed_while_it_waits(wheel_dir: Path,
 def test_the_keeper_claims_acknowledges_puts_back_and_buries(wheel_dir: Path, play: Run) -> None:
     async def main() -> None:
         async with AsyncWheel(wheel_dir) as wheel, wheel.keeper() as keeper:
-            assert len(await keeper.claim(wait=False)) == 0
+            assert len(await keeper.claim()) == 0
             await wheel.enqueue_many([b"a", b"b", b"c", b"d"])
             batch = await keeper.claim(3)
             assert [m.payload for m in batch] == [b"a", b"b", b"c"]
@@ -212,7 +212,7 @@ def test_the_keeper_claims_acknowledges_puts_back_and_buries(wheel_dir: Path, pl
 def test_a_claim_waits_until_a_message_is_due(wheel_dir: Path, play: Run) -> None:
     async def main() -> None:
         async with AsyncWheel(wheel_dir) as wheel, wheel.keeper() as keeper:
-            waits = asyncio.create_task(keeper.claim())
+            waits = asyncio.create_task(keeper.claim(wait=True))
             id_ = await wheel.enqueue(b"x", delay=0.05)
             (message,) = await waits
             assert message.id == id_
@@ -229,7 +229,7 @@ def test_whatever_was_claimed_for_a_cancelled_task_goes_to_the_next(wheel_dir: P
             got: list[bytes] = []
 
             async def take() -> None:
-                batch = await keeper.claim(chance.randrange(1, 6))
+                batch = await keeper.claim(chance.randrange(1, 6), wait=True)
                 got.extend(m.payload for m in batch)
                 await keeper.ack(batch)
 
@@ -309,7 +309,7 @@ def test_whoever_sleeps_until_something_is_due_is_woken_by_a_message_put_back(wh
         async with AsyncWheel(wheel_dir, disk=watch) as wheel, wheel.keeper() as keeper:
             await wheel.enqueue_many([b"x", b"y"])
             batch = await keeper.claim()
-            waits = asyncio.create_task(keeper.claim())
+            waits = asyncio.create_task(keeper.claim(wait=True))
             await asleep(watch)
             await keeper.nack(batch[0])
             async with asyncio.timeout(60):
@@ -324,7 +324,7 @@ def test_a_sleeping_claim_ends_when_the_keeper_is_closed(wheel_dir: Path, play: 
     async def main() -> None:
         async with AsyncWheel(wheel_dir, disk=watch) as wheel:
             keeper = await wheel.keeper().open()
-            waits = asyncio.create_task(keeper.claim())
+            waits = asyncio.create_task(keeper.claim(wait=True))
             await asleep(watch)
             async with asyncio.timeout(60):
                 await keeper.close()

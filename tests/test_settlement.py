@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from filewheel import Damaged, Keeper, Message, NotClaimed, Wheel, WheelFull, layout
+from filewheel import AsyncWheel, BadArgument, Damaged, Keeper, Message, NotClaimed, Wheel, WheelFull, layout
 from filewheel.headers import KEY, REASON
 from filewheel.keyfile import BUCKET_BYTES_MAX
-from filewheel.message import MessageId
+from filewheel.message import MessageId, to_datetime
 from filewheel.settlement import Settlement
 from tests.support import START_US, FakeClock, FaultyDisk
 
@@ -329,3 +331,91 @@ def test_a_bad_file_of_keys_fails_the_settlements_that_need_it_and_no_others(
     file.write_bytes(kept)
     keeper.settle([s for s in settlements if s.id in {m.id for m in held}])
     assert sorted(m.payload for m in wheel.list()) == [b"%d" % n for n in range(9)]
+
+
+def test_a_delay_counts_from_the_settling_and_a_time_is_kept(wheel: Wheel, keeper: Keeper, clock: FakeClock) -> None:
+    wheel.enqueue_many([b"a", b"b", b"c", b"d"])
+    a, b, c, d = keeper.claim()
+    settlements = [
+        Settlement(a.id, "retried", delay=2.5),
+        Settlement(b.id, "deferred", delay=timedelta(minutes=1)),
+        Settlement(c.id, "retried", at=to_datetime(START_US + 7)),
+        Settlement(d.id, "deferred", at=START_US // 1_000_000 + 3),
+    ]
+    clock.advance(10)
+    keeper.settle(settlements)
+    assert {m.payload: (m.due_us - START_US, m.attempt) for m in wheel.list()} == {
+        b"a": (12_500_000, 1),
+        b"b": (70_000_000, 0),
+        b"c": (7, 1),
+        b"d": (3_000_000, 0),
+    }
+
+
+def test_many_with_keys_are_put_back_with_a_delay_in_one_frame(wheel: Wheel, keeper: Keeper) -> None:
+    wheel.enqueue_many([b"x"] * 20, keys=[f"k{n}" for n in range(20)])
+    batch = keeper.claim()
+    before = frames(keeper)
+    keeper.settle([Settlement(id_, "retried", delay=5) for id_ in batch.ids])
+    assert frames(keeper) == before + 1
+    assert {m.due_us for m in wheel.list()} == {START_US + 5_000_000}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"what": "retried", "delay": 1, "at": START_US},
+        {"what": "retried", "delay": 1, "due_us": START_US},
+        {"what": "deferred", "at": datetime(2030, 1, 1)},
+        {"what": "retried", "delay": "1s"},
+        {"what": "acked", "delay": 1},
+        {"what": "buried", "at": 5},
+    ],
+)
+def test_a_time_that_a_settlement_cannot_have_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument):
+        Settlement(b"x" * 16, **wrong)
+
+
+def test_a_delay_that_leads_past_the_calendar_settles_nothing(wheel: Wheel, keeper: Keeper) -> None:
+    wheel.enqueue_many([b"a", b"b"])
+    a, b = keeper.claim()
+    with pytest.raises(BadArgument):
+        keeper.settle([Settlement(a.id), Settlement(b.id, "retried", delay=1e12)])
+    assert keeper.holds(a.id)
+    assert keeper.holds(b.id)
+
+
+def test_what_is_put_back_while_a_jump_of_the_clock_is_held_fires_after_its_delay(
+    wheel_dir: Path, clock: FakeClock
+) -> None:
+    with (
+        Wheel(wheel_dir, clock=clock) as wheel,
+        Keeper(wheel_dir, clock=clock, background=False, on_jump="hold") as keeper,
+    ):
+        wheel.enqueue_many([b"nacked", b"settled"])
+        nacked, settled = keeper.claim()
+        clock.step(7200)
+        assert not keeper.claim()
+        keeper.nack(nacked, delay=5)
+        keeper.settle([Settlement(settled.id, "retried", delay=5)])
+        clock.advance(4.9)
+        assert not keeper.claim()
+        clock.advance(0.1)
+        assert [m.payload for m in keeper.claim()] == [b"nacked", b"settled"]
+
+
+def test_an_event_loop_settles_many_at_once(wheel_dir: Path) -> None:
+    async def main() -> None:
+        async with AsyncWheel(wheel_dir) as wheel, wheel.keeper() as keeper:
+            await wheel.enqueue_many([b"a", b"b", b"c"])
+            a, b, c = await keeper.claim()
+            moved = await keeper.settle(
+                [Settlement(a.id), Settlement(b.id, "retried", delay=60), Settlement(c.id, "buried", reason="no")]
+            )
+            assert moved[0] is None
+            assert [m.id async for m in wheel.list()] == moved[1:2]
+            assert [m.id async for m in wheel.list(dead=True)] == moved[2:]
+            assert await keeper.settle([Settlement(id_) for id_ in ()]) == []
+
+    asyncio.run(main())

@@ -1,0 +1,108 @@
+"""Messages as they become due, to iterate over in an event loop.
+
+Invariant: asking for the next message acknowledges the one before; one that is left in hand is put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Protocol, Self
+
+from filewheel.checks import check_whole
+from filewheel.errors import NotClaimed
+from filewheel.message import Message, MessageId
+
+
+class Hands(Protocol):
+    """What hands out the messages, and takes what became of them: an AsyncKeeper."""
+
+    async def next_message(self, limit: int, *, wait: bool) -> Message | None:
+        """Return the next message; None at the end."""
+
+    def ack_soon(self, message: Message) -> None:
+        """Acknowledge a message without waiting for it."""
+
+    def give_back(self, message: Message) -> None:
+        """Put a message back that was handed out and not handled."""
+
+    async def nack(self, message: Message, *, delay: float | timedelta = 0) -> MessageId | None:
+        """Put a message back, to fire again after `delay`."""
+
+    async def bury(self, message: Message, *, reason: str = "") -> MessageId | None:
+        """Move a message to the dead letters."""
+
+
+class Due(AsyncIterator[Message]):
+    """Messages as they become due, for an `async for`.
+
+    Asking for the next message acknowledges the one before: its body went on. When the body raises or breaks, the
+    present message is put back, with its attempt raised by one, as soon as this iterator is dropped or closed; all
+    before it were acknowledged. Ends when the keeper is closed while it waits; a message in hand, which cannot
+    be acknowledged then, raises Closed and is offered by the next keeper.
+    """
+
+    _present: Message | None = None
+
+    def __init__(self, keeper: Callable[[], Awaitable[Hands]], limit: int, wait: bool) -> None:
+        check_whole("limit", limit)
+        self._open = keeper
+        self._limit = limit
+        self._wait = wait
+        self._keeper: Hands | None = None
+        self._ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if self._ended:
+            raise StopAsyncIteration
+        keeper = self._keeper
+        if keeper is None:
+            keeper = self._keeper = await self._open()
+        present = self._present
+        if present is not None:
+            keeper.ack_soon(present)
+            self._present = None
+        message = await keeper.next_message(self._limit, wait=self._wait)
+        if message is None:
+            raise StopAsyncIteration
+        self._present = message
+        return message
+
+    async def nack(self, message: Message, *, delay: float | timedelta = 0) -> MessageId | None:
+        """Put a message of this iteration back, to fire again after `delay`; going on does not acknowledge it then."""
+        return await self._held().nack(message, delay=delay)
+
+    async def bury(self, message: Message, *, reason: str = "") -> MessageId | None:
+        """Move a message of this iteration to the dead letters; going on does not acknowledge it then."""
+        return await self._held().bury(message, reason=reason)
+
+    def _held(self) -> Hands:
+        if self._keeper is None:
+            raise NotClaimed("no message of this iteration was handed out yet")
+        return self._keeper
+
+    async def aclose(self) -> None:
+        """End the iteration and put the present message back."""
+        self._ended = True
+        self._release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _release(self) -> None:
+        present, self._present = self._present, None
+        if present is not None and self._keeper is not None:
+            self._keeper.give_back(present)
+
+    def __del__(self) -> None:
+        # Of a loop that was left by `break` or an exception this is all that happens: the loop drops it.
+        self._release()
