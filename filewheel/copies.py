@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from filewheel.clock import Clock
 from filewheel.directory import Directory, DiskFactory
-from filewheel.errors import Fenced, FilewheelError, TooFewCopies
+from filewheel.errors import UNWRITTEN, Fenced, FilewheelError, TooFewCopies
 from filewheel.message import US_PER_S
 from filewheel.mirror import Mirror, reason
 from filewheel.roster import Member, Roster, read_roster
@@ -141,7 +141,7 @@ class Copies:
             live = 1 + sum(m.live for m in self._mirrors)
             needed = self._roster.copies or 1 + len(self._mirrors)
             if live < needed:
-                raise self._too_few(live, needed, "nothing of this call was enqueued")
+                raise self._too_few(live, needed, UNWRITTEN)
 
     def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
         """Write a frame that the primary has to each mirror that is open."""

@@ -202,7 +202,8 @@ class NotFound(FilewheelError):
 class KeyHeld(FilewheelError):
     """Another message that lives has this unique key; nothing was enqueued. `.id` is its MessageId, `.key` the key.
 
-    Of a call with many keys `.held` says of each that is held by which message.
+    Of a call with many keys `.held` says of each that is held by which message. A key that the call itself gives to two
+    messages is held by none: `.id` is None then, and the text has their places in the call.
     """
 
     kind = "key-held"
@@ -249,7 +250,11 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-def disk_error(exc: OSError, path: str, *, undone: str = "nothing of this call was enqueued") -> FilewheelError:
+UNWRITTEN = "nothing of this call was written"
+"""What a full disk cost a call that is one commit, whatever it was to do."""
+
+
+def disk_error(exc: OSError, path: str, *, undone: str = "") -> FilewheelError:
     """Turn an OSError into the member of the tree that says what to do about it; `undone` is what a full disk cost."""
     code = exc.errno
     if code == errno.EBADF:  # closing a handle closes its directories, under calls that other threads are in
@@ -259,7 +264,7 @@ def disk_error(exc: OSError, path: str, *, undone: str = "nothing of this call w
     says = exc.strerror or str(exc)
     if code in _FULL:
         return WheelFull(
-            f"no space left ({says}); {undone}",
+            f"no space left ({says})" + (f"; {undone}" if undone else ""),
             errno=code, path=path, hint="free some space, or raise the quota, and call again",
         )  # fmt: skip
     if code in _READ_ONLY:
@@ -288,7 +293,7 @@ def disk_errors(path: str) -> Iterator[None]:
 
 def partly_done(exc: DiskError, done: int) -> DiskError:
     """Return the error of a call of which the first `done` messages were written before it failed."""
-    what = exc.what.replace("; nothing of this call was enqueued", "")
+    what = exc.what.replace(f"; {UNWRITTEN}", "")
     return type(exc)(
         f"{what}; the first {done} messages of this call were written, without a confirmation",
         errno=exc.errno, path=exc.path, hint="free some space, look at what is there, and call again with the rest",

@@ -24,7 +24,7 @@ from filewheel.columns import Run, runs_of
 from filewheel.copies import Copies
 from filewheel.directory import Directory, DiskFactory, Sync
 from filewheel.disk import OsDisk
-from filewheel.errors import DiskError, FilewheelError, disk_error, partly_done
+from filewheel.errors import UNWRITTEN, DiskError, FilewheelError, disk_error, partly_done
 from filewheel.frame import body_of
 from filewheel.ids import Ids
 from filewheel.message import ID_END, MessageId, receipt
@@ -181,7 +181,8 @@ class Journal(Appender):
         with self.lock:
             self._recall()
             segment = self._segment
-            return disk_error(exc, self._dir.place(layout.JOURNAL) if segment is None else segment.place)
+            place = self._dir.place(layout.JOURNAL) if segment is None else segment.place
+            return disk_error(exc, place, undone=UNWRITTEN)
 
     def _let_others_run(self) -> None:
         """Wait until no thread is inside of a put, but not long.

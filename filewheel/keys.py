@@ -26,7 +26,7 @@ from typing import Self
 from filewheel import keyfile, layout, locks
 from filewheel.deal import flush_file
 from filewheel.directory import Directory
-from filewheel.errors import Damaged, disk_error
+from filewheel.errors import UNWRITTEN, Damaged, disk_error
 from filewheel.finder import Finder
 from filewheel.headers import KEY
 from filewheel.journal import Journal
@@ -391,7 +391,7 @@ def _told(directory: Directory, name: str) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise disk_error(exc, directory.place(name)) from exc
+        raise disk_error(exc, directory.place(name), undone=UNWRITTEN) from exc
 
 
 def key_of(put: bytes) -> str | None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from filewheel import layout
 from filewheel.directory import Directory
 from filewheel.disk import Disk
-from filewheel.errors import Locked, disk_error
+from filewheel.errors import UNWRITTEN, Locked, disk_error
 
 WAIT_S = 30.0
 """How long a producer waits for another that holds a lock."""
@@ -56,7 +56,7 @@ def take(directory: Directory, name: str, wait_s: float) -> int | None:
             raise
         return fd
     except OSError as exc:
-        raise disk_error(exc, directory.place(name)) from exc
+        raise disk_error(exc, directory.place(name), undone=UNWRITTEN) from exc
 
 
 def bucket_of(id_: bytes) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory
-from filewheel.errors import disk_error
+from filewheel.errors import UNWRITTEN, disk_error
 from filewheel.frame import HEADER_BYTES
 from filewheel.message import MessageId
 from filewheel.speed import Pen
@@ -46,7 +46,7 @@ class Segment:
         try:
             self.fd = self._create(layout.segment_tmp(writer, n))
         except OSError as exc:
-            raise disk_error(exc, self.place) from exc
+            raise disk_error(exc, self.place, undone=UNWRITTEN) from exc
 
     def _create(self, tmp: str) -> int:
         disk = self._disk
@@ -90,7 +90,7 @@ class Segment:
             self._disk.pwrite(self.fd, frame, self.offset)
         except OSError as exc:
             self.fail()
-            raise disk_error(exc, self.place) from exc
+            raise disk_error(exc, self.place, undone=UNWRITTEN) from exc
         self.offset += len(frame)
         self.failed = False
 

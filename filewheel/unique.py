@@ -91,14 +91,15 @@ def put_all(
         free = dict.fromkeys(ask.key for ask in asks if ask.key is not None and ask.key not in hold.busy)
         holders = {key: held.id for key, held in hold.look_all(free, now_us).items()}
         enters: dict[str, MessageId] = {}
-        for ask in asks:
+        for at, ask in enumerate(asks):
             holder = None if ask.key is None else holders.get(ask.key)
             if ask.key in hold.busy:
                 results.append(_busy(hold.busy, path))
             elif holder is not None and ask.on_conflict == "keep":
                 results.append(holder)
             elif ask.key is not None and holder is not None and ask.on_conflict == "reject":
-                results.append(key_held(ask.key, holder, path))
+                is_own = all_or_none and ask.key in enters  # the message that holds it is refused with this one
+                results.append(_key_twice(asks, at, path) if is_own else key_held(ask.key, holder, path))
             else:
                 id_ = journal.new_id(ask.due_us)
                 # One that is replaced by a later one of the same call is not written at all.
@@ -200,7 +201,10 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
     for message in messages:
         key = message.headers.get(KEY)
         if key is not None and not message.is_dead and by_key.setdefault(key, message.id) != message.id:
-            raise key_held(key, by_key[key], path)
+            raise KeyHeld(
+                f"the messages {by_key[key]} and {message.id} of this call have one key, {key!r}", key=key, path=path,
+                hint="at most one with a key may live: leave one of them out",
+            )  # fmt: skip
     puts = [pack_message(m) for m in messages]
     if not by_key:
         journal.write(puts, len(puts))
@@ -217,7 +221,8 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
 def told_which(asks: Sequence[Ask], made: Sequence[MessageId | KeyHeld | Locked]) -> KeyHeld | Locked:
     """Return the error of a call of which nothing was enqueued, with every key of it that is held."""
     failed = [error for error in made if not isinstance(error, MessageId)]
-    first = next((error for error in failed if isinstance(error, Locked)), failed[0])
+    # A key that a living message holds comes before one that the call itself has twice.
+    first = min(failed, key=lambda e: 0 if isinstance(e, Locked) else 1 if e.id else 2)
     if isinstance(first, KeyHeld):
         pairs = zip(asks, made, strict=True)
         first.held = {a.key: error.id for a, error in pairs if isinstance(error, KeyHeld) and a.key and error.id}
@@ -225,6 +230,16 @@ def told_which(asks: Sequence[Ask], made: Sequence[MessageId | KeyHeld | Locked]
             first.what += f"; {len(first.held)} keys of this call are held"
         first.what += "; nothing was enqueued"
     return first
+
+
+def _key_twice(asks: Sequence[Ask], at: int, path: str) -> KeyHeld:
+    """Return the error of a key that an earlier message of the same call has too: no message holds it yet."""
+    key = asks[at].key or ""
+    before = next(n for n, ask in enumerate(asks) if ask.key == key)
+    return KeyHeld(
+        f"messages {before} and {at} of this call (the first is 0) have one key, {key!r}", key=key, path=path,
+        hint='give each a key of its own, or say on_conflict="keep" or "replace" (`--on-conflict`)',
+    )  # fmt: skip
 
 
 def key_held(key: str, id_: bytes, path: str) -> KeyHeld:

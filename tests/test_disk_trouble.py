@@ -73,7 +73,7 @@ def test_a_full_disk_refuses_the_enqueue_and_keeps_what_was_there(wheel_dir: Pat
     with Wheel(wheel_dir, disk=disk) as wheel:
         for i in range(3):
             wheel.enqueue(b"%d" % i, delay=60)
-        with pytest.raises(WheelFull, match="nothing of this call was enqueued. Try: free some space"):
+        with pytest.raises(WheelFull, match="nothing of this call was written. Try: free some space"):
             wheel.enqueue(b"refused", delay=60)
         left[0] = 1000
         # Room again: the same handle goes on, as a new writer.
@@ -81,6 +81,33 @@ def test_a_full_disk_refuses_the_enqueue_and_keeps_what_was_there(wheel_dir: Pat
         assert [m.payload for m in wheel.list()] == [b"0", b"1", b"2", b"3"]
     with Wheel(wheel_dir) as again:
         assert [m.payload for m in again.list()] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("call", ["cancel", "reschedule", "update", "ack"])
+def test_on_a_full_disk_the_error_says_what_its_own_call_left_undone(wheel_dir: Path, call: str) -> None:
+    disk, left = failing("pwrite", "journal", errno.ENOSPC, after=1000)
+    with Wheel(wheel_dir, disk=disk) as wheel, Keeper(wheel_dir, disk=disk, background=False) as keeper:
+        id_ = wheel.enqueue(b"later", delay=60, key="k")
+        wheel.enqueue(b"now")
+        (claimed,) = keeper.claim()
+        left[0] = 0
+        calls: dict[str, Callable[[], object]] = {
+            "cancel": lambda: wheel.cancel(id_),
+            "reschedule": lambda: wheel.reschedule(id_, delay=5),
+            "update": lambda: wheel.update(key="k", payload=b"other"),
+            "ack": lambda: keeper.ack(claimed),
+        }
+        with pytest.raises(WheelFull, match="nothing of this call was written"):
+            calls[call]()
+        left[0] = 1000
+        assert [m.payload for m in wheel.list()] == [b"now", b"later"]
+
+
+def test_a_wheel_that_cannot_be_made_on_a_full_disk_speaks_of_no_message(tmp_path: Path) -> None:
+    full, _ = failing("pwrite", "", errno.ENOSPC)
+    with pytest.raises(WheelFull) as caught:
+        Wheel.create(tmp_path / "wheel", disk=full)
+    assert "of this call" not in str(caught.value)
 
 
 def test_a_write_that_stops_half_way_leaves_no_half_message(wheel_dir: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_write_that_fails_after_it_got_there_leaves_nothing_of_what_was_refuse
     with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
         wheel.enqueue(b"0", delay=60)
         armed.append(True)
-        with pytest.raises(WheelFull, match="nothing of this call was enqueued"):
+        with pytest.raises(WheelFull, match="nothing of this call was written"):
             wheel.enqueue(b"refused", delay=60)
         assert [m.payload for m in wheel.list()] == [b"0"]
         wheel.enqueue(b"1", delay=60)

@@ -62,8 +62,10 @@ def test_a_batch_with_a_key_that_is_held_enqueues_nothing_and_says_which_are(whe
 
 
 def test_a_key_that_is_twice_in_a_batch_is_held_by_the_first(wheel: Wheel) -> None:
-    with pytest.raises(KeyHeld, match="'k'"):
-        wheel.enqueue_many([b"a", b"b"], keys=["k", "k"])
+    with pytest.raises(KeyHeld) as caught:
+        wheel.enqueue_many([b"a", b"b", b"c"], keys=["k", None, "k"])
+    assert "messages 0 and 2 of this call (the first is 0) have one key, 'k'; nothing was enqueued" in str(caught.value)
+    assert (caught.value.key, caught.value.id, caught.value.held) == ("k", None, {})
     assert list(wheel.list()) == []
     first, second = wheel.enqueue_many([b"a", b"b"], delay=60, keys=["k", "k"], on_conflict="keep")
     assert first == second
@@ -72,6 +74,24 @@ def test_a_key_that_is_twice_in_a_batch_is_held_by_the_first(wheel: Wheel) -> No
         (third[1], b"d"),
         (third[2], b"e"),
     ]
+
+
+def test_a_key_that_is_twice_in_a_batch_is_told_after_one_that_a_living_message_holds(wheel: Wheel) -> None:
+    one = wheel.enqueue(b"1", delay=60, key="one")
+    with pytest.raises(KeyHeld, match=f"held by the message {one}; nothing was enqueued") as caught:
+        wheel.enqueue_many([b"a", b"b", b"c"], keys=["k", "k", "one"])
+    assert caught.value.held == {"one": one}
+
+
+def test_messages_that_are_loaded_with_one_key_are_both_named(wheel: Wheel, tmp_path: Path) -> None:
+    with Wheel.create(tmp_path / "other") as other:
+        one = other.enqueue(b"1", delay=60, key="k")
+        (first,) = other.list()
+        other.cancel(one)
+        two = other.enqueue(b"2", delay=60, key="k")
+        (second,) = other.list()
+    with pytest.raises(KeyHeld, match=f"the messages {one} and {two} of this call have one key, 'k'; nothing"):
+        wheel.add([first, second])
 
 
 def test_keep_returns_in_their_places_the_messages_that_hold_the_keys(wheel: Wheel) -> None:

@@ -394,7 +394,7 @@ def test_nothing_is_confirmed_while_the_mark_cannot_be_written(make_set: MakeSet
         wheels.fail = {0: erring(errno.EIO, "rename", name="roster"), 1: eio("fdatasync")}
         with pytest.raises(TooFewCopies, match="it was written, and is not confirmed"):
             wheel.enqueue(b"1", delay=60)
-        with pytest.raises(TooFewCopies, match="nothing of this call was enqueued"):
+        with pytest.raises(TooFewCopies, match="nothing of this call was written"):
             wheel.enqueue(b"2", delay=60)
         del wheels.fail[0]
         wheels.clock.advance(1)
@@ -452,7 +452,7 @@ def test_while_a_mirror_is_broken_enqueues_are_refused_unwritten_and_taken_again
             wheel.enqueue(b"0", delay=60)
         wheels.events.clear()
         for _ in range(3):
-            with pytest.raises(TooFewCopies, match="nothing of this call was enqueued"):
+            with pytest.raises(TooFewCopies, match="nothing of this call was written"):
                 wheel.enqueue(b"1", delay=60)
         assert wheels.events == []  # nothing was written, and nothing opened within a second
         del wheels.fail[1]
@@ -637,7 +637,7 @@ def test_a_directory_that_is_not_this_set_s_backup_is_not_written_to(make_set: M
         case "gone":
             place.rename(place.with_name("away"))
     wheel = wheels.open()
-    with pytest.raises(TooFewCopies, match="nothing of this call was enqueued"):
+    with pytest.raises(TooFewCopies, match="nothing of this call was written"):
         wheel.enqueue(b"x", delay=60)
     wheel.close()
     if what == "gone":

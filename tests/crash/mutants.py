@@ -615,6 +615,8 @@ MUTANTS: list[Mutant] = [
        "scheduling.dispatcher", "room * 4 >= limit or must or waited_us > _TICK_S * US_PER_S", "room * 4 >= limit"),
     _m("puts-called-unflushed", "J", "what a job enqueued is durable before it is called", "tests/scheduling/test_scheduler_transactions.py::test_what_a_job_enqueued_is_durable_before_anything_else_is_called",
        "scheduling.dispatcher", "self._puts_sync if any(v.settlement.puts for _, v in verdicts) else \"never\"", "\"never\""),
+    _m("twice-by-nobody", "U", "a key that a call gives twice is not said to be held by a message that does not exist", "tests/test_keys_many.py::test_a_key_that_is_twice_in_a_batch_is_held_by_the_first",
+       "unique", "all_or_none and ask.key in enters", "False"),
     _m("displaced-fires", "U", "whose key a job has taken does not fire any more", "tests/test_settlement.py::test_whose_key_was_taken_does_not_fire_any_more",
        "settler", "                    self._head.cancel(other)\n", "                    pass\n"),
     _m("displaced-too-early", "U", "nor is it forgotten when that could not be written", "tests/test_settlement.py::test_whose_key_was_to_be_taken_fires_when_the_frame_that_takes_it_could_not_be_written",

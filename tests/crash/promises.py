@@ -14,7 +14,7 @@ from typing import Any
 from filewheel import MessageId
 
 Fact = dict[str, Any]
-NOTHING = "nothing of this call was enqueued"
+NOTHING = "nothing of this call was written"
 
 
 @dataclass
