@@ -52,11 +52,11 @@ def races() -> Iterator[Try]:
 
 
 def keys() -> Iterator[Try]:
-    """Yield races for unique keys, and for ids that move."""
+    """Yield races for unique keys, for ids that move, and for begins."""
     from tests.model.races import run_race
 
     for number in range(1, 100_000):
-        for name in ("keys", "movers"):
+        for name in ("keys", "movers", "begins"):
             yield f"race {name} {number}", lambda name=name, number=number: run_race(name, number)  # type: ignore[misc]
 
 

@@ -37,7 +37,7 @@ def play_history(number: int, tally: Tally, rig: Any) -> None:
 
 def play_race(number: int, tally: Tally, rig: Any) -> None:
     """Run each race once, in the order that the round draws."""
-    for name in (*races.NAMES, "movers"):
+    for name in (*races.NAMES, "movers", "begins"):
         counted(tally, "races", lambda name=name: races.run_race(name, number))  # type: ignore[misc]
 
 

@@ -577,7 +577,7 @@ MUTANTS: list[Mutant] = [
        "scheduling.loop", "        if not self._begin(call):\n", "        if False:\n"),
     _m("begun-blindly-process", "J", "the pool asks before a process has a call", "tests/scheduling/test_cancel_in_time.py::test_what_waits_for_a_process_is_not_begun_once_it_was_cancelled",
        "scheduling.pool_collector", "            if not call.may_begin():\n", "            if False:\n"),
-    _m("begun-unlooked", "J", "a begin looks at the journals when the mark has changed", "tests/scheduling/test_cancel_in_time.py::test_a_keeper_says_which_of_what_it_claimed_must_not_begin_and_forgets_those",
+    _m("begun-unlooked", "J", "a begin looks at the journals when the mark has changed", "race begins 1 @18",
        "begun", "        if mark is not None and mark == self._mark:\n", "        if True:\n"),
     _m("cancel-unmarked", "J", "a cancel changes the mark before it returns", "tests/scheduling/test_cancel_in_time.py::test_each_way_to_end_a_message_is_seen_by_the_next_begin",
        "begun", "                disk.pwrite(fd, mark, 0)\n", "                pass\n"),

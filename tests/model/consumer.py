@@ -58,6 +58,17 @@ class Consumer:
         self.oracle.violations += [f"{i} was handed out while it was claimed" for i in ids if i in self.claimed]
         self.claimed += ids
 
+    def begin(self, keeper: Keeper) -> None:
+        """Begin some of what was claimed a while ago, and finish most of it."""
+        some = self.claimed[: self.rng.randrange(1, 4)]
+        cancelled = set(self.oracle.cancelled)
+        stopped = keeper.begin(some)
+        self.oracle.begun(some, stopped, cancelled)
+        self.claimed = self.claimed[len(some) :]
+        for id_ in some:
+            if id_ not in stopped and self.rng.random() < 0.8:
+                self.finish_one(keeper, id_)
+
     def finish_one(self, keeper: Keeper, id_: MessageId) -> None:
         told = self.oracle.of(id_)
         how = self.rng.random()

@@ -37,6 +37,9 @@ class Oracle:
         self.messages: dict[bytes, Told] = {}
         self.of_id: dict[bytes, bytes] = {}
         self.cancelled: set[bytes] = set()
+        """Ids that a call which has returned cancelled, moved or replaced."""
+        self.ending: set[bytes] = set()
+        """Ids that one was tried on that would."""
         self.unflushed: list[bytes] = []
         """Ids whose drop was written and is not flushed yet."""
         self.violations: list[str] = []
@@ -72,6 +75,7 @@ class Oracle:
     def cancelling(self, id_: bytes) -> None:
         """Know that a cancel is about to be tried."""
         self.told += 1
+        self.ending.add(id_)
         self.of(id_).may_be_gone = True
 
     def is_cancelled(self, id_: bytes, *, durable: bool = True, found: bool = False) -> None:
@@ -85,6 +89,7 @@ class Oracle:
     def moving(self, id_: bytes, due_us: int) -> None:
         """Know that a reschedule or a retry is about to be tried."""
         self.told += 1
+        self.ending.add(id_)
         self.of(id_).dues.add(due_us)
 
     def is_moved(self, id_: bytes, new: bytes, *, durable: bool = True) -> None:
@@ -138,6 +143,15 @@ class Oracle:
             self.violations.append(f"{message.payload!r} fired again after it was acknowledged")
         self.of_id[message.id] = message.payload
         return True
+
+    def begun(self, ids: list[MessageId], stopped: set[bytes], cancelled: set[bytes]) -> None:
+        """Judge what a keeper said may begin; `cancelled` had returned before it was asked."""
+        self.told += 1
+        for id_ in ids:
+            if id_ not in stopped and id_ in cancelled and not self.is_lossy:
+                self.violations.append(f"{self.of_id[id_]!r} began after its cancel had returned")
+            if id_ in stopped and id_ not in self.ending and not self.of(id_).may_be_gone:
+                self.violations.append(f"{self.of_id[id_]!r} may not begin, and nobody ended it")
 
     # -- what a recovered wheel holds ------------------------------------------------------------------------
 

@@ -114,6 +114,8 @@ class Race:
                         consumer.claim(keeper)
                     elif act == "finish" and consumer.claimed:
                         consumer.finish_one(keeper, consumer.claimed.pop(0))
+                    elif act == "begin" and consumer.claimed:
+                        consumer.begin(keeper)
                     elif act == "retry" and consumer.claimed:
                         self.retry(consumer, keeper)
                     elif act == "compact":
@@ -171,6 +173,39 @@ class Race:
                 producer.close()
             else:
                 disk.kill()
+
+        return body
+
+    def replacing(self, count: int) -> Callable[[ProcessDisk], None]:
+        """Return the body of one who replaces, moves and cancels by key what it enqueued with that key before."""
+        world, oracle, rng = self.world, self.oracle, self.world.rng
+
+        def body(disk: ProcessDisk) -> None:
+            producer = Producer(world, disk)
+            producer.wheel = wheel = world.open_wheel(disk)
+            ids: list[MessageId] = []
+            oracle.keys.add("one")
+            for _ in range(count):
+                how = rng.choice(["replace", "replace", "update", "reschedule", "cancel"])
+                due_us = world.clock.wall_us + rng.choice([0, 0, 70]) * US_PER_S
+                self.dues.add(due_us)
+                told = oracle.new(due_us)
+                told.dues, told.may_be_gone = self.dues, True
+                before = set(ids)
+                oracle.ending |= before
+                at = exact(due_us)
+                with contextlib.suppress(NotFound):
+                    if how == "replace":
+                        ids.append(wheel.enqueue(told.payload, at=at, key="one", on_conflict="replace"))
+                    elif how == "update":
+                        ids.append(wheel.update(key="one", payload=told.payload, at=at))
+                    elif how == "reschedule":
+                        wheel.reschedule(key="one", at=at)
+                    else:
+                        wheel.cancel(key="one")
+                oracle.of_id.update(dict.fromkeys(set(ids) - before, told.payload))
+                oracle.cancelled |= before
+            wheel.close()
 
         return body
 
@@ -301,6 +336,19 @@ def movers(race: Race) -> None:
     race.process("keeper", race.keeping("claim", "retry", "deal", "retry", times=2))
 
 
+def begins(race: Race) -> None:
+    """What was claimed a while ago is cancelled, moved and replaced before it begins, and keepers are killed."""
+    race.process("producer", race.putting(4, 0))
+    race.process("canceller", race.dropping("cancel", 3))
+    race.process("mover", race.dropping("move", 3))
+    race.process("replacer", race.replacing(5))
+    acts = ("claim", "begin", "claim", "wait", "begin", "retry", "begin", "deal")
+    keepers = [race.process(name, race.keeping(*acts, times=3)) for name in ("keeper 1", "keeper 2")]
+    if race.world.rng.random() < 0.5:
+        reaper = ProcessDisk(race.world.machine)
+        race.thread("reaper", reaper, lambda: race.killing(reaper, keepers))
+
+
 RACES: dict[str, Callable[[Race], None]] = {
     f.__name__: f for f in (begin, threads, rotation, cancel, move, retry, arrival, reader, takeover)
 }
@@ -308,6 +356,7 @@ NAMES = list(RACES)
 # Not among the names: the order in which mutants are searched for stays what it was.
 RACES["keys"] = keys
 RACES["movers"] = movers
+RACES["begins"] = begins
 
 
 def run_race(name: str, number: int, *, crash_rate: float = 0.2) -> Result:

@@ -39,6 +39,11 @@ def test_of_several_that_move_one_message_at_once_one_does(seed: int) -> None:
     assert not run_race("movers", seed).violations
 
 
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_nothing_begins_under_an_id_whose_cancel_or_move_had_returned(seed: int) -> None:
+    assert not run_race("begins", seed).violations
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(keyed.BEGINNINGS), st.lists(st.sampled_from(list(keyed.OPERATIONS)), min_size=3, max_size=8))
 def test_whatever_is_done_with_a_key_a_power_cut_anywhere_leaves_at_most_one_that_lives(
