@@ -17,14 +17,14 @@ from filewheel.headers import ARGS, KEY
 from filewheel.limits import bytes_of, check_headers, check_key, check_topic
 from filewheel.message import to_datetime
 from filewheel.scheduling.call import JSON, pack_json
-from filewheel.timespec import check_due, delay_us, parse_duration
+from filewheel.timespec import check_due, delay_us
 from filewheel.transfer import payload_of
 from filewheel.unique import key_held
 from filewheel.wheel import OnConflict
 
 from .lines import Spool, parse_object, read_lines
 from .output import Output
-from .params import read_time
+from .params import read_delay, read_time
 from .progress import Progress
 
 _PORTION_ROWS = 10_000
@@ -126,7 +126,7 @@ class Intake:
         if given == ["in"]:
             if not isinstance(value, (str, int, float)) or isinstance(value, bool):
                 raise BadArgument(f"'in' is a text such as \"5m\", or seconds, not {value!r}")
-            return check_due(self.now_us + (parse_duration(value) if isinstance(value, str) else delay_us(value)))
+            return check_due(self.now_us + (read_delay(value) if isinstance(value, str) else delay_us(value)))
         if given == ["at"]:
             if not isinstance(value, str):
                 raise BadArgument(f"'at' is a text such as \"09:00\", not {value!r}", hint='epoch seconds are "@..."')

@@ -113,14 +113,27 @@ class _Type(ParamType):
             self.fail(exc.what, param, ctx)
 
 
+def read_delay(text: str) -> int:
+    """Read a duration, which may be negative: what a script computed may have passed. Raises BadArgument."""
+    text = text.strip()
+    return -parse_duration(text[1:]) if text.startswith("-") else parse_duration(text)
+
+
 class _Duration(_Type):
     name = "duration"
+    parse = staticmethod(parse_duration)
 
     def read(self, text: str) -> int:
-        us = parse_duration(text)
+        us = self.parse(text)
         if us >= 10_000 * 366 * 86_400 * US_PER_S:
             raise BadArgument(f"{text!r} leads past the year 9999")
         return us
+
+
+class _Delay(_Duration):
+    """How long from now."""
+
+    parse = staticmethod(read_delay)
 
 
 class _Time(_Type):
@@ -201,6 +214,7 @@ class _JsonArgs(_Type):
 
 
 DURATION = _Duration()
+DELAY = _Delay()
 TIME = _Time()
 MESSAGE_ID = _MessageId()
 SYNC = _Sync()

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .output import Output
-from .params import DURATION, TIME, ParamType
+from .params import DELAY, TIME, ParamType
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -106,5 +106,5 @@ def due_options(function: F) -> F:
         help="When: 09:00 (the next one), 2027-01-01T09:00, ...+01:00, ...Z, @1798790400, now.",
     )(function)  # fmt: skip
     return click.option(
-        "--in", "in_us", type=DURATION, metavar="DUR", help="How long from now: 90 (seconds), 90s, 1h30m, 2d, 250ms."
+        "--in", "in_us", type=DELAY, metavar="DUR", help="How long from now: 90 (seconds), 90s, 1h30m, 2d, 250ms."
     )(function)

@@ -66,6 +66,50 @@ def test_enqueue_without_a_body_reads_a_pipe_and_refuses_a_terminal(fw: Fw) -> N
     assert "no BODY" in result.out
 
 
+@pytest.mark.parametrize("stdin", ["/dev/null", "closed"])
+def test_enqueue_without_a_body_and_with_nothing_on_stdin_is_a_usage_error(fw: Fw, stdin: str) -> None:
+    source = "<&-" if stdin == "closed" else "< /dev/null"
+    shell = ["sh", "-c", f"exec {sys.executable} -m cli -C {fw.wheel} enqueue --in 1h {source}"]
+    ended = subprocess.run(shell, cwd=REPO, env=environment(), capture_output=True, check=False, text=True)
+    assert ended.returncode == 2, ended.stderr
+    assert "nothing on stdin" in ended.stderr
+    assert fw.pending() == []
+
+
+def test_an_empty_body_that_is_asked_for_is_a_message(fw: Fw) -> None:
+    fw("enqueue", "--in", "1h", "-", stdin="")
+    assert fw.pending()[0]["payload"] == ""
+
+
+def test_a_delay_that_has_passed_fires_at_once_in_the_shell_as_in_python(fw: Fw) -> None:
+    result = fw("enqueue", "--in", "-5s", "late")
+    assert "5s ago: it fires at once" in result.err
+    fw("enqueue", "--batch", stdin='{"in": "-1h", "payload": "b"}\n{"in": -7, "payload": "c"}\n')
+    moved = fw("enqueue", "--in", "1h", "d").out.strip()
+    fw("reschedule", moved, "--in", "-90")
+    with Wheel(fw.wheel) as wheel:
+        wheel.enqueue(b"python", delay=-5)
+    assert {line["payload"] for line in fw("run", "--once").json} == {"late", "b", "c", "d", "python"}
+
+
+@pytest.mark.parametrize("text", ["--5s", "-", "-x", "- 5s5", "-9999999w"])
+def test_a_delay_that_is_none_is_refused(fw: Fw, text: str) -> None:
+    fw("enqueue", f"--in={text}", "x", code=2)
+    assert fw.pending() == []
+
+
+def test_a_duration_that_is_no_delay_cannot_be_negative(fw: Fw) -> None:
+    fw("inspect", "list", "--within", "-5s", code=2)
+
+
+def test_ids_are_bare_when_piped_so_that_a_shell_can_take_them(fw: Fw) -> None:
+    first = fw("enqueue", "--in", "1h", "x").lines
+    second = fw("enqueue", "--in", "1h", "--lines", stdin="a\nb\n").lines
+    cancelled = fw("cancel", *first, *second).lines
+    assert [len(first), len(second)] == [1, 2]
+    assert cancelled == first + second
+
+
 def test_a_body_that_is_not_text_in_this_locale_arrives_as_it_was_typed(fw: Fw) -> None:
     command = [sys.executable, "-m", "cli", "-C", str(fw.wheel), "enqueue", "--in", "1h", b"\xff\xfe\xc3\xa4"]
     subprocess.run(command, cwd=REPO, env=environment(), check=True, capture_output=True)
@@ -141,7 +185,7 @@ def test_a_time_that_is_none_is_refused(text: str) -> None:
         read_time(text)
 
 
-@pytest.mark.parametrize("text", ["soon", "-5", "5x", "9" * 90, "1e3"])
+@pytest.mark.parametrize("text", ["soon", "5-", "5x", "9" * 90, "1e3"])
 def test_a_duration_that_is_none_is_a_usage_error(fw: Fw, text: str) -> None:
     assert "duration" in fw("enqueue", f"--in={text}", "x", code=2).err or "9999" in fw(
         "enqueue", f"--in={text}", "x", code=2

@@ -51,6 +51,11 @@ def crowd(name):
     pathlib.Path(name).touch()
 
 
+@scheduler.on(rate_per_s=0.001)
+def slowly():
+    pass
+
+
 @aio.on()
 async def soon(name):
     await asyncio.sleep(0.01)
@@ -108,11 +113,32 @@ def test_once_with_failures_exits_with_3_and_counts_them(app: Path) -> None:
     jobs.enqueue("fails", [])
     jobs.enqueue("write", ["a"])
     result = work(app, "app:scheduler", "--once", "--json", code=3)
-    assert result.json == [{"settled": 3, "retried": 2, "dead": 0}]
+    assert result.json == [{"settled": 3, "retried": 2, "dead": 0, "unknown": 0, "deferred": 0}]
     assert result.error["error"] == "partly"
     logged = result.err.splitlines()[:-1]
     assert all(LINE.match(line) or line.startswith("  ") for line in logged), logged
     assert any("ValueError: no such\\x1b[2J user" in line for line in logged)
+    jobs.stop()
+
+
+def test_once_with_a_call_whose_handler_nobody_has_exits_with_3_and_says_so(app: Path) -> None:
+    jobs = fire_on(app / "jobs.wheel")
+    jobs.enqueue("nobody", [1])
+    jobs.enqueue("write", ["a"])
+    result = work(app, "app:scheduler", "--once", "--json", code=3)
+    assert result.json == [{"settled": 2, "retried": 0, "dead": 0, "unknown": 1, "deferred": 0}]
+    assert "1 done, 0 to be tried again, 0 dead letters, 1 that no handler is named for" in result.error["message"]
+    assert [m.topic for m in jobs.wheel.list()] == ["nobody"]
+    jobs.stop()
+
+
+def test_once_with_a_call_that_waits_for_its_rate_exits_with_0_and_counts_it(app: Path) -> None:
+    jobs = fire_on(app / "jobs.wheel")
+    for _ in range(400):
+        jobs.enqueue("slowly", sync="never")
+    (result,) = work(app, "app:scheduler", "--once", "--json").json
+    assert result["deferred"] > 0
+    assert result["settled"] >= result["deferred"]
     jobs.stop()
 
 

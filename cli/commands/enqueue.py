@@ -85,8 +85,8 @@ def command(
     """Enqueue a message and print its id.
 
     It is due after --in or at --at: give one. BODY is the payload; `-` reads it from stdin as it is, to the last byte.
-    A message never fires early. A time that names no zone is local time. A time that has passed is fine: it fires at
-    once.
+    Without BODY it is read from a pipe or a file, which must not be empty then. A message never fires early. A time
+    that names no zone is local time. A time that has passed is fine, and so is a negative --in: it fires at once.
 
     Of --lines and --batch every line is checked first: if one is wrong it is named, and nothing is enqueued. A line
     whose key is held is told and passed over (exit code 3).
@@ -153,7 +153,10 @@ def _payload(out: Output, body: str | None) -> bytes:
     if body is None and out.stdin_is_terminal:
         raise click.UsageError("no BODY; `-` reads it from here to Ctrl-D, '' is an empty one")
     if body is None or body == "-":
-        return stdin().read(PAYLOAD_BYTES_LIMIT + 1)
+        read = stdin().read(PAYLOAD_BYTES_LIMIT + 1)
+        if body is None and not read:  # a timer's, or the wrong end of a pipe: hardly meant
+            raise click.UsageError("no BODY, and nothing on stdin; '' is an empty one, and so may be `-`")
+        return read
     return os.fsencode(body)  # the bytes that the shell gave, whatever the locale makes of them
 
 

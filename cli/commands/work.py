@@ -21,7 +21,7 @@ from ..verb import verb
 
 log = logging.getLogger("filewheel.work")
 
-_FAILURES = ("retried", "dead")
+_FAILURES = ("retried", "dead", "unknown")
 _NAMES_SHOWN = 20
 
 
@@ -48,7 +48,8 @@ def command(out: Output, threads: int | None, once: bool, target: str) -> None:
     It logs to stderr: a line when it starts, stands by, takes over and stops, and for what fails; -q leaves the last. A
     program that configures logging itself has these lines its own way.
 
-    --once is for cron and timers. It exits with 3 when a call failed, and with 11 when another process fires.
+    --once is for cron and timers. It exits with 3 when a call failed or has a name that no handler has, and with 11
+    when another process fires.
     Time-outs end coroutines only, and handlers for processes are called in this one.
     """
     if once and threads is not None:
@@ -83,13 +84,15 @@ def _once(out: Output, scheduler: Scheduler | AsyncScheduler, plain: Scheduler) 
             settled = asyncio.run(scheduler.drain()) if isinstance(scheduler, AsyncScheduler) else scheduler.drain()
         finally:
             plain.stop()
-    counts = {kind: sum(plain.metrics.counts(kind).values()) for kind in _FAILURES}
+    counts = {kind: sum(plain.metrics.counts(kind).values()) for kind in (*_FAILURES, "deferred")}
     if out.json:  # asked for: what cron runs should print nothing
         out.record({"settled": settled, **counts})
-    failed = sum(counts.values())
+    failed = sum(counts[kind] for kind in _FAILURES)
     if failed:
+        done = settled - sum(counts.values())
+        unknown = f", {counts['unknown']:,} that no handler is named for" if counts["unknown"] else ""
         raise Failure(
-            "partly", f"{settled - failed:,} done, {counts['retried']:,} to be tried again, "
-            f"{count(counts['dead'], 'dead letter')}",
+            "partly", f"{done:,} done, {counts['retried']:,} to be tried again, "
+            f"{count(counts['dead'], 'dead letter')}{unknown}",
             hint="`filewheel inspect list --dead` lists those" if counts["dead"] else None,
         )  # fmt: skip
