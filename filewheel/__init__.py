@@ -7,7 +7,7 @@ General layout (a module imports only from groups to its left; one/ is a package
     | segment writer appender mirror copies ids journal
     | gaps tail quarantine window missing slot owner retained ledger cut additions deal tidy
     | published snapshot stats index frames finder front keyfile locks keys reader ready head batch
-    | jumps housekeeper unique settlement settler outcomes changes wheel gauges keeper
+    | jumps housekeeper unique groupcommit settlement settler outcomes changes wheel gauges keeper
     | worker joint due aiokeeper aio
     | unlisted verify repair transfer difference
     | replication/

@@ -15,8 +15,13 @@ from filewheel.errors import Reentered
 def one_call(lock: threading.RLock, path: str, busy: int = 0) -> threading.RLock:
     """Return a lock for a `with`. Raises Reentered when this thread has it, or is the thread `busy`."""
     if lock._is_owned() or busy == threading.get_ident():  # type: ignore[attr-defined]
-        raise Reentered(
-            "this thread is in the middle of another call of this handle",
-            path=path, hint="give signal handlers and destructors a handle of their own",
-        )  # fmt: skip
+        raise reentered(path)
     return lock
+
+
+def reentered(path: str) -> Reentered:
+    """Return the error that refuses a call inside of a call."""
+    return Reentered(
+        "this thread is in the middle of another call of this handle",
+        path=path, hint="give signal handlers and destructors a handle of their own",
+    )  # fmt: skip

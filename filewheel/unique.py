@@ -127,14 +127,6 @@ def _write(journal: Journal, units: Sequence[Sequence[bytes]]) -> int:
     return ticket
 
 
-def put(keys: Keys, journal: Journal, ask: Ask, *, now_us: int, sync: Sync, path: str) -> MessageId:
-    """Enqueue a message with a key; return the id that holds the key now. Raises KeyHeld, Locked."""
-    (made,), ticket = put_all(keys, journal, [ask], now_us=now_us, path=path)
-    if not isinstance(made, MessageId):
-        raise made
-    return made if ticket is None else receipt(made, journal.settle(ticket, sync))
-
-
 def move(
     keys: Keys,
     journal: Journal,

@@ -33,11 +33,12 @@ from filewheel.directory import (
 )
 from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, DiskError, KeyHeld, WheelExists, partly_done
+from filewheel.groupcommit import GroupCommit
 from filewheel.headers import KEY
 from filewheel.ids import Ids
 from filewheel.journal import Journal
 from filewheel.limits import bytes_of, check_headers, check_message, check_topic
-from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of
+from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of, receipt
 from filewheel.record import pack_middle, pack_payload, pack_tail
 from filewheel.reentry import one_call
 from filewheel.roster import Roster
@@ -99,6 +100,7 @@ class Wheel(Changes):
         self.on_flush: Callable[[int], None] | None = None
         """Told the microseconds of each flush, when it was set before the first enqueue. It must not raise."""
         self._opening = threading.RLock()
+        self._group = GroupCommit(self._keys, self._dir.path)
         self._tidier = Tidier(self._dir, clock, entropy)
         self._tails: dict[str, bytes] = {}
         """topic → what is packed between time and payload of a message with nothing but that topic"""
@@ -231,7 +233,7 @@ class Wheel(Changes):
 
         It is due `delay` (seconds or timedelta) from now, or `at` a time (an aware datetime or epoch seconds); with
         neither, now. On return it is as durable as `sync` says: with "always" it survives a power cut. Cost: one
-        append and one flush, which threads that enqueue at once share.
+        append and one flush, which threads that enqueue at once share, with keys or without.
 
         Of the messages with one `key` (1 to 255 bytes) at most one lives: pending or claimed, not acknowledged,
         cancelled or dead. When another one has it, `on_conflict` says what to do: "reject" raises KeyHeld, "keep"
@@ -289,7 +291,11 @@ class Wheel(Changes):
         sync = self._sync if sync is None else check_sync(sync)
         rest = pack_middle(now_us, topic, check_headers({**(headers or {}), KEY: key})) + pack_payload(payload)
         ask = unique.Ask(key, on_conflict, due_us, rest)
-        id_ = unique.put(self._keys, self._writer(), ask, now_us=now_us, sync=sync, path=self._dir.path)
+        journal = self._writer()
+        (made,), ticket = self._group.put(journal, [ask], now_us)
+        if not isinstance(made, MessageId):
+            raise made
+        id_ = made if ticket is None else receipt(made, journal.settle(ticket, sync))
         if due_us < now_us + HINT_AHEAD_US:
             self._bell.ring(now_us)
         return id_
@@ -353,9 +359,7 @@ class Wheel(Changes):
         rows = zip(keys, dues, middles, bodies, strict=True)
         asks = [unique.Ask(key, on_conflict, due, middle + pack_payload(body)) for key, due, middle, body in rows]
         journal = self._writer()
-        made, ticket = unique.put_all(
-            self._keys, journal, asks, now_us=now_us, path=self._dir.path, all_or_none=True
-        )  # fmt: skip
+        made, ticket = self._group.put(journal, asks, now_us, all_or_none=True)
         ids = [id_ for id_ in made if isinstance(id_, MessageId)]
         if len(ids) < len(made):
             raise unique.told_which(asks, made)

@@ -137,13 +137,14 @@ class Race:
             keeper._keys._left.pop(bucket, None)
             keeper._keys.tidy(self.world.clock.wall_us, [bucket])
 
-    def keying(self, count: int, *, replacing: bool) -> Callable[[ProcessDisk], None]:
-        """Return the body of a producer that does one thing after the other with two keys."""
+    def keying(self, count: int, *, replacing: bool, shared: Producer | None = None) -> Callable[[ProcessDisk], None]:
+        """Return the body of a producer, or a thread of one that is `shared`, that does things with two keys."""
         world, oracle, rng = self.world, self.oracle, self.world.rng
 
         def body(disk: ProcessDisk) -> None:
-            producer = Producer(world, disk)
-            producer.wheel = wheel = world.open_wheel(disk)
+            producer = shared or Producer(world, disk)
+            wheel = producer.wheel or world.open_wheel(disk)
+            producer.wheel = wheel
             for _ in range(count):
                 how, key = rng.random(), rng.choice(["one", "two"])
                 oracle.keys.add(key)
@@ -169,6 +170,8 @@ class Race:
                         wheel.reschedule(key=key, at=exact(due_us))
                 else:
                     wheel.cancel(key=key)
+            if shared is not None:
+                return  # the others go on
             if rng.random() < 0.5:
                 producer.close()
             else:
@@ -327,6 +330,18 @@ def keys(race: Race) -> None:
         race.thread("reaper", reaper, lambda: race.killing(reaper, victims))
 
 
+def key_threads(race: Race) -> None:
+    """Threads of one producer share the commits of their keys, beside another producer and a keeper."""
+    replacing = race.world.rng.random() < 0.7
+    disk = ProcessDisk(race.world.machine)
+    producer = Producer(race.world, disk)
+    producer.wheel = race.world.open_wheel(disk)
+    for name in ("thread 1", "thread 2", "thread 3"):
+        race.thread(name, disk, lambda: race.keying(5, replacing=replacing, shared=producer)(disk))
+    race.process("producer", race.keying(4, replacing=replacing))
+    race.process("keeper", race.keeping("claim", "finish", "retry", "compact", "wait", "deal", times=3))
+
+
 def movers(race: Race) -> None:
     """Several reschedule, and one cancels, the same messages at once, while a keeper puts them back and deals."""
     race.process("producer", race.putting(3, race.world.rng.choice([0, 90])))
@@ -355,6 +370,7 @@ RACES: dict[str, Callable[[Race], None]] = {
 NAMES = list(RACES)
 # Not among the names: the order in which mutants are searched for stays what it was.
 RACES["keys"] = keys
+RACES["key_threads"] = key_threads
 RACES["movers"] = movers
 RACES["begins"] = begins
 

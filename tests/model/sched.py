@@ -304,5 +304,6 @@ ModelThreading = types.SimpleNamespace(
     Thread=ModelThread,
     Event=ModelEvent,
     current_thread=threading.current_thread,
+    main_thread=threading.main_thread,
     get_ident=threading.get_ident,
 )

@@ -11,6 +11,7 @@ import filewheel.begun
 import filewheel.bell
 import filewheel.deal
 import filewheel.finder
+import filewheel.groupcommit
 import filewheel.housekeeper
 import filewheel.index
 import filewheel.keeper
@@ -65,6 +66,7 @@ def tiny(
         filewheel.begun,
         filewheel.bell,
         filewheel.finder,
+        filewheel.groupcommit,
         filewheel.keeper,
         filewheel.ledger,
         filewheel.settler,
