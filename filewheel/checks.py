@@ -7,7 +7,7 @@ Invariant: what a function here returns is what it was given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import TypeVar
 
@@ -57,6 +57,13 @@ def check_items(name: str, values: Iterable[Item]) -> Iterable[Item]:
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, bytearray, memoryview)):
         raise BadArgument(f"{name} are a list, or anything else to iterate over, not {values!r}")
     return values
+
+
+def check_bounds(at_most: Mapping[str, int]) -> dict[bytes, int]:
+    """Return how many of a topic may be claimed at most, by the topic as it is stored. Raises BadArgument."""
+    if not isinstance(at_most, Mapping) or not all(isinstance(topic, str) for topic in at_most):
+        raise BadArgument(f"at_most is a count for each of some topics, not {at_most!r}", hint='{"slow": 10}')
+    return {topic.encode(): check_whole("at_most", count, least=0) for topic, count in at_most.items()}
 
 
 def check_keeper(*, wait: bool, on_jump: str, force: bool, flush_interval_s: float) -> None:

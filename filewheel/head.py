@@ -5,16 +5,18 @@ queue, lets in what arrives below the frontier, takes out what was cancelled, an
 
 A drop may be read before its put, when they lie in two journals and one pass read them in that order. Such a drop is
 remembered until a whole pass has begun and ended after it was seen; then its put has been read, or there is none.
-Invariant: every message below the frontier is in `ready`, in `claims`, or dropped.
+Invariant: every message below the frontier is in `ready`, in `claims`, dropped, or in a gap of `ready.aside`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from filewheel.frame import Frame
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S, due_of, id_floor
 from filewheel.ready import Ready
-from filewheel.record import CANCELLED, ID, pack_drop, records_of
+from filewheel.record import CANCELLED, ID, pack_drop, records_of, topic_of
 from filewheel.speed import ids_of
 from filewheel.window import Budget
 
@@ -107,12 +109,16 @@ class Head:
         target = id_floor((now_us + LOOKAHEAD_US) // US_PER_S * US_PER_S)
         while ready.frontier < id_floor(now_us + AHEAD_US) and ready.wants_more():
             window = self._ledger.window(ready.frontier, target, ready.room())
-            puts = window.puts
-            if self.claims or self._early:
-                puts = [r for r in puts if r[ID] not in self.claims and r[ID] not in self._early]
+            puts = self._unknown(window.puts)
             for id_ in window.loose:
                 self._early.setdefault(id_, passes)
             ready.load(puts, window.hi)
+
+    def _unknown(self, puts: list[bytes]) -> list[bytes]:
+        """Return those that are not claimed, and not dropped as far as is known."""
+        if self.claims or self._early:
+            puts = [r for r in puts if r[ID] not in self.claims and r[ID] not in self._early]
+        return puts
 
     def next_us(self) -> int:
         """Return when the next message in memory is due; with none, from when on there may be one on disk."""
@@ -121,9 +127,15 @@ class Head:
 
     # -- going out -------------------------------------------------------------------------------------------
 
-    def claim(self, now_us: int, limit: int) -> tuple[list[bytes], list[bytes]]:
-        """Hand out up to `limit` messages that are due: their puts, and their ids."""
-        puts = self.ready.take(id_floor(now_us + 1), limit)
+    def claim(
+        self, now_us: int, limit: int, at_most: Mapping[bytes, int] | None = None
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Hand out up to `limit` messages that are due, `at_most` so many of a topic: their puts, and their ids."""
+        for topic, start, end in self.ready.aside.lacking(at_most or {}):
+            window = self._ledger.window(start, end, self.ready.aside.budget)
+            puts = [r for r in self._unknown(window.puts) if topic_of(r) == topic]
+            self.ready.load_gap(topic, puts, window.hi)
+        puts = self.ready.take(id_floor(now_us + 1), limit, at_most)
         ids = ids_of(puts)
         self.claims.update(zip(ids, puts, strict=True))
         return puts, ids
@@ -146,7 +158,8 @@ class Head:
 
     def finished(self) -> tuple[set[int], set[int]]:
         """Return the seconds and laps whose files hold nothing that is pending any more (X3: by what is, now)."""
-        frontier, waiting = self.ready.frontier, self.ready.waiting
+        ready = self.ready
+        frontier, waiting = ready.aside.floor(ready.frontier), ready.waiting
         manifest, settings, missing = self._ledger.manifest, self._ledger.dir.settings, self._ledger.missing
         slots = {s for s in manifest.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
         slots -= missing.seconds  # nobody knows what waits in these

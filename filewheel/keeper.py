@@ -18,7 +18,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -27,7 +27,7 @@ from filewheel import layout
 from filewheel.batch import Batch
 from filewheel.begun import Begun
 from filewheel.bell import Hints
-from filewheel.checks import check_flag, check_keeper, check_number, check_whole
+from filewheel.checks import check_bounds, check_flag, check_keeper, check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At
 from filewheel.directory import Directory, DiskFactory, open_directory
@@ -244,14 +244,22 @@ class Keeper(Outcomes):
 
     # -- what goes out ---------------------------------------------------------------------------------------
 
-    def claim(self, limit: int = 1000, *, wait: bool = False, until: At | None = None) -> Batch:
+    def claim(
+        self,
+        limit: int = 1000,
+        *,
+        wait: bool = False,
+        until: At | None = None,
+        at_most: Mapping[str, int] | None = None,
+    ) -> Batch:
         """Claim up to `limit` messages that are due, in order; an empty batch when none is.
 
         With `until` (an aware datetime or epoch seconds) only those that are due by then; a later time than now makes
-        nothing due early. With `wait` it sleeps until there is one, but not beyond `until`.
+        nothing due early. With `wait` it sleeps until there is one, but not beyond `until`. `at_most` bounds how many
+        are claimed of some topics: the others are passed over, and wait in their order for a later claim.
 
         Each stays claimed until it is acknowledged, put back or buried. Cost: one look at each journal, one at each
-        roster of the set, and about 0.5 µs a message.
+        roster of the set, and about 0.5 µs a message; with `at_most` 1 µs, also for what is passed over, once.
 
         Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
         keeper is finished, and can only acknowledge. Closed, also when it is closed while this waits.
@@ -259,15 +267,16 @@ class Keeper(Outcomes):
         check_whole("limit", limit)
         check_flag("wait", wait)
         until_us = None if until is None else at_us(until)
+        bounds = check_bounds(at_most or {})
         while True:
             # First: what comes due from here on is looked for.
             left_s = None if until_us is None else (until_us - self.now_us()) / US_PER_S
-            batch = self._claim(limit, until_us)
+            batch = self._claim(limit, until_us, bounds)
             if batch or not wait or (left_s is not None and left_s <= 0):
                 return batch
             self.wait(left_s)
 
-    def _claim(self, limit: int, until_us: int | None) -> Batch:
+    def _claim(self, limit: int, until_us: int | None, bounds: Mapping[bytes, int]) -> Batch:
         """Claim what is due now, and was by a time; see `claim`."""
         if self._settler.later:
             self._settler.settle_later(self._check)
@@ -277,10 +286,14 @@ class Keeper(Outcomes):
             self._stand(now_us)
             try:
                 self._head.refresh(now_us)
+                by_us = now_us if until_us is None else min(now_us, max(until_us, -1))
+                return Batch(*self._head.claim(by_us, limit, bounds), self._set_aside)
             except OSError as exc:
                 raise disk_error(exc, self._dir.path) from exc
-            by_us = now_us if until_us is None else min(now_us, max(until_us, -1))
-            return Batch(*self._head.claim(by_us, limit), self._set_aside)
+
+    def has_passed_over(self, topic: str) -> bool:
+        """Tell whether due messages of a topic wait because of a claim's `at_most`; they end no `wait`."""
+        return topic.encode() in self._head.ready.aside
 
     def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
         """Say that the work on claimed messages begins now; return the ids of those that must not begin.
@@ -363,7 +376,7 @@ class Keeper(Outcomes):
         """Return when the next message that is in memory is due; None when the next few seconds hold none."""
         with self._lock:
             self._check()
-            due_us = self._head.ready.next_due_us()
+            due_us = self._head.ready.first_due_us()
         return None if due_us is None else Message(MessageId.make(due_us, 0, 0), b"").due
 
     def on_flush(self, told: Callable[[int], None]) -> None:

@@ -3,7 +3,8 @@
 Everything pending below `frontier` is here or claimed; everything else is on disk. Going forward, the keeper loads
 the next window and the frontier rises. A message that arrives below the frontier joins at its place. When that makes
 too many, the latest are let go again and the frontier falls: they are still on disk, so letting go loses nothing.
-Memory is therefore bounded whatever arrives, and firing order is (due, writer, sequence) throughout.
+Memory is therefore bounded whatever arrives, and firing order is (due, writer, sequence) throughout. What a claim
+passes over, because the claimer has no room for its topic, waits aside (aside.py).
 
 Invariants: sorted; all ids below the frontier; `waiting[s]` counts the messages of second s that are here or claimed.
 """
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from filewheel.aside import Aside
 from filewheel.message import ID_MIN, due_of, id_after
-from filewheel.record import ID, PUT_PREFIX, moved, root_of
+from filewheel.record import ID, PUT_PREFIX, moved, root_of, topic_of
 from filewheel.speed import count_seconds, size_of
 from filewheel.window import Budget
 
@@ -33,25 +35,32 @@ class Ready:
         self._puts: list[bytes] = []
         self._head = 0
         self._bytes = 0
+        self.aside = Aside(budget)
         self.frontier = ID_MIN
         self.waiting: dict[int, int] = {}
         self.roots: dict[bytes, bytes] = {}
         """First id → present id, for the messages here or claimed that have moved."""
 
     def __len__(self) -> int:
-        return len(self._puts) - self._head
+        return len(self._puts) - self._head + len(self.aside)
 
     def room(self) -> Budget:
         """Return how much more may be loaded."""
-        return Budget(self._budget.records - len(self), self._budget.bytes - self._bytes)
+        return Budget(self._budget.records - len(self), self._budget.bytes - self._bytes - self.aside.bytes)
 
     def wants_more(self) -> bool:
         """Tell whether less than half the budget is used."""
-        return len(self) * 2 < self._budget.records and self._bytes * 2 < self._budget.bytes
+        return len(self) * 2 < self._budget.records and (self._bytes + self.aside.bytes) * 2 < self._budget.bytes
 
     def next_due_us(self) -> int | None:
+        """Return when the first message is due that no claim has passed over."""
+        return due_of(self._puts[self._head][ID]) if self._head < len(self._puts) else None
+
+    def first_due_us(self) -> int | None:
         """Return when the first message is due."""
-        return due_of(self._puts[self._head][ID]) if len(self) else None
+        passed = self.aside.first()
+        dues = (self.next_due_us(), None if passed is None else due_of(passed[ID]))
+        return min((us for us in dues if us is not None), default=None)
 
     # -- coming ----------------------------------------------------------------------------------------------
 
@@ -60,20 +69,28 @@ class Ready:
         self._trim()
         self._puts += puts
         self.frontier = frontier
-        self._count(puts)
+        self._bytes += size_of(puts, _ANY)
+        self._note(puts)
+
+    def load_gap(self, topic: bytes, puts: list[bytes], upto: bytes) -> None:
+        """Add what was read of a topic's gap, up to an id."""
+        self.aside.read(topic, puts, upto)
+        self._note(puts)
 
     def add(self, puts: list[bytes]) -> None:
         """Add messages that arrived below the frontier, in any order; one that is here already is passed by."""
         self._trim()
         puts = self._new(puts)
+        puts = self.aside.without_known(puts)
         if len(puts) <= _INSERT_MAX:
             for put in puts:
                 insort(self._puts, put, self._head)
         else:
             self._puts += puts
             self._puts.sort()
-        self._count(puts)
-        if len(self) > self._budget.records or self._bytes > self._budget.bytes:
+        self._bytes += size_of(puts, _ANY)
+        self._note(puts)
+        if len(self) > self._budget.records or self._bytes + self.aside.bytes > self._budget.bytes:
             self._let_go()
 
     def _new(self, puts: list[bytes]) -> list[bytes]:
@@ -98,8 +115,8 @@ class Ready:
             del self._puts[: self._head]
             self._head = 0
 
-    def _count(self, puts: list[bytes]) -> None:
-        self._bytes += size_of(puts, _ANY)
+    def _note(self, puts: list[bytes]) -> None:
+        """Count messages as waiting, and remember where those are that have moved."""
         waiting = self.waiting
         for second, count in count_seconds(puts, ID.start):
             waiting[second] = waiting.get(second, 0) + count
@@ -115,33 +132,62 @@ class Ready:
                 break
             keep += 1
         if keep < len(self._puts):
-            self._cut_off(keep)
-            self.frontier = id_after(self._puts[-1][ID])
+            self.forget_from(id_after(self._puts[keep - 1][ID]))
 
     def forget_from(self, floor: bytes) -> None:
         """Forget the messages from an id on, and lower the frontier to it. They stay on disk."""
         if floor < self.frontier:
-            self._cut_off(bisect_left(self._puts, PUT_PREFIX + floor, self._head))
+            keep = bisect_left(self._puts, PUT_PREFIX + floor, self._head)
+            gone = self._puts[keep:]
+            del self._puts[keep:]
+            self._bytes -= size_of(gone, _ANY)
             self.frontier = floor
+            self._forget(gone + self.aside.forget_from(floor))
 
-    def _cut_off(self, keep: int) -> None:
-        gone = self._puts[keep:]
-        del self._puts[keep:]
-        self._bytes -= size_of(gone, _ANY)
-        self.done(r[ID] for r in gone)
+    def _forget(self, gone: list[bytes]) -> None:
+        """Count messages as waiting no longer, that lie on disk or are dropped."""
+        self.done(put[ID] for put in gone)
         self.forget_roots(gone)
 
     # -- going -----------------------------------------------------------------------------------------------
 
-    def take(self, before: bytes, limit: int) -> list[bytes]:
-        """Take up to `limit` messages with ids below `before`, in order. They go on counting as waiting."""
+    def take(self, before: bytes, limit: int, at_most: Mapping[bytes, int] | None = None) -> list[bytes]:
+        """Take up to `limit` messages with ids below `before`, in order. They go on counting as waiting.
+
+        Of some topics `at_most` so many are taken; what is over is passed over, and waits aside.
+        """
         upto = bisect_left(self._puts, PUT_PREFIX + before, self._head)
-        upto = min(upto, self._head + limit)
+        if at_most or self.aside.is_in_use:
+            return self._take_some(before, upto, limit, dict(at_most or {}))
+        return self._take_upto(min(upto, self._head + limit))
+
+    def _take_upto(self, upto: int) -> list[bytes]:
         taken = self._puts[self._head : upto]
         self._head = upto
         self._bytes -= size_of(taken, _ANY)
         if self._head > _TAKEN_MAX or self._head == len(self._puts):
             self._trim()
+        return taken
+
+    def _take_some(self, before: bytes, upto: int, limit: int, at_most: dict[bytes, int]) -> list[bytes]:
+        aside, puts = self.aside, self._puts
+        taken = aside.take(before, limit, at_most)
+        gone = []
+        at = self._head
+        while at < upto and len(taken) < limit:
+            put = puts[at]
+            at += 1
+            topic = topic_of(put)
+            room = at_most.get(topic)
+            if topic not in aside and room != 0:
+                if room is not None:
+                    at_most[topic] = room - 1
+                taken.append(put)
+            elif not aside.keep(topic, put):
+                gone.append(put)
+        self._take_upto(at)
+        self._forget(gone + aside.let_go())
+        taken.sort()
         return taken
 
     def discard(self, ids: Iterable[bytes]) -> set[bytes]:
@@ -159,10 +205,9 @@ class Ready:
             if gone:
                 self._puts = [r for r in self._puts if r[ID] not in wanted]
         self._bytes -= size_of(gone, _ANY)
-        found = {r[ID] for r in gone}
-        self.done(found)
-        self.forget_roots(gone)
-        return found
+        gone += self.aside.discard(wanted)
+        self._forget(gone)
+        return {r[ID] for r in gone}
 
     def done(self, ids: Iterable[bytes]) -> None:
         """Count messages as waiting no longer."""

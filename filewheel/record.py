@@ -29,7 +29,8 @@ from filewheel.speed import moved as moved
 
 PUT = 1
 DROP = 2
-_NIL = 0xC0
+_NIL, _UINT64, _FIXINT_MAX, _FIXSTR, _FIXSTR_MAX = 0xC0, b"\xcf", 0x7F, 0xA0, 0xBF
+"""How msgpack begins the fields that `topic_of` steps over."""
 _COUNT_END = (1 << 64) - 1
 """One more can still be packed."""
 _DEAD_FLOOR = id_floor(DEAD_US)
@@ -122,6 +123,17 @@ def add_puts(puts: Puts, frame: Frame) -> list[bytes]:
 def root_of(put: bytes) -> bytes:
     """Return the first id of a put's chain: its own when it never moved."""
     return put[22:38] if put[20] != _NIL else put[ID]
+
+
+def topic_of(put: bytes) -> bytes:
+    """Return a put's topic as UTF-8; of a record that is not a message, nothing. Cost: 0.5 µs."""
+    at = 30 if put[20] == _NIL else 47  # past the time of enqueueing
+    if put[at - 9 : at - 8] == _UINT64 and put[at] <= _FIXINT_MAX and _FIXSTR <= put[at + 1] <= _FIXSTR_MAX:
+        return put[at + 2 : at + 2 + (put[at + 1] - _FIXSTR)]
+    try:
+        return unpack_put(put).topic.encode()
+    except Damaged:
+        return b""
 
 
 def unpack_put(record: bytes) -> Message:

@@ -110,7 +110,9 @@ class Dispatcher:
         self._outcomes.append(outcome)
         self._back = done = self._back + len(outcome.call.messages)
         lane = self._lanes.get(outcome.call.handler.name)
-        if (lane is not None and lane.waiting) or (self._more and (done * 4 >= self._limit or done >= self.claimed)):
+        if (lane is not None and (lane.waiting or lane.has_more)) or (
+            self._more and (done * 4 >= self._limit or done >= self.claimed)
+        ):
             self._keeper.wake()
 
     def begin(self, call: Call) -> bool:
@@ -161,7 +163,7 @@ class Dispatcher:
         if next_us is not None:
             timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
         if timeout_s > 0 and not self._outcomes and not self._stopped:
-            has_room = not self._more and self._room(now_us)[0] > 0
+            has_room = not self._more and self.claimed < self._limit
             self._hinted = self._keeper.wait(timeout_s, due=has_room) or self._hinted
 
     def next_us(self, now_us: int) -> int | None:
@@ -175,36 +177,40 @@ class Dispatcher:
     def _claim(self, now_us: int, *, must: bool) -> bool:
         """Claim what is due, if there may be something, and give each message its way."""
         steady_us = self._clock.steady_us()
-        room, limit = (self._limit - self.claimed, self._limit) if must else self._room(now_us)
+        room = self._limit - self.claimed
         waited_us = steady_us - self._looked_us
         if self._more:
             # In bunches, because a claim looks at every journal; but what little room there is must not lie idle.
-            wanted = room * 4 >= limit or must or waited_us > _TICK_S * US_PER_S
+            wanted = room * 4 >= self._limit or must or waited_us > _TICK_S * US_PER_S
         else:
             wanted = self._hinted or waited_us > LOOK_S * US_PER_S
-        if not wanted or room <= 0:
+        if room <= 0 or not (wanted or any(lane.is_hungry for lane in self._lanes.values())):
             return False
         self._hinted = False
         self._looked_us = steady_us
-        batch = self._keeper.claim(room)
+        rooms = self._rooms(now_us)
+        batch = self._keeper.claim(room, at_most=rooms)
         self._has_stood, self._stood_us = True, steady_us
         self._more = len(batch) == room
+        for name in rooms:
+            self._lanes[name].has_more = self._keeper.has_passed_over(name)
         self.claimed += len(batch)
         for message in batch:
             self._route(message, now_us)
         return bool(batch)
 
-    def _room(self, now_us: int) -> tuple[int, int]:
-        """Return how many messages may be claimed, and how many that were at most."""
-        room, limit = self._limit - self.claimed, self._limit
+    def _rooms(self, now_us: int) -> dict[str, int]:
+        """Return how many messages each limited handler takes: together they leave room for the others."""
         if len(self._lanes) < len(self._handlers):
             for handler in self._handlers:
                 self._lane_of(handler, now_us)
-        for lane in self._lanes.values():
-            spare = lane.spare(now_us)
-            if spare is not None:
-                room, limit = min(room, spare), min(limit, lane.waiting_max)
-        return room, limit
+        left = self._limit // 2 - sum(len(lane.waiting) for lane in self._lanes.values())
+        rooms = {}
+        for name, lane in self._lanes.items():
+            if lane.is_limited:
+                rooms[name] = lane.room(left)
+                left -= rooms[name]
+        return rooms
 
     def _route(self, message: Message, now_us: int) -> None:
         """Settle what is not to be called; hold back what is overdue where a rate is asked for; admit the rest."""
@@ -259,16 +265,7 @@ class Dispatcher:
             lane.running += 1
             self._start(lane, [message], now_us)
             return
-        if lane.full(now_us):
-            self._start_from(lane, now_us)  # which may make room
-        if lane.full(now_us) or (lane.is_limited and lane.waiting and self._waiting() >= self._limit // 2):
-            self._verdicts.append((message, verdict.deferred(message, lane.defer_us(now_us))))
-        else:
-            lane.waiting.append(message)
-
-    def _waiting(self) -> int:
-        """Return how many messages wait in lanes: together they must not take the room of all other handlers."""
-        return sum(len(lane.waiting) for lane in self._lanes.values())
+        lane.add(message, now_us)
 
     def _lane_of(self, handler: Handler[..., object], now_us: int) -> Lane:
         lane = self._lanes.get(handler.name)
@@ -335,11 +332,11 @@ class Dispatcher:
         lane = self._lanes.get(name)
         if not call.messages:  # it was not begun
             if lane is not None:
-                lane.running -= 1
+                lane.ended()
             return
         took_us = max(0, outcome.ended_us - call.begun_us)
         if lane is not None:
-            lane.ended(took_us)
+            lane.ended()
         self._watch.ended(name, took_us)
         for at, message in enumerate(call.messages):
             if outcome.failures is None and SCHEDULE not in message.headers:

@@ -1,8 +1,7 @@
-"""Lanes: never more at once or in a second than a handler allows, and what does not fit comes back in order."""
+"""Lanes: never more at once or in a second than a handler allows, and no more claimed ahead than is of use."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -74,7 +73,7 @@ def test_no_more_calls_run_than_there_are_slots_and_they_begin_in_order() -> Non
     messages = fill(two, 5)
     assert [two.take(NOW), two.take(NOW), two.take(NOW)] == [[messages[0]], [messages[1]], []]
     assert two.next_us(NOW) is None
-    two.ended(1000)
+    two.ended()
     assert two.next_us(NOW) == NOW
     assert two.take(NOW) == [messages[2]]
 
@@ -92,56 +91,46 @@ def test_a_batch_is_as_many_as_wait_and_at_most_its_size_and_a_rate_counts_messa
     assert len(rated.take(at)) == 1
 
 
-def test_a_full_lane_defers_and_each_deferred_message_comes_after_the_one_before() -> None:
-    slow = lane(None, 3, rate_per_s=2)
-    fill(slow, 3)
-    assert slow.full(NOW)
-    dues = [slow.defer_us(NOW) for _ in range(4)]
-    assert dues == sorted(set(dues))
-    assert dues[0] > NOW + US_PER_S
-    assert [b - a for a, b in itertools.pairwise(dues)] == [US_PER_S // 2] * 3
+def take_in(some: Lane, now_us: int, left: int = 1000) -> int:
+    """Do what a claim does that fills the lane to the brim; return how many that were."""
+    some.has_more = True
+    room = some.room(left)
+    for n in range(room):
+        some.add(Message(an_id(5, n), b""), now_us)
+    return room
 
 
-def test_how_long_calls_take_says_when_a_deferred_one_has_its_turn() -> None:
-    def horizon(took_s: float) -> int:
-        one = lane(1, 10)
-        fill(one, 100)
-        for _ in range(60):
-            one.take(NOW)
-            one.ended(round(took_s * US_PER_S))
-        fill(one, 10)
-        return one.defer_us(NOW) - NOW
-
-    assert horizon(10) > 50 * horizon(0.001)
+def test_a_lane_that_needs_more_soon_claims_further_ahead_and_one_that_is_slow_less_far() -> None:
+    one = lane(2, 40)
+    now_us, rooms = NOW, []
+    for pause_us in [1000] * 6 + [2 * US_PER_S] * 6:
+        now_us += pause_us
+        one.waiting.clear()
+        rooms.append(take_in(one, now_us))
+    assert rooms == [2, 2, 4, 8, 16, 32, 40, 20, 10, 5, 2, 2]
 
 
-def test_a_lane_that_does_not_know_how_long_calls_take_defers_no_longer_than_it_has_been_at_work() -> None:
-    one = lane(2, 10)
-    fill(one, 12)
-    assert len(one.take(NOW) + one.take(NOW)) == 2
-    assert {one.defer_us(NOW + 1000) for _ in range(5000)} == {NOW + 1000 + US_PER_S}
-    for _ in range(4):  # the first were slow, for a reason of their own
-        one.ended(4 * US_PER_S)
-    later = NOW + 4 * US_PER_S
-    assert max(one.defer_us(later) for _ in range(5000)) == later + 4 * US_PER_S
-
-
-def test_a_lane_takes_in_what_it_will_not_defer() -> None:
-    one = lane(2, 10)
-    fill(one, 10)
-    one.defer_us(NOW)
+def test_a_lane_takes_no_more_than_all_lanes_have_room_for_but_what_its_next_calls_need() -> None:
+    one = lane(2, 40)
+    assert one.room(0) == one.room(100) == 2
+    for n in range(4):
+        one.waiting.clear()
+        take_in(one, NOW + n)
     one.waiting.clear()
-    for _ in range(5):
-        assert one.spare(NOW)
-        fill(one, 1)
-    assert one.full(NOW)
-    assert one.spare(NOW) == 0
+    assert [one.room(left) for left in (-5, 0, 3, 9, 100)] == [2, 2, 3, 9, 16]
+    assert lane(None, 40, batch=30, rate_per_s=5).room(0) == 30
 
 
-def test_a_lane_without_a_limit_is_never_full() -> None:
-    free = lane()
-    fill(free, 1000)
-    assert not free.full(NOW)
+def test_a_lane_is_hungry_before_it_is_dry_and_only_when_something_waits_for_it() -> None:
+    one = lane(4, 40)
+    assert not one.is_hungry
+    take_in(one, NOW)
+    assert not one.is_hungry
+    one.waiting.popleft()
+    one.waiting.popleft()
+    assert one.is_hungry
+    one.has_more = False
+    assert not one.is_hungry
 
 
 @pytest.mark.parametrize(

@@ -78,12 +78,14 @@ def test_what_became_too_late_while_it_waited_for_its_turn_is_not_begun(
     scheduler.stop()
 
 
-def test_what_a_limit_put_off_is_late_by_its_first_due(wheel_dir: Path, clock: FakeClock) -> None:
+@pytest.mark.parametrize("limit", ["of the handler", "of the backlog"])
+def test_what_a_limit_held_up_is_late_by_its_first_due(wheel_dir: Path, clock: FakeClock, limit: str) -> None:
     called = []
-    scheduler = make(wheel_dir, clock, in_flight=8)
-    rare = scheduler.on("rare", rate_per_s=1)(lambda n: called.append((n, (clock.now_us() - START_US) / 1e6)))
+    rates = (1, None) if limit == "of the handler" else (None, 1)
+    scheduler = make(wheel_dir, clock, in_flight=8, catch_up_per_s=rates[1])
+    rare = scheduler.on("rare", rate_per_s=rates[0])(lambda n: called.append((n, (clock.now_us() - START_US) / 1e6)))
     for n in range(30):
-        rare.options(skip_late_s=10).enqueue(n)
+        rare.options(skip_late_s=40).at(START_US / 1e6 - 30, n)
     with stage(wheel_dir, clock, scheduler) as on_stage:
         on_stage.step()
         on_stage.run(60, 0.5)

@@ -44,7 +44,7 @@ def test_no_more_calls_of_a_handler_run_than_its_concurrency_and_others_are_not_
 
 
 @pytest.mark.parametrize("rate", [0.5, 3.0, 20.0])
-def test_calls_begin_at_the_rate_and_in_order_and_what_is_too_much_goes_back_into_the_wheel(
+def test_calls_begin_at_the_rate_and_in_order_and_what_is_too_much_stays_in_the_wheel(
     wheel_dir: Path, clock: FakeClock, rate: float
 ) -> None:
     scheduler = make(wheel_dir, clock, in_flight=16)
@@ -67,7 +67,7 @@ def test_calls_begin_at_the_rate_and_in_order_and_what_is_too_much_goes_back_int
                 inside = sum(start <= at < start + seconds * 1_000_000 for at in times[i:])
                 assert inside <= max(1.0, rate) + rate * seconds + 1e-6
         assert times[-1] - START_US <= 25_000_000
-    assert counted(scheduler).get("deferred", 0) >= count - 16 - max(1, rate) - 1
+    assert "deferred" not in counted(scheduler)
     assert waiting(scheduler.wheel) == []
     scheduler.stop()
 

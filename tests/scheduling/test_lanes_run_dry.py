@@ -1,4 +1,4 @@
-"""What fills a limited handler's lane: claimed as it is called where that goes quickly, put off where it does not."""
+"""What fills a limited handler's lane: it is claimed as it is called, and what is over stays due where it is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Scheduler
+from filewheel.keeper import READY_BUDGET
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.events import Events
 from filewheel.scheduling.handler import Handler, Handlers, Options, Terms
-from filewheel.scheduling.lane import Lane
 from filewheel.scheduling.task import Call, Outcome
 from filewheel.scheduling.watch import Watch
+from filewheel.window import Budget
 from tests.support_wheel import NOW_S, StillClock
 
 MS = 1000
@@ -25,17 +26,19 @@ class Hands:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.begun: list[Call] = []
         self.called: list[str] = []
 
     def start(self, call: Call) -> None:
         self.calls.append(call)
         self.called.append(call.handler.name)
+        self.begun.append(call)
 
 
 class Rig:
     """A dispatcher whose steps a test makes: a handler of which four run at once, and one without a limit."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, budget: Budget = READY_BUDGET) -> None:
         self.clock = StillClock()
         self.scheduler = Scheduler(path, clock=self.clock)
         self.metrics = self.scheduler.metrics
@@ -43,7 +46,7 @@ class Rig:
         handlers = Handlers()
         for name, concurrency in (("few", 4), ("free", None)):
             handlers.add(Handler(name, print, Terms(concurrency=concurrency), self.scheduler, Options()))
-        self.keeper = Keeper(path, clock=self.clock, background=False)
+        self.keeper = Keeper(path, clock=self.clock, background=False, budget=budget)
         self.dispatcher = Dispatcher(
             self.keeper, handlers, {"thread": self.hands}, slots={"thread": None}, in_flight=IN_FLIGHT,
             catch_up_per_s=None, unknown="wait", clock=self.clock,
@@ -52,7 +55,16 @@ class Rig:
 
     def enqueue(self, name: str, count: int, ago_s: float) -> None:
         """Enqueue calls that have been due for a while."""
-        self.scheduler.wheel.enqueue_many([b""] * count, at=NOW_S - ago_s, topic=name)
+        self.scheduler.wheel.enqueue_many([b"%05d" % n for n in range(count)], at=NOW_S - ago_s, topic=name)
+
+    def pass_time(self, steps: int) -> None:
+        """Let the dispatcher look each hundredth of a second, while no call ends."""
+        for _ in range(steps):
+            while self.dispatcher.step():
+                pass
+            self.dispatcher.wait(0.001)
+            self.clock.wall_us += 10 * MS
+            self.clock.run_us += 10 * MS
 
     def end_calls(self) -> None:
         """End every call."""
@@ -74,26 +86,6 @@ def rig(wheel_dir: Path) -> Iterator[Rig]:
     made.close()
 
 
-def lane(*, where: str = "thread", batch: int | None = None) -> Lane:
-    """Return the lane of a limited handler, in which a hundred may wait; made at 0."""
-    terms = Terms(where=where, concurrency=2, batch=batch)  # type: ignore[arg-type]
-    handler = Handler("few", print, terms, Scheduler("unused"), Options())
-    return Lane(handler, 2, 100, 0)
-
-
-def fill(lane: Lane) -> None:
-    """Fill a lane to the brim."""
-    while not lane.full(0):
-        lane.waiting.append(None)  # type: ignore[arg-type]
-
-
-def end(lane: Lane, count: int, now_us: int) -> None:
-    """Begin and end calls."""
-    for _ in range(count):
-        assert lane.take(now_us)
-        lane.ended(MS)
-
-
 def test_a_backlog_of_a_quick_limited_handler_is_called_without_being_put_off(rig: Rig) -> None:
     rig.enqueue("few", 2000, 60)
     for _ in range(2000):
@@ -107,16 +99,70 @@ def test_a_backlog_of_a_quick_limited_handler_is_called_without_being_put_off(ri
     assert not rig.metrics.counts("deferred")
 
 
-def test_what_a_slow_limited_handler_cannot_take_is_put_off_and_others_are_called(rig: Rig) -> None:
+def test_what_a_slow_limited_handler_cannot_take_stays_where_it_is_and_others_are_called(rig: Rig) -> None:
     rig.enqueue("few", 1000, 60)
     rig.enqueue("free", 1, 30)
-    for _ in range(40):  # no call ends
+    rig.pass_time(40)  # no call ends
+    assert sorted(rig.hands.called) == ["few"] * 4 + ["free"]
+    assert not rig.metrics.counts("deferred")
+    assert rig.dispatcher.claimed <= 4 + 4 + 1
+    assert all(m.due_us == (NOW_S - 60) * 1_000_000 for m in rig.scheduler.wheel.list(topic="few"))
+
+
+def test_a_lane_whose_first_calls_were_slow_takes_what_is_due_of_its_own_at_once_when_they_end(rig: Rig) -> None:
+    rig.enqueue("few", 3000, 60)
+    rig.pass_time(400)  # for 4 s no call ends
+    assert rig.hands.called == ["few"] * 4
+    at_us = rig.clock.wall_us
+    for _ in range(3000 // 4):
+        rig.end_calls()
         rig.dispatcher.step()
-        rig.clock.wall_us += 10 * MS
-        rig.clock.run_us += 10 * MS
-    assert rig.hands.called == ["few"] * 4 + ["free"]
-    assert rig.metrics.counts("deferred")["few"] == 1000 - 4 - IN_FLIGHT // 4
-    assert rig.dispatcher.claimed == 4 + IN_FLIGHT // 4 + 1
+    assert rig.metrics.counts("acknowledged")["few"] == 3000
+    assert rig.clock.wall_us == at_us  # nothing waited for a time to come
+    assert not rig.metrics.counts("deferred")
+    assert list(rig.scheduler.wheel.list()) == []
+
+
+def test_a_backlog_of_a_slow_handler_that_fills_the_memory_for_what_is_due_hides_no_other_call(wheel_dir: Path) -> None:
+    rig = Rig(wheel_dir, Budget(records=64, bytes=1 << 20))
+    rig.enqueue("few", 3000, 60)
+    rig.enqueue("free", 5, 30)
+    rig.pass_time(200)
+    assert rig.hands.called == ["few"] * 4 + ["free"] * 5
+    rig.hands.calls, slow = rig.hands.calls[4:], rig.hands.calls[:4]
+    rig.end_calls()
+    assert rig.dispatcher.step()
+    rig.hands.calls = slow
+    for _ in range(3000):
+        rig.end_calls()
+        rig.dispatcher.step()
+    assert rig.dispatcher.settled == 3005
+    due = [m.payload for call in rig.hands.begun for m in call.messages if m.topic == "few"]
+    assert due == sorted(due)
+    rig.close()
+
+
+def test_little_room_is_made_use_of_though_nothing_new_comes(rig: Rig) -> None:
+    rig.enqueue("free", 1000, 60)
+    rig.pass_time(1)
+    assert len(rig.hands.called) == IN_FLIGHT
+    rig.hands.calls, running = rig.hands.calls[:10], rig.hands.calls[10:]
+    rig.end_calls()
+    rig.hands.calls = running
+    rig.pass_time(4)
+    assert len(rig.hands.called) == IN_FLIGHT + 10
+
+
+def test_a_call_that_waits_behind_slow_ones_is_cancelled_like_any_message(rig: Rig) -> None:
+    rig.enqueue("few", 1000, 60)
+    rig.pass_time(3)
+    wheel = rig.scheduler.wheel
+    waiting = [m.id for m in wheel.list(topic="few")]
+    assert all(wheel.cancel(id_) for id_ in waiting[20:])
+    for _ in range(20):
+        rig.end_calls()
+        rig.pass_time(1)
+    assert rig.hands.called == ["few"] * 20
 
 
 def test_a_drain_waits_for_no_limited_handler(wheel_dir: Path) -> None:
@@ -130,69 +176,6 @@ def test_a_drain_waits_for_no_limited_handler(wheel_dir: Path) -> None:
     scheduler.drain()
     assert "free" in called
     scheduler.stop()
-
-
-def test_a_lane_takes_in_what_it_has_room_for_as_long_as_it_is_brisk() -> None:
-    few = lane()
-    assert few.spare(0) == 100
-    fill(few)
-    assert few.spare(50 * MS) == 0
-    end(few, 25, 60 * MS)
-    assert few.spare(110 * MS) == 25  # a quarter in a tenth of a second
-    fill(few)
-    end(few, 24, 150 * MS)
-    assert few.spare(220 * MS) is None
-
-
-def test_a_slow_lane_is_brisk_again_when_it_goes_faster_or_nothing_waits() -> None:
-    few = lane()
-    fill(few)
-    assert few.spare(100 * MS) is None
-    end(few, 30, 150 * MS)
-    assert few.spare(150 * MS) is None
-    assert few.spare(200 * MS) == 30
-    assert few.spare(300 * MS) is None
-    few.waiting.clear()
-    assert few.spare(301 * MS) == 100
-
-
-def test_a_lane_of_processes_may_take_its_time_to_start() -> None:
-    few = lane(where="process")
-    few.waiting.append(None)  # type: ignore[arg-type]
-    assert few.take(500 * MS)
-    fill(few)
-    assert few.spare(1400 * MS) == 0
-    assert few.spare(1600 * MS) is None
-    quick = lane(where="process")
-    fill(quick)
-    assert quick.take(0)
-    assert quick.take(0)
-    assert quick.spare(900 * MS) == 2
-    quick.ended(900 * MS)
-    quick.ended(900 * MS)
-    end(quick, 40, 950 * MS)
-    assert quick.spare(960 * MS) == 42  # judged by what it does from its start on
-
-
-def test_calls_of_batches_count_with_all_their_messages() -> None:
-    few = lane(batch=10)
-    fill(few)
-    end(few, 3, 50 * MS)
-    assert few.spare(100 * MS) == 30
-
-
-def test_the_mean_of_a_lane_is_no_guess_once_its_first_calls_have_ended() -> None:
-    few = lane()
-    fill(few)
-    for took_us in (400 * MS, 400 * MS, MS):  # two waited for their processes
-        few.take(0)
-        few.ended(took_us)
-    assert few._step_us() == 500
-    for _ in range(40):
-        few.take(0)
-        few.ended(MS)
-    fill(few)
-    assert few.defer_us(0) == 1_000_000 + 500
 
 
 def test_a_limit_of_one_message_in_flight_still_goes_on(wheel_dir: Path) -> None:
