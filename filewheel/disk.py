@@ -166,6 +166,8 @@ class OsDisk:
         fd = self._dirs.get(name)
         if fd is not None:
             return fd
+        if self._root < 0:  # released: an empty name would be one that is not there
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         parent, _, last = name.rpartition("/")
         if not parent:
             fd = self._dirs[name] = os.open(last, _DIR_FLAGS, dir_fd=self._root)

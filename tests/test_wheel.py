@@ -12,7 +12,7 @@ import pytest
 from filewheel import BadArgument, Closed, Forked, Keeper, MessageId, NotFound, NoWheel, TooLarge, Wheel
 from filewheel.directory import open_directory
 from filewheel.tidy import tidy
-from tests.support import FakeClock
+from tests.support import FakeClock, FaultyDisk
 
 
 def test_an_enqueued_message_is_found_by_its_id_with_everything_it_was_given(wheel: Wheel) -> None:
@@ -292,3 +292,20 @@ def test_a_call_under_which_another_thread_closes_the_wheel_is_told_that_it_is_c
     monkeypatch.setattr(wheel, "_check", wheel.close)  # just after it was looked at whether it is open
     with pytest.raises(Closed):
         wheel.peek()
+
+
+def test_a_keyed_enqueue_whose_handle_another_thread_closes_says_so(wheel_dir: Path) -> None:
+    closed: list[Wheel] = []
+
+    def close(kind: str, name: str) -> None:
+        if (kind, name) == ("sync_dir", "") and closed:  # the name of the first file of keys is to be flushed
+            closed.pop().close()
+
+    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, close)) as wheel:
+        wheel.enqueue(b"x", delay=60)
+        closed.append(wheel)
+        with pytest.raises(Closed, match="another thread closed"):
+            wheel.enqueue(b"x", delay=60, key="k")
+    with Wheel(wheel_dir) as wheel:
+        assert [m.payload for m in wheel.list()] == [b"x"]
+        assert wheel.enqueue(b"y", delay=60, key="k")

@@ -102,8 +102,9 @@ class Engine:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True)
+        thread.start()
+        self._thread = thread  # only now: nobody can wait for one that has not begun
 
     def ask_to_stop(self, grace_s: float) -> None:
         """Begin to stop, and do not wait for it."""

@@ -102,6 +102,8 @@ class Scheduler(Definitions):
         self._events = Events(clock)
         self._watch = Watch(self.metrics, self._events)
         self._lock = threading.Lock()
+        self._starting = threading.RLock()
+        """Also a signal handler, which may interrupt a start, calls `stop`."""
         self._wheel: Wheel | None = None
         self._wheel_pid = 0
         self._engine: Engine | None = None
@@ -254,28 +256,35 @@ class Scheduler(Definitions):
         )  # fmt: skip
 
     def start(self) -> None:
-        """Begin to fire in the background, or to stand by while another process does."""
-        if self._engine is not None and self._engine.is_alive:
-            raise BadArgument("this scheduler has been started already")
+        """Begin to fire in the background, or to stand by while another process does.
+
+        Raises BadArgument when it has been started already.
+        """
         if preparing():
             raise BadArgument(
                 "a process of the pool imports this script, and the script starts the scheduler",
                 hint='put that under `if __name__ == "__main__":`',
             )
-        self._engine = self._new_engine()
-        self._engine.start()
+        with self._starting:  # of two threads one starts, and a stop meets an engine that has begun
+            if self._engine is not None and self._engine.is_alive:
+                raise BadArgument("this scheduler has been started already")
+            self._engine = engine = self._new_engine()
+            engine.start()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
         """Stop firing: running calls may end until the time is up; what has not ended is offered again.
 
         Called by a handler of this scheduler it returns at once, because that handler is one of the calls that may end.
+        An enqueue that another thread is in the middle of raises Closed.
         """
         check_number("timeout_s", timeout_s, least=0)
         job = present_job()
-        if self._engine is not None and job is not None and job.wheel == self._path:
-            self._engine.ask_to_stop(timeout_s)
+        engine = self._engine
+        if engine is not None and job is not None and job.wheel == self._path:
+            engine.ask_to_stop(timeout_s)
             return
-        engine, self._engine = self._engine, None
+        with self._starting:
+            engine, self._engine = self._engine, None
         if engine is not None:
             engine.stop(timeout_s)
         with self._lock:

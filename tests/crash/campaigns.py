@@ -11,7 +11,8 @@ from tests.crash.campaign import Campaign
 
 MODULES: list[str] = [
     "mutant", "fault", "sweep", "fault_cli", "kill", "scheduler", "cut", "full", "flip", "tools", "fuzz", "foreign",
-    "clock", "zones", "replicas", "cut_sets", "admins", "pairs", "cancels", "model", "model_sets",
+    "clock", "zones", "replicas", "cut_sets", "admins", "pairs", "pairs_scheduler",
+    "cancels", "model", "model_sets",
 ]  # fmt: skip
 
 

@@ -196,6 +196,7 @@ class Fires(Actor):
         os.environ |= {FOLDER: str(self.folder), OWNER: str(os.getpid())}
         self.calls = Calls(str(self.folder), os.getpid())
         self.marks.tell("start", os.getpid())
+        os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # processes of a pool complain when this one is killed
         threading.Thread(target=self.pulse, daemon=True).start()
         self.fire()
 
@@ -314,8 +315,7 @@ class FiresCommands(Fires):
         jobs = str(self.rng.choice([1, 2, 4]))
         command = [sys.executable, "-I", "-S", called.__file__, str(self.folder), str(os.getpid()), jobs]
         options = ["--jobs", jobs, "--retries", "50", "--backoff", "0.01s..0.05s"]
-        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-        os.dup2(1, 2)
+        os.dup2(2, 1)
         cli.main(["-C", str(self.path), "run", *options, "--", *command], standalone_mode=False)
 
 

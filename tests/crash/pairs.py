@@ -1,4 +1,4 @@
-"""Campaign: every pair of public methods of one Keeper, Wheel or Scheduler, called by threads at the same time.
+"""Campaign: every pair of public methods of one Keeper or Wheel, called by threads at the same time.
 
 A round is one pair, with or without unique keys: two threads call one method each, again and again, while others
 enqueue and claim what they need, and at the end one of them closes the handle under the others. A call may raise what
@@ -191,17 +191,21 @@ class Calls:
         self._end = time.monotonic() + LASTS_S
         self._threads: list[threading.Thread] = []
 
-    def go(self, name: str, act: Act, *, pause_s: float = 0) -> None:
+    def go(
+        self, name: str, act: Act, *, pause_s: float = 0, may_raise: tuple[type[FilewheelError], ...] = EXPECTED
+    ) -> None:
+        """Have a thread call until the end, or until what it calls is closed."""
+
         def run() -> None:
             while time.monotonic() < self._end:
                 try:
                     act()
                     self.calls += 1
-                except EXPECTED as exc:
+                except may_raise as exc:
                     if isinstance(exc, Closed):
                         return
                 except FilewheelError as exc:
-                    self.wrong.append(f"{name}: {type(exc).__name__}: {exc}")
+                    self.wrong.append(f"{name}: {type(exc).__name__}: {exc} at {_places(exc.__cause__ or exc)}")
                     return
                 except BaseException as exc:
                     self.wrong.append(f"{name}: {exc!r} at {_places(exc)}")
