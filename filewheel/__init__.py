@@ -6,7 +6,7 @@ General layout (a module imports only from groups to its left; one/ is a package
     | flock alarm pipe disk mounts layout frame record columns manifest directory roster standing stale bell begun
     | segment writer appender mirror copies ids journal
     | gaps tail quarantine window missing slot owner retained ledger cut additions deal tidy
-    | published snapshot stats index frames finder front keyfile locks keys reader aside ready head batch
+    | published snapshot stats index frames finder front tally keyfile locks keys reader aside ready head batch
     | jumps housekeeper unique groupcommit settlement settler outcomes changes wheel gauges keeper
     | worker joint due aiokeeper aio
     | unlisted verify repair transfer difference

@@ -14,7 +14,7 @@ Invariant: a frame of a journal is passed by only when it verified, or when a la
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from filewheel import layout
@@ -76,6 +76,23 @@ class Finder:
     def follow(self) -> bool:
         """Read what the journals have gained; False where this finder cannot follow them."""
         return self._look((), lambda places, handles: True, lambda found: False)
+
+    def read_on(self, read: Callable[[Manifest, Mapping[str, FileIndex], Handles], T]) -> T | None:
+        """Have a function read the journals as far as they were followed; None where they cannot be.
+
+        It may be called more than once, and is called with the lock held: it may ask `has_put`.
+        """
+        return self._look((), lambda _, handles: read(self._manifest, self._journals, handles), lambda _: None)
+
+    def has_put(self, ids: Iterable[bytes], handles: Handles) -> set[bytes]:
+        """Return, of these ids, those that would be pending if no journal held a drop. For `read_on`."""
+        wanted = sorted(i for i in ids if i < ID_LIMIT)
+        found, dealt, dropped = Places(), Places(), set(self._unmatched)
+        self._search([hit for file in self._journals.values() for hit in file.hits(wanted)], found, set(), handles)
+        left = [i for i in wanted if i not in found]
+        hits = [hit for file, some in self._files_of(left, handles) for hit in file.hits(some)]
+        self._search(hits, dealt, dropped, handles)
+        return (found.keys() - self._unmatched) | (dealt.keys() - dropped)
 
     def watch(self, horizon: bytes) -> None:
         """Remember from now on what journals gain below an id."""
@@ -260,7 +277,7 @@ class Finder:
             # A later frame is there, so nobody is writing here any more; but it may have become whole meanwhile.
             again = next(iter(scan(disk, fd, item.offset, size, seed, resync=False)), None)
             if again is None:
-                file.pos = item.end
+                file.pos, file.has_gaps = item.end, True
 
     def _is_blank_at(self, fd: int, offset: int) -> bool:
         return not self._disk.pread(fd, HEADER_BYTES, offset).strip(b"\0")

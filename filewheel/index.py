@@ -88,6 +88,8 @@ class FileIndex:
         """Of a journal: the last frame that a later one says was durable."""
         self.is_sealed = False
         """Of a journal: its writer has ended it."""
+        self.has_gaps = False
+        """Of a journal: something was stepped over."""
 
     def add(self, frame: Frame) -> Run:
         """Go on over a frame; return the run that it is in now."""

@@ -17,6 +17,7 @@ from filewheel.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.frame import Frame
 from filewheel.ledger import spans_of
+from filewheel.manifest import Manifest
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor, to_datetime
 from filewheel.owner import holder
 from filewheel.quarantine import bytes_in, items
@@ -136,41 +137,51 @@ def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
 
 def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     """Count a snapshot. Cost: a header for each frame of the laps, and the undealt journals whole."""
-    counter = _Counter(directory, snapshot)
+    stats = sizes_of(directory, snapshot.manifest, [(s.name, s.end - s.start) for s in snapshot.journals])
+    stats.pending, stats.dead = counts_of(directory, snapshot)
+    first = snapshot.first()
+    stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
+    stats.damaged = len(snapshot.problems())
+    return stats
+
+
+def sizes_of(directory: Directory, manifest: Manifest, journals: Sequence[tuple[str, int]]) -> Stats:
+    """Say what a wheel takes on disk and who keeps it; `journals` are names, and how many bytes are not covered."""
     keeper = holder(directory)
-    stats = Stats(
+    return Stats(
         quarantined=len(items(directory)),
         quarantined_bytes=bytes_in(directory),
-        journal_bytes=sum(s.end - s.start for s in snapshot.journals),
-        journal_files=len({s.name for s in snapshot.journals}),
-        slot_files=len(snapshot.manifest.slots),
-        lap_files=len(snapshot.manifest.laps),
-        file_bytes=sum(snapshot.manifest.slots.values()) + sum(snapshot.manifest.laps.values()),
+        journal_bytes=sum(size for _, size in journals),
+        journal_files=len({name for name, _ in journals}),
+        slot_files=len(manifest.slots),
+        lap_files=len(manifest.laps),
+        file_bytes=sum(manifest.slots.values()) + sum(manifest.laps.values()),
         keeper_up=keeper is not None,
         keeper_pid=None if keeper is None else keeper.pid,
         keeper_namespace="" if keeper is None else keeper.namespace,
     )
+
+
+def counts_of(directory: Directory, snapshot: Snapshot) -> tuple[int, int]:
+    """Count what is pending in a snapshot, and the dead letters."""
+    counter = _Counter(directory, snapshot)
+    pending = dead = 0
     for span in counter.spans:
         mixed = span.floor < DEAD_FLOOR < counter.ceil(span)
         count = None if mixed else counter.simple(span)
         if count is None:
             for id_ in counter.ids(span):
                 if id_ < DEAD_FLOOR:
-                    stats.pending += 1
+                    pending += 1
                 else:
-                    stats.dead += 1
+                    dead += 1
         elif span.floor >= DEAD_FLOOR:
-            stats.dead += count
+            dead += count
         else:
-            stats.pending += count
+            pending += count
     rest = counter.rest()
     at = bisect_left(rest, DEAD_FLOOR)
-    stats.pending += at
-    stats.dead += len(rest) - at
-    first = snapshot.first()
-    stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
-    stats.damaged = len(snapshot.problems())
-    return stats
+    return pending + at, dead + len(rest) - at
 
 
 def histogram_of(directory: Directory, snapshot: Snapshot, edges_us: Sequence[int]) -> Histogram:
