@@ -144,9 +144,9 @@ class Copies:
                 raise self._too_few(live, needed, UNWRITTEN)
 
     def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Write a frame that the primary has to each mirror that is open."""
+        """Write a frame that the primary has to each mirror that is open and does not have it."""
         for mirror in self._mirrors:
-            if mirror.live:
+            if mirror.live and mirror.written < ticket:
                 mirror.write(ticket, body, puts, drops, first, last)
         if self._trouble:
             self._mend()  # an enqueue without a flush is confirmed next

@@ -31,6 +31,7 @@ Invariant: whatever raised, nothing that had been acknowledged is lost.
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 from collections.abc import Iterator
 
@@ -289,6 +290,13 @@ def disk_errors(path: str) -> Iterator[None]:
         yield
     except OSError as exc:
         raise disk_error(exc, path if exc.filename is None else str(exc.filename)) from exc
+
+
+def unconfirmed(exc: FilewheelError) -> FilewheelError:
+    """Return the error of a call whose frame was written before the call failed."""
+    error = copy.copy(exc)
+    error.what = f"{exc.what}; it was written, and is not confirmed"
+    return error
 
 
 def partly_done(exc: DiskError, done: int) -> DiskError:

@@ -6,7 +6,8 @@ so it takes the short way: one look at the segment, one frame, and none of the c
 durable, a pen (docs/adr/0023-a-pen-that-writes.md), which is one call without the lock.
 
 Invariant: an id is given out once, with the lock held or by the one pen that is lent, by the writer whose name is in
-it.
+it; a frame that counts is where the roster asks for it, looked at less than a fifth of a second before it was written,
+or afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from filewheel.columns import Run, runs_of
 from filewheel.copies import Copies
 from filewheel.directory import Directory, DiskFactory, Sync
 from filewheel.disk import OsDisk
-from filewheel.errors import UNWRITTEN, DiskError, FilewheelError, disk_error, partly_done
+from filewheel.errors import UNWRITTEN, DiskError, FilewheelError, disk_error, partly_done, unconfirmed
 from filewheel.frame import body_of
 from filewheel.ids import Ids
 from filewheel.message import ID_END, MessageId, receipt
@@ -32,12 +33,14 @@ from filewheel.record import ID, PUT_PREFIX
 from filewheel.roster import Roster
 from filewheel.segment import Segment
 from filewheel.speed import pack_drops, pack_puts, put_frame
+from filewheel.standing import LOOK_US, Standing
 from filewheel.writer import SEQ_END, Entropy
 
 BATCH_BYTES = 8 << 20
 _PEN_BYTES = 32 << 10
 _ONE_BYTES = 256  # what a frame with one put has at most beside its payload and tail
 _TURNS = 20
+_NEVER_US = -(1 << 62)
 
 
 class Journal(Appender):
@@ -70,6 +73,48 @@ class Journal(Appender):
         """Told of drops: a keeper must not begin what they end. None for the keeper's own."""
         self._dropped = 0
         """The ticket of the last frame with a drop."""
+        self.standing: Standing | None = None
+        """Looks at the roster for this journal, with its lock held; None for one that writes to no mirrors."""
+        self._looked_us = _NEVER_US
+
+    def look(self) -> None:
+        """Look at the roster, and write for the set that it shows from the next frame on. Cost: one stat.
+
+        Raises Fenced, Damaged, DiskError, when nothing may be written.
+        """
+        with self.one_call():
+            self._recall()
+            self._look(self._written)
+
+    def _look(self, ticket: int) -> None:
+        standing, now_us = self.standing, self._clock.steady_us()
+        assert standing is not None
+        standing.look()
+        if self._strict:
+            standing.check_may_write()
+        roster = standing.roster
+        # The mirrors that a keeper had when its wheel was fenced are given its last acknowledgements.
+        if roster != self.roster and (roster is None or roster.role == "primary"):
+            self._follow(roster, ticket)
+        # Last: whatever raised, the next call looks again.
+        self._looked_us = now_us
+
+    def _is_old(self) -> bool:
+        """Tell whether the last look is so old that a mirror may have come into the set that counts as in step."""
+        return self.standing is not None and not 0 <= self._clock.steady_us() - self._looked_us < LOOK_US
+
+    def _look_again(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        """Look when the frame is written already, and give it to the mirrors that have come into the set.
+
+        A keeper does not stop for what it meets there: its next claim does.
+        """
+        try:
+            self._look(self._written - 1)
+        except FilewheelError as exc:
+            if self._strict:
+                raise unconfirmed(exc) from exc
+        if self._copies is not None:
+            self._copies.write(self._written, body, puts, drops, first, last)
 
     def follow(self, roster: Roster | None) -> None:
         """Write what comes to the mirrors of this roster too, and to no others. Cost: nothing when it is the same.
@@ -81,20 +126,24 @@ class Journal(Appender):
             return
         with self.one_call():
             self._recall()
-            copies = self._copies
-            assert copies is None or isinstance(copies, Copies)
-            if roster is not None and roster.role == "primary" and (roster.mirrors() or roster.copies > 1):
-                if copies is None:
-                    copies = Copies(
-                        self._dir, disk=self._factory, entropy=self._entropy, clock=self._clock, strict=self._strict
-                    )
-                # Set first: a mirror that shows a higher epoch leaves nothing that could be written to.
-                self._copies = copies
-                copies.follow(roster, self._written)
-            elif copies is not None:
-                self._copies = None
-                copies.release()
-            self.roster = roster
+            self._follow(roster, self._written)
+
+    def _follow(self, roster: Roster | None, ticket: int) -> None:
+        """Write the frames after this one to the mirrors of a roster."""
+        copies = self._copies
+        assert copies is None or isinstance(copies, Copies)
+        if roster is not None and roster.role == "primary" and (roster.mirrors() or roster.copies > 1):
+            if copies is None:
+                copies = Copies(
+                    self._dir, disk=self._factory, entropy=self._entropy, clock=self._clock, strict=self._strict
+                )
+            # Set first: a mirror that shows a higher epoch leaves nothing that could be written to.
+            self._copies = copies
+            copies.follow(roster, ticket)
+        elif copies is not None:
+            self._copies = None
+            copies.release()
+        self.roster = roster
 
     def _write(self, segment: Segment, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
         if drops and self.marks is not None:
@@ -102,6 +151,8 @@ class Journal(Appender):
         super()._write(segment, body, puts, drops, first, last)
         if drops:
             self._dropped = self._written
+        if self._is_old():
+            self._look_again(body, puts, drops, first, last)
 
     def settle(self, ticket: int, sync: Sync) -> int:
         """Return when the frame is as durable as `sync` asks, and its drops are told of; tell how many hold it."""
@@ -145,6 +196,9 @@ class Journal(Appender):
             self._written = ticket
             if copies is not None:
                 copies.write(ticket, body_of(frame), 1, 0, id_, id_)
+            if self._is_old():
+                self._look_again(body_of(frame), 1, 0, id_, id_)
+                copies = self._copies
             self._putting = False
         if sync == "always":
             self._flush_to(ticket)

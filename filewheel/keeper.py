@@ -121,6 +121,7 @@ class Keeper(Outcomes):
             self._let_go()
             raise
         self._ledger = Ledger(self._dir, clock, entropy=entropy, disk=disk)
+        self._ledger.own.standing = self._standing  # also for a keeper that acknowledges and does not claim
         self._head = Head(self._ledger, budget)
         self._lock = self._ledger.lock
         try:

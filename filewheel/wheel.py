@@ -41,7 +41,6 @@ from filewheel.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of, receipt
 from filewheel.record import pack_middle, pack_payload, pack_tail
 from filewheel.reentry import one_call
-from filewheel.roster import Roster
 from filewheel.speed import due_at, size_of
 from filewheel.standing import LOOK_US, Standing
 from filewheel.tidy import Tidier, is_untidy, tidy
@@ -92,11 +91,8 @@ class Wheel(Changes):
         self._entropy = entropy
         self._forks = forks.now()
         self._journal: Journal | None = None
-        self._standing: Standing | None = None
         self._looked_us = _NEVER_US
         """When this wheel was last seen to be one that may be written to."""
-        self._followed: Roster | None = None
-        """The roster that the journal was told of."""
         self.on_flush: Callable[[int], None] | None = None
         """Told the microseconds of each flush, when it was set before the first enqueue. It must not raise."""
         self._opening = threading.RLock()
@@ -188,6 +184,7 @@ class Wheel(Changes):
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
                     journal = Journal(self._dir, entropy=self._entropy, disk=self._disk_factory, clock=self._clock)
                     journal.on_segment_end = self._tidier.segment_ended
+                    journal.standing = Standing(self._dir, disk=self._disk_factory)
                     journal.marks = Marks(self._dir)
                     journal.on_flush = self.on_flush
                     self._journal = journal
@@ -198,22 +195,9 @@ class Wheel(Changes):
 
     def _look(self, journal: Journal, now_us: int) -> None:
         """Look at this wheel's place in its set, and have the journal write for that set. Raises Fenced, Damaged."""
-        with one_call(
-            self._opening, self._dir.path
-        ):  # a Standing is not thread-safe; where nothing is old, nobody comes here
-            if 0 <= now_us - self._looked_us < LOOK_US:
-                return  # another thread has looked meanwhile
-            standing = self._standing
-            if standing is None:
-                standing = self._standing = Standing(self._dir, disk=self._disk_factory)
-            else:
-                standing.look()
-            standing.check_may_write()
-            if standing.roster is not self._followed:
-                journal.follow(standing.roster)
-                self._followed = standing.roster
-            # Last: whatever raised, the next call looks again.
-            self._looked_us = now_us
+        journal.look()
+        # Last: whatever raised, the next call looks again.
+        self._looked_us = now_us
 
     # -- enqueue ---------------------------------------------------------------------------------------------
 

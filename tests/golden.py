@@ -33,6 +33,7 @@ from filewheel.message import US_PER_S, MessageId, to_datetime
 from filewheel.record import PUT_PREFIX, pack_middle, pack_payload
 from filewheel.roster import Member, Roster, change_roster
 from filewheel.slot import slot_name
+from filewheel.standing import Standing
 from filewheel.transfer import dump, to_json
 from filewheel.wheel import Wheel
 from tests.support_wheel import append
@@ -94,6 +95,7 @@ def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     # A lives through it all. Its journal is filled ahead with zeros, 2 KiB at a time.
     a = Wheel(path, clock=clock, entropy=named("PRDCR001"))
     a._journal = Journal(a._dir, entropy=named("PRDCR001"), fill_bytes=2048)
+    a._journal.standing = Standing(a._dir)
     a.enqueue(b"late, and left claimed", at=_at(-5))
     a.enqueue(b"late, and acknowledged after the last deal", at=_at(-4.5))
     a.enqueue(b"put back once", at=_at(1), topic="retry", headers={"n": "1"})
@@ -210,6 +212,7 @@ def _writer(path: Path, clock: Clock, name: str) -> Wheel:
     """Open a wheel that writes under this name, and nothing ahead."""
     wheel = Wheel(path, clock=clock, entropy=named(name))
     wheel._journal = Journal(wheel._dir, entropy=named(name), fill_bytes=0)
+    wheel._journal.standing = Standing(wheel._dir)
     return wheel
 
 

@@ -142,13 +142,13 @@ def test_a_clock_that_went_back_does_not_keep_a_producer_from_looking(wheel_dir:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[Roster | None]:
     """The rosters that journals were told of."""
     found: list[Roster | None] = []
-    follow = Journal.follow
+    follow = Journal._follow
 
-    def noted(self: Journal, roster: Roster | None) -> None:
+    def noted(self: Journal, roster: Roster | None, ticket: int) -> None:
         found.append(roster)
-        follow(self, roster)
+        follow(self, roster, ticket)
 
-    monkeypatch.setattr(Journal, "follow", noted)
+    monkeypatch.setattr(Journal, "_follow", noted)
     return found
 
 
@@ -172,12 +172,13 @@ def test_a_roster_that_the_journal_could_not_follow_is_followed_by_the_next_call
     make_set(wheel_dir, other)
     calls: list[Roster | None] = []
 
-    def follow(self: Journal, roster: Roster | None) -> None:
+    def follow(self: Journal, roster: Roster | None, ticket: int) -> None:
         calls.append(roster)
         if len(calls) == 1:
             raise ZeroDivisionError
+        self.roster = roster
 
-    monkeypatch.setattr(Journal, "follow", follow)
+    monkeypatch.setattr(Journal, "_follow", follow)
     with Wheel(wheel_dir, clock=FakeClock()) as wheel:
         with pytest.raises(ZeroDivisionError):
             wheel.enqueue(b"1")

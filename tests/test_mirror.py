@@ -602,6 +602,17 @@ def test_a_roster_that_is_followed_again_costs_nothing(make_set: MakeSet) -> Non
         assert [n for n, _, _ in wheels.events] == []
 
 
+def test_a_mirror_that_has_a_frame_is_not_given_it_by_another_look(make_set: MakeSet) -> None:
+    wheels = make_set()
+    with wheels.open() as wheel:
+        wheels.fail[0] = lambda kind, name: wheels.clock.advance(1)  # each look is old when its frame is written
+        wheel.enqueue(b"one", delay=60)
+        ids = wheel.enqueue_many([b"two", b"three"], delay=60)
+        wheel.cancel(ids[0])
+    assert len(wheels.frames(0)) > 2
+    assert [f.body for f in wheels.frames(1)] == [f.body for f in wheels.frames(0)]
+
+
 def test_a_wheel_is_written_to_only_while_its_roster_names_it_a_current_mirror(make_set: MakeSet) -> None:
     wheels = make_set()
     with wheels.open() as wheel:

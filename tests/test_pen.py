@@ -21,6 +21,7 @@ from filewheel.errors import Closed, DiskError, Poisoned, Reentered, WheelFull
 from filewheel.journal import Journal
 from filewheel.segment import Segment
 from filewheel.speed import make_pen
+from filewheel.standing import Standing
 from filewheel.writer import SEQ_END
 from tests.conftest import assert_whole
 from tests.support import REPO, FaultyDisk
@@ -340,6 +341,7 @@ def test_threads_that_write_with_a_pen_beside_others_that_flush_and_rotate_leave
     made: list[list[str]] = [[] for _ in range(6)]
     with Wheel(wheel_dir, sync="never") as wheel:
         journal = Journal(wheel._dir, segment_bytes=200_000)
+        journal.standing = Standing(wheel._dir)
         wheel._journal = journal
 
         def write(n: int) -> None:

@@ -47,7 +47,8 @@ def test_what_was_enqueued_after_the_fence_is_kept_once_and_all_wheels_are_equal
         late.enqueue(b"early", delay=1000)
         go(place, place.b)
         late._looked_us = place.clock.now_us()  # as one that looked just before the promotion
-        late.enqueue(b"late", delay=1000)
+        with pytest.raises(Fenced, match="it was written, and is not confirmed"):
+            late.enqueue(b"late", delay=1000)
     done = back(place, place.a)
     assert (done.primary, done.kept, done.dropped, done.notes) == (str(place.b), 1, 0, [])
     assert role_of(place.a) == "backup"
