@@ -23,7 +23,7 @@ from filewheel.directory import open_directory
 from filewheel.headers import KEY
 from filewheel.verify import verify
 from filewheel.wheel import Wheel
-from tests.crash import cancels_cast as roles
+from tests.crash import cancellers, firing
 from tests.crash.actors import LAP_S, Actor, quick
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.cast import Cast
@@ -34,12 +34,12 @@ from tests.crash.verdict_cancels import judge
 LASTS_S = 2.5
 STRIKES_PER_S = 5
 END_TIMEOUT_S = 60
-WAYS: list[tuple[type[roles.Fires], type[roles.Plain], type[roles.Fires]]] = [
-    (roles.FiresCalls, roles.OfCalls, roles.EndsCalls),
-    (roles.FiresDue, roles.Plain, roles.Ends),
-    (roles.FiresCallsInLoop, roles.OfCalls, roles.EndsCalls),
-    (roles.FiresCommands, roles.Plain, roles.Ends),
-    (roles.FiresCalls, roles.OfCalls, roles.EndsCalls),
+WAYS: list[tuple[type[firing.Fires], type[cancellers.Plain], type[firing.Fires]]] = [
+    (firing.FiresCalls, cancellers.OfCalls, firing.EndsCalls),
+    (firing.FiresDue, cancellers.Plain, firing.Ends),
+    (firing.FiresCallsInLoop, cancellers.OfCalls, firing.EndsCalls),
+    (firing.FiresCommands, cancellers.Plain, firing.Ends),
+    (firing.FiresCalls, cancellers.OfCalls, firing.EndsCalls),
 ]
 
 
@@ -59,8 +59,8 @@ def play(number: int, tally: Tally, places: list[Path]) -> None:
             tally.check(ended, f"{ends.__name__} did not end in {END_TIMEOUT_S} s")
         told = read_marks(marks)
         with Wheel(path) as wheel:
-            waiting = [(str(m.id), roles.serial_of(m), m.headers.get(KEY)) for m in wheel.list()]
-            dead = {roles.serial_of(m) for m in wheel.list(dead=True)}
+            waiting = [(str(m.id), cancellers.serial_of(m), m.headers.get(KEY)) for m in wheel.list()]
+            dead = {cancellers.serial_of(m) for m in wheel.list(dead=True)}
         for text in judge(told, waiting, dead):
             tally.violation(f"{fires.__name__}: {text}")
         directory = open_directory(path, write=False)
@@ -116,6 +116,8 @@ def count(told: list[Mark], tally: Tally) -> None:
             tally.count("calls", len(mark[6]))
         elif mark[0] == "cancel":
             tally.count("cancels", len(mark[3]))
+            for how in mark[4].values():
+                tally.count(how)
         elif mark[0] == "move":
             tally.count("reschedules")
         elif mark[0] in ("cancel-key", "move-key") or (mark[0] == "put" and mark[6] == "replace"):

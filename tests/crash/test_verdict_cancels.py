@@ -26,9 +26,9 @@ def call(serial: int, begin_ms: float, end_ms: float = 0, *, slot: str = "", roo
     return [mark("call", begin_ms, begin_ms, owner, slot, rooms or {}, jobs), *ended]
 
 
-def cancel(serial: int, at_ms: float, *, done: bool = True) -> list[Mark]:
-    drawn = [[f"i{serial}", serial]]
-    return [mark("try-cancel", at_ms, at_ms, drawn), mark("cancel", at_ms, at_ms, drawn, [f"i{serial}"] * done)]
+def cancel(serial: int, at_ms: float, *, done: bool = True, how: str = "begun") -> list[Mark]:
+    drawn, words = [[f"i{serial}", serial]], {f"i{serial}": how} if done else {}
+    return [mark("try-cancel", at_ms, at_ms, drawn), mark("cancel", at_ms, at_ms, drawn, words)]
 
 
 def verdict(producer: list[Mark], calls: list[Mark], waiting: Waiting | None = None, *more: Mark) -> list[str]:
@@ -57,6 +57,16 @@ def test_what_began_in_a_process_that_was_started_later_or_has_gone_on_for_long_
     pulses = [mark("pulse", 0, 20 * n, 7) for n in range(PULSES + 3)]
     assert "pulses" in verdict(told, call(1, 4000), None, *pulses)[0]
     assert verdict(told, call(1, 4000), None, *pulses[:-3]) == []
+
+
+def test_what_was_stopped_in_time_has_not_begun_in_a_process_that_lives_on_and_does_not() -> None:
+    told, pulse = put(1) + cancel(1, 5, how="stopped"), mark("pulse", 0, 9, 7)
+    assert "stopped in time" in verdict(told, call(1, 2), None, pulse)[0]
+    assert "stopped in time" in verdict(told, call(1, 6), None, pulse)[0]
+    assert verdict(told, call(1, 2), None, mark("pulse", 0, 4, 7)) == []
+    assert verdict(told, call(1, 2), None, pulse, mark("ends", 3, 3, 7)) == []
+    assert verdict(told, call(1, 2, 4, slot="t may put back"), None, pulse) == []
+    assert verdict(put(1) + cancel(1, 5, how="begun"), call(1, 2), None, pulse) == []
 
 
 def test_an_old_id_does_not_begin_after_a_reschedule_and_the_new_one_does() -> None:

@@ -62,6 +62,10 @@ class Told:
     tried: set[int] = field(default_factory=set)
     """Serials that something was tried on that ends them."""
     tried_keys: set[str] = field(default_factory=set)
+    stopped: list[tuple[str, int, int]] = field(default_factory=list)
+    """Ids that a cancel said it had stopped in time, and when it was called and returned."""
+    ended: dict[int, int] = field(default_factory=dict)
+    """Keeper → when it began to close."""
     moves: list[tuple[int, int, str]] = field(default_factory=list)
     """Of each reschedule that succeeded: when it began, the serial, the old id."""
     errors: list[str] = field(default_factory=list)
@@ -79,6 +83,8 @@ def read(marks: Mapping[str, list[Mark]]) -> Told:
             told.pulses[what[0]].append(at)
         elif kind == "start":
             told.started[what[0]] = at
+        elif kind == "ends":
+            told.ended[what[0]] = at
         elif kind == "error":
             told.errors.append(f"{who}: {what[0]}")
         elif kind != "call":
@@ -103,12 +109,14 @@ def _said(told: Told, kind: str, since: int, at: int, what: list[object]) -> Non
                 told.of_key[str(key)].append((since, End("replace", at), serial))
         case "try-cancel", [list(drawn)]:
             told.tried.update(serial for _, serial in drawn)
-        case "cancel", [list(drawn), list(done)]:
+        case "cancel", [list(drawn), dict(words)]:
             for id_, serial in drawn:
                 told.of_id[id_].append(End("cancel", at))
-                if id_ in done:
+                if id_ in words:
                     told.of_serial[serial].append(End("cancel", at))
                     told.won[id_].append("cancel")
+                if words.get(id_) == "stopped":
+                    told.stopped.append((id_, since, at))
         case "try-end-key", [str(key)]:
             told.tried_keys.add(key)
         case "cancel-key", [str(key)]:
@@ -127,6 +135,7 @@ def judge(marks: Mapping[str, list[Mark]], waiting: list[tuple[str, int, str | N
     told = read(marks)
     yield from told.errors
     yield from _begun(told)
+    yield from _stopped(told)
     yield from _kept(told, waiting)
     yield from _lost(told, {serial for _, serial, _ in waiting} | dead)
 
@@ -144,6 +153,20 @@ def _begun(told: Told) -> Iterator[str]:
                     late_ms = (call.since - end.at) / 1e6
                     yield f"{serial} ({id_}) began {late_ms:.1f} ms after its {end.what} returned: {why}"
                     break
+
+
+def _stopped(told: Told) -> Iterator[str]:
+    """What was stopped in time has not begun and does not, in any process that lived on after that was said."""
+    calls = defaultdict(list)
+    for call in told.calls:
+        for id_, _ in call.jobs:
+            calls[id_].append(call)
+    for id_, since, at in told.stopped:
+        for call in calls[id_]:
+            lived_ns = min(max(told.pulses.get(call.owner, [0])), told.ended.get(call.owner, 1 << 63))
+            was_put_back = call.slot.endswith("may put back") and call.end is not None and call.end < since
+            if lived_ns > at and not was_put_back:
+                yield f"{id_} began {(call.since - at) / 1e6:.1f} ms after it was said to be stopped in time"
 
 
 def _ends_of(told: Told, id_: str, serial: int) -> Iterator[End]:

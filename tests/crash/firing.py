@@ -1,14 +1,13 @@
-"""The processes of the campaign of cancels: those that enqueue and change their minds, and those that fire.
+"""Those that fire in the campaign of cancels: a Scheduler, an AsyncScheduler, `due()`, or `filewheel run --jobs`.
 
-A round fires in one of four ways: a Scheduler, an AsyncScheduler, `due()`, or `filewheel run --jobs`. Whatever a call
-has to wait for (threads, turns, rates, processes, a loop) is short, so most of what is cancelled waits in memory.
-Invariant: a call that ends a message is marked before it is tried, and when it has returned, with what it said.
+Whatever a call has to wait for (threads, turns, rates, processes, a loop, commands) is short, so most of what is
+cancelled waits in memory. Each call notes its begin first of all (called.py).
+Invariant: where a handler can run once only, or in so many places at once, its line says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 import threading
@@ -18,12 +17,9 @@ from typing import Any
 
 from cli.main import cli
 from filewheel.aio import AsyncWheel
-from filewheel.errors import KeyHeld, NotFound
-from filewheel.headers import ARGS
 from filewheel.keeper import Keeper
-from filewheel.message import US_PER_S, Message
+from filewheel.message import US_PER_S
 from filewheel.scheduling.aio import AsyncScheduler
-from filewheel.scheduling.call import MSGPACK, pack_call, unpack_call
 from filewheel.scheduling.job import Job, current_job
 from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.scheduler import Scheduler
@@ -31,162 +27,10 @@ from filewheel.wheel import Wheel
 from tests.crash import called
 from tests.crash.actors import Actor
 from tests.crash.called import FOLDER, OWNER, Calls, work
+from tests.crash.cancellers import LATER_S, PROCESSES, TOPICS, serial_of
 
-KEYS = 6
-LATER_S = 3600
 PULSE_S = 0.02
-PROCESSES = 2
-NO_MORE = 20
-"""So often a producer forks at most, and its children not at all."""
 AGAIN = Retry(limit=50, delay_s=0.005, delay_max_s=0.02)
-TOPICS = ("threads", "limited", "rated", "processes", "many", "loop", "rated-loop")
-
-
-def serial_of(message: Message) -> int:
-    """Return the serial of a message, whether it is a call or not."""
-    how = message.headers.get(ARGS)
-    return int(message.payload) if how is None else int(unpack_call(message.payload, how)[0][0])
-
-
-# -- those that change their minds ---------------------------------------------------------------------------------
-
-
-class Plain(Actor):
-    """Enqueues messages, and cancels, moves and replaces its own and those of others."""
-
-    is_call = False
-    forks = 0
-
-    def run(self) -> None:
-        self.ids: list[tuple[str, int]] = []
-        self.wheel = Wheel(self.path, sync="never")
-        while self.lasts():
-            self.act()
-            time.sleep(self.rng.random() * 0.008)
-        self.wheel.close()
-
-    def act(self) -> None:
-        acts = [self.enqueue, self.enqueue, self.cancel, self.cancel_many, self.cancel_key, self.reschedule]
-        acts += [self.reschedule_key, self.replace, self.update]
-        if self.rng.random() < 0.01 and self.forks < NO_MORE:
-            self.fork()
-        else:
-            self.rng.choice(acts)()
-
-    def fork(self) -> None:
-        """Have a child go on with a handle of its own for a while."""
-        self.forks += 1
-        if os.fork():
-            return
-        try:
-            self.serial += self.forks * 4000  # no serial comes twice
-            self.forks = NO_MORE
-            self.until = min(self.until, time.monotonic() + 0.2)
-            self.run()
-        finally:
-            os._exit(0)
-
-    def an_id(self) -> tuple[str, int] | None:
-        """Draw a message: one of its own, or one that waits, whoever enqueued it."""
-        if self.rng.random() < 0.25:
-            found = list(self.wheel.list(limit=30))
-            if found:
-                message = self.rng.choice(found)
-                return str(message.id), serial_of(message)
-        return self.rng.choice(self.ids[-60:]) if self.ids else None
-
-    def a_key(self, *, ends: bool = True) -> str:
-        """Draw a key; what has one of the last is moved at most."""
-        return f"k{self.rng.randrange(KEYS - 2 if ends else KEYS)}"
-
-    def delay(self) -> float:
-        return self.rng.choice([0, 0, 0, 0.05, 0.3, LATER_S])
-
-    def put(self, key: str | None, on_conflict: str) -> None:
-        """Enqueue one message; a key that is held is no error."""
-        self.serial += 1
-        serial, given = self.serial, {"delay": self.delay()}
-        if key is not None:
-            given |= {"key": key, "on_conflict": on_conflict}
-        self.marks.tell("try-put", serial, key)
-        since = time.monotonic_ns()
-        with contextlib.suppress(KeyHeld):
-            id_ = str(self.wheel.enqueue(self.payload(serial), **self.topic(), **given))
-            self.marks.tell("put", serial, id_, key, on_conflict, since=since)
-            self.ids.append((id_, serial))
-
-    def payload(self, serial: int) -> bytes:
-        return pack_call([serial, PROCESSES], {}) if self.is_call else b"%d" % serial
-
-    def topic(self) -> dict[str, Any]:
-        return {"topic": self.rng.choice(TOPICS), "headers": {ARGS: MSGPACK}} if self.is_call else {}
-
-    def enqueue(self) -> None:
-        for _ in range(self.rng.choice([1, 3, 8])):
-            self.put(self.a_key(ends=False) if self.rng.random() < 0.3 else None, "reject")
-
-    def replace(self) -> None:
-        key = self.a_key()
-        self.marks.tell("try-end-key", key)
-        self.put(key, "replace")
-
-    def update(self) -> None:
-        self.serial += 1
-        key = self.a_key()
-        self.marks.tell("try-end-key", key)
-        self.marks.tell("try-put", self.serial, key)
-        since = time.monotonic_ns()
-        with contextlib.suppress(NotFound):
-            id_ = str(self.wheel.update(key=key, payload=self.payload(self.serial), delay=self.delay()))
-            self.marks.tell("put", self.serial, id_, key, "replace", since=since)
-            self.ids.append((id_, self.serial))
-
-    def cancel(self) -> None:
-        drawn = self.an_id()
-        if drawn is not None:
-            self.marks.tell("try-cancel", [drawn])
-            since = time.monotonic_ns()
-            done = self.wheel.cancel(drawn[0])
-            self.marks.tell("cancel", [drawn], [drawn[0]] if done else [], since=since)
-
-    def cancel_many(self) -> None:
-        some = {d[0]: d for d in (self.an_id() for _ in range(6)) if d is not None}
-        self.marks.tell("try-cancel", list(some.values()))
-        since = time.monotonic_ns()
-        done = self.wheel.cancel_many(some)
-        self.marks.tell("cancel", list(some.values()), [str(i) for i in done], since=since)
-
-    def cancel_key(self) -> None:
-        key = self.a_key()
-        self.marks.tell("try-end-key", key)
-        since = time.monotonic_ns()
-        self.wheel.cancel(key=key)
-        self.marks.tell("cancel-key", key, since=since)
-
-    def reschedule(self) -> None:
-        drawn = self.an_id()
-        if drawn is not None:
-            since = time.monotonic_ns()
-            with contextlib.suppress(NotFound, KeyHeld):
-                new = str(self.wheel.reschedule(drawn[0], delay=self.delay()))
-                self.marks.tell("move", drawn[0], new, drawn[1], since=since)
-                self.ids.append((new, drawn[1]))
-
-    def reschedule_key(self) -> None:
-        key = self.a_key(ends=False)
-        since = time.monotonic_ns()
-        with contextlib.suppress(NotFound):
-            self.wheel.reschedule(key=key, delay=self.delay())
-            self.marks.tell("move-key", key, since=since)
-
-
-class OfCalls(Plain):
-    """The same with calls of handlers."""
-
-    is_call = True
-
-
-# -- those that fire -----------------------------------------------------------------------------------------------
 
 
 class Fires(Actor):
@@ -213,6 +57,10 @@ class Fires(Actor):
                 time.sleep(0.3)
                 os._exit(0)
 
+    def ends(self) -> None:
+        """Note that from now on this is no keeper for certain."""
+        self.marks.tell("ends", os.getpid())
+
     def fire(self) -> None:
         raise NotImplementedError
 
@@ -226,6 +74,7 @@ class FiresCalls(Fires):
         scheduler.start()
         while self.lasts():
             time.sleep(0.01)
+        self.ends()
         scheduler.stop(0.2)
 
     def sizes(self) -> dict[str, Any]:
@@ -279,6 +128,7 @@ class FiresCallsInLoop(FiresCalls):
         await scheduler.start()
         while self.lasts():
             await asyncio.sleep(0.01)
+        self.ends()
         await scheduler.stop(0.2)
 
 
@@ -293,6 +143,7 @@ class FiresDue(Fires):
             tasks = [asyncio.create_task(self.consume(wheel, f"task {n}")) for n in range(self.rng.choice([1, 3]))]
             while self.lasts():
                 await asyncio.sleep(0.01)
+            self.ends()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -302,7 +153,7 @@ class FiresDue(Fires):
         while True:
             async for message in wheel.due(limit):
                 serial = serial_of(message)
-                with self.calls.noted({}, (str(message.id), serial), slot=f"{os.getpid()} {slot}"):
+                with self.calls.noted({}, (str(message.id), serial), slot=f"{os.getpid()} {slot} may put back"):
                     await asyncio.sleep(serial % 7 * 0.003)
                     if self.rng.random() < 0.03:
                         break  # it is put back
