@@ -64,8 +64,8 @@ class Missing:
                 log.critical("%s: more files are missing; `filewheel verify` names each", self._dir.path)
             return False
         log.critical(
-            "%s: the checkpoint names it, and it is not there; it stays named. "
-            "Try: restore the file or mount its disk, or `filewheel repair`, which accepts the loss",
+            "%s: the checkpoint names it, and it is not there. "
+            "Try: restore the file or mount its disk; `filewheel repair` accepts the loss",
             self._dir.place(span.name),
         )
         return True

@@ -34,7 +34,7 @@ from filewheel.slot import frames
 from filewheel.snapshot import Snapshot
 from filewheel.unlisted import Unlisted
 from filewheel.verify import Finding, verify
-from filewheel.window import Span
+from filewheel.window import MISSING, Span
 
 _SETTINGS_BYTES = 65536
 
@@ -48,6 +48,8 @@ class Repair:
     bytes_kept: int = 0
     bytes_aside: int = 0
     """Bytes that could not be read; they are in quarantine/ now."""
+    bytes_lost: int = 0
+    """Bytes of files that are missing: the checkpoint does not name those any more, so that loss is accepted."""
 
 
 def plan(directory: Directory, clock: Clock) -> Repair:
@@ -170,8 +172,9 @@ def _mend_file(ledger: Ledger, span: Span, result: Repair) -> None:
     if not bad and not senseless:
         result.bytes_kept += span.end
         return
+    is_missing = any(damage.reason == MISSING for damage in bad)
     for damage in bad:
-        ledger.quarantine.keep(damage)
+        (ledger.quarantine.note if is_missing else ledger.quarantine.keep)(damage)
     for put, what in senseless:
         ledger.quarantine.keep_bytes(Damage(span.name, 0, len(put), what, proven=True), put)
     manifest = ledger.manifest.copy()
@@ -192,6 +195,10 @@ def _mend_file(ledger: Ledger, span: Span, result: Repair) -> None:
     if not data:
         ledger.unlink_file(span.name)
     result.bytes_kept += len(data)
+    if is_missing:
+        result.bytes_lost += span.end
+        result.done.append(f"{span.name}: the file is missing, with {span.end} bytes; it is not named any more")
+        return
     aside = f"{len(bad)} unreadable ranges put aside" if bad else ""
     aside += (", " if bad else "") + f"{len(senseless)} records that are no message put aside" if senseless else ""
     result.done.append(f"{span.name}: {len(puts)} messages kept, {aside}")
@@ -216,7 +223,9 @@ def _read_all(ledger: Ledger, span: Span) -> tuple[set[bytes], set[bytes], list[
     bad: list[Damage] = []
     try:
         fd = ledger.disk.open(span.name, "r")
-    except (FileNotFoundError, ForeignFile):
+    except FileNotFoundError:
+        return puts, drops, [Damage(span.name, 0, span.end, MISSING, proven=True)]
+    except ForeignFile:
         # Any other error is raised: a file that cannot be opened now must not be replaced by nothing.
         return puts, drops, [Damage(span.name, 0, span.end, "cannot be opened", proven=True)]
     try:

@@ -165,7 +165,9 @@ def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
     """Return the error that says that nothing is pending under an id, or that nobody has a key."""
     return NotFound(
         f"no message {old} is pending" if old is not None else f"no message holds the key {key!r}",
-        path=path, hint="it fired, was cancelled or moved; `filewheel inspect list` shows what waits",
+        path=path,
+        hint="it fired, was cancelled or moved, or the file that would hold it is damaged; `filewheel inspect "
+        + (f"{old}` tells which" if old is not None else "list` shows what waits"),
     )  # fmt: skip
 
 

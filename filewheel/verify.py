@@ -129,7 +129,7 @@ class _Verifier:
         for item in items(self._dir):
             self._add(
                 "note", str(item["item"]), 0, 0,
-                f"kept from {item.get('name', '?')} at offset {item.get('offset', '?')}: {item.get('reason', '?')}",
+                f"{item.get('name', '?')} at offset {item.get('offset', '?')}: {item.get('reason', '?')}",
                 "look at it, then remove it",
             )  # fmt: skip
         return self._report

@@ -23,6 +23,9 @@ from typing import Any
 from click.testing import CliRunner
 
 from cli.main import cli
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.directory import open_directory
+from filewheel.tidy import tidy
 from tests.support import REPO
 
 # What a shell might have set, and would change what is printed.
@@ -122,6 +125,10 @@ class Fw:
     def enqueue(self, *args: object, stdin: str | bytes | None = None) -> list[str]:
         """Enqueue and return the ids."""
         return self("enqueue", *args, stdin=stdin).lines
+
+    def deal(self) -> None:
+        """Bring what the journals hold into laps and slots."""
+        assert tidy(open_directory(self.wheel, write=True), SYSTEM_CLOCK)
 
     def pending(self) -> list[dict[str, Any]]:
         """Return what is pending."""

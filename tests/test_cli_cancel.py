@@ -40,6 +40,40 @@ def test_cancel_reads_ids_or_json_lines_from_stdin(fw: Fw) -> None:
     assert fw.pending() == []
 
 
+@pytest.mark.damages
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_of_an_id_in_a_file_that_cannot_be_read_nobody_says_that_it_has_ended(fw: Fw, harm: str) -> None:
+    lost, _ = fw.enqueue("--in", "1h", "a")[0], fw.enqueue("--in", "1h", "b")[0]
+    (gone,) = fw.enqueue("--in", "50d", "c")
+    fw("cancel", gone)
+    fw.deal()
+    lap = next(p for p in sorted(fw.wheel.glob("laps/*.lap")))
+    before = lap.read_bytes()
+    if harm == "missing":
+        lap.unlink()
+    else:
+        lap.write_bytes(before[:90] + bytes([before[90] ^ 1]) + before[91:])
+    said = f"{lost} cannot be found, and laps/{lap.name}, which may hold it, is {harm}"
+    for verb in (["inspect", lost], ["reschedule", lost, "--in", "5m"], ["cancel", lost]):
+        found = fw(*verb, "--json", code=12).error
+        assert found["message"].startswith(said)
+        assert ("restore what is missing" in found["hint"]) == (harm == "missing")
+    assert "of 2 ids" in fw("cancel", lost, gone, code=12).err
+    # Of this one it is known, in spite of what cannot be read: it was cancelled.
+    assert "fired, was cancelled or has moved" in fw("inspect", lost, code=4).err
+    lap.write_bytes(before)
+    assert [m["payload"] for m in fw.pending()] == ["b"]
+
+
+@pytest.mark.damages
+def test_the_records_of_a_second_whose_file_is_missing_are_not_told_to_be_none(fw: Fw) -> None:
+    (lost,) = fw.enqueue("--in", "1h", "a")
+    fw.deal()
+    (lap,) = fw.wheel.glob("laps/*.lap")
+    lap.unlink()
+    assert f"and laps/{lap.name}, which may hold them, is missing" in fw("inspect", "slot", lost, code=12).err
+
+
 def test_cancel_with_an_id_that_is_none_does_nothing_and_names_the_line(fw: Fw) -> None:
     (good,) = fw.enqueue("--in", "1h", "x")
     fw("cancel", good, "bogus", code=2)

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Scheduler, Wheel
-from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import open_directory
-from filewheel.tidy import tidy
 from tests.cli_support import Fw, on_terminal
 
 HOSTILE = "\x1b]0;title\x07\x9b2J\u202eevil\u2066"
@@ -35,11 +32,6 @@ def fill(fw: Fw) -> list[str]:
     return fw.enqueue("--batch", stdin="\n".join(map(json.dumps, rows)))
 
 
-def deal(fw: Fw) -> None:
-    """Bring what the journals hold into laps."""
-    assert tidy(open_directory(fw.wheel, write=True), SYSTEM_CLOCK)
-
-
 # -- at a glance ----------------------------------------------------------------------------------------------
 
 
@@ -47,7 +39,7 @@ def deal(fw: Fw) -> None:
 def test_inspect_counts_by_time_and_by_topic(fw: Fw, dealt: bool) -> None:
     fill(fw)
     if dealt:
-        deal(fw)
+        fw.deal()
     (found,) = fw("inspect").json
     assert found["stats"]["pending"] == 5
     assert found["topics"] == {"mail.a": 2, "mail.b": 1, "old": 1, "trial": 1}
@@ -189,7 +181,7 @@ def test_inspect_of_an_unknown_id_exits_with_4_and_of_no_id_with_2(fw: Fw) -> No
 def test_inspect_slot_shows_what_became_of_a_message(fw: Fw, dealt: bool) -> None:
     live, gone = fw.enqueue("--in", "1h", "--lines", "--topic", "t", stdin="a\nb\n")
     if dealt:
-        deal(fw)
+        fw.deal()
     fw("cancel", gone)
     entries = fw("inspect", "slot", live).json
     puts = {e["id"]: e for e in entries if e["kind"] == "put"}
@@ -235,7 +227,7 @@ def test_inspect_journal_lists_segments_and_their_records(fw: Fw) -> None:
 @pytest.mark.damages
 def test_inspect_works_on_a_damaged_wheel_and_shows_where_it_is_bad(fw: Fw) -> None:
     lost, kept = fw.enqueue("--in", "1h", "lost")[0], fw.enqueue("--in", "1h", "kept")[0]
-    deal(fw)
+    fw.deal()
     (lap,) = (fw.wheel / "laps").glob("*.lap") if list((fw.wheel / "laps").glob("*.lap")) else [None]
     target = lap or next((fw.wheel / "laps").rglob("*.slot"))
     data = bytearray(target.read_bytes())

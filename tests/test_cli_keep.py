@@ -115,7 +115,28 @@ def test_repair_with_json_reports_one_object(fw: Fw) -> None:
     assert report["found"][0]["kind"] == "damage"
     assert report["done"]
     assert report["bytes_aside"] > 0
-    assert fw("repair", "--yes", "--json").json == [{"found": [], "done": [], "bytes_kept": 0, "bytes_aside": 0}]
+    assert fw("repair", "--yes", "--json").json == [
+        {"found": [], "done": [], "bytes_kept": 0, "bytes_aside": 0, "bytes_lost": 0}
+    ]
+
+
+@pytest.mark.damages
+def test_repair_says_that_it_gives_up_a_missing_file_and_puts_nothing_aside(fw: Fw) -> None:
+    fw.enqueue("--in", "1h", "lost")
+    fw.deal()
+    (lap,) = fw.wheel.glob("laps/*.lap")
+    size = lap.stat().st_size
+    lap.unlink()
+    plan = fw("repair", "--dry-run", code=12).err
+    assert "1 file is missing, and a repair accepts that loss" in plan
+    assert "Try: first restore the files that are missing" in plan
+    assert "quarantine" not in plan
+    done = fw("repair", "--yes", "--json")
+    (report,) = done.json
+    assert report["done"] == [f"laps/{lap.name}: the file is missing, with {size} bytes; it is not named any more"]
+    assert (report["bytes_kept"], report["bytes_aside"], report["bytes_lost"]) == (0, 0, size)
+    assert f"{size} B given up with files that are missing" in done.err
+    fw("verify")
 
 
 @pytest.mark.damages

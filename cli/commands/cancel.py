@@ -13,6 +13,7 @@ from filewheel import Message, MessageId, Wheel
 
 from ..failure import Failure
 from ..lines import chunks, read_ids
+from ..lost import lost_of
 from ..output import Output
 from ..text import count
 from ..verb import verb
@@ -43,7 +44,7 @@ def command(
 
     Prints the ids of those that were pending. `-` reads ids from stdin, one a line (or JSON lines with an `id`). Once
     this has returned, what it printed does not start any more. Exit code 3 when some of the ids were not pending, 4
-    when none was.
+    when none was, 12 when one of them may lie in a file that is missing or damaged.
     """
     if everything + (key is not None) + bool(ids) > 1:
         raise click.UsageError("give ids, --key or --all, and only one of them")
@@ -64,7 +65,9 @@ def command(
             found = _cancel(out, wheel, some)
             unknown += [id_ for id_ in some if id_ not in found]
             progress.add(len(some))
-    tell_unknown(out, unknown, len(wanted))
+        done = "; the cancel is written, and holds whatever comes back"
+        lost = lost_of(wheel, unknown, len(wanted), done=done)
+    tell_unknown(out, unknown, len(wanted), lost)
 
 
 def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> set[MessageId]:
@@ -115,9 +118,11 @@ def _gather(messages: Iterator[Message]) -> Iterator[list[MessageId]]:
         yield some
 
 
-def tell_unknown(out: Output, unknown: list[MessageId], asked: int) -> None:
-    """Name the ids that are not pending, and end with the exit code that says so."""
+def tell_unknown(out: Output, unknown: list[MessageId], asked: int, lost: Failure | None) -> None:
+    """Name the ids that are not pending, and end with the exit code that says so; `lost` as `lost_of` returns it."""
     hint = "`filewheel inspect list` shows what is pending"
+    if lost is not None and asked == 1:
+        raise lost
     if unknown and asked == 1:
         raise Failure("not-found", f"{unknown[0]} is not pending: it fired, was cancelled or has moved", hint=hint)
     for id_ in unknown[:_NAMED]:
@@ -126,6 +131,8 @@ def tell_unknown(out: Output, unknown: list[MessageId], asked: int) -> None:
         out.warn(f"... and {len(unknown) - _NAMED:,} more are not pending")
     if not unknown:
         return
+    if lost is not None:
+        raise lost
     if len(unknown) == asked:
         raise Failure("not-found", f"none of the {asked:,} is pending: they fired, were cancelled or moved", hint=hint)
     raise Failure("partly", f"{len(unknown):,} of {asked:,} ids are not pending", hint=hint)

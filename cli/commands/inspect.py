@@ -22,6 +22,7 @@ from filewheel.transfer import to_json
 
 from ..calls import arguments_of, call_fields, call_text, schedule_text, who_fires
 from ..failure import Failure, check_damage
+from ..lost import lost_of
 from ..members import find_set, set_fields, set_line
 from ..output import Output
 from ..picture import Ahead, draw_rows, draw_view
@@ -202,6 +203,9 @@ def message(out: Output, body: bool, id_: str) -> None:
     now_us = SYSTEM_CLOCK.now_us()
     with out.wheel() as wheel:
         found = wheel.get(wanted)
+        lost = None if found is not None else lost_of(wheel, [wanted])
+    if lost is not None:
+        raise lost
     if found is None:
         raise Failure(
             "not-found", f"no message {wanted} is pending: it fired, was cancelled or has moved",

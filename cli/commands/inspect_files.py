@@ -11,6 +11,7 @@ from filewheel.message import DUE_END_US, US_PER_S, id_floor
 
 from ..dissect import Dissector, Entry
 from ..failure import Failure
+from ..lost import lost_of
 from ..output import Column, Output
 from ..params import read_time
 from ..text import full_time
@@ -40,6 +41,10 @@ def slot(out: Output, which: str) -> None:
         f"second {second}, {full_time(second * US_PER_S)}" if second * US_PER_S < DUE_END_US else f"second {second}"
     )
     if not _print(out, dissector.entries(dissector.files_of(second), lo, hi)):
+        with out.wheel() as wheel:
+            lost = lost_of(wheel, [MessageId(lo)], 0, subject=f"the records of second {second}")
+        if lost is not None:
+            raise lost
         raise Failure("not-found", "nothing of this second is on record")
 
 

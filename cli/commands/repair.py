@@ -8,6 +8,7 @@ from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.repair import repair as repair_directory
 from filewheel.verify import Finding
+from filewheel.window import MISSING
 
 from ..failure import Failure
 from ..output import Output
@@ -29,20 +30,21 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
     """Mend what is damaged. Needs the keeper to be stopped.
 
     Nothing that can be read is lost. Bytes that cannot be read are copied to quarantine/ before anything is changed.
-    Repairing twice changes nothing more. A dry run of a damaged wheel ends with exit code 12, as `verify` does.
+    The messages of a file that is missing are given up: restore it first if you can. Repairing twice changes nothing
+    more. A dry run of a damaged wheel ends with exit code 12, as `verify` does.
     """
     directory = out.directory(write=not dry_run)
     damage = read_all(out, directory).damage
     if not damage:
         if out.wants_json:
-            out.record({"found": [], "done": [], "bytes_kept": 0, "bytes_aside": 0})
+            out.record({"found": [], "done": [], "bytes_kept": 0, "bytes_aside": 0, "bytes_lost": 0})
         out.note("nothing to repair: no damage")
         return
     if dry_run or not out.wants_json:
         print_findings(out, damage)
     out.note(_plan(damage))
     if dry_run:
-        raise Failure("damaged", "nothing was changed", hint="`filewheel repair` mends it")
+        raise Failure("damaged", "nothing was changed", hint=_hint(damage))
     if not out.ask("Repair it?", yes=yes):
         raise Failure("failed", "nothing was repaired")
     result = repair_directory(directory, SYSTEM_CLOCK)
@@ -54,12 +56,14 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
                 "done": result.done,
                 "bytes_kept": result.bytes_kept,
                 "bytes_aside": result.bytes_aside,
+                "bytes_lost": result.bytes_lost,
             }
         )
     else:
         for line in result.done:
             out.write(line)
-    out.note(f"kept {size(result.bytes_kept)}; {size(result.bytes_aside)} put aside in {out.dir}/quarantine")
+    lost = f"; {size(result.bytes_lost)} given up with files that are missing" if result.bytes_lost else ""
+    out.note(f"kept {size(result.bytes_kept)}; {size(result.bytes_aside)} put aside in {out.dir}/quarantine{lost}")
     if left:
         roster = next((f.hint for f in left if f.name == layout.ROSTER), None)
         raise Failure(
@@ -70,7 +74,19 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
 
 
 def _plan(damage: list[Finding]) -> str:
-    lost = sum(f.end - f.offset for f in damage)
+    missing = [f for f in damage if f.what == MISSING]
+    unreadable = sum(f.end - f.offset for f in damage if f.what != MISSING)
+    parts = []
+    if missing:
+        parts.append(f"{count(len(missing), 'file is', 'files are')} missing, and a repair accepts that loss")
+    if unreadable:
+        parts.append(f"{size(unreadable)} cannot be read; they go to quarantine/, the rest is kept")
     files = len({f.name for f in damage})
-    cost = f"{size(lost)} cannot be read; they go to quarantine/, the rest is kept" if lost else "nothing is lost"
-    return f"{count(len(damage), 'place is', 'places are')} damaged in {count(files, 'file')}: {cost}"
+    places = f"{count(len(damage), 'place is', 'places are')} damaged in {count(files, 'file')}"
+    return f"{places}: {'; '.join(parts) or 'nothing is lost'}"
+
+
+def _hint(damage: list[Finding]) -> str:
+    if any(f.what == MISSING for f in damage):
+        return "first restore the files that are missing, or mount their disk; `filewheel repair` gives up the rest"
+    return "`filewheel repair` mends it"

@@ -10,6 +10,7 @@ from filewheel.message import to_datetime
 from filewheel.transfer import iso
 
 from ..lines import chunks, read_ids
+from ..lost import lost_of
 from ..output import Column, Output
 from ..params import When, require_due
 from ..text import away, full_time
@@ -34,7 +35,8 @@ def command(out: Output, in_us: int | None, at: When | None, key: str | None, id
     """Move messages to another time.
 
     Prints their old and new ids. `-` reads ids from stdin. A dead letter starts anew, its attempts at 0. Exit code 3
-    when some of the ids were not pending, 4 when none was.
+    when some of the ids were not pending, 4 when none was, 12 when one of them may lie in a file that is missing or
+    damaged.
     """
     now_us = SYSTEM_CLOCK.now_us()
     due_us = require_due(in_us, at, now_us)
@@ -65,11 +67,12 @@ def command(out: Output, in_us: int | None, at: When | None, key: str | None, id
             moved += pairs
             if out.wants_json:
                 _show(out, pairs, due_us)
+        lost = lost_of(wheel, unknown, len(wanted))
     if moved and not out.wants_json:
         _show(out, moved, due_us)
     if moved and (due_us < now_us or (at is not None and at.is_local)):
         out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}")
-    tell_unknown(out, unknown, len(wanted))
+    tell_unknown(out, unknown, len(wanted), lost)
 
 
 def _show(out: Output, moved: list[tuple[MessageId, MessageId]], due_us: int) -> None:

@@ -1,0 +1,47 @@
+"""Ids that are not found because they may lie where the wheel is damaged: nobody can say what became of them.
+
+A message that fired, was cancelled or moved is not found either, and only the bytes that are missing could tell.
+Invariant: no command says that a message has ended when the file that would hold it could not be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from filewheel import MessageId, Wheel
+from filewheel.window import MISSING
+
+from .failure import Failure
+from .text import count
+
+_NAMED = 3
+
+
+def lost_of(
+    wheel: Wheel, ids: Sequence[MessageId], asked: int = 1, *, subject: str = "", done: str = ""
+) -> Failure | None:
+    """Return the failure, exit code 12, of ids that were not found where something is damaged; None where nothing is.
+
+    `asked` is how many ids were looked for, `subject` names them otherwise, and `done` says what was done for them all
+    the same. Cost: reads the undealt journals, and the files of the ids.
+    """
+    if not ids:
+        return None
+    with wheel.snapshot() as snapshot:
+        # What has a drop has ended, for all that is damaged; a cancel has just written one of each itself.
+        ended = snapshot.dropped(ids)
+        left = list(ids) if done else [i for i in ids if i not in ended]
+        damage = list(snapshot.damage)
+    if not left or not damage:
+        return None
+    names = list(dict.fromkeys(d.name for d in damage))
+    files = ", ".join(names[:_NAMED]) + (f" and {count(len(names) - _NAMED, 'more file')}" if names[_NAMED:] else "")
+    is_missing = all(d.reason == MISSING for d in damage)
+    state = ("is " if len(names) == 1 else "are ") + ("missing" if is_missing else "damaged")
+    hint = "restore what is missing, or mount its disk, and try again; `filewheel repair` accepts the loss"
+    what = subject or (str(left[0]) if asked == 1 else f"{len(left):,} of {asked:,} ids")
+    whose = "it" if asked == 1 else "them"
+    return Failure(
+        "damaged", f"{what} cannot be found, and {files}, which may hold {whose}, {state}{done}",
+        hint=hint if is_missing else "`filewheel verify` says what is lost",
+    )  # fmt: skip
