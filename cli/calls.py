@@ -15,7 +15,7 @@ from typing import Any
 
 from filewheel import Cron, Damaged, Message, Wheel
 from filewheel.headers import ARGS, SCHEDULE, is_call
-from filewheel.message import US_PER_S
+from filewheel.message import US_PER_S, id_floor
 from filewheel.record import unpack_put
 from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import history_of
@@ -25,7 +25,7 @@ from filewheel.timespec import parse_duration
 from filewheel.transfer import iso
 
 from .failure import Failure
-from .text import span
+from .text import count, span
 
 RUN = "`filewheel run`"
 WORK = "`filewheel work MODULE:NAME`"
@@ -33,16 +33,42 @@ _LOOKED_AT = 100_000
 _MARKS = (ARGS.encode(), SCHEDULE.encode())
 
 
+def _call_in(put: bytes) -> Message | None:
+    """Return the message in a packed put when only a scheduler may fire it."""
+    if any(mark in put for mark in _MARKS):  # cheap: few messages are unpacked for nothing
+        with contextlib.suppress(Damaged):
+            message = unpack_put(put)
+            if is_call(message.headers):
+                return message
+    return None
+
+
 def first_call(wheel: Wheel) -> Message | None:
     """Return the first pending message that only a scheduler may fire. Cost: reads the next 100,000 at most."""
     with wheel.snapshot() as snapshot:
-        for put in islice(snapshot.puts(), _LOOKED_AT):
-            if any(mark in put for mark in _MARKS):  # cheap: few messages are unpacked for nothing
-                with contextlib.suppress(Damaged):
-                    message = unpack_put(put)
-                    if is_call(message.headers):
-                        return message
-    return None
+        return next(filter(None, map(_call_in, islice(snapshot.puts(), _LOOKED_AT))), None)
+
+
+def overdue_advice(wheel: Wheel, overdue: int, now_us: int) -> list[str]:
+    """Say which command fires what is overdue, a line for each kind: calls of handlers, and plain messages.
+
+    Cost: that of `first_call`, and of the next 100,000 where calls wait.
+    """
+    if first_call(wheel) is None:
+        return [f"{count(overdue, 'message')}; {RUN} fires {_them(overdue)}"]
+    if overdue > _LOOKED_AT:
+        return [f"{count(overdue, 'message')}; {WORK} fires the calls among them"]
+    with wheel.snapshot() as snapshot:
+        calls = sum(_call_in(put) is not None for put in snapshot.puts(hi=id_floor(now_us)))
+    plain = overdue - calls
+    lines = [f"{count(calls, 'call')}; {WORK} fires {_them(calls)}"] if calls else []
+    if plain:
+        lines.append(f"{count(plain, 'plain message')}; `work` fires those that have a handler of their topic")
+    return lines
+
+
+def _them(number: int) -> str:
+    return "it" if number == 1 else "them"
 
 
 def who_fires(wheel: Wheel) -> str:

@@ -62,7 +62,7 @@ def test_inspect_on_a_terminal_is_a_picture_of_80_columns(fw: Fw) -> None:
     assert max(map(len, shown.splitlines()[1:])) <= 80  # the first is the wheel's own name
 
 
-def test_inspect_and_stats_of_a_wheel_with_calls_advise_work_and_with_plain_messages_run(fw: Fw) -> None:
+def test_inspect_and_stats_advise_run_for_plain_messages_and_work_where_calls_wait_too(fw: Fw) -> None:
     fill(fw)
     said = {verb: fw(verb, "--no-json").out for verb in ("inspect", "stats")}
     assert "overdue      1 message; `filewheel run` fires it" in said["inspect"]
@@ -71,9 +71,14 @@ def test_inspect_and_stats_of_a_wheel_with_calls_advise_work_and_with_plain_mess
     scheduler.enqueue("email", ["ann"])
     scheduler.stop()
     said = {verb: fw(verb, "--no-json").out for verb in ("inspect", "stats")}
-    assert "overdue      2 messages; `filewheel work MODULE:NAME` fires them" in said["inspect"]
+    assert "overdue      1 call; `filewheel work MODULE:NAME` fires it\n" in said["inspect"]
+    assert "\n             1 plain message; `work` fires those that have a handler of their topic\n" in said["inspect"]
     assert "none running; start `filewheel work MODULE:NAME`" in said["stats"]
     assert not any("`filewheel run`" in text for text in said.values())
+    (plain,) = (m["id"] for m in fw("inspect", "list", "--before", "now").json if m["topic"] != "email")
+    fw("cancel", plain)
+    (line,) = (text for text in fw("inspect", "--no-json").lines if text.startswith("overdue"))
+    assert line == "overdue      1 call; `filewheel work MODULE:NAME` fires it"
 
 
 def test_stats_counts_one_file_as_one(fw: Fw) -> None:

@@ -20,7 +20,7 @@ from filewheel.stats import topics_of
 from filewheel.timespec import at_us
 from filewheel.transfer import to_json
 
-from ..calls import arguments_of, call_fields, call_text, schedule_text, who_fires
+from ..calls import arguments_of, call_fields, call_text, overdue_advice, schedule_text
 from ..failure import Failure, check_damage
 from ..lost import lost_of
 from ..members import find_set, set_fields, set_line
@@ -103,7 +103,8 @@ def _overview(out: Output, no_topics: bool) -> None:
     with out.wheel() as wheel:
         stats = wheel.stats()
         ahead.fill(wheel.histogram([to_datetime(us) for us in ahead.edges_us]))
-        fires = who_fires(wheel) if ahead.overdue and not out.wants_json else ""
+        idle = ahead.overdue and not stats.keeper_up and not out.wants_json
+        advice = overdue_advice(wheel, ahead.overdue, ahead.now_us) if idle else []
         topics: dict[str, int] = {}
         if not no_topics:
             with out.progress("counting by topic", stats.pending) as progress, wheel.snapshot() as snapshot:
@@ -116,7 +117,7 @@ def _overview(out: Output, no_topics: bool) -> None:
         out.record(fields | {"set": set_fields(found_set) if found_set else None})
     else:
         next_us = None if stats.next_due is None else at_us(stats.next_due)
-        for line in _headline(out, stats_fields(stats), ahead, next_us, fires):
+        for line in _headline(out, stats_fields(stats), ahead, next_us, advice):
             out.write(line)
         if found_set is not None:
             out.write(clip(safe(set_line(found_set)), out.columns, "…" if out.blocks else "..."))
@@ -129,7 +130,7 @@ def _most_first(item: tuple[str, int]) -> tuple[int, str]:
     return -item[1], item[0]
 
 
-def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | None, fires: str) -> list[str]:
+def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | None, advice: list[str]) -> list[str]:
     name = out.style(safe(out.dir), bold=True)
     if next_us is None:
         first = "nothing is pending"
@@ -141,8 +142,9 @@ def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | N
     fits = width(safe(out.dir)) + width(first) + width(keeper) + 4 <= out.columns
     lines = [f"{name}  {first}; {keeper}"] if fits else [name, f"{first}; {keeper}"]
     if ahead.overdue:
-        hint = "" if stats["keeper_up"] else f"; {fires} fires {'it' if ahead.overdue == 1 else 'them'}"
-        lines.append(f"{out.style('overdue'.ljust(13), 'red', bold=True)}{count(ahead.overdue, 'message')}{hint}")
+        title = out.style("overdue".ljust(13), "red", bold=True)
+        first, *more = advice or [count(ahead.overdue, "message")]
+        lines += [title + first, *(" " * 13 + line for line in more)]
     if stats["dead"]:
         title = out.style("dead letters".ljust(13), "red", bold=True)
         lines.append(f"{title}{stats['dead']:,}; `filewheel inspect list --dead` lists them")
