@@ -225,7 +225,7 @@ MUTANTS: list[Mutant] = [
        "manifest", "        if not is_unreadable(exc):\n            raise\n        raise Damaged(f\"cannot be read: {exc.strerror or exc}\", path=path) from exc\n    try:\n",
        "        if isinstance(exc, FileNotFoundError):\n            raise\n        raise Damaged(f\"cannot be read: {exc.strerror or exc}\", path=path) from exc\n    try:\n"),
     _m("repair-unopened", "D", "repair does not replace a file that it could not open", "tests/test_absence.py::test_a_repair_that_cannot_open_a_slot_raises_and_leaves_the_file",
-       "repair", "    except (FileNotFoundError, ForeignFile):\n", "    except OSError:\n"),
+       "repair", "    except ForeignFile:\n", "    except OSError:\n"),
     _m("verify-moment", "D", "want of open files is no damage", "tests/test_absence.py::test_verify_without_room_for_another_open_file_finds_no_damage_but_raises",
        "unlisted", "    if not is_unreadable(exc):\n        raise exc\n", ""),
     _m("lacking-current", "B", "a backup that lacks a file is stale before it forgets the file", "tests/replication/test_lacking.py::test_a_backup_that_lacks_a_file_is_stale_until_it_is_healed",
