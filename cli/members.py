@@ -14,9 +14,9 @@ from filewheel import FilewheelError
 from filewheel.roster import Roster, read_roster
 from filewheel.transfer import iso
 
-from .output import Column, Output
+from .output import Output
 from .progress import Progress
-from .text import count, size, span
+from .text import count, safe, size, span
 
 if TYPE_CHECKING:  # loaded only where there is a set
     from filewheel.replication.report import LinkReport
@@ -106,24 +106,17 @@ def print_members(out: Output, status: SetStatus) -> None:
         for one in status.members:
             out.record(member_fields(one))
         return
-    columns = [
-        Column("BACKUP", 60), Column("MODE"), Column("STATE", style="yellow"), Column("MESSAGES", right=True),
-        Column("BYTES", right=True), Column("TIME", right=True), Column("REPLICATOR"), Column("WHY", 200),
-    ]  # fmt: skip
-    out.table(columns, [_row(one) for one in status.members])
+    for one in status.members:
+        out.write(out.style(safe(one.member.path), bold=True))
+        out.block(_member_text(one), indent=2)
 
 
-def _row(one: MemberStatus) -> tuple[str, ...]:
-    return (
-        one.member.path,
-        one.member.mode,
-        state_of(one),
-        "-" if one.lag_messages is None else f"{one.lag_messages:,}",
-        "-" if one.lag_bytes is None else size(one.lag_bytes),
-        _time(one.lag_s),
-        "follows" if one.following else "none",
-        one.why or one.member.why,
-    )
+def _member_text(one: MemberStatus) -> str:
+    """Say how a backup is: "current, mirror; in step; followed by a replicator"."""
+    size_ = f" ({size(one.lag_bytes)})" if one.lag_bytes else ""
+    follows = "followed by a replicator" if one.following else "followed by no replicator"
+    why = one.why or one.member.why
+    return "; ".join(filter(None, [f"{state_of(one)}, {one.member.mode}", lag_text(one) + size_, follows, why]))
 
 
 # -- the set --------------------------------------------------------------------------------------------------

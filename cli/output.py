@@ -24,7 +24,7 @@ from filewheel.directory import Directory, open_directory
 
 from .failure import Failure
 from .progress import Progress
-from .text import clip, pad, safe, to_line, width
+from .text import clip, pad, safe, to_line, width, wrap
 
 BLOCKS = "▁▂▃▄▅▆▇█▏▎▍▌▋▊▉━─…→·µ"
 
@@ -169,15 +169,20 @@ class Output:
             return text
         return click.style(text, fg=colour, bold=bold or None, dim=dim or None)
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, whole: bool = False) -> None:
+    def block(self, text: str, *, indent: int) -> None:
+        """Write text in lines as wide as the terminal, each indented: whole, where a table would cut it. Made safe."""
+        for line in wrap(safe(text), self.columns - indent):
+            self.write(" " * indent + line)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """Write rows under headings. Cells are made safe.
 
-        On a terminal the widest columns of text are cut until a row fits, unless they are wanted whole.
+        On a terminal the widest columns of text are cut until a row fits.
         """
         dots = "…" if self.blocks else "..."
         cells = [[safe(cell) for cell in row] for row in rows]
         widths = [max([len(c.title), *(width(row[i]) for row in cells)]) for i, c in enumerate(columns)]
-        if whole or not self.stdout_is_terminal:
+        if not self.stdout_is_terminal:
             widths = [w if c.most is None else min(c.most, w) for c, w in zip(columns, widths, strict=True)]
         else:
             widths = _fitted(columns, widths, self.columns - 2 * (len(columns) - 1))

@@ -70,6 +70,18 @@ def clip(text: str, columns: int, ellipsis: str = ELLIPSIS) -> str:
     return text[:end] + ellipsis
 
 
+def wrap(text: str, columns: int) -> list[str]:
+    """Part text into lines of at most so many columns, between words; a word that is longer stays whole."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and width(longer) > columns:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
+
+
 def pad(text: str, columns: int, *, right: bool = False) -> str:
     """Fill text up with spaces to so many columns."""
     fill = " " * (columns - width(text))

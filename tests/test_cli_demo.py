@@ -96,6 +96,9 @@ def test_the_demo_piped_is_plain_lines_and_cleans_up(tmp_path: Path) -> None:
     assert re.search(r"ok +enqueued +206 messages by 10 processes", result.out)
     assert re.search(r"ok +fired +206 of them", result.out)
     assert "p99" in result.out
+    times = [float(line.split()[0]) for line in result.lines if re.match(r" *\d+\.\d s  ", line)]
+    assert len(times) > 5
+    assert times == sorted(times)
     assert list(tmp_path.iterdir()) == []
 
 

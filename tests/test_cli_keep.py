@@ -129,7 +129,7 @@ def test_repair_says_that_it_gives_up_a_missing_file_and_puts_nothing_aside(fw: 
     lap.unlink()
     plan = fw("repair", "--dry-run", code=12).err
     assert "1 file is missing, and a repair accepts that loss" in plan
-    assert "Try: first restore the files that are missing" in plan
+    assert "Try: restore what is missing first" in plan
     assert "quarantine" not in plan
     done = fw("repair", "--yes", "--json")
     (report,) = done.json

@@ -177,13 +177,15 @@ def show(out: Output) -> None:
     out.flush()
     if own.role != "primary":
         out.note(f"{out.dir} is {'a backup' if own.role == 'backup' else own.role}")
-    out.note(f"epoch {status.roster.epoch}, the primary is {status.primary}; {_policy(status.roster)}")
+    out.note(f"epoch {status.roster.epoch}, the primary is {status.primary}")
+    out.note(_policy(status.roster))
     troubled = [(one.member.path, trouble) for one in status.members if (trouble := trouble_of(one))]
+    for path, trouble in troubled:
+        out.warn(f"{path} is {trouble}")
     if troubled:
-        told = "; ".join(f"{path} is {trouble}" for path, trouble in troubled)
         needs = "needs" if len(troubled) == 1 else "need"
         raise Failure(
-            "partly", f"{count(len(troubled), 'backup')} of {len(status.members)} {needs} a look: {told}",
+            "partly", f"{count(len(troubled), 'backup')} of {len(status.members)} {needs} a look",
             hint=f"`filewheel -C {status.primary} replicate`",
         )  # fmt: skip
 
@@ -202,7 +204,8 @@ def _policy(roster: Roster) -> str:
 @verb(
     "remove",
     """
-    $ filewheel backup add /mnt/disk2/jobs.wheel && filewheel backup remove /mnt/disk2/jobs.wheel
+    $ filewheel backup add /mnt/disk2/jobs.wheel
+    $ filewheel backup remove /mnt/disk2/jobs.wheel
     """,
 )
 @click.argument("which", metavar="DIR|ID", type=_Which())

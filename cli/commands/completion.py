@@ -22,9 +22,10 @@ def command(ctx: click.Context, out: Output, shell: str) -> None:
     """Print a completion script.
 
     \b
-    bash: filewheel completion bash > ~/.local/share/bash-completion/completions/filewheel
-    zsh:  filewheel completion zsh > a file named _filewheel in a directory of $fpath
-    fish: filewheel completion fish > ~/.config/fish/completions/filewheel.fish
+    Write it where the shell looks:
+    bash  ~/.local/share/bash-completion/completions/filewheel
+    zsh   a file named _filewheel in a directory of $fpath
+    fish  ~/.config/fish/completions/filewheel.fish
     """
     found = get_completion_class(shell)
     if found is None:

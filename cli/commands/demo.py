@@ -203,9 +203,9 @@ class _Show:
             counts = [histogram.before + histogram.counts[0], *histogram.counts[1:]]
             self._draw(draw(counts, second_us // US_PER_S % SLOTS, hub, self._style, blocks=self._out.blocks))
             return
-        elapsed_s = int(time.monotonic() - self._start)
-        if elapsed_s > self._said_s:
-            self._said_s = elapsed_s
+        elapsed_s = time.monotonic() - self._start
+        if int(elapsed_s) > self._said_s:
+            self._said_s = int(elapsed_s)
             median = f", half of them within {late[len(late) // 2]:.1f} ms" if late else ""
             self._out.say(f"{elapsed_s:5.1f} s  {self.pending} pending, {len(late)} fired{median}")
 

@@ -21,7 +21,8 @@ _SHOWN = 100
 @verb(
     "diff",
     """
-    $ filewheel -C copy init && filewheel dump | filewheel -C copy load - && filewheel diff wheel copy
+    $ filewheel -C copy init && filewheel dump | filewheel -C copy load -
+    $ filewheel diff wheel copy
     """,
 )
 @click.option("--limit", type=click.IntRange(min=0), default=_SHOWN, show_default=True, help="Show so many; 0 is all.")

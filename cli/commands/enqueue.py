@@ -38,8 +38,8 @@ from ..verb import due_options, verb
     $ filewheel enqueue --at 09:00 --topic mail --header to=ann 'good morning'
     $ id=$(filewheel enqueue --in 1h30m 'the oven') && filewheel cancel "$id"
     $ printf 'one\\ntwo\\n' | filewheel enqueue --in 90 --lines
-    $ echo '{"in": "2d", "topic": "trial", "payload": "ends"}' | filewheel enqueue --batch
-    $ filewheel enqueue --in 30s --key reindex --on-conflict replace 'reindex when it is quiet'
+    $ echo '{"in": "2d", "payload": "trial ends"}' | filewheel enqueue --batch
+    $ filewheel enqueue --in 30s --key reindex --on-conflict replace 'reindex'
     $ filewheel enqueue --in 1h --topic email --args '["ann", 2]'
     $ filewheel enqueue --in 1h --topic email --args '{"to": "ann", "times": 2}'
     """,

@@ -14,7 +14,7 @@ from ..failure import Failure
 from ..lost import lost_of
 from ..output import Column, Output
 from ..params import read_time
-from ..text import full_time
+from ..text import full_time, safe
 from ..verb import verb
 
 _TABLE_ROWS = 1000
@@ -97,47 +97,48 @@ def _print_segments(out: Output, dissector: Dissector) -> None:
     if not found:
         out.note("no journals: everything is in laps and slots")
         return
-    numbers = [Column(title, right=True) for title in ("BYTES", "COVERED", "FRAMES", "PUTS", "DROPS", "BAD BYTES")]
+    numbers = [Column(title, right=True) for title in ("BYTES", "COVERED", "FRAMES", "PUTS", "DROPS", "BAD")]
     rows = []
     for s in found:
         counts = (s.bytes, s.covered, s.frames, s.puts, s.drops, s.bad)
-        rows.append((s.name.removeprefix(f"{layout.JOURNAL}/"), *(f"{n:,}" for n in counts)))
+        rows.append((s.name.removeprefix(f"{layout.JOURNAL}/").removesuffix(".log"), *(f"{n:,}" for n in counts)))
     out.table([Column("SEGMENT"), *numbers], rows)
 
 
 def _print(out: Output, entries: Iterable[Entry]) -> int:
-    """Print records as they are found; return how many there were."""
+    """Print records as they are found, a table for each file; return how many there were."""
     shown = 0
-    rows: list[tuple[str, ...]] = []
+    file, rows = "", list[tuple[str, ...]]()
     for entry in entries:
         shown += 1
         if out.wants_json:
             out.record(entry.to_json())
             continue
-        rows.append(_row(entry))
-        if len(rows) == _TABLE_ROWS:
-            _table(out, rows)
+        if rows and (entry.file != file or len(rows) == _TABLE_ROWS):
+            _table(out, file, rows)
             rows = []
+        file = entry.file
+        rows.append(_row(entry))
     if rows:
-        _table(out, rows)
+        _table(out, file, rows)
     return shown
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    place = entry.file.removeprefix(f"{layout.JOURNAL}/").removeprefix(f"{layout.LAPS}/")
     frame = "" if entry.frame is None else str(entry.frame)
     what = f"{entry.end - entry.offset:,} bytes: {entry.what}" if entry.kind == "bad" else entry.what
     if entry.kind == "zeros":
         what = f"{entry.end - entry.offset:,} bytes written ahead"
     return (
-        place, str(entry.offset), frame, entry.checksum, "yes" if entry.covered else "no", entry.kind,
+        str(entry.offset), frame, entry.checksum, "yes" if entry.covered else "no", entry.kind,
         str(entry.id) if entry.id is not None else "", entry.state, what,
     )  # fmt: skip
 
 
-def _table(out: Output, rows: list[tuple[str, ...]]) -> None:
+def _table(out: Output, file: str, rows: list[tuple[str, ...]]) -> None:
     columns = [
-        Column("FILE"), Column("OFFSET", right=True), Column("FRAME", right=True), Column("SUM"), Column("COVERED"),
+        Column("OFFSET", right=True), Column("FRAME", right=True), Column("SUM"), Column("COVERED"),
         Column("KIND"), Column("ID"), Column("STATE"), Column("WHAT", 80),
     ]  # fmt: skip
+    out.write(out.style(safe(file), "yellow"))
     out.table(columns, rows)

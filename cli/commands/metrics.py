@@ -29,7 +29,7 @@ from ..verb import verb
     "metrics",
     """
     $ filewheel metrics
-    $ filewheel metrics > /tmp/filewheel.prom.new && mv /tmp/filewheel.prom.new /tmp/filewheel.prom
+    $ filewheel metrics > /tmp/new.prom && mv /tmp/new.prom /tmp/filewheel.prom
     $ filewheel metrics --json
     """,
 )

@@ -42,7 +42,8 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
         return
     if dry_run or not out.wants_json:
         print_findings(out, damage)
-    out.note(_plan(damage))
+    for line in _plan(damage):
+        out.note(line)
     if dry_run:
         raise Failure("damaged", "nothing was changed", hint=_hint(damage))
     if not out.ask("Repair it?", yes=yes):
@@ -73,20 +74,20 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
     out.note("verified: no damage")
 
 
-def _plan(damage: list[Finding]) -> str:
-    missing = [f for f in damage if f.what == MISSING]
-    unreadable = sum(f.end - f.offset for f in damage if f.what != MISSING)
-    parts = []
-    if missing:
-        parts.append(f"{count(len(missing), 'file is', 'files are')} missing, and a repair accepts that loss")
-    if unreadable:
-        parts.append(f"{size(unreadable)} cannot be read; they go to quarantine/, the rest is kept")
+def _plan(damage: list[Finding]) -> list[str]:
+    """Say what a repair does about it, a line for each kind of damage."""
     files = len({f.name for f in damage})
-    places = f"{count(len(damage), 'place is', 'places are')} damaged in {count(files, 'file')}"
-    return f"{places}: {'; '.join(parts) or 'nothing is lost'}"
+    missing = sum(f.what == MISSING for f in damage)
+    unreadable = sum(f.end - f.offset for f in damage if f.what != MISSING)
+    lines = [f"{count(len(damage), 'place is', 'places are')} damaged in {count(files, 'file')}"]
+    if missing:
+        lines.append(f"{count(missing, 'file is', 'files are')} missing, and a repair accepts that loss")
+    if unreadable:
+        lines.append(f"{size(unreadable)} cannot be read; they go to quarantine/, the rest is kept")
+    return lines if missing or unreadable else [f"{lines[0]}: nothing is lost"]
 
 
 def _hint(damage: list[Finding]) -> str:
     if any(f.what == MISSING for f in damage):
-        return "first restore the files that are missing, or mount their disk; `filewheel repair` gives up the rest"
+        return "restore what is missing first; `filewheel repair` gives up the rest"
     return "`filewheel repair` mends it"

@@ -25,7 +25,8 @@ _CHUNK = 100
     """
     $ filewheel reschedule "$(filewheel enqueue --in 5m 'remind ann')" --in 1h
     $ filewheel inspect list --dead --ids | filewheel reschedule - --in 0
-    $ filewheel enqueue --in 5m --key oven hi && filewheel reschedule --key oven --in 1h
+    $ filewheel enqueue --in 5m --key oven hi
+    $ filewheel reschedule --key oven --in 1h
     """,
 )
 @due_options

@@ -30,7 +30,7 @@ _PATIENCE_S = 0.05
     """
     $ filewheel run --once
     $ filewheel run --until-empty > fired.jsonl
-    $ filewheel run --jobs 4 --timeout 30s --until-empty -- sh -c 'echo "$FILEWHEEL_TOPIC: $(cat)"'
+    $ filewheel run --jobs 4 --timeout 30s --until-empty -- sh -c 'cat >> fired'
     $ filewheel run -- ./remind.sh
     """,
 )

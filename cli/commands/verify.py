@@ -11,8 +11,8 @@ from filewheel.verify import Finding, Report
 from filewheel.verify import verify as verify_directory
 
 from ..failure import Failure
-from ..output import Column, Output
-from ..text import count, size
+from ..output import Output
+from ..text import count, safe, size
 from ..verb import verb
 
 
@@ -58,10 +58,10 @@ def print_findings(out: Output, findings: Sequence[Finding]) -> None:
     if out.wants_json:
         for finding in findings:
             out.record(finding_fields(finding))
-    elif findings:
-        columns = [Column("KIND", style="yellow"), Column("FILE"), Column("OFFSET", right=True), Column("WHAT", 400)]
-        rows = [(f.kind, f.name, f"{f.offset:,}", f.what + (f"; {f.hint}" if f.hint else "")) for f in findings]
-        out.table(columns, rows, whole=True)
+    for finding in () if out.wants_json else findings:
+        kind = out.style(finding.kind.ljust(6), "yellow", bold=finding.kind == "damage")
+        out.write(f"{kind}  {safe(finding.name)} at offset {finding.offset:,}")
+        out.block(finding.what + (f"; {finding.hint}" if finding.hint else ""), indent=8)
     out.flush()
 
 
