@@ -158,12 +158,14 @@ def test_the_shell_completes_the_backups_of_the_wheel(wheels: Set) -> None:
     assert {item.value for item in complete.get_completions([], "re")} >= {"replicate", "rejoin", "repair"}
 
 
-def test_on_a_terminal_backups_are_a_table(wheels: Set) -> None:
+def test_on_a_terminal_a_backup_is_its_path_and_how_it_is(wheels: Set) -> None:
     wheels.add()
-    shown = on_terminal("-C", wheels.a.wheel, "backup", "list", columns=160)
+    shown = on_terminal("-C", wheels.a.wheel, "backup", "list", env={"NO_COLOR": "1"})
     assert shown.code == 3
-    assert "BACKUP " in shown.out
-    assert "mirror" in shown.out
+    at = shown.lines.index(str(wheels.b.wheel))
+    assert shown.lines[at + 1].startswith("  current, mirror; ")
+    assert "followed by no replicator" in shown.out
+    assert f"{wheels.b.wheel} is followed by no replicator" in shown.out
     assert "{" not in shown.out
 
 
