@@ -48,8 +48,9 @@ class Aside:
         return min((start for start, _ in self._gaps.values()), default=frontier)
 
     def first(self) -> bytes | None:
-        """Return the first message of all that wait here."""
-        return min((puts[0] for puts in self._puts.values()), default=None)
+        """Return the first id of all that wait here, or in a gap."""
+        starts = [start for start, _ in self._gaps.values()]
+        return min([*(puts[0][ID] for puts in self._puts.values()), *starts], default=None)
 
     # -- coming ------------------------------------------------------------------------------------------------
 

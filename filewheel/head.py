@@ -140,6 +140,10 @@ class Head:
         self.claims.update(zip(ids, puts, strict=True))
         return puts, ids
 
+    def is_behind(self, now_us: int) -> bool:
+        """Tell whether what is due may lie on disk, and there is room for it."""
+        return self.ready.frontier <= id_floor(max(0, now_us)) and self.ready.wants_more()
+
     def settle(self, ids: list[bytes]) -> None:
         """Forget claimed messages: what became of them is written."""
         gone = list(map(self.claims.pop, ids))

@@ -281,16 +281,19 @@ class Keeper(Outcomes):
         """Claim what is due now, and was by a time; see `claim`."""
         if self._settler.later:
             self._settler.settle_later(self._check)
-        with self._lock:
-            self._check()
-            now_us = self._jumps.now_us()
-            self._stand(now_us)
-            try:
-                self._head.refresh(now_us)
+        while True:
+            with self._lock:  # let go of between the parts of a long backlog that is passed over
+                self._check()
+                now_us = self._jumps.now_us()
+                self._stand(now_us)
                 by_us = now_us if until_us is None else min(now_us, max(until_us, -1))
-                return Batch(*self._head.claim(by_us, limit, bounds), self._set_aside)
-            except OSError as exc:
-                raise disk_error(exc, self._dir.path) from exc
+                try:
+                    self._head.refresh(now_us)
+                    batch = Batch(*self._head.claim(by_us, limit, bounds), self._set_aside)
+                except OSError as exc:
+                    raise disk_error(exc, self._dir.path) from exc
+                if batch or not self._head.is_behind(by_us):
+                    return batch
 
     def has_passed_over(self, topic: str) -> bool:
         """Tell whether due messages of a topic wait because of a claim's `at_most`; they end no `wait`."""

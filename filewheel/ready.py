@@ -59,7 +59,7 @@ class Ready:
     def first_due_us(self) -> int | None:
         """Return when the first message is due."""
         passed = self.aside.first()
-        dues = (self.next_due_us(), None if passed is None else due_of(passed[ID]))
+        dues = (self.next_due_us(), None if passed is None else due_of(passed))
         return min((us for us in dues if us is not None), default=None)
 
     # -- coming ----------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """The dispatcher: takes what is due from the keeper, hands it to runners, and writes what became of it.
 
-One thread does all of that (`step`), so nothing here needs a lock but the queue of outcomes, which any thread may
-append to. Messages are claimed up to `in_flight`: the bound on what a crash can make fire again, and the bound on
-memory. Acknowledgements are written in batches.
+One thread does all of that (`step`); others append to queues. One thing is not left to it: the thread that ends a call
+starts the next of its lane, so that a limited handler waits for no change of threads. Messages are claimed up to
+`in_flight`: the bound on what a crash can make fire again, and the bound on memory. Acknowledgements are written in
+batches.
 Invariant: each claimed message is in a lane, held back, with a runner, in `_done` or `_verdicts`, or settled.
 """
 
@@ -79,12 +80,17 @@ class Dispatcher:
         self._overdue = Overdue(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4))
         self._lanes: dict[str, Lane] = {}
         self._outcomes: deque[Outcome] = deque()
+        self._begun: deque[tuple[str, list[Message], int]] = deque()
+        """Calls that other threads have started, to be told of."""
+        self._is_firing = False
+        self._is_woken = False
+        """Somebody has ended the sleep since the last step began: nobody else need."""
         self._back = 0
         """About how many messages came back since the last step: a hint, which threads may miscount."""
         self._stopped: deque[int] = deque()
         """How many messages of a call were not begun, because they were cancelled. Threads append to it."""
-        self._trouble: FilewheelError | None = None
-        """What kept a thread from asking whether a call may begin."""
+        self._trouble: Exception | None = None
+        """What kept a thread from asking whether a call may begin, or from starting the next."""
         self._verdicts: list[tuple[Message, Verdict]] = []
         self._done: list[Message] = []
         """Those that are simply done with: the common case has a short way."""
@@ -93,6 +99,8 @@ class Dispatcher:
         """Messages that are claimed and not settled."""
         self.settled = 0
         """Messages that were settled so far."""
+        self._is_sated = False
+        """The last claim brought nothing, and no call has ended since."""
         self._more = True
         """The last claim was cut short by its limit."""
         self._hinted = True
@@ -107,12 +115,35 @@ class Dispatcher:
 
     def finish(self, outcome: Outcome) -> None:
         """Take the outcome of a call; thread-safe. The dispatcher is woken only if that makes room it waits for."""
+        handler = outcome.call.handler
+        lane = self._lanes.get(handler.name)
+        if lane is not None:
+            lane.ended()
+            if lane.waiting and self._is_firing and self._runners[handler.terms.where].starts_anywhere:
+                self._go_on(lane)
+        self._ended(outcome, lane)
+
+    def _go_on(self, lane: Lane) -> None:
+        """Start what is next in a lane, in the thread that has just ended a call of it."""
+        try:
+            now_us = self._keeper.now_us()
+            while messages := lane.take(now_us):
+                self._keeper.check_may_fire()
+                self._begun.append((lane.handler.name, messages, now_us))
+                self._hand_over(lane, messages, now_us)
+        except Exception as exc:  # it is the dispatcher's, not of the call that has ended
+            self._trouble = exc
+
+    def _ended(self, outcome: Outcome, lane: Lane | None) -> None:
         self._outcomes.append(outcome)
         self._back = done = self._back + len(outcome.call.messages)
-        lane = self._lanes.get(outcome.call.handler.name)
-        if (lane is not None and (lane.waiting or lane.has_more)) or (
-            self._more and (done * 4 >= self._limit or done >= self.claimed)
-        ):
+        makes_room = self._more and (done * 4 >= self._limit or done >= self.claimed)
+        if makes_room or self._trouble or (lane is not None and (lane.waits_for_slot or lane.is_hungry)):
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
             self._keeper.wake()
 
     def begin(self, call: Call) -> bool:
@@ -127,8 +158,11 @@ class Dispatcher:
             return True
         call.messages = [m for m in call.messages if m.id not in stopped]
         self._stopped.append(len(stopped))
-        if not call.messages:
-            self.finish(Outcome(call))
+        if not call.messages:  # nothing is started here: a runner may hold its lock
+            lane = self._lanes.get(call.handler.name)
+            if lane is not None:
+                lane.ended()
+            self._outcomes.append(Outcome(call))
         self._keeper.wake()
         return bool(call.messages)
 
@@ -140,6 +174,8 @@ class Dispatcher:
         With `claim` it looks for what is due also when nothing hints at any, and waits for no lane.
         """
         now_us = self._keeper.now_us()  # what follows from a time must be due by the clock that it is fired by
+        self._is_firing = fire
+        self._is_woken = False  # first: who comes later wakes, who came before is looked at
         self._hinted = self._hinted or claim
         self._has_stood = False
         worked = self._take_outcomes(now_us)
@@ -162,7 +198,7 @@ class Dispatcher:
         next_us = self.next_us(now_us)
         if next_us is not None:
             timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
-        if timeout_s > 0 and not self._outcomes and not self._stopped:
+        if timeout_s > 0 and not self._wants_more(self._limit - self.claimed):
             has_room = not self._more and self.claimed < self._limit
             self._hinted = self._keeper.wait(timeout_s, due=has_room) or self._hinted
 
@@ -179,12 +215,10 @@ class Dispatcher:
         steady_us = self._clock.steady_us()
         room = self._limit - self.claimed
         waited_us = steady_us - self._looked_us
-        if self._more:
-            # In bunches, because a claim looks at every journal; but what little room there is must not lie idle.
-            wanted = room * 4 >= self._limit or must or waited_us > _TICK_S * US_PER_S
-        else:
-            wanted = self._hinted or waited_us > LOOK_S * US_PER_S
-        if room <= 0 or not (wanted or any(lane.is_hungry for lane in self._lanes.values())):
+        # In time what little room there is does not lie idle, and a hint that was lost does not matter.
+        wanted = must or waited_us > (_TICK_S if self._more else LOOK_S) * US_PER_S
+        wanted = wanted or (self._hinted and not self._more)
+        if room <= 0 or not (wanted or self._wants_more(room)):
             return False
         self._hinted = False
         self._looked_us = steady_us
@@ -192,12 +226,19 @@ class Dispatcher:
         batch = self._keeper.claim(room, at_most=rooms)
         self._has_stood, self._stood_us = True, steady_us
         self._more = len(batch) == room
+        self._is_sated = not batch
         for name in rooms:
             self._lanes[name].has_more = self._keeper.has_passed_over(name)
         self.claimed += len(batch)
         for message in batch:
             self._route(message, now_us)
         return bool(batch)
+
+    def _wants_more(self, room: int) -> bool:
+        """Tell whether there is enough room to claim what is known to be due: each claim looks at every journal."""
+        if self._more and room * 4 >= self._limit:
+            return True
+        return room > 0 and not self._is_sated and any(lane.is_hungry for lane in self._lanes.values())
 
     def _rooms(self, now_us: int) -> dict[str, int]:
         """Return how many messages each limited handler takes: together they leave room for the others."""
@@ -262,7 +303,7 @@ class Dispatcher:
             return
         lane = self._lane_of(handler, now_us)
         if not lane.is_limited and handler.terms.batch is None:
-            lane.running += 1
+            lane.began()
             self._start(lane, [message], now_us)
             return
         lane.add(message, now_us)
@@ -291,11 +332,15 @@ class Dispatcher:
     def _start(self, lane: Lane, messages: list[Message], now_us: int) -> None:
         if not self._has_stood:  # it was claimed a while ago
             self._stand()
+        self._watch.fired(lane.handler.name, messages, now_us)
+        self._hand_over(lane, messages, now_us)
+
+    def _hand_over(self, lane: Lane, messages: list[Message], now_us: int) -> None:
+        """Give a call to its runner; thread-safe where that one is."""
         call = Call(lane.handler, messages, now_us)
         terms = lane.handler.terms
         if terms.timeout_s is not None and terms.where == "thread":
             self._timed.add(call)
-        self._watch.fired(lane.handler.name, messages, now_us)
         self._runners[terms.where].start(call)
 
     # -- what has ended ----------------------------------------------------------------------------------------
@@ -310,11 +355,13 @@ class Dispatcher:
             assert terms.timeout_s is not None
             if call.begun_us and steady_us - call.begun_us > terms.timeout_s * US_PER_S and call.end():
                 self._runners[terms.where].give_up(call)
+                self._lanes[call.handler.name].ended()
                 self._take(Outcome.failed(call, time_out(terms.timeout_s), steady_us), now_us)
 
     def _take_outcomes(self, now_us: int) -> bool:
-        if self._trouble is not None:
-            raise self._trouble
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
         outcomes = self._outcomes
         worked = bool(outcomes or self._stopped)
         self._back = 0
@@ -322,21 +369,19 @@ class Dispatcher:
             self._settled(self._stopped.popleft())
         while outcomes:
             self._take(outcomes.popleft(), now_us)
+        while self._begun:  # before what became of them is told
+            self._watch.fired(*self._begun.popleft())
+        self._is_sated = self._is_sated and not worked
         return worked
 
     def _take(self, outcome: Outcome, now_us: int) -> None:
         """Pass a verdict on each message of a call."""
         call = outcome.call
         self._timed.discard(call)
-        name = call.handler.name
-        lane = self._lanes.get(name)
         if not call.messages:  # it was not begun
-            if lane is not None:
-                lane.ended()
             return
+        name = call.handler.name
         took_us = max(0, outcome.ended_us - call.begun_us)
-        if lane is not None:
-            lane.ended()
         self._watch.ended(name, took_us)
         for at, message in enumerate(call.messages):
             if outcome.failures is None and SCHEDULE not in message.headers:

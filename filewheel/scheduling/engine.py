@@ -207,8 +207,8 @@ class Engine:
             self.dispatcher = dispatcher
             self.is_keeper.set()
             while not self._stop.is_set():
-                if not dispatcher.step():
-                    dispatcher.wait()
+                dispatcher.step()
+                dispatcher.wait()
                 publisher.tick()
                 self._look_at_clock()
             self._end_calls(dispatcher, runners)

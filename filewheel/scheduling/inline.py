@@ -19,6 +19,8 @@ from filewheel.scheduling.task import Begin, Call, Finish, Outcome, run
 class Inline:
     """Runs each call at once. Without a `loop` coroutine functions get one of their own."""
 
+    starts_anywhere = False  # it would call one in the midst of another
+
     def __init__(
         self, begin: Begin, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:

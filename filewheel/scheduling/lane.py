@@ -9,6 +9,7 @@ Invariant: at most `concurrency` calls run and at most `rate_per_s` begin each s
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 
 from filewheel.message import US_PER_S, Message
@@ -43,7 +44,7 @@ class Bucket:
 
 
 class Lane:
-    """The waiting and running calls of one handler. Belongs to the dispatcher's thread."""
+    """The waiting and running calls of one handler. The dispatcher's thread fills it; any thread may take, and end."""
 
     def __init__(self, handler: Handler[..., object], slots: int | None, waiting_max: int, now_us: int) -> None:
         terms = handler.terms
@@ -60,6 +61,7 @@ class Lane:
         """How many messages wait here after a claim; at first what may begin at once."""
         self._bucket = None if terms.rate_per_s is None else Bucket(terms.rate_per_s, now_us)
         self._filled_us = 0
+        self._lock = threading.Lock()
 
     @property
     def is_limited(self) -> bool:
@@ -70,6 +72,11 @@ class Lane:
     def is_hungry(self) -> bool:
         """Whether it is time to claim what was passed over."""
         return self.has_more and len(self.waiting) * 2 <= self._ahead
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether a message waits though a call less runs than may."""
+        return self.slots is not None and bool(self.waiting) and self.running < self.slots
 
     def room(self, left: int) -> int:
         """Return how many messages to take in, where all lanes have room for so many more: enough to stay at work."""
@@ -92,19 +99,25 @@ class Lane:
 
         A rate counts messages.
         """
-        if not self.waiting or (self.slots is not None and self.running >= self.slots):
-            return []
-        count = min(len(self.waiting), self.handler.terms.batch or 1)
-        if self._bucket is not None:
-            count = self._bucket.take(now_us, count)
-        if not count:
-            return []
-        self.running += 1
-        return [self.waiting.popleft() for _ in range(count)]
+        with self._lock:
+            if not self.waiting or (self.slots is not None and self.running >= self.slots):
+                return []
+            count = min(len(self.waiting), self.handler.terms.batch or 1)
+            if self._bucket is not None:
+                count = self._bucket.take(now_us, count)
+            if count:
+                self.running += 1
+            return [self.waiting.popleft() for _ in range(count)]
+
+    def began(self) -> None:
+        """Note that a call has begun that did not wait here."""
+        with self._lock:
+            self.running += 1
 
     def ended(self) -> None:
         """Note that a call has ended, or was not begun."""
-        self.running -= 1
+        with self._lock:
+            self.running -= 1
 
     def next_us(self, now_us: int) -> int | None:
         """Return when a waiting message may begin; None when that depends on another call's end."""

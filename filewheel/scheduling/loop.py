@@ -75,6 +75,8 @@ def time_out(timeout_s: float | None) -> Failure:
 class Loop:
     """Runs calls as tasks. Without a `loop` it makes one, in a thread of its own, when the first call comes."""
 
+    starts_anywhere = False  # the event loop must not wait for the disk
+
     def __init__(
         self, begin: Begin, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:

@@ -69,6 +69,8 @@ def serve(request: bytes) -> bytes:
 class Processes:
     """Runs calls in a pool of processes, started when the first call comes."""
 
+    starts_anywhere = True
+
     def __init__(self, count: int, begin: Begin, finish: Finish, clock: Clock, wheel: str) -> None:
         self._pool = Pool(count, clock=clock)
         self._begin = begin
@@ -76,14 +78,17 @@ class Processes:
         self._clock = clock
         self._wheel = wheel
         self._running: set[Call] = set()
+        self._stopping = False
 
     def start(self, call: Call) -> None:
-        """Give a call to a process."""
+        """Give a call to a process, or queue it."""
+        if self._stopping:
+            return
         self._running.add(call)
 
         def begin() -> bool:
             call.begun_us = self._clock.steady_us()
-            return self._begin(call)
+            return not self._stopping and self._begin(call)
 
         def done(result: Result) -> None:
             # Closed: the message stays claimed, and is offered again. Not begun: it was cancelled.
@@ -97,7 +102,8 @@ class Processes:
         self._pool.submit(TARGET, request, timeout_s=call.handler.terms.timeout_s, done=done, begin=begin)
 
     def quiet(self) -> None:
-        """Do nothing: what is queued is about one call for each process."""
+        """Begin nothing more: what is queued is said to be not begun when its turn comes."""
+        self._stopping = True
 
     def busy(self) -> int:
         """Return how many calls run, or wait for a process."""
@@ -108,6 +114,7 @@ class Processes:
 
     def stop(self) -> None:
         """End the processes, whatever they do."""
+        self._stopping = True
         self._pool.close(timeout_s=0)
 
 

@@ -80,6 +80,9 @@ class Runner(Protocol):
     It begins no call before it asked `begin`, and none that must not begin; such a call has no outcome.
     """
 
+    starts_anywhere: bool
+    """Whether a thread that has just finished a call may start another."""
+
     def start(self, call: Call) -> None:
         """Begin a call, or queue it."""
 

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 class Threads:
     """Runs calls in threads of its own, made when the first call comes."""
 
+    starts_anywhere = True
+
     def __init__(self, count: int, begin: Begin, finish: Finish, clock: Clock, wheel: str) -> None:
         self._count = count
         self._begin = begin
@@ -31,6 +33,7 @@ class Threads:
         self._threads: set[threading.Thread] = set()
         self._running: dict[Call, threading.Thread] = {}
         self._stopping = False
+        self._adding = threading.Lock()
         self.given_up = 0
         """Threads that were left to themselves."""
 
@@ -38,7 +41,9 @@ class Threads:
         """Queue a call."""
         self._calls.put(call)
         if len(self._threads) < self._count:
-            self._add_thread()
+            with self._adding:
+                if len(self._threads) < self._count:
+                    self._add_thread()
 
     def _add_thread(self) -> None:
         thread = threading.Thread(target=self._work, name=f"filewheel-{len(self._threads) + 1}", daemon=True)

@@ -148,7 +148,10 @@ def test_an_async_schedulers_run_ends_with_the_error(wheel_dir: Path, other: Pat
     assert_lock_is_free(wheel_dir)
 
 
-def test_what_waits_for_its_turn_is_not_begun_after_a_promotion(wheel_dir: Path, other: Path, clock: FakeClock) -> None:
+@pytest.mark.parametrize("who", ["the dispatcher", "the thread that ended the call before"])
+def test_what_waits_for_its_turn_is_not_begun_after_a_promotion(
+    wheel_dir: Path, other: Path, clock: FakeClock, who: str
+) -> None:
     make_set(wheel_dir, other)
     scheduler = make(wheel_dir, clock)
 
@@ -161,7 +164,9 @@ def test_what_waits_for_its_turn_is_not_begun_after_a_promotion(wheel_dir: Path,
         play.step()
         assert play.running == ["one"]
         promote(other)
+        play.runner.starts_anywhere = who != "the dispatcher"
         play.runner.end()
+        assert len(play.runner.begun) == 1
         with pytest.raises(Fenced):
             play.dispatcher.step()
         assert len(play.runner.begun) == 1

@@ -24,6 +24,8 @@ IN_FLIGHT = 400
 class Hands:
     """A runner that does nothing by itself."""
 
+    starts_anywhere = False
+
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.begun: list[Call] = []
@@ -140,6 +142,30 @@ def test_a_backlog_of_a_slow_handler_that_fills_the_memory_for_what_is_due_hides
     due = [m.payload for call in rig.hands.begun for m in call.messages if m.topic == "few"]
     assert due == sorted(due)
     rig.close()
+
+
+def test_the_thread_that_ends_a_call_starts_the_next_of_its_lane_and_never_too_many(rig: Rig) -> None:
+    rig.hands.starts_anywhere = True
+    rig.enqueue("few", 200, 60)
+    rig.pass_time(1)
+    for _ in range(60):
+        for _ in range(10):  # the dispatcher does nothing meanwhile
+            before, waiting = len(rig.hands.begun), len(rig.dispatcher._lanes["few"].waiting)
+            rig.end_calls()
+            assert len(rig.hands.begun) - before == len(rig.hands.calls) == min(4, waiting)
+        rig.pass_time(1)
+    called = [m.payload for call in rig.hands.begun for m in call.messages]
+    assert called == sorted(called)
+    assert rig.metrics.counts("acknowledged")["few"] == rig.metrics.counts("fired")["few"] == 200
+
+
+def test_once_a_scheduler_ends_no_call_is_started_in_the_place_of_one_that_has_ended(rig: Rig) -> None:
+    rig.hands.starts_anywhere = True
+    rig.enqueue("few", 20, 60)
+    rig.pass_time(1)
+    rig.dispatcher.step(fire=False)
+    rig.end_calls()
+    assert rig.hands.called == ["few"] * 4
 
 
 def test_little_room_is_made_use_of_though_nothing_new_comes(rig: Rig) -> None:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from filewheel import Scheduler, Wheel
-from filewheel.headers import REASON
+from filewheel import Message, MessageId, Scheduler, Wheel
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.headers import ARGS, REASON
+from filewheel.scheduling.call import MSGPACK, pack_call
+from filewheel.scheduling.handler import Handler
+from filewheel.scheduling.remote import Processes
+from filewheel.scheduling.task import Call, Outcome
 from tests.conftest import assert_whole
 from tests.scheduling import process_targets as targets
 from tests.scheduling.stage import counted, dead_letters, waiting
 from tests.scheduling.test_scheduler_threads import until
 from tests.support import REPO
+from tests.support_wheel import an_id
 
 
 @pytest.fixture
@@ -109,6 +117,30 @@ def test_what_became_too_late_before_the_process_began_is_skipped(live: Schedule
     assert outcome.failures[0] is not None
     assert outcome.failures[0].is_too_late
     assert "after its deadline" in outcome.failures[0].text
+
+
+def test_when_a_runner_of_processes_is_quiet_what_waits_for_a_process_is_not_begun(tmp_path: Path) -> None:
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    runner = Processes(1, lambda call: True, outcomes.put, SYSTEM_CLOCK, "unused")
+
+    def start(number: int) -> None:
+        payload = pack_call([str(tmp_path), number], {})
+        message = Message(MessageId(an_id(5, number)), payload, "hold", {ARGS: MSGPACK})
+        runner.start(Call(Handler.plain("hold", targets.hold), [message], SYSTEM_CLOCK.now_us()))
+
+    for number in range(3):
+        start(number)
+    while not (tmp_path / "began-0").exists():
+        time.sleep(0.005)
+    runner.quiet()
+    start(3)
+    (tmp_path / "go-on").touch()
+    assert outcomes.get(timeout=60).failures is None
+    while runner.busy():
+        time.sleep(0.005)
+    runner.stop()
+    assert sorted(os.listdir(tmp_path)) == ["began-0", "go-on"]
+    assert outcomes.empty()
 
 
 def test_drain_calls_handlers_of_processes_in_the_calling_one(live: Scheduler, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is measured of a system: the rate from a backlog, lateness at a rate, and memory while many jobs wait.
+"""What is measured of a system: the rate from a backlog, lateness at a rate, memory while many jobs wait, and limits.
 
 Every measure ends by the clock, whether or not the system has done all of it: then it says how far it came.
 Invariant: filling, and starting the server, are outside of every clock.
@@ -18,8 +18,9 @@ from pathlib import Path
 
 from tests.bench.cell import Metric, cpu_s, memory_mib
 from tests.bench.jobs.job import LATE_US
+from tests.bench.jobs.limited import COLD, SLOW_START, WARM, Case
 from tests.bench.jobs.system import System
-from tests.bench.jobs.systems import BY_KEY, PEERS
+from tests.bench.jobs.systems import BY_KEY, OURS, STORES
 from tests.bench.load import US, percentile
 from tests.bench.store import Missing
 
@@ -155,6 +156,13 @@ def memory(cell: Cell, system: System) -> list[Metric]:
     ]
 
 
+def limited(cell: Cell, system: System, case: Case) -> list[Metric]:
+    """Call the jobs of a handler that may not be called more than twice at once: how long all of it takes."""
+    count = cell.count(case.count)
+    seconds = system.limited(case, count)
+    return [Metric("took", seconds, "s", up=False), Metric(f"of {count:,}", count / seconds, "/s")]
+
+
 def _settled_share(pids: list[int]) -> float:
     """Wait until what an opening leaves to be done is done; return the share of a core that is used from then on."""
     end_s = time.monotonic() + QUIET_S_MAX
@@ -189,13 +197,29 @@ class Entry:
     rounds_max: int
 
 
-_EACH_ONCE = [p.key for p in PEERS if p.module != "wheel" or p.key == "filewheel"]
+_EACH_ONCE = [p.key for p in STORES if p.module != "wheel" or p.key == OURS]
+_BOTH = [OURS, "futures"]
 MEASURES = [
-    Entry("backlog", f"calls from a backlog of {BACKLOG:,} due jobs", backlog, [p.key for p in PEERS], 9),
+    Entry("backlog", f"calls from a backlog of {BACKLOG:,} due jobs", backlog, [p.key for p in STORES], 9),
     Entry("late-100", "lateness at 100 jobs a second", partial(late, rate=100), _EACH_ONCE, 2),
     Entry("late-1000", "lateness at 1,000 jobs a second", partial(late, rate=1000), _EACH_ONCE, 2),
     Entry(
         "memory", f"memory with {WAITING:,} jobs waiting", memory, [k for k in _EACH_ONCE if k != "huey-redis-1s"], 1
+    ),
+    Entry("processes", f"{WARM.count:,} calls by 2 warm processes", partial(limited, case=WARM), _BOTH, 9),
+    Entry(
+        "slow-import",
+        f"{COLD.count:,} calls by 2 new processes that import for 1.5 s",
+        partial(limited, case=COLD),
+        _BOTH,
+        3,
+    ),
+    Entry(
+        "slow-start",
+        f"{SLOW_START.count:,} calls, 2 at once, of which the first 2 take 1.5 s",
+        partial(limited, case=SLOW_START),
+        _BOTH,
+        9,
     ),
 ]
 BY_NAME = {entry.name: entry for entry in MEASURES}

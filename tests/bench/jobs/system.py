@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.jobs.job import LATE_US
+from tests.bench.jobs.limited import Case
+from tests.bench.store import Missing
 
 
 class System(ABC):
@@ -35,6 +37,10 @@ class System(ABC):
     def called(self) -> int:
         """Return how many jobs were called so far."""
         return len(LATE_US)
+
+    def limited(self, case: Case, count: int) -> float:
+        """Call the jobs of a limited handler; return the seconds from the first enqueue to the last end."""
+        raise Missing("not compared")
 
     def stop(self) -> None:
         """End the server, and what calls if that can be ended; the process ends right afterwards."""

@@ -45,7 +45,7 @@ def test_every_system_calls_a_backlog_to_its_end(tmp_path: Path) -> None:
     run = Run({})
     told: list[str] = []
     run_plan(plan("backlog", peers=[p.key for p in PEERS]), "plain", tmp_path, run, told.append)
-    for key in BY_KEY:
+    for key in BY_NAME["backlog"].peers:
         cells = run.at("plain", "backlog", key)
         if key in SERVED and cells.missing.endswith("is not installed"):
             continue
@@ -53,6 +53,16 @@ def test_every_system_calls_a_backlog_to_its_end(tmp_path: Path) -> None:
         assert cells.median("called, of 100") == 100
         assert (cells.median("rate") or 0) > 0
     assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize("key", ["filewheel", "futures"])
+@pytest.mark.parametrize("name", ["processes", "slow-import", "slow-start"])
+def test_all_jobs_of_a_limited_handler_are_called_in_each_system(tmp_path: Path, name: str, key: str) -> None:
+    found = run_child(plan(name, peers=[]), name, key, tmp_path / "cell", 0)
+    assert isinstance(found, list), found
+    figures = {m.name: m.value for m in found}
+    assert figures["of 100"] == pytest.approx(100 / figures["took"])
+    assert figures["took"] > (1.5 if name.startswith("slow") else 0)
 
 
 def test_no_job_is_called_early_and_none_is_left(tmp_path: Path) -> None:

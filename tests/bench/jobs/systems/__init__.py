@@ -44,8 +44,11 @@ PEERS = [
     Peer("huey-sqlite", "huey, SQLite", "huey_consumer", "sqlite", _ALL, _LOST),
     Peer("huey-redis", "huey, Redis, AOF always", "huey_consumer", "always", _ALL, _LOST),
     Peer("huey-redis-1s", "huey, Redis, AOF everysec", "huey_consumer", "everysec", "but of the last second", _LOST),
+    Peer("futures", "concurrent.futures", "futures", "", "nothing", _LOST),
     Peer("apscheduler", "APScheduler 3, SQLite", "apscheduler_background", "FULL", _ALL, _LOST),
 ]
+STORES = [peer for peer in PEERS if peer.key != "futures"]
+"""Those that keep jobs."""
 BY_KEY = {peer.key: peer for peer in PEERS}
 OURS = "filewheel"
 """Which one the peers are compared with."""

@@ -6,6 +6,7 @@ a power cut in between has it called again. Filled with `Wheel.enqueue_many`, wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from filewheel import Job, Scheduler
 from filewheel.headers import ARGS
 from filewheel.scheduling.call import MSGPACK, pack_call
 from tests.bench.jobs.job import call
+from tests.bench.jobs.limited import AT_ONCE, WARMING, Case
 from tests.bench.jobs.system import System
 
 _NAME = "call"
+_LIMITED = "limited"
+_LOOK_S = 0.002
 _BATCH = 10_000
 
 
@@ -59,7 +63,36 @@ class Wheels(System):
         if self.setting != "processes":
             return super().called()
         # Calls are noted in the other processes: here it is counted what was acknowledged.
-        return self.scheduler.metrics.counts("acknowledged").get(_NAME, 0)
+        return self._acknowledged(_NAME)
+
+    def _acknowledged(self, name: str) -> int:
+        return self.scheduler.metrics.counts("acknowledged").get(name, 0)
+
+    def limited(self, case: Case, count: int) -> float:
+        if case.in_processes:
+            self.scheduler.on(_LIMITED, where="process")(case.function)
+        else:
+            self.scheduler.on(_LIMITED, concurrency=AT_ONCE)(case.function)
+        case.begin()
+        before = WARMING if case.in_processes and case.is_warm else 0
+        if case.is_warm:
+            self.scheduler.start()
+            self._enqueue_limited(before)
+            self._wait(before)
+        begun_s = time.perf_counter()
+        self._enqueue_limited(count)
+        if not case.is_warm:
+            self.scheduler.start()
+        self._wait(before + count)
+        return time.perf_counter() - begun_s
+
+    def _enqueue_limited(self, count: int) -> None:
+        payloads = [pack_call([n], {}) for n in range(count)]
+        self.scheduler.wheel.enqueue_many(payloads, topic=_LIMITED, headers={ARGS: MSGPACK})
+
+    def _wait(self, count: int) -> None:
+        while self._acknowledged(_LIMITED) < count:
+            time.sleep(_LOOK_S)
 
     def stop(self) -> None:
         self.scheduler.stop(timeout_s=1)
