@@ -16,7 +16,7 @@ import secrets
 import warnings
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -24,7 +24,7 @@ from typing import Self
 
 from filewheel.batch import Batch, ids_in
 from filewheel.bell import UNHEARD_S, Vigil
-from filewheel.checks import check_flag, check_keeper, check_whole
+from filewheel.checks import check_bounds, check_flag, check_keeper, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At
 from filewheel.directory import DiskFactory, Sync
@@ -215,10 +215,18 @@ class AsyncKeeper:
 
     # -- what goes out ---------------------------------------------------------------------------------------
 
-    async def claim(self, limit: int = 1000, *, wait: bool = False, until: At | None = None) -> Batch:
+    async def claim(
+        self,
+        limit: int = 1000,
+        *,
+        wait: bool = False,
+        until: At | None = None,
+        at_most: Mapping[str, int] | None = None,
+    ) -> Batch:
         """Claim up to `limit` messages that are due, in order; an empty batch when none is (see Keeper.claim).
 
         With `wait` it waits until there is one, with `until` not beyond that time, and claims only what is due by then.
+        `at_most` bounds how many are claimed of some topics.
         Each stays claimed until it is acknowledged, put back or buried. When the task is cancelled, what was claimed
         for it goes to the next `claim`. Cost: that of Keeper.claim, and two changes of thread.
 
@@ -229,8 +237,10 @@ class AsyncKeeper:
         check_flag("wait", wait)
         if until is not None:
             at_us(until)
+        if at_most is not None:
+            check_bounds(at_most)
         wish = _Wish()
-        future = (waits if wait else calls).call(partial(self._claim, keeper, limit, wait, until, wish))
+        future = (waits if wait else calls).call(partial(self._claim, keeper, limit, wait, until, at_most, wish))
         try:
             batch = await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -241,21 +251,33 @@ class AsyncKeeper:
             raise Closed("this keeper was closed", path=self._path)
         return batch
 
-    def _claim(self, keeper: Keeper, limit: int, wait: bool, until: At | None, wish: _Wish) -> Batch | None:
+    def _claim(
+        self, keeper: Keeper, limit: int, wait: bool, until: At | None, at_most: Mapping[str, int] | None, wish: _Wish
+    ) -> Batch | None:
         """In a thread: claim, waiting for it; None when nobody wants it any more."""
         until_us = None if until is None else at_us(until)
         while not (wish.withdrawn or self._closing):
             self._raise_failure()
             left_s = None if until_us is None else (until_us - keeper.now_us()) / US_PER_S
-            batch = self._claimed_before(limit, until_us)
+            batch = None
+            if at_most is None:
+                batch = self._claimed_before(limit, until_us)
+            else:
+                self._give_back_left(keeper)  # it is chosen from anew
             if batch is None:
-                batch = keeper.claim(limit, until=until)
+                batch = keeper.claim(limit, until=until, at_most=at_most)
                 for _ in batch:  # a record that is no message is put aside, on disk: here, not in the loop
                     pass
             if batch or not wait or (left_s is not None and left_s <= 0):
                 return batch
             keeper.wait(left_s)
         return None
+
+    def _give_back_left(self, keeper: Keeper) -> None:
+        """Offer again what was claimed for tasks that went away."""
+        with contextlib.suppress(IndexError):
+            while True:
+                keeper.give_back(self._left.popleft())
 
     def _claimed_before(self, limit: int, until_us: int | None) -> Batch | None:
         """Take what was claimed for a task that went away, and was due by a time."""

@@ -250,6 +250,27 @@ def test_whatever_was_claimed_for_a_cancelled_task_goes_to_the_next(wheel_dir: P
     play(main())
 
 
+def test_a_claim_that_bounds_a_topic_keeps_to_it_also_with_what_a_cancelled_task_had_claimed(
+    wheel_dir: Path, play: Run
+) -> None:
+    async def main() -> None:
+        async with AsyncWheel(wheel_dir) as wheel, AsyncKeeper(wheel_dir) as keeper:
+            slow = [await wheel.enqueue(b"", topic="slow") for _ in range(5)]
+            free = await wheel.enqueue(b"", topic="free")
+            gone = asyncio.create_task(keeper.claim(2))
+            await asyncio.sleep(0)
+            gone.cancel()  # it may have claimed two, or none
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+            with pytest.raises(BadArgument, match="at_most"):
+                await keeper.claim(at_most={"slow": -1})
+            assert (await keeper.claim(at_most={"slow": 0})).ids == [free]
+            assert (await keeper.claim(at_most={"slow": 3})).ids == slow[:3]
+            assert (await keeper.claim(wait=True)).ids == slow[3:]
+
+    play(main())
+
+
 def test_a_consumer_that_is_cancelled_hands_its_place_to_the_next(wheel_dir: Path, play: Run) -> None:
     async def main() -> None:
         async with AsyncWheel(wheel_dir) as wheel:
