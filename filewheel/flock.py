@@ -10,14 +10,14 @@ import errno
 
 import portalocker
 
+_WAITING = portalocker.LockFlags.EXCLUSIVE
+_AT_ONCE = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
+
 
 def take(fd: int, *, wait: bool = False) -> bool:
     """Take the lock of an open file, alone; False when another has it. Raises OSError."""
-    flags = portalocker.LockFlags.EXCLUSIVE
-    if not wait:
-        flags |= portalocker.LockFlags.NON_BLOCKING
     try:
-        portalocker.lock(fd, flags)
+        portalocker.lock(fd, _WAITING if wait else _AT_ONCE)
     except portalocker.AlreadyLocked:
         return False
     except portalocker.LockException as exc:

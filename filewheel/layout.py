@@ -29,6 +29,7 @@ Invariant: `parse(make(x)) == x`, and everything else parses to None.
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 
@@ -150,11 +151,13 @@ def parse_slot(last: str) -> int | None:
     return _below(match[1], SECOND_END) if match else None
 
 
+@functools.cache
 def key_file(bucket: int) -> str:
     """Name the file of the keys whose hash begins with this byte."""
     return f"{KEYS}/{bucket:02x}.keys"
 
 
+@functools.cache
 def key_lock(bucket: int) -> str:
     """Name the file whose lock is held while such a key is taken."""
     return f"{KEYS}/{bucket:02x}.lock"

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench.cell import Metric, cpu_s, memory_mib
+from tests.bench.jobs import wheels
 from tests.bench.jobs.job import LATE_US
 from tests.bench.jobs.limited import COLD, SLOW_START, WARM, Case
 from tests.bench.jobs.system import System
@@ -163,6 +164,16 @@ def limited(cell: Cell, system: System, case: Case) -> list[Metric]:
     return [Metric("took", seconds, "s", up=False), Metric(f"of {count:,}", count / seconds, "/s")]
 
 
+def keys(cell: Cell, system: System) -> list[Metric]:
+    """Enqueue with unique keys, beside the same without."""
+    return wheels.keyed(cell.directory, cell.seconds)
+
+
+def looks(cell: Cell, system: System) -> list[Metric]:
+    """Look at a million messages of which nothing is dealt, again and again."""
+    return wheels.looks(cell.directory, cell.count(WAITING))
+
+
 def _settled_share(pids: list[int]) -> float:
     """Wait until what an opening leaves to be done is done; return the share of a core that is used from then on."""
     end_s = time.monotonic() + QUIET_S_MAX
@@ -221,6 +232,8 @@ MEASURES = [
         _BOTH,
         9,
     ),
+    Entry("keys", "enqueues with unique keys", keys, ["filewheel"], 3),
+    Entry("looks", f"looks at {WAITING:,} undealt messages", looks, ["filewheel"], 1),
 ]
 BY_NAME = {entry.name: entry for entry in MEASURES}
 

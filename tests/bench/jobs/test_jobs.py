@@ -81,6 +81,14 @@ def test_what_waits_is_held_while_memory_is_read(tmp_path: Path) -> None:
     assert figures["process and server"] == figures["process"] >= figures["before it starts"] > 5
 
 
+@pytest.mark.parametrize(("name", "least"), [("keys", 10), ("looks", 4)])
+def test_what_is_asked_of_a_wheel_all_the_time_is_measured(tmp_path: Path, name: str, least: int) -> None:
+    found = run_child(plan(name, peers=[], seconds=0.3), name, "filewheel", tmp_path / "cell", 0)
+    assert isinstance(found, list), found
+    assert len(found) == least
+    assert all(metric.value > 0 for metric in found)
+
+
 @pytest.mark.parametrize("key", SERVED)
 def test_a_server_that_is_not_installed_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     pytest.importorskip("huey")
