@@ -249,6 +249,26 @@ def test_on_a_terminal_it_is_asked_first(wheels: Set) -> None:
     assert "yes, it has everything" in result.out
 
 
+def test_for_the_primary_nothing_is_asked_and_nothing_fenced(wheels: Set) -> None:
+    wheels.add()
+    result = wheels.a("promote", code=0)
+    assert result.json[0]["fenced"] == []
+    assert "it was the primary already" in result.err
+    wheels.a.enqueue("--in", "1h", "it is still")
+
+
+def test_for_a_wheel_that_was_fenced_the_list_advises_to_rejoin_and_for_the_others_to_replicate(wheels: Set) -> None:
+    wheels.add()
+    wheels.a("replicate", "--once")
+    wheels.b("promote", "--yes")
+    said = wheels.b("backup", "list", code=3).err
+    assert f"Try: `filewheel -C {wheels.a.wheel} rejoin`, `filewheel -C {wheels.b.wheel} replicate`" in said
+    wheels.b("backup", "remove", str(wheels.c.wheel))
+    said = wheels.b("backup", "list", code=3).err
+    assert "rejoin`" in said
+    assert "replicate" not in said
+
+
 def test_a_backup_that_is_promoted_fires_and_the_old_primary_is_fenced(wheels: Set) -> None:
     wheels.add()
     ids = wheels.a.enqueue("--in", "0", "--lines", stdin="one\ntwo\n")

@@ -179,14 +179,19 @@ def show(out: Output) -> None:
         out.note(f"{out.dir} is {'a backup' if own.role == 'backup' else own.role}")
     out.note(f"epoch {status.roster.epoch}, the primary is {status.primary}")
     out.note(_policy(status.roster))
-    troubled = [(one.member.path, trouble) for one in status.members if (trouble := trouble_of(one))]
-    for path, trouble in troubled:
-        out.warn(f"{path} is {trouble}")
+    troubled = [(one, trouble) for one in status.members if (trouble := trouble_of(one))]
+    for one, trouble in troubled:
+        out.warn(f"{one.member.path} is {trouble}")
     if troubled:
+        # One that was the primary has to rejoin first: a replicator passes it over.
+        fenced = [one.member.path for one, _ in troubled if one.member.state == "fenced"]
+        hints = [f"`filewheel -C {path} rejoin`" for path in fenced]
+        if len(troubled) > len(fenced):
+            hints.append(f"`filewheel -C {status.primary} replicate`")
         needs = "needs" if len(troubled) == 1 else "need"
         raise Failure(
             "partly", f"{count(len(troubled), 'backup')} of {len(status.members)} {needs} a look",
-            hint=f"`filewheel -C {status.primary} replicate`",
+            hint=", ".join(hints),
         )  # fmt: skip
 
 

@@ -64,7 +64,9 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
         result = _stand_by(out, AFTER_S if after_us is None else after_us / US_PER_S)
     else:
         status = find_set(out)
-        if not out.ask(_question(out, status), yes=yes):
+        # It fires already: nothing is fenced that does.
+        is_primary = status is not None and status.roster.role == "primary"
+        if not is_primary and not out.ask(_question(out, status), yes=yes):
             raise Failure("failed", "nothing was promoted")
         result = promote(out.dir, force=force, wait_s=wait_us / US_PER_S)
     print_promotion(out, result)

@@ -119,6 +119,8 @@ class _Promoting:
         self._ask = Others(disk)
         self._know(roster)
         self._done = Promotion(0, self._old)
+        self._lacked: list[str] = []
+        """Why it lacked something when the promotion began, if it was forced."""
         self._backups: set[str] = set()
         """Wheels that said they are backups: one that rejoined a moment ago may be fenced by this wheel's roster."""
 
@@ -165,7 +167,7 @@ class _Promoting:
                 hint="wait until it is in step (`filewheel backup list`), promote another, or force it (`--force`)",
             )
         if self._me.state != "current":
-            self._done.notes.append(f"it was {self._me.state}: what it lacked is not in it")
+            self._lacked.append(f"it was {self._me.state}")
         self._check_files(force=force)
 
     def _check_files(self, *, force: bool) -> None:
@@ -177,7 +179,7 @@ class _Promoting:
                 hint="restore them, or let `filewheel replicate` heal it; promote another, or force it (`--force`)",
             )
         if lacks:
-            self._done.notes.append(f"{len(lacks)} of its files are missing: what waited in them is not in it")
+            self._lacked.append(f"{len(lacks)} of its files are missing")
 
     def run(self, wait_s: float) -> Promotion:
         """Promote."""
@@ -203,12 +205,19 @@ class _Promoting:
                 # What they enqueue until they look is confirmed: it must have been written before the last is read.
                 let_producers_look()
             self._catch_up(wait_s)
+        self._note_lacks()
         self._check_seen()
         self._check_alone(epoch)
         self._become_primary(epoch)
         for path, wheel in self._others:
             self._tell(path, wheel, epoch)
         return self._done
+
+    def _note_lacks(self) -> None:
+        """Note what a promotion that was forced went without: nothing, if the old primary could be read to its end."""
+        is_whole = self._done.caught_up and self._old_wheel != self._me.wheel
+        became = f"was taken from {self._old}" if is_whole else "is not in it"
+        self._done.notes += [f"{why}: what it lacked {became}" for why in self._lacked]
 
     def _check_seen(self) -> None:
         """Note when a promotion was begun before, of a wheel that cannot be seen: it may have become the primary."""

@@ -248,8 +248,19 @@ def test_a_backup_that_is_known_to_lack_something_is_refused_unless_forced(place
     with pytest.raises(BadArgument, match=f"is {state}, says {place.b}"):
         go(place, place.b)
     done = go(place, place.b, force=True)
-    assert any("what it lacked" in note for note in done.notes)
+    assert f"it was {state}: what it lacked is not in it" in done.notes
     assert role_of(place.b) == "primary"
+
+
+@pytest.mark.parametrize("state", ["joining", "stale"])
+def test_one_that_is_forced_and_takes_what_it_lacked_from_the_old_primary_says_so(place: Place, state: State) -> None:
+    place.make_set(place.b)
+    place.enqueue(place.a, "x")
+    alter(place.a, lambda r: r.with_member(replace(r.members[0], state=state, since_us=1 << 60)))
+    done = go(place, place.b, force=True)
+    assert done.caught_up
+    assert done.notes == [f"it was {state}: what it lacked was taken from {place.a}"]
+    assert place.payloads(place.b) == ["x"]
 
 
 def test_one_that_was_in_step_a_moment_ago_may_be_promoted_though_the_primary_is_gone(place: Place) -> None:
