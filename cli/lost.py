@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from filewheel import MessageId, Wheel
+from filewheel.keys import Keys
 from filewheel.window import MISSING
 
 from .failure import Failure
+from .output import Output
 from .text import count
 
 _NAMED = 3
@@ -45,3 +47,13 @@ def lost_of(
         "damaged", f"{what} cannot be found, and {files}, which may hold {whose}, {state}{done}",
         hint=hint if is_missing else "`filewheel verify` says what is lost",
     )  # fmt: skip
+
+
+def key_lost(out: Output, wheel: Wheel, key: str) -> Failure | None:
+    """Return the failure of a key that nobody holds when a message that had it lies where something is damaged."""
+    directory = out.directory()
+    try:
+        ids = [MessageId(id_) for id_ in Keys(directory).listed(key)]
+    finally:
+        directory.disk.release()
+    return lost_of(wheel, ids, 0, subject=f"the messages with the key {key!r}")

@@ -66,6 +66,24 @@ def test_of_an_id_in_a_file_that_cannot_be_read_nobody_says_that_it_has_ended(fw
 
 
 @pytest.mark.damages
+def test_of_a_key_whose_message_lies_in_a_missing_file_nobody_says_that_it_is_free(fw: Fw) -> None:
+    fw.enqueue("--in", "1h", "--key", "k", "a")
+    fw.deal()
+    (lap,) = fw.wheel.glob("laps/*.lap")
+    before = lap.read_bytes()
+    lap.unlink()
+    for verb in (["cancel"], ["reschedule", "--in", "5m"]):
+        found = fw(*verb, "--key", "k", code=12).err
+        assert (
+            f"the messages with the key 'k' cannot be found, and laps/{lap.name}, which may hold them, is missing"
+            in found
+        )
+        assert "no message holds the key 'free'" in fw(*verb, "--key", "free", code=4).err
+    lap.write_bytes(before)
+    fw("cancel", "--key", "k")
+
+
+@pytest.mark.damages
 def test_the_records_of_a_second_whose_file_is_missing_are_not_told_to_be_none(fw: Fw) -> None:
     (lost,) = fw.enqueue("--in", "1h", "a")
     fw.deal()

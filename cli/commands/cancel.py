@@ -13,7 +13,7 @@ from filewheel import Message, MessageId, Wheel
 
 from ..failure import Failure
 from ..lines import chunks, read_ids
-from ..lost import lost_of
+from ..lost import key_lost, lost_of
 from ..output import Output
 from ..text import count
 from ..verb import verb
@@ -86,7 +86,9 @@ def _cancel_key(out: Output, key: str) -> None:
     with out.wheel() as wheel:
         message = wheel.get(key=key)
         if not wheel.cancel(key=key) or message is None:
-            raise Failure("not-found", f"no message holds the key {key!r}", hint="`filewheel inspect list` shows keys")
+            raise key_lost(out, wheel, key) or Failure(
+                "not-found", f"no message holds the key {key!r}", hint="`filewheel inspect list` shows keys"
+            )
     if out.json:
         out.record({"id": str(message.id), "key": key, "cancelled": True})
     else:

@@ -10,7 +10,7 @@ from filewheel.message import to_datetime
 from filewheel.transfer import iso
 
 from ..lines import chunks, read_ids
-from ..lost import lost_of
+from ..lost import key_lost, lost_of
 from ..output import Column, Output
 from ..params import When, require_due
 from ..text import away, full_time
@@ -46,7 +46,10 @@ def command(out: Output, in_us: int | None, at: When | None, key: str | None, id
     if key is not None:
         with out.wheel() as wheel:
             before = wheel.get(key=key)
-            new = wheel.reschedule(key=key, at=to_datetime(due_us))
+            try:
+                new = wheel.reschedule(key=key, at=to_datetime(due_us))
+            except NotFound as exc:
+                raise key_lost(out, wheel, key) or exc from None
         _show(out, [(new if before is None else before.id, new)], due_us)
         return
     wanted = read_ids(ids)
