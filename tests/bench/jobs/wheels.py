@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from filewheel import AsyncWheel, Keeper, Wheel
+from filewheel import AsyncScheduler, AsyncWheel, Keeper, Wheel
 from filewheel.directory import Sync
 from tests.bench.cell import Metric
 
@@ -32,6 +32,7 @@ def keyed(directory: Path, seconds: float) -> list[Metric]:
     found: list[Metric] = []
     ways: list[tuple[str, Callable[[Path, float, bool], float]]] = [
         (f"{TASKS} tasks", by_tasks),
+        (f"{TASKS} tasks, AsyncScheduler", by_calls_of_handlers),
         (f"{THREADS} threads", by_threads),
         (f"{CALL:,} a call", by_calls),
         ("one by one", lambda path, s, has_key: one_by_one(path, s, has_key, "always")),
@@ -51,20 +52,38 @@ def by_tasks(path: Path, seconds: float, has_key: bool) -> float:
 
     async def body() -> float:
         async with AsyncWheel.create(path) as wheel:
-            begun_s = time.perf_counter()
-
-            async def task(number: int) -> int:
-                count = 0
-                while time.perf_counter() - begun_s < seconds:
-                    key = f"{number}-{count}" if has_key else None
-                    await wheel.enqueue(PAYLOAD, delay=_FAR_S, key=key)
-                    count += 1
-                return count
-
-            counts = await asyncio.gather(*map(task, range(TASKS)))
-            return sum(counts) / (time.perf_counter() - begun_s)
+            return await _in_tasks(lambda key: wheel.enqueue(PAYLOAD, delay=_FAR_S, key=key), seconds, has_key)
 
     return asyncio.run(body())
+
+
+def by_calls_of_handlers(path: Path, seconds: float, has_key: bool) -> float:
+    """Enqueue calls of a handler from tasks of the loop that has the scheduler."""
+
+    async def body() -> float:
+        async with AsyncScheduler(path) as scheduler:
+            scheduler.on("call")(_handler)
+            return await _in_tasks(lambda key: scheduler.enqueue("call", (1,), delay=_FAR_S, key=key), seconds, has_key)
+
+    return asyncio.run(body())
+
+
+async def _handler(number: int) -> None:
+    """Never called: it is due tomorrow."""
+
+
+async def _in_tasks(enqueue: Callable[[str | None], Awaitable[object]], seconds: float, has_key: bool) -> float:
+    begun_s = time.perf_counter()
+
+    async def task(number: int) -> int:
+        count = 0
+        while time.perf_counter() - begun_s < seconds:
+            await enqueue(f"{number}-{count}" if has_key else None)
+            count += 1
+        return count
+
+    counts = await asyncio.gather(*map(task, range(TASKS)))
+    return sum(counts) / (time.perf_counter() - begun_s)
 
 
 def by_threads(path: Path, seconds: float, has_key: bool) -> float:
