@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -213,3 +216,34 @@ def test_a_limit_of_one_message_in_flight_still_goes_on(wheel_dir: Path) -> None
     assert scheduler.drain() == 3
     assert called == [0, 1, 2]
     scheduler.stop()
+
+
+def test_in_threads_that_start_each_other_no_more_calls_run_at_once_than_may_and_each_once(wheel_dir: Path) -> None:
+    scheduler = Scheduler(wheel_dir, threads=6)
+    running, most, called = [0], [0], list[tuple[str, int]]()
+    lock, ended = threading.Lock(), threading.Event()
+
+    def call(name: str, number: int) -> None:
+        with lock:
+            running[0] += name == "two"
+            most[0] = max(most[0], running[0])
+            called.append((name, number))
+        os.sched_yield()
+        with lock:
+            running[0] -= name == "two"
+        if len(called) == 900:
+            ended.set()
+
+    two = scheduler.on("two", concurrency=2)(partial(call, "two"))
+    free = scheduler.on("free")(partial(call, "free"))
+    for number in range(300):
+        two.enqueue(number)
+        free.enqueue(number)
+    with scheduler:
+        for number in range(300, 600):
+            two.enqueue(number)
+        assert ended.wait(60)
+    assert most[0] <= 2
+    assert sorted(called) == [("free", n) for n in range(300)] + [("two", n) for n in range(600)]
+    assert list(scheduler.wheel.list()) == []
+    scheduler.wheel.close()
