@@ -7,6 +7,7 @@ Invariant: only plain data crosses; an exception crosses as its names and text.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -49,14 +50,20 @@ def request_of(call: Call, wheel: str) -> bytes:
     return packed
 
 
-def serve(request: bytes) -> bytes:
-    """In the process: call the handler, and return what came of it."""
-    module, qualname, name, put, started_us, wheel = msgpack.unpackb(request)
+@functools.cache
+def _handler(module: str, qualname: str, name: str) -> Handler[..., Any]:
+    """In the process: return the handler, found once; it takes longer to make than to call."""
     if module == "__main__":
         # In a spawned process the script that was started has this other name, so that its `main` does not run again.
         module = "__mp_main__" if "__mp_main__" in sys.modules else module
     found: Any = resolve(f"{module}:{qualname}")
-    handler = found if isinstance(found, Handler) else Handler.plain(name, found)
+    return found if isinstance(found, Handler) else Handler.plain(name, found)
+
+
+def serve(request: bytes) -> bytes:
+    """In the process: call the handler, and return what came of it."""
+    module, qualname, name, put, started_us, wheel = msgpack.unpackb(request)
+    handler = _handler(module, qualname, name)
     outcome = run(Call(handler, [unpack_put(put)], started_us), SYSTEM_CLOCK, wheel)
     failure = outcome.failures[0] if outcome.failures else None
     puts = outcome.puts[0] if outcome.puts else NO_PUTS
