@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from filewheel import Wheel
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.directory import open_directory
+from filewheel.tidy import tidy
 from tests.cli_support import invoke
 
 
@@ -42,3 +47,17 @@ def test_a_directory_that_is_no_wheel_is_named(tmp_path: Path) -> None:
     done = invoke("diff", a, str(tmp_path / "nothing"))
     assert done.code == 10
     assert "nothing" in done.err
+
+
+@pytest.mark.damages
+def test_wheels_that_are_the_same_but_for_what_cannot_be_read_end_as_damaged(tmp_path: Path) -> None:
+    a, b = wheels(tmp_path)
+    with Wheel(a) as first:
+        first.enqueue(b"lost", delay=100_000)
+    assert tidy(open_directory(a, write=True), SYSTEM_CLOCK)
+    assert invoke("diff", a, b).code == 3
+    max(Path(a).glob("laps/*.lap")).unlink()
+    done = invoke("diff", a, b)
+    assert (done.code, done.out) == (12, "")
+    assert f"{a}: 1 place is damaged, and what lies there is not compared" in done.err
+    assert "both hold the same" not in done.err

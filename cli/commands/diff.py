@@ -10,7 +10,7 @@ from filewheel import Wheel
 from filewheel.difference import Difference, differences
 from filewheel.transfer import iso
 
-from ..failure import Failure
+from ..failure import Failure, check_damage
 from ..output import Column, Output
 from ..text import count, full_time
 from ..verb import verb
@@ -32,19 +32,25 @@ def command(out: Output, limit: int, first: str, second: str) -> None:
     """Compare what waits in two wheels, message by message.
 
     A digest of each second is compared first, so wheels that are alike cost one reading each. Both may be in use: what
-    differs is looked at twice before it is told. Exits with 0 when they hold the same, with 3 when they do not.
+    differs is looked at twice before it is told. Exits with 0 when they hold the same, with 3 when they do not, with 12
+    when what can be read is the same and one is damaged.
     """
     with Wheel(first, force=out.force) as ours, Wheel(second, force=out.force) as theirs:
         stats = ours.stats()
+        places = {first: stats.damaged, second: theirs.stats().damaged}
         with out.progress("comparing", stats.pending + stats.dead) as progress:
             found = differences(ours, theirs, progress.at)
             shown = list(islice(found, limit or None))
             more = sum(1 for _ in found)
     _print(out, shown)
+    for path, number in places.items():
+        if number:
+            out.warn(f"{path}: {count(number, 'place is', 'places are')} damaged, and what lies there is not compared")
     if shown or more:
         raise Failure(
             "partly", f"{count(len(shown) + more, 'message')} differ" + (f", {more:,} not shown" if more else "")
         )
+    check_damage(sum(places.values()))
     out.note(f"both hold the same: {count(stats.pending, 'message')}, {count(stats.dead, 'dead letter')}")
 
 

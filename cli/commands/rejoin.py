@@ -28,8 +28,8 @@ from ..verb import verb
 def command(out: Output, yes: bool, force: bool) -> None:
     """Make the wheel that -C names, once the primary, a backup of the primary that there is now.
 
-    What only it holds is added to the new primary first, so nothing is lost. Then it is brought in step: what has fired
-    or was cancelled meanwhile goes.
+    Messages that only it holds are added to the new primary first, so nothing is lost. Then it is brought in step:
+    messages that fired or were cancelled meanwhile are removed from it.
     """
     roster = roster_of(out)
     where = f" of {roster.primary}" if roster else ""

@@ -41,10 +41,10 @@ from ..verb import verb
 def command(out: Output, once: bool, interval: int, summary: int) -> None:
     """Keep the backups of a wheel in step, as long as it runs.
 
-    It copies what a backup has not got, writes what the primary's journals bring, and clears from the backups what has
-    fired. One runs for each wheel that has backups, on the primary's machine. What it says on stderr is a line for each
-    change: a backup that is brought up to date, followed, unreachable. Piped, each is also a JSON line on stdout, and
-    so is a summary every 10 seconds.
+    It copies the messages that a backup lacks, follows the primary's journals, and removes from the backups what has
+    fired. One runs for each set of wheels, on the primary's machine. On stderr it has a line for each change: a backup
+    that is brought up to date, followed, unreachable. Piped, stdout has a JSON line for each change, and a summary
+    every 10 seconds.
 
     SIGTERM and Ctrl-C end it with 0; started again it goes on where it was. --once exits with 3 when a backup could not
     be brought in step.

@@ -79,8 +79,8 @@ def command(
     --dead` lists those, `reschedule` revives them.
 
     On a wheel where calls of handlers or schedules wait, it fires nothing and exits with 2: a program's scheduler fires
-    those, as `filewheel work` does. Where one arrives later, `run` ends as it comes due, and the call waits on. With
-    --raw it is a plain message here: acknowledged without being called, and its schedule ends.
+    those, as `filewheel work` does. If a call arrives later, `run` ends when it comes due, and the call stays. With
+    --raw calls are fired as plain messages: acknowledged without being called, and their schedules end.
 
     A wheel has one keeper. A second `run` waits as its standby and takes over the moment the first is gone. SIGTERM
     and Ctrl-C finish what is in hand and exit with 0; a second one aborts. With --once or --until-empty, exit code 3

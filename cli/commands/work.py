@@ -45,8 +45,8 @@ def command(out: Output, threads: int | None, once: bool, target: str) -> None:
     (for 30 seconds, or an AsyncScheduler's stop_s) and exit with 0, also while MODULE is imported; a second one cuts
     that short. What had not ended is offered again.
 
-    It logs to stderr: a line when it starts, stands by, takes over and stops, and for what fails; -q leaves the last. A
-    program that configures logging itself has these lines its own way.
+    It logs to stderr: a line when it starts, stands by, takes over and stops, and one for each failure; with -q only
+    those. A program that configures logging itself decides how these lines look.
 
     --once is for cron and timers. It exits with 3 when a call failed or has a name that no handler has, and with 11
     when another process fires.
