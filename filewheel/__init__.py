@@ -8,7 +8,7 @@ General layout (a module imports only from groups to its left; one/ is a package
     | gaps tail quarantine window missing slot owner retained ledger cut additions deal tidy
     | published snapshot stats index frames finder front tally keyfile locks keys reader aside ready head batch
     | jumps housekeeper unique groupcommit settlement settler outcomes changes wheel gauges keeper
-    | worker joint due aiokeeper aio
+    | worker joint gathering due aiokeeper aio
     | unlisted verify repair transfer difference
     | replication/
     | scheduling/

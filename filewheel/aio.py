@@ -1,9 +1,9 @@
 """The wheel for asyncio: enqueue, look and fire without holding up the event loop, or a thread for each message.
 
-Everything that writes goes through one thread. Messages that tasks enqueue at the same time are gathered in the loop
-and given to it as one batch: one frame, one flush, and one call back into the loop for all of them. While it is busy,
-the next batch gathers. Whatever only reads has a thread of its own, made when it is first needed: a look at a large
-backlog takes long, and an enqueue must not wait for it.
+Everything that writes goes through one thread. Messages that tasks enqueue at the same time are given to it as one
+batch (gathering.py): one frame, one flush, and one call back into the loop for all of them. Whatever only reads has a
+thread of its own, made when it is first needed: a look at a large backlog takes long, and an enqueue must not wait for
+it.
 
 A cancelled task: a message that still gathers is withdrawn; one that the thread was given is enqueued, and its id is
 dropped. Which of them it was is not told, so whoever cancels and tries again may enqueue twice.
@@ -14,11 +14,11 @@ in memory as a rule.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import warnings
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Self, TypeVar, overload
 
 from filewheel.aiokeeper import AsyncKeeper
+from filewheel.changes import CLEAR_AT_ONCE
 from filewheel.checks import check_flag, check_items, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At, Delay, Headers
@@ -40,15 +41,16 @@ from filewheel.directory import (
 from filewheel.disk import OsDisk
 from filewheel.due import Due
 from filewheel.errors import BadArgument, Closed
+from filewheel.gathering import Gathering
 from filewheel.ids import Ids
-from filewheel.joint import JointWheel, Waiting, commit
+from filewheel.joint import JointWheel
 from filewheel.keeper import READY_BUDGET
 from filewheel.message import Message, MessageId
 from filewheel.reader import given
 from filewheel.stats import Stats
 from filewheel.wheel import OnConflict
 from filewheel.window import Budget
-from filewheel.worker import Worker, close_each, fail, resolve
+from filewheel.worker import Worker, close_each
 from filewheel.writer import Entropy
 
 T = TypeVar("T")
@@ -93,12 +95,9 @@ class AsyncWheel:
         self._keepers: list[AsyncKeeper] = []
         """Those that may be open. One at most is."""
         self._lists: set[Iterator[Message]] = set()
-        self._gathering: list[Waiting] = []
-        self._busy = False
-        """A batch is being written, or is about to be handed over."""
-        self._room = waiting_max
-        self._line: deque[asyncio.Future[None]] = deque()
-        """Those who wait for room, in order. There is a line only while there is no room."""
+        self._waiting_max = waiting_max
+        self._gathering: Gathering | None = None
+        """There while it is open."""
 
     @classmethod
     def create(
@@ -126,6 +125,29 @@ class AsyncWheel:
         self._make = partial(
             JointWheel.create, self._path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max,
             exist_ok=exist_ok, force=force, clock=clock, disk=disk, entropy=entropy,
+        )  # fmt: skip
+        return self
+
+    @classmethod
+    def open_or_create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        sync: Sync | None = None,
+        slots: int = SLOTS_DEFAULT,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
+        force: bool = False,
+        waiting_max: int = WAITING_MAX,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> Self:
+        """Prepare the wheel at `path`, which is made when it is opened and not there (see Wheel.open_or_create)."""
+        check_limits(slots, payload_bytes_max)
+        self = cls(path, sync=sync, force=force, waiting_max=waiting_max, clock=clock, disk=disk, entropy=entropy)
+        self._make = partial(
+            JointWheel.open_or_create, self._path, sync=sync, slots=slots, payload_bytes_max=payload_bytes_max,
+            force=force, clock=clock, disk=disk, entropy=entropy,
         )  # fmt: skip
         return self
 
@@ -175,6 +197,7 @@ class AsyncWheel:
                     await writer.finish(partial(close_each, made))
                     raise
                 self._wheel, self._writer = made[0], writer
+                self._gathering = Gathering(made[0], writer, self._waiting_max)
         self._open()
         return self
 
@@ -195,10 +218,8 @@ class AsyncWheel:
                     if self._reader is not None:
                         await self._reader.finish(self._close_lists)
                 finally:
-                    self._hand_over()
-                    line, self._line = self._line, deque()
-                    for gate in line:
-                        fail(gate, Closed("this wheel was closed; nothing of this call was enqueued", path=self._path))
+                    if self._gathering is not None:
+                        self._gathering.end()
                     await writer.finish(wheel.close)
 
     def _open(self) -> tuple[JointWheel, Worker]:
@@ -254,60 +275,11 @@ class AsyncWheel:
 
         Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed; with a key also KeyHeld, Locked.
         """
-        wheel, writer = self._open()
+        wheel, _ = self._open()
+        gathering = self._gathering
+        assert gathering is not None
         put = wheel.check(payload, delay, at, topic, headers, sync, key, on_conflict)
-        if self._room:
-            self._room -= 1
-        else:
-            await self._wait_for_room(writer)
-        future: asyncio.Future[MessageId] = writer.loop.create_future()
-        self._gathering.append((future, put))
-        if not self._busy:
-            self._busy = True
-            # Not now: tasks that run in this turn of the loop join.
-            writer.loop.call_soon(self._hand_over)
-        return await future
-
-    async def _wait_for_room(self, writer: Worker) -> None:
-        """Wait in line. On return the room is taken."""
-        gate: asyncio.Future[None] = writer.loop.create_future()
-        self._line.append(gate)
-        try:
-            await gate
-            writer.check()
-        except BaseException:
-            if gate.done() and not gate.cancelled() and gate.exception() is None:
-                self._give_room(1)  # it was given, and is not used
-            raise
-
-    def _give_room(self, count: int) -> None:
-        self._room += count
-        while self._room and self._line:
-            gate = self._line.popleft()
-            if not gate.done():
-                self._room -= 1
-                gate.set_result(None)
-
-    def _hand_over(self) -> None:
-        """Give the thread what has gathered. What was cancelled until now was never there."""
-        batch = [waiting for waiting in self._gathering if not waiting[0].done()]
-        withdrawn = len(self._gathering) - len(batch)
-        self._gathering = []
-        self._busy = bool(batch)
-        if withdrawn:
-            self._give_room(withdrawn)
-        if batch and self._wheel is not None and self._writer is not None:
-            self._writer.post(partial(commit, self._wheel, batch, self._writer.loop, self._written))
-
-    def _written(self, batch: Sequence[Waiting], results: Sequence[MessageId | BaseException]) -> None:
-        """In the loop again: hand over the next batch first, then answer everyone."""
-        self._hand_over()
-        for (future, _), result in zip(batch, results, strict=True):
-            if isinstance(result, BaseException):
-                fail(future, result)
-            else:
-                resolve(future, result)
-        self._give_room(len(batch))
+        return await gathering.put(put)
 
     async def enqueue_many(
         self,
@@ -345,6 +317,24 @@ class AsyncWheel:
         """Cancel messages, by ids or unique keys, in one commit; return those that were pending (see Wheel)."""
         wanted, names = list(check_items("ids", ids)), list(check_items("keys", keys))
         return await self._write(lambda w: w.cancel_many(wanted, keys=names, sync=sync))
+
+    async def clear(self, *, topic: str | None = None, dead: bool = False, sync: Sync | None = None) -> int:
+        """Cancel everything that waits, of a topic (or glob), and return how many that were (see Wheel.clear).
+
+        Other calls go on meanwhile.
+        """
+        sync = None if sync is None else check_sync(sync)
+        count = 0
+        async with contextlib.aclosing(self.list(topic=topic, dead=dead)) as found:
+            some: list[MessageId] = []
+            async for message in found:
+                some.append(message.id)
+                if len(some) == CLEAR_AT_ONCE:
+                    count += len(await self.cancel_many(some, sync=sync))
+                    some = []
+            if some:
+                count += len(await self.cancel_many(some, sync=sync))
+        return count
 
     async def update(
         self, *, key: str, payload: bytes, delay: Delay | None = None, at: At | None = None, sync: Sync | None = None
@@ -409,7 +399,7 @@ class AsyncWheel:
         topic: str | None = None,
         limit: int | None = None,
         dead: bool = False,
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncGenerator[Message, None]:
         """Yield what is pending, in firing order (see Wheel.list), read in chunks of some hundred messages."""
 
         begun: list[Iterator[Message]] = []  # in the thread that reads, and ended there

@@ -7,7 +7,7 @@ Invariant: of several that move or cancel one message at once, one does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from filewheel import locks, unique
@@ -19,13 +19,29 @@ from filewheel.directory import Sync, check_sync
 from filewheel.journal import Journal
 from filewheel.keys import key_of
 from filewheel.limits import bytes_of, check_key
-from filewheel.message import ID_LIMIT, US_PER_S, MessageId, due_of, receipt
+from filewheel.message import ID_LIMIT, US_PER_S, Message, MessageId, due_of, receipt
 from filewheel.reader import Reader, one_of
 from filewheel.record import CANCELLED, RESCHEDULED, pack_drop, unpack_put
 from filewheel.timespec import due_from
 
 HINT_AHEAD_US = US_PER_S
 """What is due later than this wakes no keeper: each looks twice a second by itself."""
+
+
+CLEAR_AT_ONCE = 10_000
+"""How many messages `clear` cancels in one commit."""
+
+
+def ids_at_once(messages: Iterable[Message]) -> Iterator[list[MessageId]]:
+    """Yield the ids of messages in portions to cancel at once."""
+    some: list[MessageId] = []
+    for message in messages:
+        some.append(message.id)
+        if len(some) == CLEAR_AT_ONCE:
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 class Changes(Reader):
@@ -93,6 +109,16 @@ class Changes(Reader):
             pending = self._finder.pending(wanted)
             ticket = journal.write(drops, 0)
         return {i for i in wanted if i in pending}, ticket
+
+    def clear(self, *, topic: str | None = None, dead: bool = False, sync: Sync | None = None) -> int:
+        """Cancel everything that waits, of a topic (or glob), or all dead letters; return how many that were.
+
+        What is enqueued or moved meanwhile may stay. Commits of 10,000, each whole: when it raises, those before are
+        done. Memory: one commit and one window, whatever waits. Cost: that of `list` and `cancel_many`.
+        """
+        sync = None if sync is None else check_sync(sync)
+        portions = ids_at_once(self.list(topic=topic, dead=dead))
+        return sum(len(self.cancel_many(ids, sync=sync)) for ids in portions)
 
     def update(
         self,

@@ -11,6 +11,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
@@ -26,13 +27,14 @@ from filewheel.directory import (
     SLOTS_DEFAULT,
     DiskFactory,
     Sync,
+    check_limits,
     check_sync,
     check_writable,
     create_directory,
     open_directory,
 )
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, DiskError, KeyHeld, WheelExists, partly_done
+from filewheel.errors import BadArgument, DiskError, KeyHeld, NoWheel, WheelExists, partly_done
 from filewheel.groupcommit import GroupCommit
 from filewheel.headers import KEY
 from filewheel.ids import Ids
@@ -137,6 +139,41 @@ class Wheel(Changes):
         made = cls(path, force=force, clock=clock, disk=disk, entropy=entropy)
         made.is_new = is_new
         return made
+
+    @classmethod
+    def open_or_create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        sync: Sync | None = None,
+        slots: int = SLOTS_DEFAULT,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
+        force: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> Self:
+        """Open the wheel at `path`, made if it is not there; `is_new` says whether this call made it.
+
+        `sync` is that of this handle, and of a wheel that is made; `slots` and `payload_bytes_max` are of one that is
+        made. Of several that call it at once, one makes it.
+
+        Raises what opening does; WheelExists where something else is, NoWheel where the parent directory is not there.
+        """
+        check_limits(slots, payload_bytes_max)
+        sync = None if sync is None else check_sync(sync)
+        opened = partial(cls, path, sync=sync, force=force, clock=clock, disk=disk, entropy=entropy)
+        try:
+            return opened()
+        except NoWheel:
+            made = cls.create(
+                path, slots=slots, sync="always" if sync is None else sync, payload_bytes_max=payload_bytes_max,
+                exist_ok=True, force=force, clock=clock, disk=disk, entropy=entropy,
+            )  # fmt: skip
+        made.close()
+        wheel = opened()  # another process may have made it with another `sync`
+        wheel.is_new = made.is_new
+        return wheel
 
     # -- life ------------------------------------------------------------------------------------------------
 

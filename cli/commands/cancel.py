@@ -5,11 +5,10 @@ An id that is not pending is told, not passed over: whoever cancels needs to kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import click
 
-from filewheel import Message, MessageId, Wheel
+from filewheel import MessageId, Wheel
+from filewheel.changes import ids_at_once
 
 from ..failure import Failure
 from ..lines import chunks, read_ids
@@ -104,20 +103,9 @@ def _cancel_all(out: Output, topic: str | None, dead: bool, yes: bool) -> None:
             if number and not out.ask(f"Cancel {count(number, noun)}{which} in {out.dir}?", yes=False):
                 raise Failure("failed", "nothing was cancelled")
         cancelled = 0
-        for some in _gather(wheel.list(topic=topic, dead=dead)):
+        for some in ids_at_once(wheel.list(topic=topic, dead=dead)):
             cancelled += len(_cancel(out, wheel, some))
     out.note(f"cancelled {count(cancelled, noun)}{which}")
-
-
-def _gather(messages: Iterator[Message]) -> Iterator[list[MessageId]]:
-    some: list[MessageId] = []
-    for message in messages:
-        some.append(message.id)
-        if len(some) == _CHUNK:
-            yield some
-            some = []
-    if some:
-        yield some
 
 
 def tell_unknown(out: Output, unknown: list[MessageId], asked: int, lost: Failure | None) -> None:

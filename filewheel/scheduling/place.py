@@ -31,16 +31,14 @@ class Place:
     def prepare(self) -> None:
         """Make the wheel if it is not there and may be made. Where it may not, opening it raises NoWheel."""
         if self._create:
-            # The wheel may be older than this program's opinion on `sync`: opening it gives that, once more.
-            sync = "always" if self._sync is None else self._sync
-            made = Wheel.create(self.path, sync=sync, exist_ok=True, clock=self._clock, disk=self._disk)
-            made.close()
-            self._made = self._made or made.is_new
+            self.open().close()
 
     def open(self) -> Wheel:
         """Open the wheel, made if need be. Raises NoWheel when it is not there and may not be made."""
-        self.prepare()
-        return Wheel(self.path, sync=self._sync, clock=self._clock, disk=self._disk)
+        opened = Wheel.open_or_create if self._create else Wheel
+        made = opened(self.path, sync=self._sync, clock=self._clock, disk=self._disk)
+        self._made = self._made or made.is_new
+        return made
 
     def warn_if_made(self) -> None:
         """Warn, once, before something is enqueued into a wheel that this very process made."""
