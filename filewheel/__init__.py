@@ -2,7 +2,7 @@
 
 General layout (a module imports only from groups to its left; one/ is a package; tests/test_layers.py guards it):
 
-    errors checks clock headers message limits timespec loops puts speed forks reentry exposition metrics
+    errors checks clock headers message limits timespec loops puts speed forks reentry reopening exposition metrics
     | flock alarm pipe disk mounts layout frame record columns manifest directory roster standing stale bell begun
     | segment writer appender mirror copies ids journal
     | gaps tail quarantine window missing slot owner retained ledger cut additions deal tidy

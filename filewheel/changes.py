@@ -139,8 +139,9 @@ class Changes(Reader):
         due_us = None if delay is None and at is None else due_from(now_us, delay=delay, at=at)
         payload = bytes_of(payload, self.payload_bytes_max)
         sync = self._sync if sync is None else check_sync(sync)
+        journal = self._writer()
         new = unique.move(
-            self._keys, self._writer(), check_key(key), None, due_us,
+            self._keys, journal, check_key(key), None, due_us,
             now_us=now_us, sync=sync, directory=self._dir, payload=payload,
         )  # fmt: skip
         self._bell.ring(now_us)

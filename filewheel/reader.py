@@ -74,8 +74,9 @@ class Reader:
             raise Closed("this wheel is closed", path=self._dir.path, hint="open it again")
         if os.getpid() != self._pid:
             raise Forked(
-                "this wheel was opened by the parent process", path=self._dir.path, hint="open it after the fork"
-            )
+                "this wheel was opened by the parent process", path=self._dir.path,
+                hint='open it after the fork, or with after_fork="reopen"',
+            )  # fmt: skip
 
     # -- look ------------------------------------------------------------------------------------------------
 

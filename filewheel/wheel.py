@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from filewheel import forks, layout, unique
 from filewheel.begun import Marks
 from filewheel.bell import Bell
 from filewheel.changes import HINT_AHEAD_US, Changes
-from filewheel.checks import check_flag, check_items
+from filewheel.checks import check_choice, check_flag, check_items
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
 from filewheel.directory import (
@@ -43,6 +43,7 @@ from filewheel.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of, receipt
 from filewheel.record import pack_middle, pack_payload, pack_tail
 from filewheel.reentry import one_call
+from filewheel.reopening import AfterFork, reopen
 from filewheel.speed import due_at, size_of
 from filewheel.standing import LOOK_US, Standing
 from filewheel.tidy import Tidier, is_untidy, tidy
@@ -74,15 +75,20 @@ class Wheel(Changes):
         *,
         sync: Sync | None = None,
         force: bool = False,
+        after_fork: AfterFork = "raise",
         clock: Clock = SYSTEM_CLOCK,
         disk: DiskFactory = OsDisk,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
         """Open the wheel at `path`. `sync` overrides the wheel's own; `force` allows a network file system.
 
+        In a child of a fork an inherited handle raises Forked; with after_fork="reopen" its first call opens it anew.
+        What the parent enqueued and has not flushed stays the parent's to flush.
+
         Raises NoWheel, Unsafe, NewerFormat, Damaged.
         """
         check_flag("force", force)
+        check_choice("after_fork", after_fork, get_args(AfterFork))
         # Whoever may only read can still look; the right to write is checked when it is needed.
         super().__init__(open_directory(path, write=False, disk=disk))
         self._force = force
@@ -92,6 +98,11 @@ class Wheel(Changes):
         self._disk_factory = disk
         self._entropy = entropy
         self._forks = forks.now()
+        self._after_fork: AfterFork = after_fork
+        self._anew = partial(
+            Wheel, os.path.abspath(path), sync=sync, force=force, after_fork=after_fork,
+            clock=clock, disk=disk, entropy=entropy,
+        )  # fmt: skip
         self._journal: Journal | None = None
         self._looked_us = _NEVER_US
         """When this wheel was last seen to be one that may be written to."""
@@ -149,6 +160,7 @@ class Wheel(Changes):
         slots: int = SLOTS_DEFAULT,
         payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
         force: bool = False,
+        after_fork: AfterFork = "raise",
         clock: Clock = SYSTEM_CLOCK,
         disk: DiskFactory = OsDisk,
         entropy: Entropy = secrets.token_bytes,
@@ -162,7 +174,9 @@ class Wheel(Changes):
         """
         check_limits(slots, payload_bytes_max)
         sync = None if sync is None else check_sync(sync)
-        opened = partial(cls, path, sync=sync, force=force, clock=clock, disk=disk, entropy=entropy)
+        opened = partial(
+            cls, path, sync=sync, force=force, after_fork=after_fork, clock=clock, disk=disk, entropy=entropy
+        )
         try:
             return opened()
         except NoWheel:
@@ -191,6 +205,7 @@ class Wheel(Changes):
     def close(self) -> None:
         """Make everything enqueued durable and let go of the journal. Closing twice is fine."""
         if self._closed or os.getpid() != self._pid:
+            self._closed = self._closed or self._after_fork == "reopen"  # an inherited one is not opened any more
             return
         if self._journal is not None:
             self._journal.one_call()  # refused before it is half done
@@ -205,6 +220,11 @@ class Wheel(Changes):
             self._finder.forget()
             self._bell.close()
             self._dir.disk.release()
+
+    def _check(self) -> None:
+        if self._after_fork == "reopen" and not self._closed and os.getpid() != self._pid:
+            reopen(self, self._anew, self.path)
+        super()._check()
 
     def flush(self) -> None:
         """Make everything enqueued through this handle durable, whatever its `sync` was."""
@@ -266,8 +286,9 @@ class Wheel(Changes):
         Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked. In a set
         TooFewCopies: then it may be enqueued or not; Fenced within a fifth of a second after another was promoted.
         """
+        is_ours = forks.now() == self._forks  # first: another thread of a child may be opening this handle anew
         journal = self._journal
-        if journal is None or self._closed or forks.now() != self._forks:
+        if journal is None or self._closed or not is_ours:
             journal = self._writer()
         if type(payload) is not bytes or len(payload) > self._payload_bytes_max:
             payload = bytes_of(payload, self._payload_bytes_max)
