@@ -13,11 +13,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from filewheel import Cron, Damaged, Message, Wheel
+from filewheel import Cron, Damaged, Message, Wheel, call_of
 from filewheel.headers import ARGS, SCHEDULE, is_call
 from filewheel.message import US_PER_S, id_floor
 from filewheel.record import unpack_put
-from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import history_of
 from filewheel.scheduling.recurrence import Recurrence
 from filewheel.scheduling.schedule import Definition, definition_of
@@ -90,7 +89,8 @@ def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any]] | None:
     if ARGS not in message.headers:
         return None
     try:
-        return unpack_call(message.payload, message.headers[ARGS])
+        _, args, kwargs = call_of(message)
+        return args, kwargs
     except Damaged:
         return None
 

@@ -64,6 +64,7 @@ if _typing.TYPE_CHECKING:
     from filewheel.replication.sets import MemberStatus, SetStatus, add_backup, remove_backup, set_status
     from filewheel.replication.standby import Standby
     from filewheel.scheduling.aio import AsyncScheduler
+    from filewheel.scheduling.call import StoredCall, call_of
     from filewheel.scheduling.cron import Cron
     from filewheel.scheduling.events import Event
     from filewheel.scheduling.failure import GiveUp, RetryLater
@@ -120,6 +121,7 @@ __all__ = [
     "Settlement",
     "Standby",
     "Stats",
+    "StoredCall",
     "Sync",
     "TooFewCopies",
     "TooLarge",
@@ -129,6 +131,7 @@ __all__ = [
     "WheelFull",
     "__version__",
     "add_backup",
+    "call_of",
     "current_job",
     "promote",
     "rejoin",
@@ -157,7 +160,9 @@ _LATER = {
     "Scheduler": "filewheel.scheduling.scheduler",
     "SetStatus": "filewheel.replication.sets",
     "Standby": "filewheel.replication.standby",
+    "StoredCall": "filewheel.scheduling.call",
     "add_backup": "filewheel.replication.sets",
+    "call_of": "filewheel.scheduling.call",
     "current_job": "filewheel.scheduling.job",
     "promote": "filewheel.replication.promote",
     "rejoin": "filewheel.replication.rejoin",

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
 from filewheel.errors import BadArgument, Damaged
+from filewheel.headers import ARGS
+from filewheel.message import Message
 
 MSGPACK = "msgpack"
 JSON = "json"
@@ -60,6 +62,23 @@ def pack_json(arguments: object) -> bytes:
         return json.dumps(call, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except ValueError as exc:  # NaN, which is no JSON, or half of a surrogate pair
         raise BadArgument(f"args cannot be stored: {exc}") from None
+
+
+class StoredCall(NamedTuple):
+    """What a message asks for: the name of a handler, and what it is called with."""
+
+    handler: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def call_of(message: Message) -> StoredCall:
+    """Return the call that a message stores; of a message without arguments, that with its payload alone.
+
+    Raises Damaged when the arguments cannot be read.
+    """
+    args, kwargs = unpack_call(message.payload, message.headers.get(ARGS))
+    return StoredCall(message.topic, args, kwargs)
 
 
 def unpack_call(payload: bytes, how: str | None) -> tuple[list[Any], dict[str, Any]]:

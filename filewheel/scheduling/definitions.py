@@ -17,7 +17,7 @@ from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics import Metrics
 from filewheel.scheduling.cron import Cron
-from filewheel.scheduling.handler import At, Delay, Handler, Handlers, Options, P, R, Terms, Where, where_of
+from filewheel.scheduling.handler import ANY, At, Delay, Handler, Handlers, Options, P, R, Terms, Where, where_of
 from filewheel.scheduling.job import Job
 from filewheel.scheduling.recurrence import Every, Missed, Recurrence, read_recurrence
 from filewheel.scheduling.remote import check_reachable
@@ -89,7 +89,7 @@ class Definitions(ABC):
         skip_late_s: float | None = None,
         coalesce: str | bool | None = None,
     ) -> Callable[..., Handler[..., Any]]:
-        """Register a function as the handler of a name (its own by default).
+        """Register a function as the handler of a name (its own by default), or of any that no other has: "*".
 
         `where` is "thread", "process" or "loop" (for coroutine functions, and their default). `timeout_s` bounds one
         call, `concurrency` how many run at once, `rate_per_s` how many begin a second. With `batch` the function is
@@ -120,7 +120,8 @@ class Definitions(ABC):
             if placed.where == "process":
                 check_reachable(handler)
             self._handlers.add(handler)
-            self.metrics.reserve([handler.name])
+            if handler.name != ANY:  # its calls are counted under the names that they have
+                self.metrics.reserve([handler.name])
             return handler
 
         if callable(name):

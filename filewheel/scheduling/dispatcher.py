@@ -255,7 +255,7 @@ class Dispatcher:
 
     def _route(self, message: Message, now_us: int) -> None:
         """Settle what is not to be called; hold back what is overdue where a rate is asked for; admit the rest."""
-        handler = self._handlers.get(message.topic)
+        handler = self._handlers.find(message.topic)
         if len(message.headers) > 1 and self._is_passed_over(message, now_us, is_known=handler is not None):
             return
         if handler is None:
@@ -297,7 +297,7 @@ class Dispatcher:
 
     def _admit(self, message: Message, now_us: int, handler: Handler[..., object] | None = None) -> None:
         """Start a message's call, or let it wait in its lane."""
-        handler = handler or self._handlers.get(message.topic)
+        handler = handler or self._handlers.find(message.topic)
         if handler is None:  # unregistered since
             self._is_unknown(message, now_us)
             return
@@ -332,7 +332,7 @@ class Dispatcher:
     def _start(self, lane: Lane, messages: list[Message], now_us: int) -> None:
         if not self._has_stood:  # it was claimed a while ago
             self._stand()
-        self._watch.fired(lane.handler.name, messages, now_us)
+        self._watch.fired(messages[0].topic, messages, now_us)
         self._hand_over(lane, messages, now_us)
 
     def _hand_over(self, lane: Lane, messages: list[Message], now_us: int) -> None:
@@ -380,9 +380,8 @@ class Dispatcher:
         self._timed.discard(call)
         if not call.messages:  # it was not begun
             return
-        name = call.handler.name
         took_us = max(0, outcome.ended_us - call.begun_us)
-        self._watch.ended(name, took_us)
+        self._watch.ended(call.messages[0].topic, took_us)
         for at, message in enumerate(call.messages):
             if outcome.failures is None and SCHEDULE not in message.headers:
                 self._done.append(message)

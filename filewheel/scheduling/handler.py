@@ -30,6 +30,8 @@ Sent = TypeVar("Sent")
 Sent_co = TypeVar("Sent_co", covariant=True)
 """What enqueueing gives: an id, or what an event loop awaits to have one."""
 
+ANY = "*"
+"""The name of the handler that is called for every name that no other handler has."""
 Where = Literal["thread", "process", "loop"]
 OnConflict = Literal["reject", "keep", "replace"]
 Delay = float | timedelta
@@ -237,11 +239,17 @@ class Handlers:
                 hint="give one of them another name",
             )
         handler.terms.check()
+        if handler.name == ANY:
+            _check_any(handler.terms)
         self._by_name[handler.name] = handler
 
     def get(self, name: str) -> Handler[..., Any] | None:
         """Return the handler with this name."""
         return self._by_name.get(name) if isinstance(name, str) else None
+
+    def find(self, name: str) -> Handler[..., Any] | None:
+        """Return the handler that is called for a name: the one that has it, or else the one for any."""
+        return self._by_name.get(name) or self._by_name.get(ANY)
 
     def __iter__(self) -> Iterator[Handler[..., Any]]:
         return iter(list(self._by_name.values()))
@@ -262,6 +270,23 @@ def where_of(function: Callable[..., Any], where: Where | None) -> Where:
         kind = "a coroutine function" if is_async else "a plain function"
         raise BadArgument(f"{kind} cannot run in a {where}" if where != "loop" else f"{kind} cannot run in the loop")
     return where
+
+
+def _check_any(terms: Terms) -> None:
+    """Raise BadArgument for what can be said of the calls of one name only."""
+    if terms.where == "process" or (terms.concurrency, terms.rate_per_s, terms.batch) != (None, None, None):
+        raise BadArgument(
+            f"the handler for any name ({ANY!r}) has no concurrency, rate_per_s or batch, and runs in no process",
+            hint="register the names that need that, each with a handler of its own",
+        )
+
+
+def check_callable(name: str) -> None:
+    """Raise BadArgument for the name of the handler for any name: a call is of one name."""
+    if name == ANY:
+        raise BadArgument(
+            f"{ANY!r} is the handler for names that no other has, and no name to call", hint='enqueue("a name", ...)'
+        )
 
 
 def _place_of(function: Callable[..., Any]) -> str:

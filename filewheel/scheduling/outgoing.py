@@ -15,7 +15,7 @@ from filewheel.errors import BadArgument
 from filewheel.limits import check_key, check_message
 from filewheel.message import Message
 from filewheel.scheduling.call import MSGPACK, pack_call
-from filewheel.scheduling.handler import At, Delay, Options
+from filewheel.scheduling.handler import At, Delay, Options, check_callable
 from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
 from filewheel.scheduling.options import headers_of
 from filewheel.timespec import due_from
@@ -68,6 +68,7 @@ def outgoing(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options:
     """
     if not name:
         raise BadArgument("a call names its handler")
+    check_callable(name)
     headers = headers_of(
         headers=options.headers, deadline=options.deadline,
         skip_late_s=options.skip_late_s, coalesce=options.coalesce,

@@ -20,6 +20,7 @@ from filewheel.headers import ARGS, HISTORY, KEY, SCHEDULE
 from filewheel.limits import check_topic
 from filewheel.message import US_PER_S, Message
 from filewheel.scheduling.call import MSGPACK, pack_call
+from filewheel.scheduling.handler import check_callable
 from filewheel.scheduling.job import MINT
 from filewheel.scheduling.recurrence import Missed, Recurrence, from_text, is_skipped, next_due
 from filewheel.timespec import delay_us
@@ -51,6 +52,7 @@ class Schedule:
         check_topic(self.handler)
         if not self.handler:
             raise BadArgument("a schedule names the handler that it calls")
+        check_callable(self.handler)
         is_skipped(0, 0, self.missed, 0)  # raises for a policy that there is not
         self.payload()  # raises for arguments that cannot be stored
 

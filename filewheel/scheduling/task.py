@@ -115,7 +115,7 @@ def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
                 continue
         try:
             args, kwargs = unpack_call(message.payload, headers.get(ARGS))
-            made.append(Job(message, call.handler.name, args, kwargs, now_us, wheel))
+            made.append(Job(message, message.topic, args, kwargs, now_us, wheel))
         except Damaged as exc:
             made.append(Failure(exc.what, gives_up=True))
     return made
