@@ -94,9 +94,9 @@ class Deal:
     def run(self) -> Dealt:
         """Deal. On return it is durable and the covered segments are gone.
 
-        Raises OSError, and Damaged when a message has no place, with the wheel as it was before; Poisoned when a flush
-        failed, or when it is unknown whether the checkpoint was replaced: the keeper is done then, and the next one
-        finds out.
+        Raises OSError, and Damaged when a message has no place, with the wheel as it was before, or OSError with only
+        needless files left behind; Poisoned when a flush failed, or when it is unknown whether the checkpoint was
+        replaced: the keeper is done then, and the next one finds out.
         """
         ledger = self._ledger
         with ledger.lock:
@@ -129,6 +129,7 @@ class Deal:
             place_manifest(self._disk)
         with ledger.lock:
             self._commit(new, cut)
+            self._remove_needless(cut)
         return self._done
 
     # -- D2 --------------------------------------------------------------------------------------------------
@@ -356,7 +357,7 @@ class Deal:
     # -- commit: K2 to K4 ------------------------------------------------------------------------------------
 
     def _commit(self, new: Manifest, cut: Cut) -> None:
-        """Make the new manifest the ledger's, and remove what it has made needless."""
+        """Make the new manifest the ledger's. It counts on disk already, so nothing here may fail."""
         ledger = self._ledger
         ledger.manifest = new
         if not self._only_expire:  # which flushes no directories
@@ -365,24 +366,34 @@ class Deal:
             for writer in [w for w, t in ledger.tails.items() if t.gone]:
                 del ledger.tails[writer]
         for writer, position in cut.positions.items():
-            self._unlink_segments(ledger.tails[writer], position, ended=writer in cut.ended)
+            ledger.tails[writer].covered = position
         for name in self._gone:
             ledger.missing.forget(name)
-            ledger.unlink_file(name)
-        ledger.remove_empty_dirs()
         ledger.undealt_bytes = max(0, ledger.undealt_bytes - cut.size_bytes)
         ledger.undealt_records = max(0, ledger.undealt_records - cut.records)
         ledger.undealt_puts = max(0, ledger.undealt_puts - cut.put_records)
         self._done.left_bytes = ledger.undealt_bytes
 
-    def _unlink_segments(self, tail: Tail, position: Position, *, ended: bool) -> None:
-        for n in [n for n in tail.ends if tail.covered.segment <= n < position.segment]:
+    def _remove_needless(self, cut: Cut) -> None:
+        """Remove covered segments and finished files, all that can be; then raise the error of one that cannot be.
+
+        That one counts for nothing any more: the next deal tries a segment again, the next keeper sweeps a file.
+        """
+        ledger = self._ledger
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(ledger.remove_empty_dirs)
+            for name in self._gone:
+                last_first.callback(ledger.unlink_file, name)
+            for writer in cut.positions:
+                last_first.callback(self._retire, ledger.tails[writer], ended=writer in cut.ended)
+
+    def _retire(self, tail: Tail, *, ended: bool) -> None:
+        for n in [n for n in tail.ends if n < tail.covered.segment]:
             self._ledger.retire_segment(layout.segment(tail.writer, n))
             tail.ends.pop(n, None)
-        tail.covered = position
         if ended:
             # K3: nobody appends to it (its lock was free when it was read), and nothing valid lies past the cut.
-            self._ledger.retire_segment(layout.segment(tail.writer, position.segment))
+            self._ledger.retire_segment(layout.segment(tail.writer, tail.covered.segment))
             tail.gone = True
 
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, open_directory
 from filewheel.disk import OsDisk
-from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
+from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error, disk_errors
 from filewheel.frame import Frame
 from filewheel.journal import Journal
 from filewheel.message import US_PER_S
@@ -211,7 +211,8 @@ class Link:
             busy = self.tick()
             if not (busy and self._heal.is_on) and pause() is True:
                 return  # told to stop
-        self._note(self._clock.steady_us(), clean=True)
+        with disk_errors(self.target.path):
+            self._note(self._clock.steady_us(), clean=True)
 
     # -- one turn --------------------------------------------------------------------------------------------
 

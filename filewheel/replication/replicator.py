@@ -8,6 +8,7 @@ Invariant: a retained segment is removed only when every backup has it, and has 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -134,19 +135,19 @@ class Replicator:
 
     def _once(self, progress: Progress | None) -> list[LinkReport]:
         primary, roster = find_primary(self._path, self._disk, self._known)
-        reports, links = [], []
-        try:
+        reports: list[LinkReport] = []
+        links: list[Link] = []
+        with contextlib.ExitStack() as open_links:
             for member in roster.members:
                 if member.state != "fenced" and not self._stopped:
                     report, link = self._bring(primary, member, progress)
                     reports.append(report)
-                    links += [link] if link is not None else []
+                    if link is not None:
+                        links.append(link)
+                        open_links.callback(link.close)
             release_read(primary, links, self._disk)
             for link in links:
                 link.look()  # each is told of what became of the others
-        finally:
-            for link in links:
-                link.close()
         return reports
 
     def _bring(self, primary: str, member: Member, progress: Progress | None) -> tuple[LinkReport, Link | None]:
@@ -155,10 +156,12 @@ class Replicator:
             link = Link(primary, member, progress=progress, clock=self._clock, disk=self._disk, entropy=self._entropy)
             link.catch_up(lambda: self._stopping.wait(self._interval_s) or self._stopped)
             return link.report, link
-        except FilewheelError as exc:
+        except BaseException as exc:
             report = LinkReport(member.path, member.wheel, member.mode, "failed") if link is None else link.report
             if link is not None:
                 link.abandon()
+            if not isinstance(exc, FilewheelError):
+                raise
             return replace(report, state=_state_of(exc), error=said(exc)), None
 
 

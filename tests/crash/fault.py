@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -31,12 +31,14 @@ from tests.crash import shim
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.promises import Promises
 from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.crash.set_whole import make_whole
 from tests.crash.shim import Plan
 from tests.support import FakeClock
 
 ROUNDS = 600
 _FAR_S = 100_000
 
+Scenarios = Mapping[str, Scenario]
 Fact = dict[str, Any]
 Pending = list[tuple[bytes, str, int]]
 
@@ -66,17 +68,21 @@ class Prepared:
 class Sweep:
     """The zygote, the prepared wheels and all points."""
 
-    def __init__(self, top: Path, faults: dict[str, list[tuple[str, int]]] | None = None) -> None:
+    def __init__(
+        self, top: Path, faults: dict[str, list[tuple[str, int]]] | None = None, scenarios: Scenarios = SCENARIOS
+    ) -> None:
         """Prepare every scenario. `faults` are those of shim.FAULTS, or others."""
         self._top = top
+        self._place = top / "here"
+        """Where every point is played: the rosters of a set hold absolute paths."""
+        self.scenarios = scenarios
         made = shim.build(top)
         command = [sys.executable, "-m", "tests.crash.zygote"]
         self.zygote = subprocess.Popen(
             command, env=shim.environment(made), cwd=shim.SOURCE.parents[2], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
-        self._serial = 0
-        self.prepared = {name: self._prepare(name) for name in SCENARIOS}
+        self.prepared = {name: self._prepare(name) for name in scenarios}
         self.points = [Point(name, plan) for name, p in self.prepared.items() for plan in shim.plans(p.counts, faults)]
 
     def close(self) -> None:
@@ -99,21 +105,22 @@ class Sweep:
         return dict(json.loads(_line(out)))
 
     def _prepare(self, name: str) -> Prepared:
-        place = self._top / f"of-{name}"
-        place.mkdir()
-        answer = self._ask(part="prepare", scenario=name, dir=str(place))
+        self._place.mkdir()
+        answer = self._ask(part="prepare", scenario=name, dir=str(self._place))
         assert answer["status"] == 0, answer
-        (place / "jobs.wheel" / "hint").unlink(missing_ok=True)  # a pipe cannot be copied, and is made again
+        for pipe in self._place.glob("*/hint"):
+            pipe.unlink()  # it cannot be copied, and is made again
+        place = self._place.rename(self._top / f"of-{name}")
         last = answer["marks"][-1]
         prepared = Prepared(place, answer["marks"], last["ids"], last["now"])
         marks = self.run(Point(name, Plan()), prepared)[1]
         prepared.counts = marks["marks"][-1]["counts"]
+        shutil.rmtree(self._place)
         return prepared
 
     def run(self, point: Point, prepared: Prepared) -> tuple[Path, Fact]:
         """Run a scenario with its fault on a copy of its wheel; return where that is, and the zygote's answer."""
-        self._serial += 1
-        place = self._top / f"{self._serial}"
+        place = self._place
         shutil.copytree(prepared.place, place, copy_function=shutil.copyfile)
         plan = point.plan
         answer = self._ask(
@@ -134,7 +141,8 @@ class Sweep:
             promises.read(prepared.marks)
             promises.read(said, once=point.plan.is_once)
             wrong += promises.wrong
-            wrong += judge(place / "jobs.wheel", promises, said, SCENARIOS[point.scenario], point, prepared.now_us)
+            scenario = self.scenarios[point.scenario]
+            wrong += judge(place / "jobs.wheel", promises, said, scenario, point, prepared.now_us)
             for text in wrong:
                 tally.violation(f"{point}: {text}")
         finally:
@@ -168,11 +176,14 @@ def judge(path: Path, promises: Promises, said: list[Fact], scenario: Scenario, 
     if scenario.prepare is None and not promises.created:
         return _judge_unmade(path)
     forgets = point.plan.action == "fail-lost"
-    unreadable = point.plan.kind in ("open", "read") and point.plan.code == errno.EIO
+    unreadable = point.plan.kind in ("open", "read", "fstat") and point.plan.code == errno.EIO
     clock = FakeClock(now_us)
     try:
+        wrong = []
+        if scenario.is_set:
+            path, wrong = make_whole(path.parent, clock.now_us(), damages=scenario.damages)
         pending = pending_in(path, clock)
-        wrong = promises.judge(pending, forgets=forgets)
+        wrong += promises.judge(pending, forgets=forgets)
         if unreadable and os.listdir(path / "quarantine"):
             return []  # a file that the disk does not give out is set aside and reported, as any damage is
         for mark in said:
@@ -251,12 +262,12 @@ def _judge_keeper(path: Path, clock: FakeClock, pending: Pending, scenario: Scen
 
 
 @contextlib.contextmanager
-def rig(faults: dict[str, list[tuple[str, int]]] | None = None) -> Iterator[Sweep]:
+def rig(faults: dict[str, list[tuple[str, int]]] | None = None, scenarios: Scenarios = SCENARIOS) -> Iterator[Sweep]:
     """Build the shim, start the zygote, prepare all wheels; in memory if that can be, as no disk needs to be slow."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     top = Path(tempfile.mkdtemp(prefix="filewheel-fault-", dir=memory))
     try:
-        sweep = Sweep(top, faults)
+        sweep = Sweep(top, faults, scenarios)
         try:
             yield sweep
         finally:
@@ -265,11 +276,16 @@ def rig(faults: dict[str, list[tuple[str, int]]] | None = None) -> Iterator[Swee
         shutil.rmtree(top, ignore_errors=True)
 
 
-def play(number: int, tally: Tally, sweep: Sweep, rounds: int = ROUNDS) -> None:
+def play(number: int, tally: Tally, sweep: Sweep) -> None:
     """Play every ROUNDS-th point, from the number on."""
+    play_points(sweep.points[number % ROUNDS :: ROUNDS], tally, sweep)
+
+
+def play_points(points: list[Point], tally: Tally, sweep: Sweep) -> None:
+    """Play some points."""
     logging.disable(logging.CRITICAL)
     try:
-        for point in sweep.points[number % rounds :: rounds]:
+        for point in points:
             sweep.play(point, tally)
     finally:
         logging.disable(logging.NOTSET)

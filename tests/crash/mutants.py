@@ -1089,6 +1089,10 @@ MUTANTS: list[Mutant] = [
        "disk", "        except OSError:\n            os.close(fd)\n            raise\n", "        except OSError:\n            raise\n"),
     _m("close-fails", "D", "a close that tells of an error is a close", "tests/test_descriptors.py::test_a_close_that_tells_of_an_error_closes_and_no_call_fails_for_it",
        "disk", "            if exc.errno == errno.EBADF:\n                raise\n", "            raise\n"),
+    _m("removed-first", "K1", "once the checkpoint counts, the deal is done, whatever can be removed", "tests/test_leftovers.py::test_what_was_cancelled_stays_gone_when_the_journal_it_came_in_cannot_be_removed",
+       "deal", "            self._commit(new, cut)\n            self._remove_needless(cut)\n", "            self._remove_needless(cut)\n            self._commit(new, cut)\n"),
+    _m("links-left-open", "R", "when a pass ends with an error every backup is let go of", "tests/replication/test_replicator.py::test_an_error_of_one_backup_lets_go_of_all_and_the_next_pass_brings_them_in_step",
+       "replication.replicator", "                        open_links.callback(link.close)\n", "                        pass\n"),
 ]  # fmt: skip
 
 

@@ -37,11 +37,13 @@ class Scenario:
     """One use of a wheel."""
 
     name: str
-    run: Callable[[Actor], None]
-    prepare: Callable[[Actor], None] | None
+    run: Callable[[Any], None]
+    prepare: Callable[[Any], None] | None
     """None: the run makes the wheel."""
     damages: bool = False
     """The wheel is damaged on purpose, so what is in quarantine or unreadable is no violation."""
+    is_set: bool = False
+    """It has several wheels, and a SetActor to play it."""
 
 
 class LateThread:

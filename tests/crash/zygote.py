@@ -21,8 +21,10 @@ import tests.crash.mutate  # noqa: F401
 import filewheel.flock  # noqa: F401  imported late by the library, here once for all children
 from tests.crash.actor import Actor
 from tests.crash.scenarios import SCENARIOS, tiny
+from tests.crash.set_scenarios import SET_SCENARIOS, SetActor, alone
 from tests.crash.shim import Plan, Shim
 
+EVERY = SCENARIOS | SET_SCENARIOS
 HANGS_AFTER_S = 20.0
 
 
@@ -32,17 +34,18 @@ def child(order: dict[str, Any], pipe: int, shim: Shim) -> None:
     def say(mark: dict[str, Any]) -> None:
         os.write(pipe, json.dumps(mark).encode() + b"\n")
 
-    scenario = SCENARIOS[order["scenario"]]
+    scenario = EVERY[order["scenario"]]
+    kind = SetActor if scenario.is_set else Actor
     path = os.path.join(order["dir"], "jobs.wheel")
     if order["part"] == "prepare":
-        actor = Actor(path, say, name="p")
+        actor = kind(path, say, name="p")
         if scenario.prepare is not None:
             scenario.prepare(actor)
         if order["scenario"] != "take-over":
             actor.close()
         say({"op": "prepared", "phase": "end", "ids": [i.hex() for i in actor.ids], "now": actor.clock.now_us()})
     else:
-        actor = Actor(path, say, ids=order["ids"], now_us=order["now"])
+        actor = kind(path, say, ids=order["ids"], now_us=order["now"])
         shim.arm(order["dir"], Plan(*order["plan"]))
         scenario.run(actor)
         actor.close()
@@ -95,7 +98,7 @@ def main() -> None:
     shim = Shim()
     gc.collect()
     gc.freeze()
-    with tiny():
+    with tiny(), alone():
         for line in sys.stdin:
             print(json.dumps(play(json.loads(line), shim)), flush=True)
 

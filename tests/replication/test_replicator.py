@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -272,3 +273,25 @@ def test_the_primary_is_found_from_every_wheel_by_the_highest_epoch(place: Place
     promote(place.b, clock=place.clock, wait_s=0)
     (place.base / "away").rename(place.a)
     assert {find_primary(str(p), OsDisk)[0] for p in (place.a, place.b, place.c)} == {str(place.b)}
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_an_error_of_one_backup_lets_go_of_all_and_the_next_pass_brings_them_in_step(place: Place, after: int) -> None:
+    place.make_set(place.b, place.c)
+    place.enqueue(place.a, "x", delay=1000)
+    left = [after]
+
+    def fail(kind: str, name: str) -> None:
+        if kind == "rename" and name == "follows.json":
+            left[0] -= 1
+            if left[0] == -1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+    replicator = Replicator(place.a, interval_s=0.001, clock=place.clock, disk=lambda path: FaultyDisk(path, fail))
+    try:
+        said = [r.error for r in replicator.once()]
+    except FilewheelError as exc:
+        said = [str(exc)]
+    assert any("Input/output error" in error for error in said)
+    assert not any(r.error for r in replicator.once())
+    assert place.waiting(place.a) == place.waiting(place.b) == place.waiting(place.c)
