@@ -22,7 +22,7 @@ from filewheel import layout
 from filewheel.appender import Appender
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.directory import Directory, DiskFactory, open_directory
-from filewheel.errors import FilewheelError, Unsafe
+from filewheel.errors import UNWRITTEN, FilewheelError, Unsafe
 from filewheel.message import US_PER_S
 from filewheel.roster import Member, Roster, read_roster
 from filewheel.standing import fenced
@@ -255,5 +255,5 @@ def check_mirror(directory: Directory, member: Member, roster: Roster) -> None:
 
 
 def reason(exc: Exception) -> str:
-    """Say in a few words what became of a mirror."""
-    return exc.what if isinstance(exc, FilewheelError) else str(exc) or repr(exc)
+    """Say in a few words what became of a mirror; what the call came to is for the whole set to say."""
+    return exc.what.removesuffix(f"; {UNWRITTEN}") if isinstance(exc, FilewheelError) else str(exc) or repr(exc)

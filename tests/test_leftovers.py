@@ -1,4 +1,4 @@
-"""What a deal has made needless and cannot remove: it counts for nothing, and is removed later."""
+"""What the sweep of failing calls found: leftovers that cannot be removed, and an error that says two things."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, MessageId, Wheel
+from filewheel import Keeper, Message, MessageId, TooFewCopies, Wheel, add_backup
 from filewheel.deal import Deal
 from filewheel.disk import OsDisk
 from tests.conftest import assert_whole
-from tests.support import FakeClock
+from tests.crash.set_scenarios import PassingClock, replicate
+from tests.support import FakeClock, FaultyDisk
 
 
 class Keeping(OsDisk):
@@ -65,6 +66,31 @@ def put_and_cancel(path: Path) -> tuple[MessageId, MessageId, str]:
     return ids[0], ids[1], last
 
 
-def pending(path: Path) -> list[MessageId]:
+def pending_messages(path: Path) -> list[Message]:
     with Wheel(path, clock=FakeClock()) as wheel:
-        return [m.id for m in wheel.list()]
+        return list(wheel.list())
+
+
+def pending(path: Path) -> list[MessageId]:
+    return [m.id for m in pending_messages(path)]
+
+
+def test_an_enqueue_that_was_written_and_not_mirrored_does_not_say_that_nothing_was_written(
+    wheel_dir: Path, tmp_path: Path
+) -> None:
+    full = [False]
+
+    def fail(kind: str, name: str) -> None:
+        if full[0] and kind == "rename" and name.startswith("journal/"):
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), name)
+
+    mirror, clock = tmp_path / "mirror.wheel", PassingClock()
+    add_backup(wheel_dir, mirror, mode="mirror")
+    replicate(str(wheel_dir), clock)
+    disk = lambda path: FaultyDisk(path, fail if path == str(mirror) else lambda kind, name: None)  # noqa: E731
+    full[0] = True
+    with Wheel(wheel_dir, disk=disk) as wheel, pytest.raises(TooFewCopies) as told:
+        wheel.enqueue(b"x", delay=60)
+    assert [m.payload for m in pending_messages(wheel_dir)] == ([b"x"] if "it was written" in str(told.value) else [])
+    assert ("nothing of this call" in str(told.value)) != ("it was written" in str(told.value))
+    assert_whole(mirror)
