@@ -59,5 +59,5 @@ def test_wheels_that_are_the_same_but_for_what_cannot_be_read_end_as_damaged(tmp
     max(Path(a).glob("laps/*.lap")).unlink()
     done = invoke("diff", a, b)
     assert (done.code, done.out) == (12, "")
-    assert f"{a}: 1 place is damaged, and what lies there is not compared" in done.err
+    assert f"{a}: 1 place is damaged, and left out" in done.err
     assert "both hold the same" not in done.err

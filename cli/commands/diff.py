@@ -45,7 +45,7 @@ def command(out: Output, limit: int, first: str, second: str) -> None:
     _print(out, shown)
     for path, number in places.items():
         if number:
-            out.warn(f"{path}: {count(number, 'place is', 'places are')} damaged, and what lies there is not compared")
+            out.warn(f"{path}: {count(number, 'place is', 'places are')} damaged, and left out")
     if shown or more:
         raise Failure(
             "partly", f"{count(len(shown) + more, 'message')} differ" + (f", {more:,} not shown" if more else "")
