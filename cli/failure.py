@@ -21,6 +21,7 @@ PARTLY = 3
 NOT_FOUND = 4
 KEY_HELD = 5
 TOO_FEW_COPIES = 6
+BEGUN = 7
 NO_WHEEL = 10
 LOCKED = 11
 DAMAGED = 12
@@ -36,6 +37,7 @@ MEANING = {
     NOT_FOUND: "not found: no such message",
     KEY_HELD: "key held: another message that lives has this key; nothing was enqueued",
     TOO_FEW_COPIES: "too few copies: it is not confirmed, and may fire",
+    BEGUN: "begun: what was cancelled had begun, or may have; it goes on and is not tried again",
     NO_WHEEL: "no wheel there",
     LOCKED: "locked: another process is the keeper, or is busy with the key",
     DAMAGED: "damaged: try `filewheel verify`, then `filewheel repair`",
@@ -50,6 +52,7 @@ _CODES = {
     "not-found": NOT_FOUND,
     "key-held": KEY_HELD,
     "too-few-copies": TOO_FEW_COPIES,
+    "begun": BEGUN,
     "no-wheel": NO_WHEEL,
     "locked": LOCKED,
     "damaged": DAMAGED,

@@ -76,7 +76,7 @@ def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, *, raw: bool
     """
     fired = 0
     while not stop.asked:
-        batch = keeper.claim(_CLAIM)
+        batch = keeper.claim(_CLAIM, begun=False)
         if not batch:
             if not go_on():
                 break
@@ -191,7 +191,7 @@ class Dispatcher:
             if not free:
                 self._count(self._events.get())
                 continue
-            batch = self._keeper.claim(free)
+            batch = self._keeper.claim(free, begun=False)
             plain, call = plain_of(batch, raw=self._raw)
             for message in plain:
                 self._busy += 1

@@ -5,9 +5,9 @@ General layout (a module imports only from groups to its left; one/ is a package
     errors checks clock headers message limits timespec loops puts speed forks reentry reopening exposition metrics
     | flock alarm pipe disk mounts layout frame record columns manifest directory roster standing stale bell begun
     | segment writer appender mirror copies ids journal
-    | gaps tail quarantine window missing slot owner retained ledger cut additions deal tidy
-    | published snapshot stats index frames finder front tally keyfile locks keys reader aside ready head batch
-    | jumps housekeeper unique groupcommit settlement settler outcomes changes wheel gauges keeper
+    | gaps tail quarantine window missing slot owner cancelled retained ledger cut additions deal tidy
+    | published snapshot stats index frames finder front tally keyfile locks keys reader aside ready head begins
+    | batch jumps housekeeper unique groupcommit settlement settler outcomes changes wheel gauges keeper
     | worker joint gathering due aiokeeper aio
     | unlisted verify repair transfer difference
     | replication/
@@ -20,6 +20,7 @@ import typing as _typing
 
 from filewheel._version import __version__
 from filewheel.batch import Batch
+from filewheel.cancelled import Cancelled, CancelledIds
 from filewheel.directory import Sync
 from filewheel.errors import (
     BadArgument,
@@ -80,6 +81,8 @@ __all__ = [
     "AsyncWheel",
     "BadArgument",
     "Batch",
+    "Cancelled",
+    "CancelledIds",
     "Closed",
     "Cron",
     "Damaged",

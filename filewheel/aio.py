@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Self, TypeVar, overload
 
 from filewheel.aiokeeper import AsyncKeeper
+from filewheel.cancelled import Cancelled, CancelledIds
 from filewheel.changes import CLEAR_AT_ONCE
 from filewheel.checks import check_flag, check_items, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
@@ -301,19 +302,19 @@ class AsyncWheel:
     # -- cancel and reschedule -------------------------------------------------------------------------------
 
     @overload
-    async def cancel(self, id_: MessageId | str | bytes, *, sync: Sync | None = None) -> bool: ...
+    async def cancel(self, id_: MessageId | str | bytes, *, sync: Sync | None = None) -> Cancelled: ...
     @overload
-    async def cancel(self, *, key: str, sync: Sync | None = None) -> bool: ...
+    async def cancel(self, *, key: str, sync: Sync | None = None) -> Cancelled: ...
     async def cancel(
         self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, sync: Sync | None = None
-    ) -> bool:
-        """Cancel a message; tell whether it was pending under this id, or held this unique key (see Wheel.cancel)."""
+    ) -> Cancelled:
+        """Cancel a message; tell whether it was stopped in time, had begun, or was not found (see Wheel.cancel)."""
         one = given(id_, key)
         return await self._write(lambda w: w.cancel(**one, sync=sync))
 
     async def cancel_many(
         self, ids: Iterable[MessageId | str | bytes] = (), *, keys: Iterable[str] = (), sync: Sync | None = None
-    ) -> set[MessageId]:
+    ) -> CancelledIds:
         """Cancel messages, by ids or unique keys, in one commit; return those that were pending (see Wheel)."""
         wanted, names = list(check_items("ids", ids)), list(check_items("keys", keys))
         return await self._write(lambda w: w.cancel_many(wanted, keys=names, sync=sync))

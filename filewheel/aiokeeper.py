@@ -14,9 +14,8 @@ import logging
 import os
 import secrets
 import warnings
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -32,7 +31,7 @@ from filewheel.disk import OsDisk
 from filewheel.due import Due
 from filewheel.errors import Closed, FilewheelError, Locked, NotClaimed
 from filewheel.keeper import READY_BUDGET, Keeper
-from filewheel.message import US_PER_S, Message, MessageId, id_floor
+from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.settlement import Settlement
 from filewheel.timespec import at_us
 from filewheel.window import Budget
@@ -89,8 +88,6 @@ class AsyncKeeper:
         )  # fmt: skip
         self._life = asyncio.Lock()
         self._refill = asyncio.Lock()
-        self._left: deque[Batch] = deque()
-        """Claimed for tasks that were cancelled meanwhile."""
         self._ready: deque[Message] = deque()
         """Claimed for whoever iterates, and not handed out yet."""
         self._done: deque[bytes] = deque()
@@ -222,13 +219,14 @@ class AsyncKeeper:
         wait: bool = False,
         until: At | None = None,
         at_most: Mapping[str, int] | None = None,
+        begun: bool = True,
     ) -> Batch:
         """Claim up to `limit` messages that are due, in order; an empty batch when none is (see Keeper.claim).
 
         With `wait` it waits until there is one, with `until` not beyond that time, and claims only what is due by then.
         `at_most` bounds how many are claimed of some topics.
         Each stays claimed until it is acknowledged, put back or buried. When the task is cancelled, what was claimed
-        for it goes to the next `claim`. Cost: that of Keeper.claim, and two changes of thread.
+        for it is offered to the next `claim`. Cost: that of Keeper.claim, and two changes of thread.
 
         Raises Closed when the keeper is closed meanwhile.
         """
@@ -240,7 +238,8 @@ class AsyncKeeper:
         if at_most is not None:
             check_bounds(at_most)
         wish = _Wish()
-        future = (waits if wait else calls).call(partial(self._claim, keeper, limit, wait, until, at_most, wish))
+        claim = partial(keeper.claim, limit, until=until, at_most=at_most, begun=begun)
+        future = (waits if wait else calls).call(partial(self._claim, keeper, claim, wait, until, wish))
         try:
             batch = await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -252,55 +251,26 @@ class AsyncKeeper:
         return batch
 
     def _claim(
-        self, keeper: Keeper, limit: int, wait: bool, until: At | None, at_most: Mapping[str, int] | None, wish: _Wish
+        self, keeper: Keeper, claim: Callable[[], Batch], wait: bool, until: At | None, wish: _Wish
     ) -> Batch | None:
         """In a thread: claim, waiting for it; None when nobody wants it any more."""
         until_us = None if until is None else at_us(until)
         while not (wish.withdrawn or self._closing):
             self._raise_failure()
             left_s = None if until_us is None else (until_us - keeper.now_us()) / US_PER_S
-            batch = None
-            if at_most is None:
-                batch = self._claimed_before(limit, until_us)
-            else:
-                self._give_back_left(keeper)  # it is chosen from anew
-            if batch is None:
-                batch = keeper.claim(limit, until=until, at_most=at_most)
-                for _ in batch:  # a record that is no message is put aside, on disk: here, not in the loop
-                    pass
+            batch = claim()
+            for _ in batch:  # a record that is no message is put aside, on disk: here, not in the loop
+                pass
             if batch or not wait or (left_s is not None and left_s <= 0):
                 return batch
             keeper.wait(left_s)
         return None
 
-    def _give_back_left(self, keeper: Keeper) -> None:
-        """Offer again what was claimed for tasks that went away."""
-        with contextlib.suppress(IndexError):
-            while True:
-                keeper.give_back(self._left.popleft())
-
-    def _claimed_before(self, limit: int, until_us: int | None) -> Batch | None:
-        """Take what was claimed for a task that went away, and was due by a time."""
-        found: Batch | None = None
-        others: list[Batch] = []
-        with contextlib.suppress(IndexError):
-            while found is None:
-                batch = self._left.popleft()
-                due = len(batch) if until_us is None else bisect_left(batch.ids, id_floor(max(0, until_us + 1)))
-                count = min(limit, due)
-                found = batch[:count] if count else None
-                if count < len(batch):
-                    others.append(batch[count:])
-        self._left.extendleft(reversed(others))
-        return found
-
     def _take_back(self, claimed: asyncio.Future[Batch | None]) -> None:
-        """Keep what was claimed for a task that was cancelled, and call whoever waits."""
+        """Give back what was claimed for a task that was cancelled, which wakes a claim that waits."""
         batch = None if claimed.cancelled() or claimed.exception() is not None else claimed.result()
-        if batch:
-            self._left.append(batch)
-            if self._calls is not None and self._keeper is not None:
-                self._calls.post(self._keeper.wake)
+        if batch and self._calls is not None and self._keeper is not None:
+            self._calls.post(partial(_give_back, self._keeper, batch))
 
     def due(self, limit: int = 100, *, wait: bool = True) -> Due:
         """Iterate over messages as they become due, each acknowledged when the next is asked for (see Due).
@@ -323,7 +293,7 @@ class AsyncKeeper:
                 if self._ready and not self._closing:
                     continue
                 try:
-                    batch = await self.claim(limit, wait=wait)
+                    batch = await self.claim(limit, wait=wait, begun=False)
                 except Closed:
                     return None
                 self._ready.extend(batch)
@@ -449,9 +419,9 @@ def _nack(
     return new
 
 
-def _give_back(keeper: Keeper, message: Message) -> None:
+def _give_back(keeper: Keeper, what: Batch | Message) -> None:
     with contextlib.suppress(NotClaimed, Closed):
-        keeper.give_back(message)
+        keeper.give_back(what)
 
 
 def _nack_quietly(keeper: Keeper, message: Message) -> None:

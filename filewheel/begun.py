@@ -1,16 +1,24 @@
-"""The file `begun`: how a keeper hears of a cancel before it begins what it claimed a while ago.
+"""The file `begun`: how a keeper and a call that cancels hear of each other.
 
-A call that cancels, moves or replaces a message writes its drop, and then a new mark into this file. The keeper reads
-the mark, looks at the journals, and reads the mark again before each begin: while it is the same, no such call has
-returned since that look. So a begin costs a read of 16 bytes, not a look at every journal.
-Invariant: a drop is in its journal before the mark changes, and no two drops have one mark. After a crash nothing in
-the file is needed.
+A call that cancels, moves or replaces a message writes its drop, then a new *mark* at the start of this file, then
+reads the *table* behind it (cancelled.py). A keeper writes the id of what it is about to begin into the table, then
+reads the mark; while that is the one from before its last look at the journals, nothing was cancelled since. So a begin
+costs a write and a read of 16 bytes, and at least one of the two sees the other: both write into one file before they
+read it, and the kernel lets one write into a file at a time.
+
+The keeper holds the lock of this file as long as the table has everything that it has begun and not settled. Where that
+cannot be written, on a full disk, it lets go of the lock: then a cancel says that it does not know. A slot of the table
+is written again only after two sweeps have found its message settled, each of which changes the *epoch* first; a reader
+that saw one sweep at most has missed nothing.
+Invariant: a drop is in its journal before the mark changes, and no two drops have one mark. An id is in the table
+before the mark is read, and stays there while its message is in hand. After a crash nothing in the file is needed.
 """
 
 from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Container, Sequence
 
 from filewheel import layout
 from filewheel.directory import Directory
@@ -18,57 +26,152 @@ from filewheel.disk import Disk
 from filewheel.errors import disk_error, disk_errors
 
 MARK_BYTES = 16
+EPOCH_AT = MARK_BYTES
+EPOCH_BYTES = 16
+"""The keeper's name for itself (8 random bytes) and the number of its sweeps (8 bytes, little-endian)."""
+TABLE_AT = EPOCH_AT + EPOCH_BYTES
+SLOT_BYTES = 16
+LIFE_BYTES = 8
+_EMPTY = bytes(SLOT_BYTES)
+_SLOTS_MIN = 512
+_TRIES = 100
+_PAUSE_S = 0.001
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DONE = "this call is done, but a keeper may begin what it ended for as long as it does not look at the journals"
 
 
 class Begun:
-    """The keeper's end. The ledger's lock guards it."""
+    """The keeper's end. Thread-safe: a coroutine asks while a thread is in the middle of a claim."""
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        self._fd: int | None = None
-        self._mark: bytes | None = None
-        """The mark before the last look."""
+    def __init__(self, disk: Disk, in_hand: Container[bytes], life: bytes) -> None:
+        """Put an empty table in the place of that of the keeper before.
 
-    def is_new(self) -> bool:
-        """Tell whether something may have been cancelled since this was asked last; then it is time to look.
-
-        Cost: one read. Raises OSError.
+        `in_hand` tells what is claimed; `life` is bytes that no other keeper has.
         """
-        mark = self._read()
-        if mark is not None and mark == self._mark:
-            return False
+        self._disk = disk
+        self._in_hand = in_hand
+        self._life = life
+        self._lock = threading.RLock()
+        self._fd: int | None = None
+        """Open, and its lock held, while the table is whole. Without it there is no mark, and each begin looks."""
+        self._mark: bytes | None = None
+        """The mark before the last look that has ended."""
+        self._ids: list[bytes] = []
+        """The table."""
+        self._free: list[int] = []
+        """Slots to write next, in order."""
+        self._settled: list[int] = []
+        """Slots whose message was settled when the last sweep came by."""
+        self._sweeps = 0
+        self._announce()
+
+    def publish(self, ids: Sequence[bytes]) -> None:
+        """Enter messages that are claimed, before the mark is read. Cost: one write. Never raises OSError."""
+        with self._lock:
+            if len(self._free) < len(ids):
+                self._sweep(len(ids))
+            slots = self._free[: len(ids)]
+            del self._free[: len(ids)]
+            for slot, id_ in zip(slots, ids, strict=True):
+                self._ids[slot] = id_
+            if self._fd is None:
+                self._announce()
+            elif slots:
+                self._write(slots[0], slots[-1] + 1)
+
+    def retract(self, ids: Sequence[bytes]) -> None:
+        """Take messages out that were entered, and whose work does not begin after all. Cost: 20 ns a slot."""
+        gone = set(ids)
+        with self._lock:
+            slots = [slot for slot, id_ in enumerate(self._ids) if id_ in gone]
+            for slot in slots:
+                self._ids[slot] = _EMPTY
+            if slots:
+                self._write(slots[0], slots[-1] + 1)
+
+    def _sweep(self, count: int) -> None:
+        """Find slots for so many ids: what was settled two sweeps ago, and new ones."""
+        ids, in_hand = self._ids, self._in_hand
+        free = sorted(self._free + self._settled)
+        known = set(free)
+        self._settled = [slot for slot, id_ in enumerate(ids) if id_ not in in_hand and slot not in known]
+        missing = max(count, _SLOTS_MIN, len(ids) // 4) - len(free)
+        if missing > 0:
+            free += range(len(ids), len(ids) + missing)
+            ids += [_EMPTY] * missing
+        self._free = free
+        self._sweeps += 1
+        if self._fd is not None:
+            try:  # before a slot is written again
+                self._disk.pwrite(self._fd, self._epoch(), EPOCH_AT)
+            except OSError:
+                self.close()
+
+    def _epoch(self) -> bytes:
+        return self._life + self._sweeps.to_bytes(8, "little")
+
+    def _write(self, start: int, end: int) -> None:
+        if self._fd is not None:
+            try:
+                self._disk.pwrite(self._fd, b"".join(self._ids[start:end]), TABLE_AT + start * SLOT_BYTES)
+            except OSError:
+                self.close()
+
+    def _announce(self) -> None:
+        """Write the whole table, and hold the lock from then on; nothing when that cannot be done."""
+        disk = self._disk
+        try:
+            fd = self._fd = disk.open(layout.BEGUN, "rw")
+            disk.pwrite(fd, bytes(EPOCH_BYTES), EPOCH_AT)  # the table that is there is nobody's while this is written
+            if not self._take(fd):
+                self.close()
+                return
+            disk.truncate(fd, TABLE_AT)
+            if self._ids:
+                self._write(0, len(self._ids))
+            if self._fd is not None:
+                disk.pwrite(fd, self._epoch(), EPOCH_AT)
+        except OSError:
+            self.close()
+
+    def _take(self, fd: int) -> bool:
+        """Take the lock; those that ask whether it is held have it for a moment, shared."""
+        disk = self._disk
+        for _ in range(_TRIES):
+            if disk.lock(fd, wait=False):
+                return True
+            if not disk.is_free(fd):
+                return False
+            disk.wait_hint(None, _PAUSE_S)
+        return False
+
+    def mark(self) -> bytes | None:
+        """Return the mark, to be read before a look; None when none can be read. Cost: one read."""
+        with self._lock:
+            try:
+                return None if self._fd is None else self._disk.pread(self._fd, MARK_BYTES, 0)
+            except OSError:
+                self.close()
+                return None
+
+    def looked(self, mark: bytes | None) -> None:
+        """Note that a look at the journals has ended that began after this mark was read."""
         self._mark = mark
-        return True
+
+    def is_known(self, mark: bytes | None) -> bool:
+        """Tell whether a look has ended that began after this mark was written."""
+        return mark is not None and mark == self._mark
 
     def is_old(self) -> bool:
-        """Tell whether nothing was cancelled since `is_new` was asked. Cost: one read. Raises OSError."""
-        fd = self._fd
-        return fd is not None and self._mark is not None and self._disk.pread(fd, MARK_BYTES, 0) == self._mark
-
-    def _read(self) -> bytes | None:
-        if self._fd is None:
-            try:
-                self._fd = self._disk.open(layout.BEGUN, "rw")
-                if self._disk.size(self._fd) < MARK_BYTES:  # from now on a mark needs no room
-                    self._disk.pwrite(self._fd, bytes(MARK_BYTES), 0)
-            except OSError as exc:
-                self.close()
-                if exc.errno in _FULL:
-                    return None  # looked at each time
-                raise
-        return self._disk.pread(self._fd, MARK_BYTES, 0)
-
-    def forget(self) -> None:
-        """Have the next begin look: a look failed."""
-        self._mark = None
+        """Tell whether nothing was cancelled since the last look. Cost: one read."""
+        return self.is_known(self.mark())
 
     def close(self) -> None:
-        """Let go of the file."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            self._disk.close(fd)
+        """Let go of the file, and of its lock: what has begun from now on cannot be told."""
+        with self._lock:
+            fd, self._fd = self._fd, None
+            if fd is not None:
+                self._disk.close(fd)
 
 
 class Marks:

@@ -152,6 +152,13 @@ class Head:
         if self.cancelled:
             self.cancelled.difference_update(ids)
 
+    def stop(self, ids: list[bytes]) -> set[bytes]:
+        """Forget those of claimed messages that were cancelled meanwhile; return them."""
+        stopped = self.cancelled.intersection(ids)
+        if stopped:
+            self.settle(list(stopped))
+        return stopped
+
     def give_back(self, ids: list[bytes]) -> None:
         """Offer claimed messages again, as they were; those that were cancelled meanwhile are forgotten."""
         puts = [self.claims[id_] for id_ in ids if id_ not in self.cancelled]

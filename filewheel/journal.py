@@ -156,10 +156,14 @@ class Journal(Appender):
 
     def settle(self, ticket: int, sync: Sync) -> int:
         """Return when the frame is as durable as `sync` asks, and its drops are told of; tell how many hold it."""
+        self.tell()
+        return super().settle(ticket, sync)
+
+    def tell(self) -> None:
+        """Tell a keeper of the drops that were written: it begins nothing that they end. Raises DiskError."""
         dropped = self._dropped  # before the number: the mark must not be older than the drops that it is for
         if self.marks is not None and dropped:
             self.marks.note(self.writer.encode() + self.number.to_bytes(8, "little"), dropped)
-        return super().settle(ticket, sync)
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""

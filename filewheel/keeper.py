@@ -25,7 +25,7 @@ from typing import Self
 
 from filewheel import layout
 from filewheel.batch import Batch
-from filewheel.begun import Begun
+from filewheel.begins import Begins
 from filewheel.bell import Hints
 from filewheel.checks import check_bounds, check_flag, check_keeper, check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
@@ -107,7 +107,6 @@ class Keeper(Outcomes):
         self._broken: FilewheelError | None = None
         self._jumps = Jumps(clock, self._dir.path, hold=on_jump == "hold")
         self._hints = Hints(self._disk)
-        self._begun = Begun(self._disk)
         self._closing = threading.RLock()
         self._standing = Standing(self._dir, disk=disk)
         self._followed: Roster | None = None
@@ -124,6 +123,7 @@ class Keeper(Outcomes):
         self._ledger.own.standing = self._standing  # also for a keeper that acknowledges and does not claim
         self._head = Head(self._ledger, budget)
         self._lock = self._ledger.lock
+        self._begins = Begins(self._ledger, self._head, entropy)
         try:
             self._stand(clock.now_us())  # again: a standby may have waited through a promotion
             self._ledger.recover()
@@ -196,7 +196,8 @@ class Keeper(Outcomes):
 
     def _let_go(self) -> None:
         """Close what is open; the lock before the pipe, at which standbys sleep until the lock is free."""
-        self._begun.close()
+        if self._owner.held:
+            self._begins.close()
         self._standing.close()
         self._owner.release()
         self._hints.close()
@@ -252,6 +253,7 @@ class Keeper(Outcomes):
         wait: bool = False,
         until: At | None = None,
         at_most: Mapping[str, int] | None = None,
+        begun: bool = True,
     ) -> Batch:
         """Claim up to `limit` messages that are due, in order; an empty batch when none is.
 
@@ -259,25 +261,28 @@ class Keeper(Outcomes):
         nothing due early. With `wait` it sleeps until there is one, but not beyond `until`. `at_most` bounds how many
         are claimed of some topics: the others are passed over, and wait in their order for a later claim.
 
-        Each stays claimed until it is acknowledged, put back or buried. Cost: one look at each journal, one at each
-        roster of the set, and about 0.5 µs a message; with `at_most` 1 µs, also for what is passed over, once.
+        Each stays claimed until it is acknowledged, put back or buried. With `begun=False` it has not begun before
+        `begin` says so, for a consumer that lets it wait: a cancel tells the difference. Cost: one look at each
+        journal, one at each roster of the set, and about 0.5 µs a message; with `at_most` 1 µs, also for what is passed
+        over, once.
 
         Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
         keeper is finished, and can only acknowledge. Closed, also when it is closed while this waits.
         """
         check_whole("limit", limit)
         check_flag("wait", wait)
+        check_flag("begun", begun)
         until_us = None if until is None else at_us(until)
         bounds = check_bounds(at_most or {})
         while True:
             # First: what comes due from here on is looked for.
             left_s = None if until_us is None else (until_us - self.now_us()) / US_PER_S
-            batch = self._claim(limit, until_us, bounds)
+            batch = self._claim(limit, until_us, bounds, begun)
             if batch or not wait or (left_s is not None and left_s <= 0):
                 return batch
             self.wait(left_s)
 
-    def _claim(self, limit: int, until_us: int | None, bounds: Mapping[bytes, int]) -> Batch:
+    def _claim(self, limit: int, until_us: int | None, bounds: Mapping[bytes, int], begun: bool) -> Batch:
         """Claim what is due now, and was by a time; see `claim`."""
         if self._settler.later:
             self._settler.settle_later(self._check)
@@ -288,8 +293,7 @@ class Keeper(Outcomes):
                 self._stand(now_us)
                 by_us = now_us if until_us is None else min(now_us, max(until_us, -1))
                 try:
-                    self._head.refresh(now_us)
-                    batch = Batch(*self._head.claim(by_us, limit, bounds), self._set_aside)
+                    batch = Batch(*self._begins.claim(now_us, by_us, limit, bounds, begun=begun), self._set_aside)
                 except OSError as exc:
                     raise disk_error(exc, self._dir.path) from exc
                 if batch or not self._head.is_behind(by_us):
@@ -303,8 +307,8 @@ class Keeper(Outcomes):
         """Say that the work on claimed messages begins now; return the ids of those that must not begin.
 
         Those were cancelled, moved or replaced since they were claimed, by a call that had returned; they are not
-        claimed any more. For a consumer that lets messages wait between `claim` and its work. Cost: one read; after
-        a cancel, a look at each journal.
+        claimed any more. For a consumer that lets messages wait between `claim` and its work. Cost: one write and one
+        read; after a cancel, a look at each journal.
 
         Raises NotClaimed, before anything begins.
         """
@@ -312,19 +316,13 @@ class Keeper(Outcomes):
             self._check()
             ids = self._settler.ids_of(what)
             try:
-                if self._begun.is_new():
-                    self._ledger.ingest()
+                return self._begins.begin(ids)
             except OSError as exc:
-                self._begun.forget()
                 raise disk_error(exc, self._dir.path) from exc
-            stopped = self._head.cancelled.intersection(ids)
-            if stopped:
-                self._head.settle(list(stopped))
-            return stopped
 
     def may_begin(self, id_: bytes) -> bool:
-        """Tell whether a claimed message may begin, without waiting; False when only `begin` can tell. Cost: a read."""
-        return id_ in self._head.claims and id_ not in self._head.cancelled and self._begun.is_old()
+        """Begin a claimed message, if that can be done without waiting; False when only `begin` can tell."""
+        return self._begins.may_begin(id_)
 
     def give_back(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> None:
         """Offer claimed messages again that were not begun, as they were: nothing is written.
@@ -333,17 +331,17 @@ class Keeper(Outcomes):
         """
         with self._lock:
             self._check()
-            self._head.give_back(self._settler.ids_of(what))
+            self._begins.give_back(self._settler.ids_of(what))
         self.wake()
 
-    def batches(self, limit: int = 1000, *, wait: bool = True) -> Iterator[Batch]:
-        """Yield batches of what is due, sleeping in between; without `wait`, end when nothing is due now.
+    def batches(self, limit: int = 1000, *, wait: bool = True, begun: bool = True) -> Iterator[Batch]:
+        """Yield batches of what is due, sleeping in between; without `wait`, end when nothing is due now (see `claim`).
 
         Ends when the keeper is closed, also from another thread.
         """
         with contextlib.suppress(Closed):
             while not self._closed:
-                batch = self.claim(limit)
+                batch = self.claim(limit, begun=begun)
                 if batch:
                     yield batch
                     if len(batch) == limit or self._closed:

@@ -262,6 +262,8 @@ def test_a_claim_that_bounds_a_topic_keeps_to_it_also_with_what_a_cancelled_task
             gone.cancel()  # it may have claimed two, or none
             with pytest.raises(asyncio.CancelledError):
                 await gone
+            await keeper.ack([])  # in the thread that claimed
+            await keeper.ack([])  # behind what was given back
             with pytest.raises(BadArgument, match="at_most"):
                 await keeper.claim(at_most={"slow": -1})
             assert (await keeper.claim(at_most={"slow": 0})).ids == [free]

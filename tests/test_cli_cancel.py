@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper
+from filewheel import Keeper, MessageId
 from tests.cli_support import Fw, Terminal, on_terminal
 
 UNKNOWN = "0" * 26
@@ -28,7 +28,34 @@ def test_cancel_prints_what_was_pending_and_tells_what_was_not(fw: Fw) -> None:
     assert [m["id"] for m in fw.pending()] == [b]
     assert a in fw("cancel", a, code=4).err
     fw("cancel", a, UNKNOWN, "--json", code=4)
-    assert fw("cancel", b.lower(), "--json").json == [{"id": b, "cancelled": True}]
+    assert fw("cancel", b.lower(), "--json").json == [{"id": b, "cancelled": True, "outcome": "stopped"}]
+
+
+def test_cancel_says_which_of_what_it_cancelled_had_begun_and_ends_with_7(fw: Fw) -> None:
+    a, b, c, d = fw.enqueue("--in", "0", "--lines", stdin="a\nb\nc\nd")
+    (keyed,) = fw.enqueue("--in", "0", "--key", "k", "e")
+    with Keeper(fw.wheel) as keeper:
+        keeper.claim(begun=False)
+        keeper.begin([MessageId.parse(a), MessageId.parse(b), MessageId.parse(keyed)])
+        one = fw("cancel", a, "--json", code=7)
+        assert one.json == [{"id": a, "cancelled": True, "outcome": "begun"}]
+        assert f"{a} had begun when it was cancelled" in one.err
+        both = fw("cancel", b, c, UNKNOWN, code=3)
+        assert both.lines == [b, c]
+        assert f"{b} had begun" in both.err
+        assert f"{c} had" not in both.err
+        assert fw("cancel", "--key", "k", code=7).lines == [keyed]
+        assert fw("cancel", "--all", "--yes").lines == [d]
+        assert {str(MessageId(i)) for i in keeper.begin([MessageId.parse(c), MessageId.parse(d)])} == {c, d}
+
+
+def test_cancel_all_tells_how_many_were_stopped_in_time(fw: Fw) -> None:
+    fw.enqueue("--in", "0", "--lines", stdin="a\nb\nc")
+    with Keeper(fw.wheel) as keeper:
+        keeper.claim(2)
+        result = fw("cancel", "--all", "--yes", code=7)
+        assert len(result.lines) == 3
+        assert "cancelled 3 pending messages: 1 in time" in result.err
 
 
 def test_cancel_reads_ids_or_json_lines_from_stdin(fw: Fw) -> None:

@@ -30,7 +30,7 @@ def moved(wheel: Wheel, id_: MessageId | str) -> bool:
 
 def cancelled(wheel: Wheel, id_: MessageId | str) -> bool:
     """Cancel a message; tell whether it was this call that did."""
-    return wheel.cancel(id_, sync="never")
+    return bool(wheel.cancel(id_, sync="never"))
 
 
 def race(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, Closed, Forked, Keeper, MessageId, NotFound, NoWheel, TooLarge, Wheel
+from filewheel import BadArgument, Cancelled, Closed, Forked, Keeper, MessageId, NotFound, NoWheel, TooLarge, Wheel
 from filewheel.directory import open_directory
 from filewheel.tidy import tidy
 from tests.support import FakeClock, FaultyDisk
@@ -116,8 +116,8 @@ def test_a_batch_larger_than_a_frame_is_enqueued_whole(tmp_path: Path) -> None:
 
 def test_cancel_tells_whether_the_message_was_pending(wheel: Wheel) -> None:
     id_ = wheel.enqueue(b"x", delay=60)
-    assert wheel.cancel(id_) is True
-    assert wheel.cancel(id_) is False
+    assert wheel.cancel(id_) is Cancelled.STOPPED
+    assert wheel.cancel(id_) is Cancelled.NOT_FOUND
     assert wheel.get(id_) is None
     assert list(wheel.list()) == []
 

@@ -1,13 +1,13 @@
 """`cancel`: take messages back before they fire, by id or all at once.
 
-An id that is not pending is told, not passed over: whoever cancels needs to know whether it was in time.
+Whoever cancels needs to know whether it was in time: an id that is not pending is told, and so is one that had begun.
 """
 
 from __future__ import annotations
 
 import click
 
-from filewheel import MessageId, Wheel
+from filewheel import Cancelled, CancelledIds, MessageId, Wheel
 from filewheel.changes import ids_at_once
 
 from ..failure import Failure
@@ -19,6 +19,7 @@ from ..verb import verb
 
 _CHUNK = 50_000
 _NAMED = 20
+_WORDS = {Cancelled.BEGUN: "had begun", Cancelled.MAYBE_BEGUN: "may have begun"}
 
 
 @verb(
@@ -42,8 +43,10 @@ def command(
     """Cancel messages before they fire.
 
     Prints the ids of those that were pending. `-` reads ids from stdin, one a line (or JSON lines with an `id`). Once
-    this has returned, what it printed does not start any more. Exit code 3 when some of the ids were not pending, 4
-    when none was, 12 when one of them may lie in a file that is missing or damaged.
+    this has returned, none of them begins. What had begun goes on to its end, and is not tried again: stderr names it,
+    and --json says of each whether it was "stopped" in time or had "begun" ("maybe begun" where the keeper cannot say).
+    Exit code 3 when some of the ids were not pending, 4 when none was, 7 when all were and some had begun,
+    12 when one of them may lie in a file that is missing or damaged.
     """
     if everything + (key is not None) + bool(ids) > 1:
         raise click.UsageError("give ids, --key or --all, and only one of them")
@@ -59,22 +62,50 @@ def command(
     if not ids:
         raise click.UsageError("which? Give ids, `-` to read them from stdin, --key, or --all")
     unknown: list[MessageId] = []
+    begun: dict[MessageId, Cancelled] = {}
     with out.wheel() as wheel, out.progress("cancelling", len(wanted)) as progress:
         for some in chunks(wanted, _CHUNK):
             found = _cancel(out, wheel, some)
             unknown += [id_ for id_ in some if id_ not in found]
+            begun.update(_begun_of(found))
             progress.add(len(some))
         done = "; the cancel is written, and holds whatever comes back"
         lost = lost_of(wheel, unknown, len(wanted), done=done)
+    if unknown:
+        _name_begun(out, begun)
     tell_unknown(out, unknown, len(wanted), lost)
+    _tell_begun(out, begun)
 
 
-def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> set[MessageId]:
+def _begun_of(found: CancelledIds) -> dict[MessageId, Cancelled]:
+    return {id_: how for id_, how in found.outcomes.items() if how is not Cancelled.STOPPED}
+
+
+def _tell_begun(out: Output, begun: dict[MessageId, Cancelled]) -> None:
+    """End with the exit code that says that some of what was cancelled had begun."""
+    if not begun:
+        return
+    hint = "what has begun goes on to its end, and is not tried again"
+    if len(begun) == 1:
+        ((id_, how),) = begun.items()
+        raise Failure("begun", f"{id_} {_WORDS[how]} when it was cancelled", hint=hint)
+    _name_begun(out, begun)
+    raise Failure("begun", f"{len(begun):,} of what was cancelled had begun, or may have", hint=hint)
+
+
+def _name_begun(out: Output, begun: dict[MessageId, Cancelled]) -> None:
+    for id_, how in list(begun.items())[:_NAMED]:
+        out.warn(f"{id_} {_WORDS[how]}")
+    if len(begun) > _NAMED:
+        out.warn(f"... and {len(begun) - _NAMED:,} more")
+
+
+def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> CancelledIds:
     found = wheel.cancel_many(ids)
     for id_ in ids:
         if id_ in found:
             if out.json:
-                out.record({"id": str(id_), "cancelled": True})
+                out.record({"id": str(id_), "cancelled": True, "outcome": found.outcome(id_).value})
             else:
                 out.write(str(id_))
     out.flush()
@@ -83,15 +114,18 @@ def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> set[MessageId]:
 
 def _cancel_key(out: Output, key: str) -> None:
     with out.wheel() as wheel:
-        message = wheel.get(key=key)
-        if not wheel.cancel(key=key) or message is None:
+        found = wheel.cancel_many(keys=[key])
+        if not found:
             raise key_lost(out, wheel, key) or Failure(
                 "not-found", f"no message holds the key {key!r}", hint="`filewheel inspect list` shows keys"
             )
-    if out.json:
-        out.record({"id": str(message.id), "key": key, "cancelled": True})
-    else:
-        out.write(str(message.id))
+    for id_, how in found.outcomes.items():
+        if out.json:
+            out.record({"id": str(id_), "key": key, "cancelled": True, "outcome": how.value})
+        else:
+            out.write(str(id_))
+    out.flush()
+    _tell_begun(out, _begun_of(found))
 
 
 def _cancel_all(out: Output, topic: str | None, dead: bool, yes: bool) -> None:
@@ -103,9 +137,14 @@ def _cancel_all(out: Output, topic: str | None, dead: bool, yes: bool) -> None:
             if number and not out.ask(f"Cancel {count(number, noun)}{which} in {out.dir}?", yes=False):
                 raise Failure("failed", "nothing was cancelled")
         cancelled = 0
+        begun: dict[MessageId, Cancelled] = {}
         for some in ids_at_once(wheel.list(topic=topic, dead=dead)):
-            cancelled += len(_cancel(out, wheel, some))
-    out.note(f"cancelled {count(cancelled, noun)}{which}")
+            found = _cancel(out, wheel, some)
+            cancelled += len(found)
+            begun.update(_begun_of(found))
+    stopped = f": {cancelled - len(begun):,} in time" if begun else ""
+    out.note(f"cancelled {count(cancelled, noun)}{which}{stopped}")
+    _tell_begun(out, begun)
 
 
 def tell_unknown(out: Output, unknown: list[MessageId], asked: int, lost: Failure | None) -> None:

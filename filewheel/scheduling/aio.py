@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from filewheel.aio import WAITING_MAX, AsyncWheel
+from filewheel.cancelled import Cancelled
 from filewheel.checks import check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
@@ -236,12 +237,15 @@ class AsyncScheduler:
         self.blocking._watch.enqueued(name, id_)
         return id_
 
-    async def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> bool:
-        """Cancel a call by its id or its key; tell whether it was pending."""
+    async def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
+        """Cancel a call by its id or its key; tell whether it was stopped in time, had begun, or was not found.
+
+        The result is true when it was pending. A call that has begun goes on, and is not tried again.
+        """
         wheel = await self._opened()
         done = await wheel.cancel(**given(id_, key))
         if done:
-            self.blocking._watch.cancelled(None if id_ is None else MessageId.parse(id_))
+            self.blocking._watch.cancelled(None if id_ is None else MessageId.parse(id_), done)
         return done
 
     async def schedule(
@@ -262,7 +266,7 @@ class AsyncScheduler:
 
     async def unschedule(self, name: str) -> bool:
         """End recurring work; tell whether there was any of this name."""
-        return await (await self._opened()).cancel(key=key_of(check_name(name)))
+        return bool(await (await self._opened()).cancel(key=key_of(check_name(name))))
 
     async def _opened(self) -> AsyncWheel:
         """Return the wheel to enqueue into: made, and opened, when it is first asked for, or in another loop."""

@@ -223,7 +223,7 @@ class Dispatcher:
         self._hinted = False
         self._looked_us = steady_us
         rooms = self._rooms(now_us)
-        batch = self._keeper.claim(room, at_most=rooms)
+        batch = self._keeper.claim(room, at_most=rooms, begun=False)
         self._has_stood, self._stood_us = True, steady_us
         self._more = len(batch) == room
         self._is_sated = not batch

@@ -20,6 +20,7 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from filewheel.cancelled import Cancelled
 from filewheel.checks import check_choice, check_flag, check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync, check_sync
@@ -186,13 +187,16 @@ class Scheduler(Definitions):
         self._watch.enqueued(name, id_)
         return id_
 
-    def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> bool:
-        """Cancel a call by its id or its key; tell whether it was pending."""
+    def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
+        """Cancel a call by its id or its key; tell whether it was stopped in time, had begun, or was not found.
+
+        The result is true when it was pending. A call that has begun goes on, and is not tried again.
+        """
         if (id_ is None) == (key is None):
             raise BadArgument("give an id or a key")
         done = self.wheel.cancel(id_) if id_ is not None else self.wheel.cancel(key=key or "")
         if done:
-            self._watch.cancelled(None if id_ is None else MessageId.parse(id_))
+            self._watch.cancelled(None if id_ is None else MessageId.parse(id_), done)
         return done
 
     # -- recurring work at run time ----------------------------------------------------------------------------
@@ -227,7 +231,7 @@ class Scheduler(Definitions):
 
     def unschedule(self, name: str) -> bool:
         """End recurring work; tell whether there was any of this name. A call that runs is not followed by another."""
-        return self.wheel.cancel(key=key_of(check_name(name)))
+        return bool(self.wheel.cancel(key=key_of(check_name(name))))
 
     def _plant(self, schedule: Schedule) -> MessageId:
         """See to it that a schedule's living occurrence is one of this definition."""

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from filewheel.cancelled import Cancelled
 from filewheel.message import US_PER_S, Message, MessageId, due_of
 from filewheel.metrics import Metrics
 from filewheel.scheduling.events import Events
@@ -45,10 +46,10 @@ class Watch:
         if self.events.wants("enqueued"):
             self.events.emit("enqueued", handler, MessageId(message_id), due_us=due_of(message_id))
 
-    def cancelled(self, message_id: MessageId | None) -> None:
-        """Note that a message was cancelled."""
+    def cancelled(self, message_id: MessageId | None, outcome: Cancelled) -> None:
+        """Note that a message was cancelled, and what that came to."""
         self.metrics.count("cancelled")
-        self.events.emit("cancelled", id=message_id)
+        self.events.emit("cancelled", id=message_id, outcome=outcome.value)
 
     def fired(self, handler: str, messages: Sequence[Message], now_us: int) -> None:
         """Note that a call begins."""
@@ -140,6 +141,7 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: fl
     extra = {  # as Event.extra() has them
         "event": verdict.kind, "handler": message.topic, "message_id": str(message.id), "attempt": message.attempt,
         "due_us": message.due_us, "seconds": took_s, "error": error,
+        "outcome": "",
     }  # fmt: skip
     name = f"{message.topic} {message.root or message.id}"
     if verdict.kind == "retried":

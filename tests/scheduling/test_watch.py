@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Event, Retry, Scheduler, current_job
+from filewheel import Cancelled, Event, Retry, Scheduler, current_job
 from tests.support_wheel import NOW_S, StillClock
 
 
@@ -38,10 +38,12 @@ def test_each_record_about_a_message_has_the_fields_that_a_formatter_was_promise
 def test_a_job_that_is_cancelled_while_it_runs_and_fails_is_told_of_as_neither_retried_nor_dead(tmp_path: Path) -> None:
     scheduler = Scheduler(tmp_path / "w", clock=StillClock())
     kinds: list[str] = []
+    outcomes: list[str] = []
     scheduler.on_event(lambda event: kinds.append(event.kind))
+    scheduler.on_event(lambda event: outcomes.append(event.outcome), ["cancelled"])
 
     def work() -> None:
-        assert scheduler.cancel(current_job().id)
+        assert scheduler.cancel(current_job().id) is Cancelled.BEGUN
         raise ValueError("no")
 
     retried = scheduler.on("retried", retry=Retry(limit=1))(work)
@@ -49,6 +51,7 @@ def test_a_job_that_is_cancelled_while_it_runs_and_fails_is_told_of_as_neither_r
     retried.enqueue()
     dead.enqueue()
     assert scheduler.drain() == 2
+    assert outcomes == ["begun", "begun"]
     assert sorted(kinds) == ["cancelled", "cancelled", "enqueued", "enqueued", "fired", "fired"]
     assert not scheduler.wheel.stats().pending
     assert not scheduler.wheel.stats().dead
