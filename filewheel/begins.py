@@ -8,7 +8,7 @@ Invariant: nothing is handed out, or begins, that was cancelled by a call that d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from filewheel.begun import LIFE_BYTES, Begun
 from filewheel.head import Head
@@ -59,11 +59,22 @@ class Begins:
             raise
         return self._head.stop(ids)
 
-    def may_begin(self, id_: bytes) -> bool:
-        """Begin a claimed message, if that can be done without waiting; False when only `begin` can tell."""
-        self._begun.publish([id_])
+    def may_begin(self, ids: Sequence[bytes]) -> bool:
+        """Begin claimed messages, if that can be done without waiting; False when only `begin` can tell."""
+        if not self._begun.is_public:  # to write the whole table, and to take its lock, is no work for an event loop
+            return False
+        self._begun.publish(ids)
         # The mark first: what was cancelled before the look that it belongs to is in `cancelled` by then.
-        return self._begun.is_old() and id_ in self._head.claims and id_ not in self._head.cancelled
+        begins = self._begun.is_old() and all(
+            id_ in self._head.claims and id_ not in self._head.cancelled for id_ in ids
+        )
+        if not begins:
+            self._begun.retract(ids)
+        return begins
+
+    def unbegin(self, ids: Sequence[bytes]) -> None:
+        """Take back that claimed messages have begun."""
+        self._begun.retract(ids)
 
     def give_back(self, ids: list[bytes]) -> None:
         """Offer claimed messages again whose work does not begin after all."""

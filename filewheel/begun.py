@@ -65,6 +65,11 @@ class Begun:
         self._sweeps = 0
         self._announce()
 
+    @property
+    def is_public(self) -> bool:
+        """Whether the table is whole, and its lock held."""
+        return self._fd is not None
+
     def publish(self, ids: Sequence[bytes]) -> None:
         """Enter messages that are claimed, before the mark is read. Cost: one write. Never raises OSError."""
         with self._lock:

@@ -320,9 +320,13 @@ class Keeper(Outcomes):
             except OSError as exc:
                 raise disk_error(exc, self._dir.path) from exc
 
-    def may_begin(self, id_: bytes) -> bool:
-        """Begin a claimed message, if that can be done without waiting; False when only `begin` can tell."""
-        return self._begins.may_begin(id_)
+    def may_begin(self, *ids: bytes) -> bool:
+        """Begin claimed messages, if that can be done without waiting; False when only `begin` can tell."""
+        return self._begins.may_begin(ids)
+
+    def unbegin(self, *ids: bytes) -> None:
+        """Take back that claimed messages have begun: their work has to wait after all. They stay claimed."""
+        self._begins.unbegin(ids)
 
     def give_back(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> None:
         """Offer claimed messages again that were not begun, as they were: nothing is written.
