@@ -35,7 +35,7 @@ class Cancelled(enum.Enum):
     MAYBE_BEGUN = "maybe begun"
     """One of both: the keeper could not say, for want of room or because it is of an older version."""
     NOT_FOUND = "not found"
-    """Nothing was pending under this id or key: it fired, was cancelled or moved, or there never was one."""
+    """Nothing was pending under this id or key: it fired, was cancelled, or moved, and goes on under a new id."""
 
     def __bool__(self) -> bool:
         return self is not Cancelled.NOT_FOUND

@@ -66,9 +66,8 @@ class Changes(Reader):
         """Cancel a message by its id or unique key; tell whether it was stopped in time, had begun, or was not found.
 
         What was stopped does not begin, though a keeper may have claimed it. The result is true when something was
-        pending. A message that has moved
-        (retried, rescheduled) has a new id; by its first one it is found only while the keeper has it in memory. By its
-        key it is found wherever it is.
+        pending. A message that has moved (retried, rescheduled) has a new id: by an old one it is not found, and goes
+        on. By its key it is found wherever it is.
         """
         if (wanted := one_of(id_, key)) is not None:
             found = self.cancel_many([wanted], sync=sync)
@@ -109,7 +108,7 @@ class Changes(Reader):
 
     def _drop(self, journal: Journal, wanted: Sequence[MessageId]) -> tuple[set[MessageId], int | None]:
         """Write drops as one frame; return the ids of what was pending, and the ticket to wait with."""
-        # The drop of one that was not found is written too: the keeper may know it by its first id.
+        # The drop of one that was not found is written too: its file may be away for a while.
         drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
         if not drops:
             return set(), None

@@ -16,7 +16,7 @@ from filewheel.frame import Frame
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S, due_of, id_floor
 from filewheel.ready import Ready
-from filewheel.record import CANCELLED, ID, pack_drop, records_of, topic_of
+from filewheel.record import ID, records_of, topic_of
 from filewheel.speed import ids_of
 from filewheel.window import Budget
 
@@ -44,23 +44,18 @@ class Head:
     def _on_frame(self, frame: Frame) -> None:
         """Take from a producer's frame what concerns what is below the frontier."""
         frontier = self.ready.frontier
-        near = frame.first < frontier
-        if not near and not (frame.drops and self.ready.roots):
+        if frame.first >= frontier:
             return
         puts, drops = records_of(frame)
         if drops:
             self._drop(drops, frontier)
-        if near:
-            self._admit([r for r in puts if r[ID] < frontier])
+        self._admit([r for r in puts if r[ID] < frontier])
 
     def _drop(self, drops: list[bytes], frontier: bytes) -> None:
         """Apply drops that others wrote: cancels and reschedules."""
-        roots = self.ready.roots
         unknown = []
         for drop in drops:
             id_ = drop[ID]
-            if id_ in roots and drop[20] == CANCELLED:
-                self._cancel_moved(roots[id_])
             if id_ >= frontier:
                 continue  # found again, with its put, when that window is loaded
             if id_ in self.claims:
@@ -79,11 +74,6 @@ class Head:
             self.cancelled.add(id_)
         else:
             self.ready.discard([id_])
-
-    def _cancel_moved(self, id_: bytes) -> None:
-        """Cancel a message that has moved, for someone who knows it by its first id."""
-        self.cancel(id_)
-        self._ledger.write([pack_drop(id_, CANCELLED)], 0)
 
     def _admit(self, puts: list[bytes]) -> None:
         """Add messages below the frontier that are not claimed and not dropped already."""
@@ -146,9 +136,9 @@ class Head:
 
     def settle(self, ids: list[bytes]) -> None:
         """Forget claimed messages: what became of them is written."""
-        gone = list(map(self.claims.pop, ids))
+        for id_ in ids:
+            del self.claims[id_]
         self.ready.done(ids)
-        self.ready.forget_roots(gone)
         if self.cancelled:
             self.cancelled.difference_update(ids)
 

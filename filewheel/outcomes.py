@@ -75,7 +75,7 @@ class Outcomes:
         A message with a unique key keeps it, for one more flush. While another process is in the middle of moving or
         cancelling a message (one lock serves one id in 16), or is busy with that key, the commit waits for the next
         `claim`, whatever the `sync`; until then the message stays what it was, and would be offered as that to the next
-        keeper.
+        keeper. If the other wins, nothing is ever pending under the id that was returned.
         """
         return self.settle([Settlement(self._id_of(message), "retried", delay=delay)], sync=sync)[0]
 

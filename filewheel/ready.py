@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from filewheel.aside import Aside
 from filewheel.message import ID_MIN, due_of, id_after
-from filewheel.record import ID, PUT_PREFIX, moved, root_of, topic_of
+from filewheel.record import ID, PUT_PREFIX, topic_of
 from filewheel.speed import count_seconds, size_of
 from filewheel.window import Budget
 
@@ -38,8 +38,6 @@ class Ready:
         self.aside = Aside(budget)
         self.frontier = ID_MIN
         self.waiting: dict[int, int] = {}
-        self.roots: dict[bytes, bytes] = {}
-        """First id → present id, for the messages here or claimed that have moved."""
 
     def __len__(self) -> int:
         return len(self._puts) - self._head + len(self.aside)
@@ -116,12 +114,10 @@ class Ready:
             self._head = 0
 
     def _note(self, puts: list[bytes]) -> None:
-        """Count messages as waiting, and remember where those are that have moved."""
+        """Count messages as waiting."""
         waiting = self.waiting
         for second, count in count_seconds(puts, ID.start):
             waiting[second] = waiting.get(second, 0) + count
-        for put in moved(puts):
-            self.roots[root_of(put)] = put[ID]
 
     def _let_go(self) -> None:
         """Forget the latest messages, down to three quarters of the budget. They stay on disk."""
@@ -147,7 +143,6 @@ class Ready:
     def _forget(self, gone: list[bytes]) -> None:
         """Count messages as waiting no longer, that lie on disk or are dropped."""
         self.done(put[ID] for put in gone)
-        self.forget_roots(gone)
 
     # -- going -----------------------------------------------------------------------------------------------
 
@@ -218,9 +213,3 @@ class Ready:
                 waiting[second] = left
             else:
                 waiting.pop(second, None)
-
-    def forget_roots(self, puts: Iterable[bytes]) -> None:
-        """Forget the chains of messages that are finished or let go."""
-        if self.roots:
-            for put in moved(list(puts)):
-                self.roots.pop(root_of(put), None)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, Closed, Keeper, Locked, Message, MessageId, NotClaimed, Wheel, add_backup
+from filewheel import BadArgument, Cancelled, Closed, Keeper, Locked, Message, MessageId, NotClaimed, Wheel, add_backup
 from filewheel.deal import Deal
 from filewheel.directory import open_directory
 from filewheel.journal import Journal
@@ -203,16 +203,24 @@ def test_a_cancel_while_it_runs_keeps_it_from_being_retried(wheel_dir: Path, clo
         assert wheel.stats().pending == 0
 
 
-def test_a_retried_message_is_cancelled_by_its_first_id_while_the_keeper_holds_it(
-    wheel_dir: Path, clock: FakeClock
+@pytest.mark.parametrize("when", ["it waits", "it is claimed"])
+def test_a_retried_message_is_not_found_by_its_first_id_and_goes_on(
+    wheel_dir: Path, clock: FakeClock, when: str
 ) -> None:
     with Wheel(wheel_dir, clock=clock) as wheel, open_keeper(wheel_dir, clock) as keeper:
         first = wheel.enqueue(b"a")
         (message,) = keeper.claim()
-        keeper.nack(message, delay=2)
-        wheel.cancel(first)
+        new = keeper.nack(message, delay=2)
+        if when == "it waits":
+            assert wheel.cancel(first) is Cancelled.NOT_FOUND
         clock.advance(10)
-        assert not keeper.claim()
+        (again,) = keeper.claim()
+        if when == "it is claimed":
+            assert wheel.cancel(first) is Cancelled.NOT_FOUND
+        assert again.id == new
+        later = keeper.nack(again, delay=1)
+        assert later is not None
+        assert wheel.cancel(later) is Cancelled.STOPPED
         assert wheel.stats().pending == 0
 
 

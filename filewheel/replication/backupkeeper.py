@@ -46,9 +46,6 @@ OnFrame = Callable[[Frame], None]
 class BackupHead(Head):
     """A head that follows: what the primary's keeper decides arrives as records, so it decides nothing itself."""
 
-    def _cancel_moved(self, id_: bytes) -> None:
-        """Leave it: the primary's keeper writes a drop for where the message is now, if it cancels it."""
-
     def forget_from(self, floor: bytes) -> None:
         """Forget what is due from an id on: it is read again, with what has come to lie there."""
         self.ready.forget_from(floor)

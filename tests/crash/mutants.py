@@ -353,7 +353,7 @@ MUTANTS: list[Mutant] = [
     _m("no-clock", "F2", "due is compared with the clock at the moment of the claim", "word 17762 @62",
        "head", "        puts = self.ready.take(id_floor(now_us + 1), limit, at_most)\n", "        puts = self.ready.take(self.ready.frontier, limit, at_most)\n"),
     _m("past-passes-by", "F3", "what arrives below the frontier joins what is loaded", "race rotation 2 @289",
-       "head", "        if near:\n            self._admit(", "        if False:\n            self._admit("),
+       "head", "        self._admit([r for r in puts if r[ID] < frontier])\n", "        pass\n"),
     _m("claimed-again", "F3", "what is claimed is not offered again by the same keeper", "play claimed-again @1583",
        "head", "        if self.claims or self._early:\n            puts = [r for r in puts if r[ID] not in self.claims and r[ID] not in self._early]\n", ""),
     _m("passed-over-early", "F2", "what was passed over is not handed out early when the clock goes back", "tests/test_aside.py::test_when_the_clock_goes_back_what_was_passed_over_is_not_handed_out_early",

@@ -92,16 +92,14 @@ def test_every_key_that_lives_is_known_in_the_backup_at_each_moment(pair: Pair) 
             assert keys.find(f"key {name}").id == held_here
 
 
-def test_a_message_that_was_cancelled_by_its_first_id_after_it_moved_goes_in_both(pair: Pair) -> None:
+def test_a_message_that_moved_goes_on_in_both_when_its_first_id_is_cancelled(pair: Pair) -> None:
     with pair.keeper() as keeper, pair.wheel() as wheel:
         first = wheel.enqueue(b"x")
         fire(pair, keeper, lambda k, i: k.nack(i, delay=2))
         keeper.claim()
         pair.settle(0.5)
-        assert pair.pending(pair.backup)
         wheel.cancel(first)
-        pair.clock.advance(3)
-        assert fire(pair, keeper) == []
         pair.settle(1)
-        assert pair.pending(pair.primary) == pair.pending(pair.backup) == set()
+        assert len(pair.pending(pair.primary)) == 1
+        assert pair.pending(pair.primary) == pair.pending(pair.backup)
         pair.assert_equal()

@@ -306,7 +306,7 @@ def test_a_cancel_holds_after_a_restart_and_releases_the_key(make: Make, clock: 
     assert not waiting(wheel_dir)
 
 
-def test_a_job_that_fails_again_and_again_can_be_cancelled_by_its_key_and_by_its_first_id(
+def test_a_job_that_fails_again_and_again_can_be_cancelled_by_its_key(
     make: Make, clock: FakeClock, wheel_dir: Path
 ) -> None:
     """celery/celery#4300: a retry is the same job."""
