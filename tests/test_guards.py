@@ -12,7 +12,7 @@ from pathlib import Path
 import portalocker
 import pytest
 
-from filewheel import DiskError, Keeper, Locked, Message, MessageId, Wheel, WheelFull
+from filewheel import DiskError, Keeper, Locked, Message, MessageId, Wheel, WheelFull, layout
 from filewheel.deal import Deal
 from filewheel.directory import open_directory
 from filewheel.disk import OsDisk
@@ -23,12 +23,51 @@ from filewheel.message import US_PER_S
 from filewheel.quarantine import items
 from filewheel.record import pack_tail
 from filewheel.tidy import tidy
+from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock, FaultyDisk, MissingNames, eventually
 
 
 def same_entropy(name: int, start: int) -> object:
     """Entropy that draws a given writer name (5 bytes) and a given first sequence number (4 bytes)."""
     return lambda size: (name if size == 5 else start).to_bytes(size, "big")
+
+
+class SweptDisk(OsDisk):
+    """A disk on which a keeper that sweeps has locked the first new segment before its writer does."""
+
+    swept = False
+
+    def lock(self, fd: int, *, wait: bool) -> bool:
+        new = [f"journal/{n}" for n in self.listdir("journal") if layout.is_segment_tmp(n)]
+        if self.swept or not new:
+            return super().lock(fd, wait=wait)
+        self.swept = True
+        sweeper = self.open(new[0], "r")
+        assert super().lock(sweeper, wait=False)
+        try:
+            if not wait:
+                return super().lock(fd, wait=False)
+            self.unlink(new[0])  # who waits has it after that
+        finally:
+            self.close(sweeper)
+        return super().lock(fd, wait=True)
+
+
+def test_a_writer_whose_new_segment_is_held_by_a_sweep_waits_and_begins_another(wheel_dir: Path) -> None:
+    disks: list[SweptDisk] = []
+
+    def disk(path: str) -> SweptDisk:
+        disks.append(SweptDisk(path))
+        return disks[-1]
+
+    with Wheel(wheel_dir, disk=disk) as wheel:
+        id_ = wheel.enqueue(b"x", delay=60)
+        assert any(each.swept for each in disks)
+        for segment in (wheel_dir / "journal").iterdir():
+            with segment.open("rb") as file, pytest.raises(portalocker.LockException):
+                portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
+        assert [m.id for m in wheel.list()] == [id_]
+    assert_whole(wheel_dir)
 
 
 def test_a_writer_that_draws_the_name_of_another_does_not_write_into_its_segment(wheel_dir: Path) -> None:
