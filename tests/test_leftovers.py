@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from filewheel import Keeper, Message, MessageId, TooFewCopies, Wheel, add_backup
+from filewheel import (
+    DiskError,
+    Keeper,
+    Message,
+    MessageId,
+    TooFewCopies,
+    Wheel,
+    add_backup,
+    remove_backup,
+    set_status,
+)
 from filewheel.deal import Deal
 from filewheel.disk import OsDisk
 from tests.conftest import assert_whole
 from tests.crash.set_scenarios import PassingClock, replicate
 from tests.support import FakeClock, FaultyDisk
+
+
+def remove(path: Path, **options: Any) -> object:
+    return remove_backup(path, str(path.parent / "backup.wheel"), **options)
+
+
+def add(path: Path, **options: Any) -> object:
+    return add_backup(path, path.parent / "another.wheel", **options)
 
 
 class Keeping(OsDisk):
@@ -94,3 +114,17 @@ def test_an_enqueue_that_was_written_and_not_mirrored_does_not_say_that_nothing_
     assert [m.payload for m in pending_messages(wheel_dir)] == ([b"x"] if "it was written" in str(told.value) else [])
     assert ("nothing of this call" in str(told.value)) != ("it was written" in str(told.value))
     assert_whole(mirror)
+
+
+@pytest.mark.parametrize("call", [set_status, remove, add], ids=["status", "remove", "add"])
+def test_a_roster_that_cannot_be_opened_is_a_disk_error_of_whoever_looks_at_the_set(
+    wheel_dir: Path, tmp_path: Path, call: Callable[..., object]
+) -> None:
+    add_backup(wheel_dir, tmp_path / "backup.wheel")
+
+    def fail(kind: str, name: str) -> None:
+        if kind == "open" and name == "roster.json":
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), name)
+
+    with pytest.raises(DiskError, match="Cannot allocate memory"):
+        call(wheel_dir, disk=lambda path: FaultyDisk(path, fail))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, create_directory, opened
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWheel, WheelExists, said
+from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWheel, WheelExists, disk_errors, said
 from filewheel.message import US_PER_S
 from filewheel.owner import holder
 from filewheel.replication.behind import Behind, how_far_behind
@@ -61,7 +61,7 @@ def add_backup(
     """
     where = os.path.abspath(os.fspath(path))
     _check(mode, on_failure, copies, timeout_s, retain_bytes)
-    with opened(os.path.abspath(os.fspath(primary)), disk) as ours:
+    with disk_errors(where), opened(os.path.abspath(os.fspath(primary)), disk) as ours:
         if where == os.path.abspath(ours.path):
             raise BadArgument("a wheel is no backup of itself", hint="name a directory on another disk")
         roster = read_roster(ours.disk, ours.path)
@@ -169,9 +169,10 @@ def remove_backup(
 
     If it can be reached it stands alone afterwards: a keeper that is started on it fires what it holds.
 
-    Raises NotFound, Fenced.
+    Raises NotFound, Fenced, Damaged, DiskError.
     """
-    with opened(os.path.abspath(os.fspath(primary)), disk) as ours:
+    mine = os.path.abspath(os.fspath(primary))
+    with disk_errors(mine), opened(mine, disk) as ours:
         roster = read_roster(ours.disk, ours.path)
         if roster is not None and roster.role != "primary":
             raise fenced(roster, ours.path)
@@ -269,7 +270,8 @@ def set_status(
     Cost: a stat of each journal segment and of each file of a backup, and the headers of the frames that a backup has
     not read.
     """
-    with opened(os.path.abspath(os.fspath(path)), disk) as here:
+    where = os.path.abspath(os.fspath(path))
+    with disk_errors(where), opened(where, disk) as here:
         roster = read_roster(here.disk, here.path)
         if roster is None or (roster.role == "primary" and not roster.members):
             return None

@@ -1119,6 +1119,8 @@ MUTANTS: list[Mutant] = [
        "deal", "            self._commit(new, cut)\n            self._remove_needless(cut)\n", "            self._remove_needless(cut)\n            self._commit(new, cut)\n"),
     _m("links-left-open", "R", "when a pass ends with an error every backup is let go of", "tests/replication/test_replicator.py::test_an_error_of_one_backup_lets_go_of_all_and_the_next_pass_brings_them_in_step",
        "replication.replicator", "                        open_links.callback(link.close)\n", "                        pass\n"),
+    _m("status-bare", "D", "a roster that cannot be opened is an error of the tree", "tests/test_leftovers.py::test_a_roster_that_cannot_be_opened_is_a_disk_error_of_whoever_looks_at_the_set",
+       "replication.sets", "    with disk_errors(where), opened(where, disk) as here:\n", "    with opened(where, disk) as here:\n"),
 ]  # fmt: skip
 
 

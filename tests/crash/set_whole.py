@@ -19,18 +19,22 @@ from tests.crash.set_scenarios import NAMES, PassingClock, replicate
 _TRIES = 3
 
 
-def make_whole(place: Path, now_us: int, *, damages: bool) -> tuple[Path, list[str]]:
-    """Return the wheel that fires, and what is wrong with the set. `damages`: files were removed on purpose."""
+def make_whole(place: Path, now_us: int, *, damages: bool) -> tuple[Path, list[str], bool]:
+    """Return the wheel that fires, what is wrong with the set, and whether a rejoin said that something may fire again.
+
+    `damages`: files were removed on purpose.
+    """
     clock = PassingClock(now_us)
     primary = _primary(place) or _promote_any(place, clock)
     if primary is None:
-        return place / NAMES[0], ["no wheel of the set can be promoted"]
+        return place / NAMES[0], ["no wheel of the set can be promoted"], False
+    doubts: list[str] = []
     for path, roster in _rosters(place).items():
         top = roster_at(primary)
         if path != primary and (roster.role == "fenced" or (roster.role == "primary" and _is_of(roster, top))):
-            rejoin(path, clock=clock)
+            doubts += rejoin(path, clock=clock).notes
     wrong = _bring_in_step(primary, clock)
-    return primary, wrong + _differences(primary, clock, damages=damages)
+    return primary, wrong + _differences(primary, clock, damages=damages), bool(doubts)
 
 
 def _rosters(place: Path) -> dict[Path, Roster]:

@@ -1,8 +1,8 @@
 """Campaign: every call on a wheel's files fails with every error that the kernel may return for it, once and for good.
 
 The scenarios and the judge are those of the campaign of faults (fault.py), and beside them those of sets of wheels
-(set_scenarios.py); here nothing tears and nothing is killed, but listings, looks, locks, closes and threads fail as
-writes and flushes do, for want of files, memory, room, permission, or a handle that is stale.
+(set_scenarios.py); here nothing tears and nothing is killed, but listings, looks, locks and closes fail as writes and
+flushes do, for want of files, memory, room, permission, or a handle that is stale.
 The points come in an order in which each kind (scenario, call, error, once or for good) comes before any comes again,
 so that whatever share of them is played has some of each.
 Invariant: afterwards nothing confirmed is lost, nothing finished is back, and the error was one of our tree.
