@@ -43,6 +43,11 @@ def serial_of(message: Message) -> int:
     return int(message.payload) if how is None else int(unpack_call(message.payload, how)[0][0])
 
 
+def word(how: Any) -> str:
+    """Return the word of what a cancel came to: "stopped", "begun", "maybe begun"."""
+    return str(how.value)
+
+
 class InLoop:
     """The calls of an AsyncWheel, for threads: those that call at once share commits, as tasks do."""
 
@@ -193,7 +198,7 @@ class Plain(Actor):
             self.marks.tell("try-cancel", [drawn])
             since = time.monotonic_ns()
             done = by.cancel(drawn[0])
-            self.marks.tell("cancel", [drawn], {drawn[0]: "cancelled"} if done else {}, since=since)
+            self.marks.tell("cancel", [drawn], {drawn[0]: word(done)} if done else {}, since=since)
 
     def cancel_many(self) -> None:
         some = {d[0]: d for d in (self.an_id() for _ in range(6)) if d is not None}
@@ -202,8 +207,8 @@ class Plain(Actor):
             self.marks.tell("try-end-key", key)
         self.marks.tell("try-cancel", list(some.values()))
         since = time.monotonic_ns()
-        found = {str(i) for i in self.wheel.cancel_many(some, keys=keys)}
-        words = dict.fromkeys(found & some.keys(), "cancelled")
+        found = self.wheel.cancel_many(some, keys=keys)
+        words = {str(id_): word(how) for id_, how in found.outcomes.items() if str(id_) in some}
         self.marks.tell("cancel", list(some.values()), words, since=since)
         for key in keys:
             self.marks.tell("cancel-key", key, since=since)

@@ -19,6 +19,8 @@ class Consumer:
         self.rng = world.rng
         self.disk = disk
         self.claimed: list[MessageId] = []
+        self.lets_wait = False
+        """What it claims begins later."""
 
     def run(self) -> None:
         """Be the keeper; one that meets an I/O error ends, and the standby takes over."""
@@ -52,7 +54,7 @@ class Consumer:
 
     def claim(self, keeper: Keeper) -> None:
         cancelled = set(self.oracle.cancelled)
-        batch = keeper.claim(self.rng.randrange(1, 6))
+        batch = keeper.claim(self.rng.randrange(1, 6), begun=not self.lets_wait)
         now = self.world.clock.wall_us
         ids = [message.id for message in batch if self.oracle.fired(message, now, cancelled)]
         self.oracle.violations += [f"{i} was handed out while it was claimed" for i in ids if i in self.claimed]
@@ -63,7 +65,7 @@ class Consumer:
         some = self.claimed[: self.rng.randrange(1, 4)]
         cancelled = set(self.oracle.cancelled)
         stopped = keeper.begin(some)
-        self.oracle.begun(some, stopped, cancelled)
+        self.oracle.begun(self.disk, some, stopped, cancelled)
         self.claimed = self.claimed[len(some) :]
         for id_ in some:
             if id_ not in stopped and self.rng.random() < 0.8:

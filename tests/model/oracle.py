@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from filewheel.message import Message, MessageId
+from tests.model.process import ProcessDisk
 
 
 @dataclass
@@ -38,6 +39,10 @@ class Oracle:
         self.of_id: dict[bytes, bytes] = {}
         self.cancelled: set[bytes] = set()
         """Ids that a call which has returned cancelled, moved or replaced."""
+        self.stopped: set[bytes] = set()
+        """Ids that a cancel said it had stopped in time."""
+        self.begins: dict[bytes, ProcessDisk] = {}
+        """Ids that began, and in which process, until its keeper closes."""
         self.ending: set[bytes] = set()
         """Ids that one was tried on that would."""
         self.unflushed: list[bytes] = []
@@ -144,9 +149,24 @@ class Oracle:
         self.of_id[message.id] = message.payload
         return True
 
-    def begun(self, ids: list[MessageId], stopped: set[bytes], cancelled: set[bytes]) -> None:
+    def closes(self, disk: ProcessDisk) -> None:
+        """Know that a keeper is about to close: what it had begun is offered again."""
+        self.begins = {id_: where for id_, where in self.begins.items() if where is not disk}
+
+    def said_stopped(self, id_: bytes) -> None:
+        """Know that a cancel said it was in time: nothing of it has begun in a process that lives."""
+        self.stopped.add(id_)
+        if id_ in self.begins and self.begins[id_].alive:
+            self.violations.append(f"{self.of_id[id_]!r} was said to be stopped in time, and had begun")
+
+    def begun(self, disk: ProcessDisk, ids: list[MessageId], stopped: set[bytes], cancelled: set[bytes]) -> None:
         """Judge what a keeper said may begin; `cancelled` had returned before it was asked."""
         self.told += 1
+        for id_ in ids:
+            if id_ not in stopped:
+                self.begins[id_] = disk
+                if id_ in self.stopped:
+                    self.violations.append(f"{self.of_id[id_]!r} began, and was said to be stopped in time")
         for id_ in ids:
             if id_ not in stopped and id_ in cancelled and not self.is_lossy:
                 self.violations.append(f"{self.of_id[id_]!r} began after its cancel had returned")

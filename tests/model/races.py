@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from filewheel.cancelled import Cancelled
 from filewheel.deal import Deal
 from filewheel.errors import KeyHeld, NotFound
 from filewheel.keeper import Keeper
@@ -88,7 +89,10 @@ class Race:
                 done.add(id_)
                 if how == "cancel":
                     self.oracle.cancelling(id_)
-                    self.oracle.is_cancelled(id_, found=wheel.cancel(id_))
+                    came_to = wheel.cancel(id_)
+                    self.oracle.is_cancelled(id_, found=bool(came_to))
+                    if came_to is Cancelled.STOPPED:
+                        self.oracle.said_stopped(id_)
                 else:
                     due_us = self.world.clock.wall_us + 200 * US_PER_S
                     self.oracle.moving(id_, due_us)
@@ -107,6 +111,7 @@ class Race:
 
         def body(disk: ProcessDisk) -> None:
             consumer = Consumer(self.world, disk)
+            consumer.lets_wait = "begin" in acts
             keeper = self.world.open_keeper(disk)
             for _ in range(times):
                 for act in acts:
@@ -126,6 +131,7 @@ class Race:
                         consumer.housekeep(keeper)
                     elif act == "wait":
                         self.world.clock.advance(US_PER_S)
+            self.oracle.closes(disk)
             keeper.close()
             self.oracle.flushed()
 
