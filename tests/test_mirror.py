@@ -106,6 +106,8 @@ def test_the_flushes_of_the_primary_and_of_its_mirrors_run_side_by_side(make_set
     with wheels.open() as wheel:
         wheels.fail = {0: meet, 1: meet, 2: meet}
         assert wheel.enqueue(b"x", delay=60).copies == 3
+        # None was waited for in vain first: it would be given up, and hold the message all the same a moment later.
+        assert all(mirror.live for mirror in wheel._writer()._copies._mirrors)
         wheels.fail = {}
 
 
