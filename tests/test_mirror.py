@@ -672,22 +672,34 @@ def test_a_mirror_that_follows_a_higher_epoch_fences_who_would_write_to_it(make_
     assert wheels.roster().members[0].state == "current"
 
 
-def test_a_mirror_that_was_deleted_under_an_open_handle_holds_nothing_more(make_set: MakeSet) -> None:
+@pytest.mark.parametrize("gone", ["all of it", "its roster"])
+def test_a_mirror_that_was_deleted_under_an_open_handle_holds_nothing_more(make_set: MakeSet, gone: str) -> None:
     wheels = make_set(on_failure="stale")
     with wheels.open() as wheel:
         assert wheel.enqueue(b"0", delay=60).copies == 2
-        shutil.rmtree(wheels.paths[1])
+        if gone == "all of it":
+            shutil.rmtree(wheels.paths[1])
+        else:
+            (wheels.paths[1] / "roster.json").unlink()  # flushes go on, and nobody would promote it
         eventually(lambda: wheel.enqueue(b"1", delay=60).copies == 1)
         assert wheels.roster().members[0].state == "stale"
 
 
-def test_a_mirror_whose_journal_was_deleted_under_an_open_handle_holds_nothing_more(make_set: MakeSet) -> None:
+@pytest.mark.parametrize("gone", ["deleted", "moved away"])
+def test_a_mirror_whose_journal_was_deleted_under_an_open_handle_holds_nothing_more(
+    make_set: MakeSet, tmp_path: Path, gone: str
+) -> None:
     wheels = make_set(on_failure="stale")
     with wheels.open() as wheel:
         assert wheel.enqueue(b"0", delay=60).copies == 2
-        for last in os.listdir(wheels.paths[1] / "journal"):
-            (wheels.paths[1] / "journal" / last).unlink()
+        for name in os.listdir(wheels.paths[1] / "journal"):
+            journal = wheels.paths[1] / "journal" / name
+            if gone == "deleted":
+                journal.unlink()
+            else:
+                journal.rename(tmp_path / name)  # it has a name still: only a look at its place shows it
         eventually(lambda: wheel.enqueue(b"1", delay=60).copies == 1)
+        assert wheels.roster().members[0].state == "stale"
 
 
 def test_a_mirror_that_was_promoted_under_an_open_handle_confirms_nothing_more(make_set: MakeSet) -> None:

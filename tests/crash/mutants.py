@@ -1102,7 +1102,7 @@ MUTANTS: list[Mutant] = [
        "replication.membership", "            # If the primary is lost now, this is the copy that says whether the backup may be promoted.\n            self._tell()\n", "            pass\n"),
     _m("not-absorbed", "B4", "what a backup had before the one that was promoted goes to it", "tests/replication/test_absorb.py::test_what_a_backup_had_before_the_one_that_was_promoted_goes_to_it",
        "replication.link", "        if member.absorb and not self._fenced:\n", "        if False:\n"),
-    _m("drops-not-carried", "B4", "a promoted wheel is told what the old primary had finished and a backup that lags has still", "tests/replication/test_absorb.py::test_what_was_cancelled_and_a_backup_that_lags_has_still_does_not_come_back_from_it",
+    _m("drops-not-carried", "B4", "a promoted wheel is told what the old primary had finished and a backup that lags has still", "tests/replication/test_absorb.py::test_what_was_cancelled_before_the_promoted_wheel_had_it_does_not_come_back_from_a_backup_that_had",
        "replication.promote", "            self._carry_drops()\n", ""),
     _m("move-lost", "B4", "a move that the primary lost is made there once more", "tests/replication/test_link_losses.py::test_a_move_that_the_primary_lost_is_made_there_once_more_and_the_backup_has_the_message",
        "replication.mender", "(found := lost_moves(self._source, self._target, ids, given))", "(found := dict[bytes, tuple[bytes, bytes]]())"),

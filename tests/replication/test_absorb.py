@@ -143,3 +143,20 @@ def test_what_was_cancelled_and_a_backup_that_lags_has_still_does_not_come_back_
         report = next(r for r in replicator.once() if r.path == c)
     assert (report.error, report.returned) == ("", 0)
     assert payloads(b) == payloads(c) == [b"2"]
+
+
+def test_what_was_cancelled_before_the_promoted_wheel_had_it_does_not_come_back_from_a_backup_that_had(
+    tmp_path: Path,
+) -> None:
+    a, b, c = a_set(tmp_path)
+    with Wheel(a) as wheel:
+        id_ = wheel.enqueue(b"cancelled", delay=86_400)
+        bring_in_step(a, c)
+        wheel.cancel(id_)
+        bring_in_step(a, b)  # it gets both at once, and keeps nothing of either: no file of it reaches so far
+    promote(b)
+    assert payloads(c) == [b"0", b"1", b"2", b"cancelled"]
+    with Replicator(b) as replicator:
+        report = next(r for r in replicator.once() if r.path == c)
+    assert (report.error, report.returned) == ("", 0)
+    assert payloads(b) == payloads(c) == [b"0", b"1", b"2"]
