@@ -2,9 +2,9 @@
 
 General layout (a module imports only from groups to its left; one/ is a package; tests/test_layers.py guards it):
 
-    errors checks clock headers message limits timespec loops puts speed forks reentry reopening exposition metrics
-    | flock alarm pipe disk mounts layout frame record columns manifest directory roster standing stale bell begun
-    | segment writer appender mirror copies ids journal
+    errors checks clock headers message limits timespec loops puts speed forks reentry started reopening exposition
+    | metrics flock alarm pipe disk mounts layout frame record columns manifest directory roster standing stale bell
+    | begun segment writer appender mirror copies ids journal
     | gaps tail quarantine window missing slot owner cancelled retained ledger cut additions deal tidy
     | published snapshot stats index frames finder front tally keyfile locks keys reader aside ready head begins
     | batch jumps housekeeper unique groupcommit settlement settler outcomes changes wheel gauges keeper

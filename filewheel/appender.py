@@ -28,6 +28,7 @@ from filewheel.reentry import one_call
 from filewheel.roster import Roster
 from filewheel.segment import Segment, no_pen
 from filewheel.speed import Pen
+from filewheel.started import started
 from filewheel.writer import Entropy, Writer
 
 SEGMENT_BYTES = 32 << 20
@@ -291,13 +292,12 @@ class Appender:
 
     def _let_go(self, *, seal_it: bool) -> None:
         self._free_to = 0
-        segment, self._segment = self._segment, None
+        segment = self._segment
         if segment is None:
             return
         if seal_it:
-            self._segment = segment
             self._seal(segment)
-            self._segment = None
+        self._segment = None
         segment.release()
 
     def _seal(self, segment: Segment) -> None:
@@ -320,9 +320,8 @@ class Appender:
     def has_room(self, body_bytes: int) -> bool:
         """Tell whether a frame with a body of this size goes into the segment in use."""
         segment = self._segment
-        if segment is None or segment.failed:
-            return False
-        return segment.offset + HEADER_BYTES + body_bytes + 8 <= self._segment_bytes
+        end = HEADER_BYTES + body_bytes + 8 + (0 if segment is None else segment.offset)
+        return segment is not None and not segment.failed and end <= self._segment_bytes
 
     def make_room(self, body_bytes: int) -> None:
         """See to it that a frame with a body of this size can be written. May flush, and make a segment."""
@@ -439,11 +438,10 @@ class Appender:
 
     def _poison(self, exc: OSError) -> None:
         self._free_to = 0
-        place = self._segment.place if self._segment is not None else self._dir.path
         # Never flushed again: after an error the kernel may drop the pages and report success.
         self._broken = Poisoned(
             f"a flush failed ({exc.strerror or exc}); what was not confirmed may or may not be there",
-            path=place,
+            path=self._segment.place if self._segment is not None else self._dir.path,
             hint="close this handle, look at the kernel log, open it again",
         )
         self._settled.notify_all()
@@ -457,8 +455,11 @@ class Appender:
             self._recall()
             self._interval_s = interval_s
             if self._flusher is None:
-                self._flusher = threading.Thread(target=self._flush_loop, name="filewheel-flush", daemon=True)
-                self._flusher.start()
+                with contextlib.suppress(OSError):
+                    flusher = threading.Thread(target=self._flush_loop, name="filewheel-flush", daemon=True)
+                    self._flusher = started(flusher)
+        if self._flusher is None:
+            self.flush()  # no thread: the caller does at once what it would have done later
 
     def _flush_loop(self) -> None:
         while True:

@@ -40,7 +40,7 @@ class ForeignFile(OSError):
     """Something is there under this name that is no regular file: a link, a pipe, a directory. It is left alone."""
 
 
-SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 """Errors that say something about this process or machine, and nothing about the file that was to be opened."""
 _BROKEN = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
 NO_DIRECTORY = (FileNotFoundError, NotADirectoryError)

@@ -20,6 +20,7 @@ from filewheel.errors import Damaged, DiskError, FilewheelError, WheelFull, disk
 from filewheel.keys import Keys
 from filewheel.ledger import Ledger
 from filewheel.message import US_PER_S
+from filewheel.started import started
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +78,8 @@ class Housekeeper:
     # -- the thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Run in a thread of its own."""
-        self._thread = threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True)
-        self._thread.start()
+        """Run in a thread of its own. Raises OSError when there can be no more threads."""
+        self._thread = started(threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True))
 
     def stop(self) -> None:
         """End the thread; what it has begun is finished."""

@@ -128,6 +128,15 @@ class Keeper(Outcomes):
             self._stand(clock.now_us())  # again: a standby may have waited through a promotion
             self._ledger.recover()
             self._hints.open()
+            _warn_of(self._ledger.notes)
+            self._keys = Keys(self._dir)
+            self._housekeeper = Housekeeper(
+                self._ledger, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail,
+                check=self._owner.check,
+            )  # fmt: skip
+            self._settler = Settler(self._ledger, self._head, self._housekeeper, self._keys, clock)
+            if background:
+                self._housekeeper.start()
         except BaseException as exc:
             with contextlib.suppress(OSError, FilewheelError):
                 self._ledger.close()
@@ -135,15 +144,6 @@ class Keeper(Outcomes):
             if isinstance(exc, OSError):
                 raise disk_error(exc, self._dir.path) from exc
             raise
-        _warn_of(self._ledger.notes)
-        self._keys = Keys(self._dir)
-        self._housekeeper = Housekeeper(
-            self._ledger, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail,
-            check=self._owner.check,
-        )  # fmt: skip
-        self._settler = Settler(self._ledger, self._head, self._housekeeper, self._keys, clock)
-        if background:
-            self._housekeeper.start()
 
     # -- life ------------------------------------------------------------------------------------------------
 

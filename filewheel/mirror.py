@@ -26,6 +26,7 @@ from filewheel.errors import UNWRITTEN, FilewheelError, Unsafe
 from filewheel.message import US_PER_S
 from filewheel.roster import Member, Roster, read_roster
 from filewheel.standing import fenced
+from filewheel.started import started
 from filewheel.writer import Entropy
 
 _LOOK_US = 20_000
@@ -82,8 +83,12 @@ class Mirror:
         self._identity: tuple[int, int, int] | None = None
         self._looked_us = 0
         self._writer: Appender
-        self._thread = threading.Thread(target=self._live, name="filewheel-mirror", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        try:
+            self._thread = started(threading.Thread(target=self._live, name="filewheel-mirror", daemon=True))
+        except OSError as exc:
+            self.fail(exc)
+            self.ended = True
 
     # -- for the writer ----------------------------------------------------------------------------------------
 
@@ -162,7 +167,7 @@ class Mirror:
 
     def join(self) -> bool:
         """Wait until its files are closed, but not for a disk that does not answer; tell whether they are."""
-        if not self.hung:
+        if self._thread is not None and not self.hung:
             self._thread.join(self.roster.timeout_s)
         return self.ended
 

@@ -9,6 +9,7 @@ Invariant: on return of a roster the mark is durable in the primary.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -16,6 +17,7 @@ from dataclasses import replace
 from filewheel.directory import Directory, DiskFactory, open_directory
 from filewheel.errors import FilewheelError
 from filewheel.roster import IN_USE, WHY_MAX, Member, Roster, change_roster, read_roster
+from filewheel.started import started
 
 TELL_S = 1.0
 """How long the other wheels are waited for."""
@@ -42,11 +44,11 @@ def mark_stale(
         return None
     marked = [m.wheel for m in found.members if m.state == "stale" and m.since_us == now_us]
     if marked:
-        teller = threading.Thread(
-            target=_tell, args=(found, disk, lambda old: mark(old, marked)), name="filewheel-roster", daemon=True
-        )
-        teller.start()
-        teller.join(TELL_S)
+        tell = functools.partial(_tell, found, disk, lambda old: mark(old, marked))
+        try:
+            started(threading.Thread(target=tell, name="filewheel-roster", daemon=True)).join(TELL_S)
+        except OSError:
+            tell()  # no thread: rather wait for a disk than leave the others without the mark
     return found
 
 

@@ -22,6 +22,7 @@ from filewheel.ledger import Ledger
 from filewheel.manifest import Position
 from filewheel.owner import Owner
 from filewheel.roster import read_roster
+from filewheel.started import started
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
@@ -88,8 +89,8 @@ class Tidier:
         with self._lock:
             self._again = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="filewheel-tidy", daemon=True)
-                self._thread.start()
+                with contextlib.suppress(OSError):  # no thread: the next segment that ends tries again
+                    self._thread = started(threading.Thread(target=self._work, name="filewheel-tidy", daemon=True))
 
     def _work(self) -> None:
         """Tidy until no segment has ended meanwhile."""

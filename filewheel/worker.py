@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from filewheel.errors import Closed, Forked, OtherLoop
+from filewheel.errors import Closed, Forked, OtherLoop, disk_errors
+from filewheel.started import started
 
 log = logging.getLogger(__name__)
 
@@ -29,15 +30,15 @@ class Worker:
     """A thread and the event loop that it works for: the one that runs where the Worker is made."""
 
     def __init__(self, name: str, path: str) -> None:
-        """Start the thread. `path` is what errors name."""
+        """Start the thread. `path` is what errors name. Raises DiskError when there can be no more threads."""
         self.loop = asyncio.get_running_loop()
         self._path = path
         self._pid = os.getpid()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._last: asyncio.Future[None] | None = None
         # It knows the queue only: whoever forgot to close can be collected, and then ends it.
-        self._thread = threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True)
-        self._thread.start()
+        with disk_errors(path):
+            self._thread = started(threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True))
 
     @property
     def is_running(self) -> bool:

@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from filewheel import layout
 from filewheel.directory import DiskFactory, open_directory, opened
-from filewheel.disk import Disk
+from filewheel.disk import Disk, is_scarce
 from filewheel.errors import FilewheelError, Locked
 from filewheel.roster import Roster, read_roster
+from filewheel.started import started
 
 ANSWER_S = 5.0
 """How long another wheel's disk may take to answer before it counts as out of reach."""
@@ -30,6 +31,16 @@ class Seen(NamedTuple):
     path: str
     wheel: str
     roster: Roster
+
+
+@contextlib.contextmanager
+def passing_by() -> Iterator[None]:
+    """Pass by a wheel that is out of reach. Raises when this process lacks files, memory or threads to look at it."""
+    try:
+        yield
+    except (FilewheelError, OSError) as exc:
+        if is_scarce(exc):
+            raise
 
 
 class Others:
@@ -51,8 +62,7 @@ class Others:
             except BaseException as exc:
                 raised.append(exc)
 
-        thread = threading.Thread(target=run, name="filewheel-promote", daemon=True)
-        thread.start()
+        thread = started(threading.Thread(target=run, name="filewheel-promote", daemon=True))
         thread.join(ANSWER_S)
         if thread.is_alive():
             self._hanging.add(path)
@@ -66,7 +76,7 @@ class Others:
             raise TimeoutError(errno.ETIMEDOUT, "its disk does not answer", path)
 
     def seen(self, wheels: Iterable[tuple[str, str]], set_: str) -> list[Seen]:
-        """Return the rosters of those that can be read, and are of this set."""
+        """Return the rosters of those that can be read, and are of this set. Raises what says nothing about them."""
         found: list[Seen] = []
 
         def look(path: str, wheel: str) -> None:
@@ -76,7 +86,7 @@ class Others:
                     found.append(Seen(path, wheel, theirs))
 
         for path, wheel in wheels:
-            with contextlib.suppress(FilewheelError, OSError):
+            with passing_by():
                 self.ask(path, functools.partial(look, path, wheel))
         return list(found)
 
@@ -84,7 +94,7 @@ class Others:
     def alone(self, wheels: Iterable[tuple[str, str]]) -> Iterator[None]:
         """Keep other promotions of these wheels away meanwhile. Raises Locked when there is one.
 
-        A wheel that cannot be reached, or written to, is left out.
+        A wheel that cannot be reached, or written to, is left out. Raises DiskError, OSError for want of files here.
         """
         with contextlib.ExitStack() as stack:
             for path, wheel in sorted(set(wheels), key=lambda one: one[1]):
@@ -92,10 +102,9 @@ class Others:
                 stack.callback(hold.let_go)
                 try:
                     self.ask(path, hold.take)
-                except Locked:
-                    raise
-                except (FilewheelError, OSError):
-                    continue
+                except (FilewheelError, OSError) as exc:
+                    if isinstance(exc, Locked) or is_scarce(exc):
+                        raise
             yield
 
 

@@ -22,14 +22,14 @@ from typing import TypeVar
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import Directory, DiskFactory, opened
-from filewheel.disk import OsDisk
+from filewheel.disk import OsDisk, is_scarce
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said
 from filewheel.owner import Owner
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.carry import Positions, carry_drops, place_of
 from filewheel.replication.follows import boot_id
 from filewheel.replication.link import Link
-from filewheel.replication.others import Others, Seen
+from filewheel.replication.others import Others, Seen, passing_by
 from filewheel.replication.whole import missing_files
 from filewheel.retained import Retained
 from filewheel.roster import IN_USE, Member, Role, Roster, change_roster, read_roster
@@ -75,7 +75,8 @@ def promote(
     backup that is known to lack messages. Cost: what the backup lacks, if the old primary can be read.
 
     Raises BadArgument when the wheel is no backup, or lacks messages; Locked when its replicator does not let go of it,
-    or another promotion of the set is at work; DiskError, Damaged.
+    or another promotion of the set is at work; DiskError, also when this process is short of files, memory or threads
+    to look at the others; Damaged.
     """
     where = os.path.abspath(os.fspath(path))
     with disk_errors(where), opened(where, disk) as here:
@@ -287,6 +288,8 @@ class _Promoting:
             self._ask.ask(path, tell)
             self._done.fenced.append(path)
         except (FilewheelError, OSError) as exc:
+            if is_scarce(exc):
+                raise
             self._done.unreachable.append(path)
             self._done.notes.append(f"{path} could not be told: {said(exc)}")
 
@@ -294,7 +297,7 @@ class _Promoting:
     def _old_keeper_stopped(self, wait_s: float) -> Iterator[None]:
         """Hold the old primary's keeper lock meanwhile, if it can be had: then what it acknowledged is all there is."""
         with contextlib.ExitStack() as stack:
-            try:
+            with passing_by():  # one that is out of reach has been noted as such
                 self._ask.check_answers(self._old)
                 there = stack.enter_context(opened(self._old, self._disk))
                 owner = Owner(there)
@@ -305,8 +308,6 @@ class _Promoting:
                     self._done.notes.append(
                         f"the keeper of {self._old} has not ended yet; it ends before its next claim"
                     )
-            except (FilewheelError, OSError):
-                pass  # it is out of reach, and has been noted as such
             yield
 
     def _catch_up(self, wait_s: float) -> None:
@@ -333,6 +334,8 @@ class _Promoting:
         except (FilewheelError, OSError) as exc:
             if link is not None:
                 link.abandon()
+            if is_scarce(exc):
+                raise
             self._done.notes.append(f"{self._old} could not be read to its end: {said(exc)}")
 
     def _carry_drops(self) -> None:
@@ -349,7 +352,7 @@ class _Promoting:
         with opened(self._old, self._disk) as old:
             for member in wheels:
                 count = len(places)
-                with contextlib.suppress(FilewheelError, OSError):
+                with passing_by():
                     self._ask.ask(member.path, functools.partial(look, member.path, old))
                 if len(places) == count:
                     places.append({})  # it may come back, and then it may lack anything
@@ -391,7 +394,7 @@ class _Promoting:
                     change_roster(there, functools.partial(settle, path, wheel))
 
         for path, wheel in self._others:
-            with contextlib.suppress(FilewheelError, OSError):
+            with passing_by():
                 self._ask.ask(path, functools.partial(look, path, wheel))
         if rivals:
             path, higher = rivals[0]

@@ -25,6 +25,7 @@ from filewheel.replication.link import Link
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.retained import Retained
 from filewheel.roster import Member, Roster, read_roster, roster_at
+from filewheel.started import started
 from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
@@ -114,8 +115,7 @@ class Replicator:
                 del self._links[wheel]
         for wheel, member in wanted.items():
             if wheel not in self._links:
-                self._links[wheel] = service = _Service(self, primary, member)
-                service.start()
+                self._links[wheel] = started(_Service(self, primary, member))
 
     def _release(self, primary: str, roster: Roster) -> None:
         """Remove the retained segments that every backup has read."""

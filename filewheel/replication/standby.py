@@ -26,6 +26,7 @@ from filewheel.message import US_PER_S
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.whole import why_not_durable
 from filewheel.roster import Roster, read_roster, roster_at
+from filewheel.started import started
 from filewheel.writer import Entropy
 
 AFTER_S = 5.0
@@ -120,7 +121,8 @@ class Standby:
         for member in roster.members:
             found: list[Roster] = []
             if member.path != self._path:
-                self._ask(member.path, lambda found=found, at=member.path: found.extend(self._primary_at(at)))  # type: ignore[misc]
+                with contextlib.suppress(OSError):
+                    self._ask(member.path, lambda found=found, at=member.path: found.extend(self._primary_at(at)))  # type: ignore[misc]
             if found and found[0].set == roster.set and found[0].epoch > roster.epoch:
                 return found[0]
         return None
@@ -145,15 +147,18 @@ class Standby:
         In a thread of its own: a disk that hangs answers never, and that is an answer too.
         """
         answer: list[str] = []
-        self._ask(roster.primary, lambda: answer.append(self._probe(roster)))
+        try:
+            self._ask(roster.primary, lambda: answer.append(self._probe(roster)))
+        except OSError:
+            return ""  # no thread to be had here: of the primary that says nothing
         return answer[0] if answer else "its disk does not answer"
 
     def _ask(self, path: str, what: Callable[[], object]) -> None:
-        """Do something with a wheel, and wait for it no longer than `after_s`."""
+        """Do something with a wheel, and wait for it no longer than `after_s`. Raises OSError without a thread."""
         thread = self._asked.get(path)
         if thread is None or not thread.is_alive():
-            self._asked[path] = thread = threading.Thread(target=what, name="filewheel-probe", daemon=True)
-            thread.start()
+            thread = started(threading.Thread(target=what, name="filewheel-probe", daemon=True))
+            self._asked[path] = thread
         thread.join(self._after_s)
 
     def _probe(self, roster: Roster) -> str:

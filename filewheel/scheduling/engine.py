@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from filewheel.bell import UNHEARD_S, Vigil
 from filewheel.clock import Clock
 from filewheel.directory import DiskFactory
-from filewheel.errors import Fenced, FilewheelError, Locked
+from filewheel.errors import Fenced, FilewheelError, Locked, disk_errors
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
 from filewheel.published import Publisher
@@ -31,6 +31,7 @@ from filewheel.scheduling.schedule import ASTRAY_US, Occurrences
 from filewheel.scheduling.task import Runner
 from filewheel.scheduling.threads import Threads
 from filewheel.scheduling.watch import Watch
+from filewheel.started import started
 
 log = logging.getLogger("filewheel.scheduling")
 
@@ -101,10 +102,9 @@ class Engine:
     # -- the thread --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread."""
-        thread = threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True)
-        thread.start()
-        self._thread = thread  # only now: nobody can wait for one that has not begun
+        """Start the thread. Raises DiskError when there can be no more threads."""
+        with disk_errors(self._path):  # noted only once it runs: nobody can wait for one that has not begun
+            self._thread = started(threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True))
 
     def ask_to_stop(self, grace_s: float) -> None:
         """Begin to stop, and do not wait for it."""

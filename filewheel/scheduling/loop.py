@@ -13,9 +13,11 @@ import threading
 from collections import deque
 
 from filewheel.clock import Clock
+from filewheel.errors import disk_errors
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.job import Job, enter, leave
 from filewheel.scheduling.task import Begin, Call, Finish, Outcome, failure_of, jobs_of, outcome_of
+from filewheel.started import started
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +95,10 @@ class Loop:
 
     def start(self, call: Call) -> None:
         """Hand a call to the loop, which begins it as soon as it gets to run. It looks at no disk, so here is asked."""
-        if not self._begin(call):
-            return
         if self._loop is None:
             self._make_loop()
+        if not self._begin(call):
+            return
         assert self._loop is not None
         self._coming.append(call)
         if not self._is_told:
@@ -104,15 +106,20 @@ class Loop:
             self._loop.call_soon_threadsafe(self._take)
 
     def _make_loop(self) -> None:
-        self._loop = loop = asyncio.new_event_loop()
+        loop = asyncio.new_event_loop()
 
         def live() -> None:
             asyncio.set_event_loop(loop)
             loop.run_forever()
             loop.close()
 
-        self._thread = threading.Thread(target=live, name="filewheel-loop", daemon=True)
-        self._thread.start()
+        try:
+            with disk_errors(self._wheel):
+                self._thread = started(threading.Thread(target=live, name="filewheel-loop", daemon=True))
+        except BaseException:
+            loop.close()
+            raise
+        self._loop = loop
 
     def _take(self) -> None:
         """In the loop: begin what has come."""

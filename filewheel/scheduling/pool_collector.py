@@ -26,6 +26,7 @@ from filewheel.scheduling.pool_member import KILL_AFTER_S, REST_US, Call, Done, 
 from filewheel.scheduling.pool_process import PoolProcess
 from filewheel.scheduling.pool_result import Outcome, Result
 from filewheel.scheduling.pool_worker import BROKEN, RAISED, READY, RETURNED
+from filewheel.started import started
 
 log = logging.getLogger(__name__)
 
@@ -104,9 +105,14 @@ class Collector:
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        thread = threading.Thread(target=self._collect, name="filewheel-pool", daemon=True)
-        thread.start()
-        self._thread = thread  # only now: without one, the next call tries again
+        try:
+            self._thread = started(threading.Thread(target=self._collect, name="filewheel-pool", daemon=True))
+        except OSError:  # the next call tries again
+            self._selector.close()
+            os.close(self._woken)
+            os.close(self._waker)
+            self._woken = self._waker = -1
+            raise
 
     def _wake(self) -> None:
         if self._waker >= 0:

@@ -47,6 +47,7 @@ from filewheel.scheduling.pool_worker import preparing
 from filewheel.scheduling.recurrence import Missed
 from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, check_name, grace_us_of, key_of
 from filewheel.scheduling.watch import Watch
+from filewheel.started import started
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
@@ -320,11 +321,16 @@ class Scheduler(Definitions):
                 pass
             if self._engine is engine:
                 ending = threading.Thread(target=self._end, args=(stop_s, asked), name="filewheel-stop")
-                ending.start()
+                try:
+                    started(ending)
+                except OSError:
+                    self.stop(stop_s)  # no thread: a second signal does not cut it
+                    asked.put(_ENDED)
                 if asked.get() != _ENDED:
                     log.warning("asked twice to stop: running calls are left to be offered again")
                     engine.hurry()
-                ending.join()
+                if ending.ident is not None:
+                    ending.join()
             engine.check()
 
     def _end(self, stop_s: float, asked: queue.SimpleQueue[int]) -> None:

@@ -12,8 +12,10 @@ import queue
 import threading
 
 from filewheel.clock import Clock
+from filewheel.errors import DiskError, disk_errors
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.task import Begin, Call, Finish, Outcome, run
+from filewheel.started import started
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,14 @@ class Threads:
     def _add_thread(self) -> None:
         thread = threading.Thread(target=self._work, name=f"filewheel-{len(self._threads) + 1}", daemon=True)
         self._threads.add(thread)
-        thread.start()
+        try:
+            with disk_errors(self._wheel):
+                started(thread)
+        except DiskError as exc:
+            self._threads.discard(thread)
+            if not self._threads:
+                raise
+            log.warning("%s; %d threads take the calls", exc, len(self._threads))
 
     def _work(self) -> None:
         while True:

@@ -94,13 +94,13 @@ _CODES = {
     "seek": "ENOMEM EIO",
     "close": "EIO ENOSPC EDQUOT",
     "readlink": "ENOMEM EACCES",
+    "thread": "EAGAIN",
 }  # fmt: skip
 SWEEP: dict[str, list[tuple[str, int]]] = {
     kind: [(action, getattr(errno, name)) for name in names.split() for action in ("fail", "fail-stuck")]
     for kind, names in _CODES.items()
 }
-"""Every call with every error that the kernel may return for it, once and for good. Not yet among them: "thread", a
-thread that cannot be started, which leaves enqueue and promote as a bare RuntimeError. A call that always fails with
+"""Every call with every error that the kernel may return for it, once and for good. A call that always fails with
 EINTR is not among what a kernel does: Python would try for ever."""
 for _plans in SWEEP.values():
     if ("fail-stuck", errno.EINTR) in _plans:
