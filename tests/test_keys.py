@@ -52,6 +52,7 @@ from filewheel.record import pack_message
 from filewheel.repair import repair
 from filewheel.transfer import dump
 from filewheel.verify import verify
+from tests.conftest import assert_whole
 from tests.support import FakeClock, FaultyDisk, spawn
 
 
@@ -739,12 +740,16 @@ def test_many_keys_are_added_at_once(wheel: Wheel) -> None:
     assert all(wheel.get(key=f"k{i}").id == many[i].id for i in range(0, 400, 40))  # type: ignore[union-attr]
 
 
-def test_a_dead_letter_that_is_added_takes_no_key(wheel: Wheel, keeper: Keeper) -> None:
+def test_a_dead_letter_that_is_added_takes_no_key(wheel: Wheel, keeper: Keeper, tmp_path: Path) -> None:
     wheel.enqueue(b"1", key="report")
     keeper.bury(keeper.claim()[0])
     (dead,) = wheel.list(dead=True)
-    wheel.enqueue(b"2", delay=60, key="report")
-    assert wheel.add([dead]) == 1
+    with Wheel.create(tmp_path / "other") as other:  # what is pending here already would be left out
+        holder = other.enqueue(b"2", delay=60, key="report")
+        assert other.add([dead]) == 1
+        assert [m.id for m in other.list(dead=True)] == [dead.id]
+        assert other.get(key="report").id == holder  # type: ignore[union-attr]
+    assert_whole(tmp_path / "other")
 
 
 # -- compaction ----------------------------------------------------------------------------------------------

@@ -707,7 +707,7 @@ MUTANTS: list[Mutant] = [
     _m("made-unwarned", "J", "what is enqueued into a wheel that was made by mistake is warned of", "tests/scheduling/test_place.py::test_what_is_enqueued_into_a_wheel_that_was_made_here_is_warned_of_once_with_its_absolute_path",
        "scheduling.place", "self._made = self._made or made.is_new", "self._made = False"),
     _m("made-forbidden", "J", "without create no wheel is made", "tests/scheduling/test_place.py::test_without_create_a_wheel_that_is_not_there_is_an_error_and_nothing_is_made",
-       "scheduling.place", "        if self._create:\n", "        if True:\n"),
+       "scheduling.place", "Wheel.open_or_create if self._create else Wheel\n", "Wheel.open_or_create\n"),
     _m("policy-unchecked", "J", "a policy that cannot be kept is refused where it is declared", "tests/scheduling/test_arguments.py::test_a_wrong_argument_is_refused_at_once_and_nothing_is_enqueued[on-skip_late_s]",
        "scheduling.definitions", "        options.check()\n", ""),
     _m("jump-unchecked", "J", "a scheduler that could never fire is refused where it is made", "tests/scheduling/test_arguments.py::test_a_wrong_argument_is_refused_at_once_and_nothing_is_enqueued[Scheduler-on_jump]",
