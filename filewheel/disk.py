@@ -28,6 +28,7 @@ from filewheel.speed import Pen, make_pen, write_all
 _BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MODES = {
     "r": os.O_RDONLY | _BASE,
+    "r+": os.O_RDWR | _BASE,
     "rw": os.O_RDWR | os.O_CREAT | _BASE,
     "w": os.O_RDWR | os.O_CREAT | _BASE,
     "x": os.O_RDWR | os.O_CREAT | os.O_EXCL | _BASE,
@@ -67,7 +68,8 @@ class Disk(Protocol):
     path: str
 
     def open(self, name: str, mode: str) -> int:
-        """Open a regular file: "r" to read, "rw" to read, write and create, "x" to create anew, "w" to write it all.
+        """Open a regular file: "r" to read, "r+" to write too, "rw" to create it if need be, "x" to create it anew,
+        "w" to write it all.
 
         Raises ForeignFile, without touching it, when something else has the name; also, but for "r", when the file has
         another name beside this one: a write would change what is found there. With "w" this name is taken from it.

@@ -68,6 +68,11 @@ def pack_mark(seed: int) -> bytes:
 
 def end_of(data: bytes, seed: int) -> int:
     """Return where the next entry goes: behind everything that is not zeros written ahead."""
+    at = data.rfind(MAGIC)
+    end = at + ENTRY_BYTES
+    # Nearly always: an entry, and nothing behind it. `rstrip` looks at the zeros one by one.
+    if _entry_at(data, at, seed) is not None and data.endswith(bytes(len(data) - end)):
+        return end
     end = len(data.rstrip(b"\0"))
     # An entry may itself end with zeros.
     low = max(0, end - ENTRY_BYTES)

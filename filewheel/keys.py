@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -26,6 +26,7 @@ from typing import Self
 from filewheel import keyfile, layout, locks
 from filewheel.deal import flush_file
 from filewheel.directory import Directory
+from filewheel.disk import is_scarce
 from filewheel.errors import UNWRITTEN, Damaged, disk_error
 from filewheel.finder import Finder
 from filewheel.headers import KEY
@@ -53,6 +54,8 @@ LISTED_EACH_MAX = 32
 """So is one with more than this for one key."""
 LOOK_BUCKETS = 32
 """How many buckets the keeper looks at each time."""
+FILES_MAX = 128
+"""How many buckets stay open from a look to the entries; the others are opened twice."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Keys:
         self._turn = 0
         self._left: dict[int, int] = {}
         """How many bytes a bucket had when it was last compacted by this handle."""
+        self._seeds: dict[int, int] = {}
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -88,6 +92,13 @@ class Keys:
     def bucket_of(self, key: str) -> int:
         """Return the bucket in which a key is listed."""
         return self.hash_of(key)[0]
+
+    def seed(self, bucket: int) -> int:
+        """Return the number that the checksums of a bucket start from."""
+        seed = self._seeds.get(bucket)
+        if seed is None:
+            seed = self._seeds[bucket] = self._dir.seed(layout.key_file(bucket))
+        return seed
 
     def find(self, key: str) -> Held:
         """Return who holds a key, without a lock. Cost: one read of its bucket, and a look of the finder."""
@@ -113,7 +124,7 @@ class Keys:
     def listed(self, key: str) -> list[bytes]:
         """Return the ids that are listed for a key, in the order in which they were written."""
         hash_ = self.hash_of(key)
-        return keyfile.listed(self.read(hash_[0]), self._dir.seed(layout.key_file(hash_[0])), hash_)
+        return keyfile.listed(self.read(hash_[0]), self.seed(hash_[0]), hash_)
 
     def read(self, bucket: int) -> bytes:
         """Return a bucket's bytes; none when there is no such file. Raises Damaged, DiskError."""
@@ -160,43 +171,50 @@ class Keys:
 
     # -- writing, under the lock -----------------------------------------------------------------------------
 
-    def write(self, by_bucket: Mapping[int, Sequence[tuple[bytes, bytes]]], read: Mapping[int, bytes]) -> None:
-        """Append entries (hash, id) to buckets whose locks are held, as they were read. Durable after `flush`."""
-        names = {b: layout.key_file(b) for b in by_bucket}
-        marks = {b: pack_mark(self._dir.seed(name)) for b, name in names.items()}
-        unnamed = [b for b in by_bucket if read[b][:ENTRY_BYTES] != marks[b]]
+    def write(
+        self,
+        by_bucket: Mapping[int, Sequence[tuple[bytes, bytes]]],
+        read: Mapping[int, bytes],
+        files: MutableMapping[int, int],
+    ) -> None:
+        """Append entries (hash, id) to buckets whose locks are held, as they were read. Durable after `flush`.
+
+        `files` has the descriptors of those that are open; each is closed, and taken out, once it was written to.
+        """
+        disk = self._disk
+        unnamed = [b for b in by_bucket if read[b][:ENTRY_BYTES] != pack_mark(self.seed(b))]
         if unnamed:
             # U3: whoever made the file, or put it in place, may have died before its name was durable.
             for bucket in unnamed:
-                with _told(self._dir, names[bucket]):
-                    self._disk.close(locks.open_made(self._disk, names[bucket]))
+                if bucket not in files:
+                    with _told(self._dir, layout.key_file(bucket)):
+                        disk.close(locks.open_made(disk, layout.key_file(bucket)))
             with _told(self._dir, layout.KEYS):
                 self._settle_names()
         name = layout.KEYS
         try:
             for bucket, pairs in by_bucket.items():
-                name = names[bucket]
-                self._append(name, pairs, read[bucket], marks[bucket] if bucket in unnamed else b"")
+                name = layout.key_file(bucket)
+                fd = files.pop(bucket) if bucket in files else locks.open_made(disk, name)
+                try:
+                    if bucket in unnamed:
+                        disk.pwrite(fd, pack_mark(self.seed(bucket)), 0)
+                    self._append(fd, self.seed(bucket), pairs, read[bucket])
+                finally:
+                    disk.close(fd)
         except OSError as exc:
             raise disk_error(exc, self._dir.place(name)) from exc
 
-    def _append(self, name: str, pairs: Sequence[tuple[bytes, bytes]], old: bytes, mark: bytes) -> None:
-        seed = self._dir.seed(name)
-        data = b"".join(pack_entry(seed, hash_, id_) for hash_, id_ in pairs)
-        fd = locks.open_made(self._disk, name)
+    def _append(self, fd: int, seed: int, pairs: Sequence[tuple[bytes, bytes]], old: bytes) -> None:
+        data = b"".join([pack_entry(seed, hash_, id_) for hash_, id_ in pairs])
+        start = end_of(old, seed)
+        end = start + len(data)
         try:
-            if mark:
-                self._disk.pwrite(fd, mark, 0)
-            start = end_of(old, seed)
-            end = start + len(data)
-            try:
-                self._disk.pwrite(fd, data if end <= len(old) else data + bytes(-end % FILL_BYTES), start)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    self._disk.truncate(fd, start)
-                raise
-        finally:
-            self._disk.close(fd)
+            self._disk.pwrite(fd, data if end <= len(old) else data + bytes(-end % FILL_BYTES), start)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.truncate(fd, start)
+            raise
 
     def flush(self, names: Collection[str]) -> None:
         """Make what was written to these files durable."""
@@ -246,7 +264,7 @@ class Keys:
         Without a look are kept those that are due in the future and the newest of their key; so it costs no walk over
         the backlog.
         """
-        seed = self._dir.seed(layout.key_file(bucket))
+        seed = self.seed(bucket)
         found = [e for e in entries(self.read(bucket), seed) if isinstance(e, Entry)]
         newest = {e.hash: e.id for e in found}
         asked = {e.id for e in found if due_of(e.id) <= now_us or newest[e.hash] != e.id}
@@ -256,7 +274,7 @@ class Keys:
     def replace(self, bucket: int, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """Put a bucket with exactly these entries (hash, id) in place of one whose lock is held. Durable on return."""
         name, tmp = layout.key_file(bucket), layout.key_tmp(bucket)
-        seed = self._dir.seed(name)
+        seed = self.seed(bucket)
         # U4: a drop that a power cut takes back would bring back a message that is not listed any more.
         self._disk.sync_all()
         fd = self._disk.open(tmp, "w")
@@ -290,6 +308,8 @@ class Hold:
         self._looked: set[str] = set()
         self._read: dict[int, bytes] = {}
         """The buckets of the keys that were looked at, until something is written to them."""
+        self._files: dict[int, int] = {}
+        """Those of them that are still open: to open one takes longer than to read or to write it."""
         self.busy: frozenset[str] = frozenset()
         """The keys whose bucket another has locked: nothing may be decided about them."""
 
@@ -315,8 +335,15 @@ class Hold:
 
     def release(self) -> None:
         """Let go of the locks. Leaving the `with` does it."""
-        while self._fds:
-            self._keys.unlock(self._fds.popitem()[1])
+        try:
+            self._close_files()
+        finally:
+            while self._fds:
+                self._keys.unlock(self._fds.popitem()[1])
+
+    def _close_files(self) -> None:
+        while self._files:
+            self._keys._disk.close(self._files.popitem()[1])
 
     def look(self, key: str, now_us: int) -> Held:
         """Return who holds a key. It stays true until the lock is let go, but for an ack, a cancel or a death."""
@@ -324,17 +351,19 @@ class Hold:
 
     def look_all(self, names: Iterable[str], now_us: int) -> dict[str, Held]:
         """Return who holds each of some keys, as `look` does. Cost: a read of each bucket, one look of the finder."""
-        listed = self._listed(names)
+        keys, listed = self._keys, self._listed(names)
         for key, ids in listed.items():
             bucket = self._hashes[key][0]
             if len(ids) > LISTED_EACH_MAX:
                 # Also where no keeper runs, the list of a key that is used again and again stays short.
-                with _told(self._keys._dir, layout.key_file(bucket)):
-                    self._keys.compact(bucket, now_us)
+                with _told(keys._dir, layout.key_file(bucket)):
+                    keys.compact(bucket, now_us)
                 del self._read[bucket]
+                if bucket in self._files:  # that one has no name any more
+                    keys._disk.close(self._files.pop(bucket))
                 listed |= self._listed(k for k in listed if self._hashes[k][0] == bucket)
         self._looked.update(listed)
-        found = self._keys._look_all(listed)
+        found = keys._look_all(listed)
         for held in found.values():
             self._unsure = None if self._unsure is None or held.journals is None else self._unsure | held.journals
         return found
@@ -347,14 +376,41 @@ class Hold:
             hash_ = self._hashes[name]
             if hash_[0] not in self._fds:
                 raise AssertionError(f"the key {name!r} is not locked")
-            listed[name] = keyfile.listed(self._bucket(hash_[0]), keys._dir.seed(layout.key_file(hash_[0])), hash_)
+            listed[name] = keyfile.listed(self._bucket(hash_[0]), keys.seed(hash_[0]), hash_)
         return listed
 
     def _bucket(self, bucket: int) -> bytes:
         """Return the bytes of a bucket, read once."""
-        if bucket not in self._read:
-            self._read[bucket] = self._keys.read(bucket)
-        return self._read[bucket]
+        data = self._read.get(bucket)
+        if data is None:
+            data = self._read[bucket] = self._read_open(bucket)
+        return data
+
+    def _read_open(self, bucket: int) -> bytes:
+        """Read a bucket, and leave it open for what may be written to it."""
+        disk, name = self._keys._disk, layout.key_file(bucket)
+        place = self._keys._dir.place(name)
+        try:
+            try:
+                fd = disk.open(name, "r+")
+            except OSError as exc:
+                if not self._files or not is_scarce(exc):
+                    raise
+                self._close_files()  # those are opened again where they are written to
+                fd = disk.open(name, "r+")
+        except FileNotFoundError:
+            return b""
+        except OSError as exc:
+            raise disk_error(exc, place) from exc
+        try:
+            return read_bucket(disk, fd, place)
+        except OSError as exc:
+            raise disk_error(exc, place) from exc
+        finally:
+            if len(self._files) < FILES_MAX:
+                self._files[bucket] = fd
+            else:
+                disk.close(fd)
 
     def note(self, pairs: Iterable[tuple[str, bytes]], own: Journal | None = None) -> None:
         """Enter (key, id) for messages that are about to be written: durable on return (U2).
@@ -369,7 +425,7 @@ class Hold:
                 raise AssertionError(f"the key {key!r} was not looked at")
             hash_ = self._hashes[key]
             by_bucket.setdefault(hash_[0], []).append((hash_, id_))
-        keys.write(by_bucket, {bucket: self._bucket(bucket) for bucket in by_bucket})
+        keys.write(by_bucket, {bucket: self._bucket(bucket) for bucket in by_bucket}, self._files)
         self._read.clear()
         with _told(keys._dir, layout.KEYS):
             if self._unsure is None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from filewheel import AsyncWheel, BadArgument, KeyHeld, MessageId, NotFound, Wheel
+from filewheel import AsyncWheel, BadArgument, KeyHeld, MessageId, NotFound, Wheel, layout
+from filewheel.directory import open_directory
 from filewheel.headers import KEY
-from filewheel.keys import Hold
-from tests.support import FakeClock
+from filewheel.keys import FILES_MAX, LISTED_EACH_MAX, Hold, Keys
+from tests.support import FakeClock, FaultyDisk
 
 
 @pytest.fixture
@@ -59,6 +62,45 @@ def test_a_batch_with_a_key_that_is_held_enqueues_nothing_and_says_which_are(whe
     assert caught.value.held == {"one": one, "two": two}
     assert sorted(m.id for m in wheel.list()) == [one, two]
     assert wheel.get(key="three") is None
+
+
+def test_a_batch_that_enqueues_nothing_leaves_no_file_open(wheel: Wheel) -> None:
+    names = [f"k{n}" for n in range(300)]
+    wheel.enqueue_many([b"x"] * 300, delay=60, keys=names)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(KeyHeld):
+        wheel.enqueue_many([b"y"] * 300, delay=60, keys=names)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_key_whose_list_is_cut_short_leaves_no_file_open(wheel: Wheel) -> None:
+    wheel.enqueue(b"x", key="k", delay=60)
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(2 * LISTED_EACH_MAX):
+        wheel.enqueue(b"x", key="k", delay=60, on_conflict="replace", sync="never")
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_where_files_are_scarce_a_batch_lets_go_of_those_it_has_open_and_goes_on(wheel_dir: Path) -> None:
+    opened: list[str] = []
+    scarce = False
+
+    def fail(kind: str, name: str) -> None:
+        if scarce and kind == "open" and name.endswith(".keys"):
+            opened.append(name)
+            if len(opened) == 100:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    directory = open_directory(wheel_dir, write=True, disk=lambda path: FaultyDisk(path, fail))
+    keys, ids = Keys(directory), {f"k{n}": MessageId.make(10**15, 1, n) for n in range(6000)}
+    for _ in range(2):  # the second time every file is there
+        with keys.hold(ids) as hold:
+            hold.look_all(ids, 0)
+            hold.note(ids.items())
+        scarce = True
+    # Those that were let go, and those beyond what may be open, were opened a second time.
+    assert len(opened) == 2 * layout.KEY_BUCKETS - FILES_MAX + 1
+    assert all(keys.listed(key)[-1] == id_ for key, id_ in ids.items())
 
 
 def test_a_key_that_is_twice_in_a_batch_is_held_by_the_first(wheel: Wheel) -> None:

@@ -149,7 +149,7 @@ class MemoryDisk:
     def open(self, name: str, mode: str) -> int:
         file = self._file(name)
         if file is None:
-            if mode == "r" or name in self._image.entries:
+            if mode in ("r", "r+") or name in self._image.entries:
                 self._there(name)
             self._listing(name.rpartition("/")[0])
             file = self._new(b"")

@@ -101,7 +101,7 @@ class ProcessDisk:
         if isinstance(found, Dir):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
         if found is None:
-            if mode == "r":
+            if mode in ("r", "r+"):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
             self._fail("open", name)
             found = Inode(self.machine.next_inode)
@@ -114,7 +114,7 @@ class ProcessDisk:
         self._next += 1
         self._fds[fd] = (found, name)
         self._heard[fd] = found.told
-        if mode != "r":
+        if mode not in ("r", "r+"):
             self._did("open", name)
         return fd
 
