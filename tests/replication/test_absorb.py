@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from filewheel import Keeper, Replicator, Wheel, add_backup, promote
+from filewheel import Keeper, Replicator, Wheel, add_backup, promote, rejoin
 from filewheel.difference import differences
 from filewheel.directory import open_directory
 from filewheel.journal import Journal
@@ -160,3 +160,21 @@ def test_what_was_cancelled_before_the_promoted_wheel_had_it_does_not_come_back_
         report = next(r for r in replicator.once() if r.path == c)
     assert (report.error, report.returned) == ("", 0)
     assert payloads(b) == payloads(c) == [b"0", b"1", b"2"]
+
+
+def test_what_was_cancelled_in_a_primary_that_rejoins_does_not_come_back_from_a_backup_that_had_it(
+    tmp_path: Path,
+) -> None:
+    a, b, c = a_set(tmp_path)
+    with Wheel(a) as wheel:
+        id_ = wheel.enqueue(b"cancelled", delay=3600)
+        bring_in_step(a, c)
+        wheel.cancel(id_)
+    (tmp_path / "a").rename(tmp_path / "lost")
+    promote(b)  # which never hears of either
+    (tmp_path / "lost").rename(tmp_path / "a")
+    assert rejoin(a).dropped == 0
+    assert payloads(c) == [b"0", b"1", b"2", b"cancelled"]
+    with Replicator(b) as replicator:
+        assert [(r.error, r.returned) for r in replicator.once()] == [("", 0), ("", 0)]
+    assert payloads(a) == payloads(b) == payloads(c) == [b"0", b"1", b"2"]

@@ -6,10 +6,12 @@ import contextlib
 import shutil
 import threading
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from filewheel import Keeper, Wheel, standing
+from filewheel.deal import Deal
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import Rejoin, rejoin
@@ -41,6 +43,12 @@ def lost_for_a_while(place: Place) -> None:
     (place.base / "away").rename(place.a)
 
 
+def forget_finished(place: Place, path: Path) -> None:
+    """Have the keeper delete what is finished: from then on only the journals that it retains know of it."""
+    with Keeper(path, background=False, clock=place.clock) as keeper:
+        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+
+
 def test_what_was_enqueued_after_the_fence_is_kept_once_and_all_wheels_are_equal_afterwards(place: Place) -> None:
     place.make_set(place.b)
     with Wheel(place.a, clock=place.clock) as late:
@@ -64,6 +72,7 @@ def test_what_was_not_shipped_is_kept_and_what_fired_in_the_new_primary_does_not
     place.enqueue(place.a, "only here")
     lost_for_a_while(place)
     assert place.fire(place.b) == ["both", "shipped"]
+    forget_finished(place, place.b)
     done = back(place, place.a)
     assert (done.kept, done.dropped, done.notes) == (1, 0, [])
     assert place.fire(place.b) == ["only here"]
