@@ -419,14 +419,14 @@ class Ledger:
             self.unlinked_in |= {layout.JOURNAL, layout.RETAINED}
 
     def _mark_behind(self) -> None:
-        """Mark the backups stale that may have had to read what is given up. Never raises."""
+        """Mark in the roster who may have had to read what is given up: the counter may not be raised. Never raises."""
         why = "journals that it may not have read went: too much had been kept for it"
         try:
             roster = read_roster(self.disk, self.dir.path)
             if roster is not None:
                 mark_stale(
                     self.dir, lambda m: m.mode == "ship", why,
-                    epoch=roster.epoch, now_us=self.clock.now_us(), disk=self._factory,
+                    epoch=roster.epoch, now_us=self.clock.now_us(), disk=self._factory, unkept=True,
                 )  # fmt: skip
         except (OSError, FilewheelError) as exc:
             log.critical("%s: backups that are behind could not be marked stale: %s", self.dir.path, exc)

@@ -6,7 +6,8 @@ counter changed, and heals. A segment keeps the seed of the name that it was wri
 
 Not thread-safe: the ledger's lock guards it. Another process may release segments meanwhile.
 Invariant: a segment given to `keep` is in journal/, in retained/, was released, or the counter has changed since; but
-for a disk that takes neither the rename nor the counter, and then the counter is tried again with the next segment.
+for a disk that takes neither the rename nor the counter: then the roster says so (`on_overflow`), and the counter is
+tried again with the next segment.
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ TIMEOUT_MAX_S = 3600
 COPIES_MAX = 16
 MEMBERS_MAX = 100
 WHY_MAX = 1000
+NO_OVERFLOW = -(1 << 62)
+"""No wheel's counter of segments that went too early is ever this: who is compared with it is told that some went."""
 _BYTES_MAX = 1 << 20
 _ID_MAX = 64
 _PATH_MAX = 4096

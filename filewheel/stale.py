@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from filewheel.directory import Directory, DiskFactory, open_directory
 from filewheel.errors import FilewheelError
-from filewheel.roster import IN_USE, WHY_MAX, Member, Roster, change_roster, read_roster
+from filewheel.roster import IN_USE, NO_OVERFLOW, WHY_MAX, Member, Roster, change_roster, read_roster
 from filewheel.started import started
 
 TELL_S = 1.0
@@ -24,9 +24,18 @@ TELL_S = 1.0
 
 
 def mark_stale(
-    directory: Directory, wanted: Callable[[Member], bool], why: str, *, epoch: int, now_us: int, disk: DiskFactory
+    directory: Directory,
+    wanted: Callable[[Member], bool],
+    why: str,
+    *,
+    epoch: int,
+    now_us: int,
+    disk: DiskFactory,
+    unkept: bool = False,
 ) -> Roster | None:
     """Mark those of a primary's current members stale that are `wanted`; return the roster, or None if it is another's.
+
+    With `unkept` those that are to be compared with this wheel later are told then that it has not kept its journals.
 
     Raises Damaged, DiskError.
     """
@@ -37,6 +46,8 @@ def mark_stale(
         for member in roster.members:
             if member.state in IN_USE and (wanted(member) if marked is None else member.wheel in marked):
                 roster = roster.with_member(replace(member, state="stale", since_us=now_us, why=why[:WHY_MAX]))
+            elif unkept and marked is None and (member.state == "fenced" or member.absorb):
+                roster = roster.with_member(replace(member, overflow=NO_OVERFLOW))
         return roster
 
     found = change_roster(directory, mark)

@@ -32,7 +32,7 @@ from filewheel.replication.link import Link
 from filewheel.replication.others import Others, Seen, passing_by
 from filewheel.replication.whole import missing_files
 from filewheel.retained import Retained
-from filewheel.roster import IN_USE, Member, Role, Roster, change_roster, read_roster
+from filewheel.roster import IN_USE, NO_OVERFLOW, Member, Role, Roster, change_roster, read_roster
 from filewheel.standing import let_producers_look
 from filewheel.writer import Entropy
 
@@ -41,8 +41,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 WAIT_S = 5.0
-NO_OVERFLOW = -(1 << 62)
-"""No wheel's counter of segments that went too early is ever this."""
 _PAUSE_S = 0.02
 
 

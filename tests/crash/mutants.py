@@ -744,6 +744,8 @@ MUTANTS: list[Mutant] = [
        "retained", "            if exc.errno not in _FULL:\n                raise\n", "            if exc.errno:\n                raise\n"),
     _m("overflow-emptied-early", "B1", "a segment that takes the counter's place is emptied only when it has it for good", "tests/test_retained.py::test_wherever_it_is_killed_or_loses_power_a_segment_is_there_or_the_counter_has_changed",
        "retained", "        self._disk.sync_dir(layout.RETAINED)\n        fd = ", "        fd = "),
+    _m("unkept-unmarked", "B1", "journals that were neither kept nor counted stand in the roster", "tests/replication/test_rejoin.py::test_when_the_new_primary_could_neither_keep_its_journals_nor_count_that_it_did_not_that_is_noted",
+       "stale", "            elif unkept and marked is None and", "            elif False and marked is None and"),
     _m("overflow-not-owed", "B1", "a counter that could not be raised is raised before the next segment is kept", "tests/test_retained.py::test_covered_segments_go_though_nothing_can_be_written_and_the_counter_is_raised_before_the_next_is_kept",
        "retained", "        if self._owes:\n            self._raise()\n        self._make()", "        self._make()"),
     _m("overflow-from-one", "B1", "after a counter that cannot be read no number comes again", "tests/test_retained.py::test_a_counter_that_cannot_be_read_compares_as_changed_and_so_does_the_one_after",

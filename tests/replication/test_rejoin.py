@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import threading
 from collections import Counter
@@ -10,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, Wheel, standing
+from filewheel import Keeper, Wheel, layout, standing
 from filewheel.deal import Deal
+from filewheel.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import Rejoin, rejoin
@@ -107,6 +110,32 @@ def test_when_the_new_primary_has_not_kept_its_journals_that_is_noted_and_nothin
     shutil.rmtree(place.b / "retained")
     (place.b / "retained").mkdir(mode=0o700)
     (place.b / "retained" / "overflow").write_bytes(b"1 2212294583\n")
+    done = back(place, place.a)
+    assert len(done.notes) == 1
+    assert "may have fired" in done.notes[0]
+    assert "only here" in place.fire(place.b)
+
+
+@pytest.mark.parametrize("code", [errno.EDQUOT, errno.EIO])
+def test_when_the_new_primary_could_neither_keep_its_journals_nor_count_that_it_did_not_that_is_noted(
+    place: Place, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    place.make_set(place.b)
+    place.enqueue(place.a, "x")
+    place.level(place.a)
+    place.enqueue(place.a, "only here")
+    lost_for_a_while(place)
+    make = OsDisk.mkdir
+
+    def refuse(disk: OsDisk, name: str) -> None:
+        if name == layout.RETAINED:
+            raise OSError(code, os.strerror(code), name)
+        make(disk, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OsDisk, "mkdir", refuse)
+        assert place.fire(place.b) == ["x"]
+    assert not (place.b / "retained").exists()
     done = back(place, place.a)
     assert len(done.notes) == 1
     assert "may have fired" in done.notes[0]
