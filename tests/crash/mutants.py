@@ -1014,7 +1014,7 @@ MUTANTS: list[Mutant] = [
        "replication.sets", "        if next(snapshot.puts(hi=b\"\\xff\" * 16), None) is not None:\n", "        if False:\n"),
     _m("remove-leaves-retained", "B3", "a running keeper keeps segments for whom its set has now", "tests/replication/test_sets.py::test_a_keeper_that_runs_keeps_segments_from_the_addition_on_and_none_after_the_removal",
        "keeper", "            self._ledger.follow(self._standing.roster)\n", "            pass\n"),
-    _m("rejoin-revives-in-backups", "B3", "what a slot remembers as dropped comes back in no backup", "tests/replication/test_sets_at_random.py::test_whatever_happens_to_a_set_what_was_promised_fires_and_all_wheels_are_equal_in_the_end",
+    _m("rejoin-revives-in-backups", "B3", "what a slot remembers as dropped comes back in no backup", "tests/replication/test_absorb.py::test_what_a_slot_of_the_promoted_wheel_remembers_as_cancelled_is_given_to_no_other_backup",
        "replication.absorb", "            if dead:\n", "            if False:\n"),
     # -- what a link writes to a backup, and what it believes of a primary -----------------------------------
     _m("drops-at-once", "D1", "a frame with drops waits for one more pass over the primary", "tests/replication/test_follower.py::test_whatever_is_written_while_it_reads_everything_comes_once_and_no_drop_before_its_put",

@@ -48,13 +48,18 @@ def write_to(path: str, records: list[bytes], puts: int) -> None:
 
 def bring_in_step(primary: str, backup: str) -> None:
     """Serve one backup alone."""
+    link = link_to(primary, backup)
+    link.catch_up(lambda: time.sleep(0.02))
+    link.close()
+
+
+def link_to(primary: str, backup: str) -> Link:
+    """Open the link from a primary to one of its backups."""
     directory = open_directory(primary, write=False)
     roster = read_roster(directory.disk, primary)
     directory.disk.release()
     assert roster is not None
-    link = Link(primary, next(m for m in roster.members if m.path == backup))
-    link.catch_up(lambda: time.sleep(0.02))
-    link.close()
+    return Link(primary, next(m for m in roster.members if m.path == backup))
 
 
 def payloads(path: str) -> list[bytes]:
@@ -178,3 +183,24 @@ def test_what_was_cancelled_in_a_primary_that_rejoins_does_not_come_back_from_a_
     with Replicator(b) as replicator:
         assert [(r.error, r.returned) for r in replicator.once()] == [("", 0), ("", 0)]
     assert payloads(a) == payloads(b) == payloads(c) == [b"0", b"1", b"2"]
+
+
+def test_what_a_slot_of_the_promoted_wheel_remembers_as_cancelled_is_given_to_no_other_backup(tmp_path: Path) -> None:
+    a, b, c = a_set(tmp_path)
+    d = str(tmp_path / "d")
+    add_backup(a, d)
+    bring_in_step(a, d)
+    with Wheel(a) as wheel:
+        id_ = wheel.enqueue(b"cancelled", delay=3600)
+        bring_in_step(a, b)
+        bring_in_step(a, c)
+        wheel.cancel(id_)
+        bring_in_step(a, b)
+    (tmp_path / "a").rename(tmp_path / "lost")
+    promote(b)  # its journals are dealt: from here on only a slot of it has the drop
+    link = link_to(b, d)  # `d` never had the message, and would take it for a new one
+    link.catch_up(lambda: time.sleep(0.02))
+    bring_in_step(b, c)
+    link.catch_up(lambda: time.sleep(0.02))
+    link.close()
+    assert payloads(b) == payloads(c) == payloads(d) == [b"0", b"1", b"2"]

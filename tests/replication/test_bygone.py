@@ -12,6 +12,7 @@ from filewheel.deal import Deal
 from filewheel.directory import open_directory
 from filewheel.journal import Journal
 from filewheel.record import ACKED, pack_drop, pack_message
+from filewheel.repair import repair
 from filewheel.replication import laps
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bygone import absent
@@ -195,8 +196,9 @@ def test_files_that_the_primary_has_lost_are_given_back(pair: Pair) -> None:
     go_away(pair, ids, fires=False)
     for file in (pair.primary / "laps").glob("*.lap"):
         file.unlink()
-    with pair.keeper():
-        pass  # it finds out, reports what is missing, and forgets it
+    repair(
+        open_directory(pair.primary, write=True), pair.clock
+    )  # which accepts the loss: the checkpoint names them no more
     pair.damaged.append(pair.primary)
     link = pair.settle(5)
     assert link.report.healed_drops == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Wheel
+from filewheel.deal import Deal
 from filewheel.directory import open_directory
 from filewheel.disk import OsDisk
 from filewheel.errors import FilewheelError, KeyHeld
@@ -67,7 +68,7 @@ def test_what_damage_took_from_the_primary_is_given_back_and_fires_whenever_that
     pair.tick(5 + phase, 0.06)
     with pair.keeper() as keeper:
         first = fire(pair, keeper)
-        keeper._housekeeper.deal_all()  # from now on only the quarantine knows of it
+        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()  # now only the quarantine knows of it
         pair.settle()
         assert pair.link is not None
         again = fire(pair, keeper)
