@@ -196,9 +196,7 @@ def test_files_that_the_primary_has_lost_are_given_back(pair: Pair) -> None:
     go_away(pair, ids, fires=False)
     for file in (pair.primary / "laps").glob("*.lap"):
         file.unlink()
-    repair(
-        open_directory(pair.primary, write=True), pair.clock
-    )  # which accepts the loss: the checkpoint names them no more
+    repair(open_directory(pair.primary, write=True), pair.clock)  # the checkpoint names them no more
     pair.damaged.append(pair.primary)
     link = pair.settle(5)
     assert link.report.healed_drops == 0
