@@ -25,15 +25,18 @@ _SAFE_SWEEPS = 2
 _FEW = 16
 
 
-class Cancelled(enum.Enum):
-    """What a cancel came to. True but for NOT_FOUND: the message was pending, and is not offered again."""
+class Cancelled(enum.StrEnum):
+    """What a cancel came to. True but for NOT_FOUND: the message was pending, and is not offered again.
+
+    Each equals its text, and is written as it by `str`, f-strings and JSON.
+    """
 
     STOPPED = "stopped"
     """In time: it had not begun, and does not begin."""
     BEGUN = "begun"
     """It had begun, or was just about to: it may go on to its end, and is not tried again."""
     MAYBE_BEGUN = "maybe begun"
-    """One of both: the keeper could not say, for want of room or because it is of an older version."""
+    """Not known which: too many calls were beginning at once, or the keeper is an older version."""
     NOT_FOUND = "not found"
     """Nothing was pending under this id or key: it fired, was cancelled, or moved, and goes on under a new id."""
 

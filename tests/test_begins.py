@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -62,6 +63,12 @@ def test_what_is_claimed_without_a_word_about_its_begin_has_begun(wheel: Wheel, 
 
 def test_the_outcome_is_true_when_something_was_pending() -> None:
     assert [bool(outcome) for outcome in Cancelled] == [True, True, True, False]
+
+
+def test_an_outcome_is_its_text_in_json_in_a_comparison_and_in_an_f_string() -> None:
+    assert json.dumps([*Cancelled]) == '["stopped", "begun", "maybe begun", "not found"]'
+    assert STOPPED == "stopped"
+    assert f"{BEGUN}" == str(BEGUN) == "begun"
 
 
 def test_a_key_and_many_ids_have_the_same_outcomes(wheel: Wheel, keeper: Keeper) -> None:

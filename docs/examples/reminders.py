@@ -20,9 +20,7 @@ from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
-import msgpack
-
-from filewheel import BadArgument, KeyHeld, Retry, Scheduler, current_job
+from filewheel import BadArgument, Cancelled, KeyHeld, Retry, Scheduler, call_of, current_job
 
 # Defining a scheduler opens nothing, so it can stand at the top of the module that the rest of the app imports.
 scheduler = Scheduler(os.environ["FILEWHEEL"])  # an absolute path: it may be started anywhere
@@ -45,8 +43,8 @@ def add(wish):
 def pending():
     """What waits, in due order. Read from disk without a lock: it is the truth, not a copy in this process."""
     for message in scheduler.wheel.list(topic="remind"):
-        (text, *_), _ = msgpack.unpackb(message.payload)
-        yield {"key": message.headers.get("filewheel.key"), "text": text, "due": message.due.isoformat()}
+        (text,) = call_of(message).args
+        yield {"key": message.key, "text": text, "due": message.due.isoformat()}
 
 
 class Api(BaseHTTPRequestHandler):
@@ -69,8 +67,9 @@ class Api(BaseHTTPRequestHandler):
     def do_DELETE(self):
         # By key, and not by id: a retry gives a message a new id, its key stays.
         key = unquote(self.path.removeprefix("/reminders/"))
-        done = scheduler.cancel(key=key) if self.path.startswith("/reminders/") and key else False
-        return self.answer(200 if done else 404, {"cancelled": done})
+        found = self.path.startswith("/reminders/") and key
+        outcome = scheduler.cancel(key=key) if found else Cancelled.NOT_FOUND
+        return self.answer(200 if outcome else 404, {"cancelled": outcome})  # "stopped", "begun": it is being sent
 
     def answer(self, status, body):
         data = json.dumps(body).encode()
