@@ -37,7 +37,7 @@ MEANING = {
     NOT_FOUND: "not found: no such message",
     KEY_HELD: "key held: another message that lives has this key; nothing was enqueued",
     TOO_FEW_COPIES: "too few copies: it is not confirmed, and may fire",
-    BEGUN: "begun: what was cancelled had begun, or may have; it goes on and is not tried again",
+    BEGUN: "begun: what was cancelled had begun or may have; it goes on",
     NO_WHEEL: "no wheel there",
     LOCKED: "locked: another process is the keeper, or is busy with the key",
     DAMAGED: "damaged: try `filewheel verify`, then `filewheel repair`",

@@ -49,7 +49,8 @@ def test_cancel_and_reschedule_find_a_message_by_its_key(fw: Fw) -> None:
     (first,) = fw("enqueue", "--in", "1h", "--key", "oven", "1").lines
     (moved,) = fw("reschedule", "--key", "oven", "--in", "2h", "--json").json
     assert moved["old"] == first
-    assert fw("cancel", "--key", "oven", "--json").json == [{"id": moved["new"], "key": "oven", "cancelled": True}]
+    (said,) = fw("cancel", "--key", "oven", "--json").json
+    assert said == {"id": moved["new"], "key": "oven", "cancelled": True, "outcome": "stopped"}
     assert "oven" in fw("cancel", "--key", "oven", code=4).err
     assert "oven" in fw("reschedule", "--key", "oven", "--in", "1h", code=4).err
     (second,) = fw("enqueue", "--in", "1h", "--key", "oven", "1").lines

@@ -419,7 +419,7 @@ def test_a_message_cancelled_while_its_command_fails_is_not_put_back(fw: Fw, tmp
     script = f'touch "{tmp_path}/begun"; while [ ! -e "{tmp_path}/go" ]; do sleep 0.05; done; exit 1'
     with stopped(fw.start("run", "--until-empty", "--", *SHELL, script)) as process:
         eventually((tmp_path / "begun").exists)
-        fw("cancel", id_)
+        fw("cancel", id_, code=7)
         time.sleep(0.7)  # the keeper looks at the journals at least every half second
         (tmp_path / "go").touch()
         result = finish(process)

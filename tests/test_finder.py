@@ -32,7 +32,7 @@ from filewheel.snapshot import Snapshot
 from tests.conftest import assert_whole
 from tests.support import FakeClock, run
 
-CANCEL = "import sys; from filewheel import Wheel\nwith Wheel(sys.argv[1]) as w: print(w.cancel(sys.argv[2]))"
+CANCEL = "import sys; from filewheel import Wheel\nwith Wheel(sys.argv[1]) as w: print(bool(w.cancel(sys.argv[2])))"
 
 
 @pytest.fixture
