@@ -31,7 +31,9 @@ def make_whole(place: Path, now_us: int, *, damages: bool) -> tuple[Path, list[s
     doubts: list[str] = []
     for path, roster in _rosters(place).items():
         top = roster_at(primary)
-        if path != primary and (roster.role == "fenced" or (roster.role == "primary" and _is_of(roster, top))):
+        # A rejoin that was cut short between the two rosters leaves a backup that the primary calls fenced.
+        half = top is not None and any(m.path == str(path) and m.state == "fenced" for m in top.members)
+        if path != primary and (half or roster.role == "fenced" or (roster.role == "primary" and _is_of(roster, top))):
             doubts += rejoin(path, clock=clock).notes
     wrong = _bring_in_step(primary, clock)
     return primary, wrong + _differences(primary, clock, damages=damages), bool(doubts)
