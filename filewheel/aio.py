@@ -7,8 +7,8 @@ it.
 
 A cancelled task: a message that still gathers is withdrawn; one that the thread was given is enqueued, and its id is
 dropped. Which of them it was is not told, so whoever cancels and tries again may enqueue twice.
-Invariant: no call here touches the disk in the thread of the event loop, but for 16 bytes that `due` reads, which are
-in memory as a rule.
+Invariant: no call here does disk work in the thread of the event loop. `due` reads 16 bytes of a file there before each
+message, which are in memory as a rule.
 """
 
 from __future__ import annotations
@@ -182,6 +182,11 @@ class AsyncWheel:
     def payload_bytes_max(self) -> int:
         """How large a payload may be; Closed before the wheel is open."""
         return self._open()[0].payload_bytes_max
+
+    @property
+    def is_new(self) -> bool:
+        """Whether opening it made the wheel; Closed before it is open."""
+        return self._open()[0].is_new
 
     async def open(self) -> Self:
         """Open the wheel in its thread; nothing when it is open. Cancelled, it leaves nothing behind.

@@ -27,6 +27,9 @@ class Hands(Protocol):
     def give_back(self, message: Message) -> None:
         """Put a message back that was handed out and not handled."""
 
+    async def ack(self, message: Message, /) -> int:
+        """Acknowledge a message; return how many that were."""
+
     async def nack(self, message: Message, *, delay: float | timedelta = 0) -> MessageId | None:
         """Put a message back, to fire again after `delay`."""
 
@@ -38,9 +41,9 @@ class Due(AsyncIterator[Message]):
     """Messages as they become due, for an `async for`.
 
     Asking for the next message acknowledges the one before: its body went on. When the body raises or breaks, the
-    present message is put back, with its attempt raised by one, as soon as this iterator is dropped or closed; all
-    before it were acknowledged. Ends when the keeper is closed while it waits; a message in hand, which cannot
-    be acknowledged then, raises Closed and is offered by the next keeper.
+    present message, unless it was given to `ack`, is put back with its attempt raised by one, as soon as this iterator
+    is dropped or closed; all before it were acknowledged. Ends when the keeper is closed while it waits; a message in
+    hand, which cannot be acknowledged then, raises Closed and is offered by the next keeper.
     """
 
     _present: Message | None = None
@@ -71,6 +74,15 @@ class Due(AsyncIterator[Message]):
             raise StopAsyncIteration
         self._present = message
         return message
+
+    async def ack(self, message: Message) -> None:
+        """Acknowledge a message of this iteration before the next is asked for; `break` does not put it back then.
+
+        Raises NotClaimed when it is not in hand (any more).
+        """
+        await self._held().ack(message)
+        if self._present is not None and self._present.id == message.id:
+            self._present = None
 
     async def nack(self, message: Message, *, delay: float | timedelta = 0) -> MessageId | None:
         """Put a message of this iteration back, to fire again after `delay`; going on does not acknowledge it then."""

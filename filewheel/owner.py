@@ -62,7 +62,7 @@ class Owner:
                 does = _DOES.get(who.role, "is the keeper")
                 error = Locked(f"{who} {does}", pid=who.pid, role=who.role, path=self._dir.place(layout.LOCK))
                 if who.is_self:
-                    error.hint = "close the one that it opened before; to wait for it would be without end"
+                    error.hint = "close the one that it opened before: this process would wait for itself for ever"
                 raise error
             if not self._disk.is_named(fd, layout.LOCK):
                 self._disk.close(fd)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from filewheel.columns import At, Delay
 from filewheel.errors import BadArgument
@@ -21,6 +21,7 @@ from filewheel.timespec import at_us, delay_us, due_from
 
 What = Literal["acked", "retried", "deferred", "buried"]
 
+_WHATS = get_args(What)
 _REASONS: dict[str, int] = {"acked": ACKED, "retried": RETRIED, "deferred": RESCHEDULED, "buried": BURIED}
 _REASON_BYTES_MAX = 1000
 
@@ -29,8 +30,8 @@ _REASON_BYTES_MAX = 1000
 class Settlement:
     """What became of a claimed message: done with, to be fired again, or dead.
 
-    Raises BadArgument for a wrong `delay` or `at`, for more than one of these and `due_us`, and where the message does
-    not go on.
+    Raises BadArgument for a wrong `what`, `delay` or `at`, for more than one of `delay`, `at` and `due_us`, and for a
+    time where the message does not go on.
     """
 
     id: bytes
@@ -54,6 +55,8 @@ class Settlement:
     """In place of `due_us`: an aware datetime or epoch seconds."""
 
     def __post_init__(self) -> None:
+        if self.what not in _WHATS:
+            raise BadArgument(f"what is one of {', '.join(_WHATS)}, not {self.what!r}")
         if self.delay is None and self.at is None:
             return
         if (self.delay is not None and self.at is not None) or self.due_us:

@@ -57,7 +57,7 @@ class Worker:
         if asyncio.get_running_loop() is not self.loop:
             raise OtherLoop(
                 "this was opened in another event loop",
-                path=self._path, hint="open one in each loop; a Wheel can be shared by threads",
+                path=self._path, hint="open an AsyncWheel in each event loop, or use Wheel, which threads can share",
             )  # fmt: skip
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from filewheel import AsyncKeeper, Cancelled, Keeper, Wheel, aiokeeper
+from filewheel import (
+    AsyncKeeper,
+    AsyncScheduler,
+    AsyncWheel,
+    Cancelled,
+    Closed,
+    Keeper,
+    NotClaimed,
+    Wheel,
+    aiokeeper,
+)
 from tests.support import eventually
 
 COUNT = 60
@@ -109,3 +119,47 @@ def test_what_had_begun_and_is_taken_back_is_stopped_by_a_cancel(wheel_dir: Path
         keeper.unbegin(*ids[1:])
         assert [wheel.cancel(i) for i in ids] == [Cancelled.BEGUN, Cancelled.STOPPED, Cancelled.STOPPED]
         assert keeper.begin(ids[1:]) == set(ids[1:])
+
+
+def test_a_message_that_was_acknowledged_in_the_body_is_not_put_back_by_a_break(wheel_dir: Path) -> None:
+    async def main() -> None:
+        async with AsyncWheel(wheel_dir) as wheel:
+            await wheel.enqueue_many([b"handled", b"left"])
+            due = wheel.due(limit=1)
+            with pytest.raises(NotClaimed):
+                await due.ack(await anext(wheel.list()))
+            async for message in due:
+                await due.ack(message)
+                with pytest.raises(NotClaimed):
+                    await due.ack(message)
+                break
+            await due.aclose()
+            assert [m.payload async for m in wheel.due(wait=False)] == [b"left"]
+
+    asyncio.run(main())
+
+
+def test_an_event_loop_is_told_whether_opening_made_the_wheel(tmp_path: Path) -> None:
+    async def main() -> None:
+        wheel = AsyncWheel.open_or_create(tmp_path / "w")
+        with pytest.raises(Closed):
+            assert wheel.is_new
+        async with wheel:
+            assert wheel.is_new
+        async with AsyncWheel.open_or_create(tmp_path / "w") as again:
+            assert not again.is_new
+
+    asyncio.run(main())
+
+
+def test_an_event_loop_lists_and_moves_with_the_wheel_of_its_scheduler(wheel_dir: Path) -> None:
+    async def main() -> None:
+        scheduler = AsyncScheduler(wheel_dir)
+        with pytest.raises(Closed, match="not open in this loop"):
+            assert scheduler.wheel
+        async with scheduler:
+            id_ = await scheduler.wheel.enqueue(b"x", delay=60, topic="later")
+            moved = await scheduler.wheel.reschedule(id_, delay=120)
+            assert [m.id async for m in scheduler.wheel.list()] == [moved]
+
+    asyncio.run(main())

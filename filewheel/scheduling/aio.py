@@ -26,7 +26,7 @@ from filewheel.checks import check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.directory import DiskFactory, Sync
 from filewheel.disk import OsDisk
-from filewheel.errors import BadArgument
+from filewheel.errors import BadArgument, Closed
 from filewheel.message import MessageId
 from filewheel.metrics import Metrics
 from filewheel.reader import given
@@ -102,6 +102,13 @@ class AsyncScheduler:
     def path(self) -> str:
         """The wheel's directory."""
         return self.blocking.path
+
+    @property
+    def wheel(self) -> AsyncWheel:
+        """The wheel, to list, count and reschedule in this loop. Closed before the start or the first enqueue."""
+        if self._wheel is None or self._home != (asyncio.get_running_loop(), os.getpid()):
+            raise Closed("this scheduler is not open in this loop", path=self.path, hint="async with the scheduler")
+        return self._wheel
 
     @property
     def metrics(self) -> Metrics:
@@ -437,7 +444,9 @@ class AsyncScheduler:
     async def _inline(self, function: Callable[[], T]) -> T:
         """Call in another thread what calls handlers there, coroutine functions in this loop."""
         if self._is_firing:
-            raise BadArgument("this scheduler fires in the background", hint="drain() is for one that was not started")
+            raise BadArgument(
+                "this scheduler was started: it fires or stands by", hint="stop() first, or leave out start()"
+            )
         self.blocking._loop = asyncio.get_running_loop()
         try:
             return await self._aside(function)

@@ -358,7 +358,9 @@ class Scheduler(Definitions):
     def _inline_engine(self) -> Engine:
         """Return an engine for calls in the calling thread."""
         if self._engine is not None:
-            raise BadArgument("this scheduler fires in the background", hint="drain() is for one that was not started")
+            raise BadArgument(
+                "this scheduler was started: it fires or stands by", hint="stop() first, or leave out start()"
+            )
         return self._new_engine()
 
     def prometheus(self) -> str:

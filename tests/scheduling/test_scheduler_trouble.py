@@ -128,7 +128,7 @@ def test_a_scheduler_is_started_once_and_can_be_started_again_after_it_was_stopp
         scheduler.start()
         with pytest.raises(BadArgument, match="started already"):
             scheduler.start()
-        with pytest.raises(BadArgument, match="fires in the background"):
+        with pytest.raises(BadArgument, match="it fires or stands by"):
             scheduler.drain()
         scheduler.enqueue("x")
         assert called.acquire(timeout=20)
