@@ -151,12 +151,11 @@ class SetWorld:
         self.volumes = Volumes(*NAMES[: backups + 1])
         self.primary = NAMES[0]
         self.steps = 0
-        self.steps_max = STEPS
+        self.steps_max = self.steps_long = STEPS
         self.switches = 0
         self.ids: list[MessageId] = []
         self.struck: str | None = None
         """The path of the disk that a disaster befell."""
-        self.steps_long = STEPS
         self.boot = 0
         self.may_be_fenced = False
         """A promotion happens while everything runs: calls on the wheel that was the primary are refused."""
@@ -335,6 +334,8 @@ class SetWorld:
         self.oracle.moving(id_, self.clock.wall_us + delay_s * US_PER_S)
         was_settling = self.settling
         new = keeper.nack(id_, delay=delay_s)
+        if id_ in keeper._settler.later:
+            return  # it waits for a lock that a producer has, and is what it was
         if new is not None:
             self.oracle.of_id[new] = self.oracle.of_id[id_]
             self.ids.append(new)

@@ -10,9 +10,12 @@ from dataclasses import replace
 
 import pytest
 
+from filewheel import locks
 from filewheel.directory import open_directory
 from filewheel.message import US_PER_S
 from filewheel.roster import Mode, change_roster
+from tests.model.life import fire_all
+from tests.model.oracle import Told
 from tests.model.saga import Saga, What, run_saga
 from tests.model.set_history import run_set
 from tests.model.several import NAMES, SetWorld, tiny_set
@@ -174,6 +177,30 @@ def test_the_oracle_names_what_only_one_of_the_wheels_holds() -> None:
         world.act("producer", body)
         world.check_equal("now")
         assert world.oracle.violations == [f"{B} lacks [b'm1'] and has [] too many: now"]
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_a_retry_counts_when_it_is_written_not_while_a_producer_has_the_lock_of_its_id(is_busy: bool) -> None:
+    with tiny_set():
+        world = SetWorld(1, mode="ship")
+        told: list[Told] = []
+        fired: set[bytes] = set()
+
+        def body(process: Process) -> None:
+            told.append(world.enqueue(world.open_wheel(process), world.clock.wall_us))
+            keeper = world.open_keeper(process)
+            (message,) = keeper.claim()
+            producer = Process(world.volumes)
+            busy = [message.id] if is_busy else []
+            with locks.holding_ids(open_directory(A, write=True, disk=producer.open), busy):
+                world.nack(keeper, message.id, path=A)
+            assert told[0].acked == (set() if is_busy else {message.id})
+            process.kill()  # before a claim could write it
+
+        world.act("keeper", body)
+        world.act("drain", lambda process: fired.update(fire_all(world, world.open_keeper(process))))
+        assert fired == {told[0].payload}
+        assert not world.oracle.violations
 
 
 @pytest.mark.parametrize("seed", [1, 3, 5])
