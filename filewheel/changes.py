@@ -179,7 +179,8 @@ class Changes(Reader):
         """Move a pending message (by its id or its unique key), or a dead letter, to another time; return its new id.
 
         The drop of the old and the put of the new are one commit: both or neither. A dead letter starts anew, without
-        the deadline that it had for a scheduler.
+        the deadline that it had for a scheduler. A call that has begun goes on, and the message fires at its new time
+        too; only `cancel` tells.
 
         Raises NotFound when no message is pending under this id or key, KeyHeld when a dead letter had a key that
         another message has now.
