@@ -232,7 +232,7 @@ def test_the_clock_must_be_the_schedulers_own_and_the_scheduler_at_rest(path: Pa
     scheduler = Scheduler(path, clock=clock)
     with scheduler:
         assert scheduler.wait_until_keeper(20)
-        with pytest.raises(BadArgument, match="background"):
+        with pytest.raises(BadArgument, match="was started"):
             advance(scheduler, clock, 1)
         with pytest.raises(Locked):
             advance(Scheduler(path, clock=clock), clock, 1)
@@ -275,7 +275,7 @@ def test_an_async_scheduler_is_awaited_and_calls_coroutines_in_that_loop(
         with pytest.raises(BadArgument, match="another clock"):
             await advance(AsyncScheduler(path), clock, 1)
         async with scheduler:
-            with pytest.raises(BadArgument, match="background"):
+            with pytest.raises(BadArgument, match="was started"):
                 await advance(scheduler, clock, 1)
 
     asyncio.run(main())
