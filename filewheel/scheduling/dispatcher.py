@@ -185,7 +185,7 @@ class Dispatcher:
                 worked = True
                 self._admit(message, now_us)
             worked = self._claim(now_us, must=claim) or worked
-            self._start_waiting(now_us)
+            worked = self._start_waiting(now_us) or worked
             if self._clock.steady_us() - self._stood_us > LOOK_S * US_PER_S:
                 self._stand()  # there is no room to claim, but what the runners have not begun must not begin
         self._watch.note_down()
@@ -316,13 +316,17 @@ class Dispatcher:
             lane = self._lanes[handler.name] = Lane(handler, min(slots, default=None), self._limit // 4, now_us)
         return lane
 
-    def _start_waiting(self, now_us: int) -> None:
-        for lane in self._lanes.values():
-            self._start_from(lane, now_us)
+    def _start_waiting(self, now_us: int) -> bool:
+        """Start what may begin of what waits; tell whether anything was: its lane may have room for more by now."""
+        started = [self._start_from(lane, now_us) for lane in self._lanes.values()]
+        return any(started)
 
-    def _start_from(self, lane: Lane, now_us: int) -> None:
+    def _start_from(self, lane: Lane, now_us: int) -> bool:
+        started = False
         while messages := lane.take(now_us):
             self._start(lane, messages, now_us)
+            started = True
+        return started
 
     def _stand(self) -> None:
         """Raise Fenced when another wheel of the set was promoted."""
