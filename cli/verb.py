@@ -24,6 +24,12 @@ class _Dir(ParamType):
 
     name = "dir"
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an empty name: a variable of a script that was never set must not mean ./wheel."""
+        if value == "":
+            self.fail("the name of the directory is empty", param, ctx)
+        return value
+
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(incomplete, type="dir")]
 

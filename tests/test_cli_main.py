@@ -292,3 +292,9 @@ def test_the_same_wheel_is_opened_by_the_library(fw: Fw) -> None:
         found = wheel.get(id_)
     assert found is not None
     assert found.payload == b"x"
+
+
+def test_an_empty_name_of_a_wheel_is_refused_and_not_taken_for_the_default(fw: Fw) -> None:
+    result = invoke("-C", "", "stats")
+    assert result.code == 2
+    assert "is empty" in result.err

@@ -10,6 +10,8 @@ from contextlib import nullcontext
 import click
 
 from filewheel import AsyncScheduler, Scheduler
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.message import US_PER_S
 
 from ..failure import Failure
 from ..logs import log_lines
@@ -82,11 +84,13 @@ def _once(out: Output, scheduler: Scheduler | AsyncScheduler, plain: Scheduler) 
     with interruptible():
         try:
             settled = asyncio.run(scheduler.drain()) if isinstance(scheduler, AsyncScheduler) else scheduler.drain()
+            # Due, and left: it waits for its rate.
+            waiting = plain.wheel.histogram([SYSTEM_CLOCK.now_us() / US_PER_S]).before
         finally:
             plain.stop()
     counts = {kind: sum(plain.metrics.counts(kind).values()) for kind in (*_FAILURES, "deferred")}
     if out.json:  # asked for: what cron runs should print nothing
-        out.record({"settled": settled, **counts})
+        out.record({"settled": settled, **counts, "deferred": counts["deferred"] + waiting})
     failed = sum(counts[kind] for kind in _FAILURES)
     if failed:
         done = settled - sum(counts.values())
