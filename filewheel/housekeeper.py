@@ -74,16 +74,11 @@ class Housekeeper:
         self._keys_tidied_us = self._dealt_us
         self._retry_us = 0
         self._ballast_bytes = 0
-        self._can_settle = False
-        """What is claimed now can be acknowledged, as far as is known."""
-        self._was_refused = False
-        """Room was asked for, and the disk or the quota had none; what it says is free may not be ours."""
 
     # -- the thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Run in a thread of its own. Raises OSError when there can be no more threads."""
-        self._keep_ballast()  # before the first claim: what is fired must find room to be acknowledged
         self._thread = started(threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True))
 
     def stop(self) -> None:
@@ -144,34 +139,12 @@ class Housekeeper:
             self._attempt(act)
         except WheelFull:
             if not self._give_ballast():
-                self._can_settle, self._was_refused = False, True
                 raise
             log.critical("%s: the disk is full; the ballast is given up for acknowledgements", self._ledger.dir.path)
             act()
         if not self._dirty:
             self._dirty = True
             self._wake.set()
-
-    def check_room(self) -> None:
-        """Raise WheelFull when what is claimed now could not be acknowledged: it would fire again and again."""
-        if self._can_settle:
-            return
-        if self._was_refused:
-            self._ballast_bytes = 0
-            self._keep_ballast()
-        while not self._has_room():
-            if not self._ledger.give_up_retained():
-                raise WheelFull(
-                    "the disk is full and there is no ballast: nothing is fired that could not be acknowledged",
-                    path=self._ledger.dir.path, hint="free some space, then run this again",
-                )  # fmt: skip
-        self._can_settle = True
-
-    def _has_room(self) -> bool:
-        known = self._disk.identity(layout.BALLAST)
-        if known is not None and known[1] > 0:
-            return True
-        return not self._was_refused and self._disk.free_bytes() >= _ROOM_BYTES
 
     def _attempt(self, act: Callable[[], None]) -> None:
         """Do it; on a full disk, once more without what is kept for backups: they can heal."""
@@ -211,9 +184,8 @@ class Housekeeper:
                     self._disk.allocate(fd, size)
             finally:
                 self._disk.close(fd)
-            self._ballast_bytes, self._was_refused = size, False
+            self._ballast_bytes = size
         except OSError as exc:
-            self._was_refused = exc.errno in (errno.ENOSPC, errno.EDQUOT)
             log.warning("%s: no ballast: %s", self._ledger.dir.path, exc)
             self._ballast_bytes = BALLAST_BYTES  # not asked again in this life
 

@@ -267,8 +267,7 @@ class Keeper(Outcomes):
         over, once.
 
         Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
-        keeper is finished, and can only acknowledge. WheelFull when the disk has no room to acknowledge what it would
-        claim. Closed, also when it is closed while this waits.
+        keeper is finished, and can only acknowledge. Closed, also when it is closed while this waits.
         """
         check_whole("limit", limit)
         check_flag("wait", wait)
@@ -294,7 +293,6 @@ class Keeper(Outcomes):
                 self._stand(now_us)
                 by_us = now_us if until_us is None else min(now_us, max(until_us, -1))
                 try:
-                    self._housekeeper.check_room()
                     batch = Batch(*self._begins.claim(now_us, by_us, limit, bounds, begun=begun), self._set_aside)
                 except OSError as exc:
                     raise disk_error(exc, self._dir.path) from exc

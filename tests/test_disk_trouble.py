@@ -167,45 +167,6 @@ def test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back(small:
     assert not verify(open_directory(path, write=False), clock).damage
 
 
-@needs_root
-def test_a_keeper_on_a_disk_that_was_full_before_fires_nothing_until_there_is_room(small: Path) -> None:
-    path = small / "jobs.wheel"
-    with Wheel.create(path) as wheel:
-        wheel.enqueue_many([b"x"] * 3)
-        filler = small / "filler"
-        with filler.open("wb", buffering=0) as hog, pytest.raises(OSError, match="No space"):
-            while True:
-                hog.write(bytes(4096))
-        for _ in range(2):
-            with Keeper(path) as keeper, pytest.raises(WheelFull, match="no ballast.*free some space"):
-                keeper.claim()
-        filler.unlink()
-        with Keeper(path) as keeper:
-            assert (path / "ballast").stat().st_size > 0
-            assert keeper.ack(keeper.claim()) == 3
-        assert wheel.stats().pending == 0
-
-
-def test_after_an_acknowledgement_without_room_or_ballast_nothing_more_is_claimed(wheel_dir: Path) -> None:
-    full = False
-
-    def fail(kind: str, name: str) -> None:
-        if full and (kind == "pwrite" or (kind == "open" and name == "ballast")):
-            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), name)
-
-    with Wheel(wheel_dir) as wheel, Keeper(wheel_dir, background=False, disk=lambda p: FaultyDisk(p, fail)) as keeper:
-        wheel.enqueue_many([b"0", b"1"])
-        first = keeper.claim(1)
-        full = True
-        with pytest.raises(WheelFull):
-            keeper.ack(first)
-        with pytest.raises(WheelFull, match="no ballast"):
-            keeper.claim()
-        full = False
-        assert keeper.ack(first) == 1
-        assert keeper.ack(keeper.claim()) == 1
-
-
 @pytest.mark.parametrize("where", ["laps", "checkpoint"])
 def test_a_keeper_is_closed_on_a_full_disk_without_an_error_and_the_next_one_deals(wheel_dir: Path, where: str) -> None:
     clock = FakeClock()

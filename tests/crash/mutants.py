@@ -600,9 +600,7 @@ MUTANTS: list[Mutant] = [
     _m("full-half-dealt", "D", "a deal that met a full disk gives its room back", "tests/test_guards.py::test_a_deal_for_which_there_is_no_room_leaves_no_files_behind",
        "deal", "            self._added.undo()\n", ""),
     _m("no-ballast", "D", "acknowledgements go on when the disk is full", "tests/test_disk_trouble.py::test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back",
-       "housekeeper", "            if not self._give_ballast():\n                self._can", "            if True:\n                self._can"),
-    _m("fires-without-room", "D", "nothing is fired that a full disk could not acknowledge", "tests/test_disk_trouble.py::test_a_keeper_on_a_disk_that_was_full_before_fires_nothing_until_there_is_room",
-       "keeper", "                    self._housekeeper.check_room()\n", ""),
+       "housekeeper", "            if not self._give_ballast():\n                raise\n            log.critical", "            if True:\n                raise\n            log.critical"),
     _m("settings-unchecked", "E3", "the wheel's settings are checked", "tests/test_damage.py::test_a_damaged_wheel_json_is_read_from_its_copy_and_repaired",
        "directory", "    if not mark or tail != b\"%d\\n}\\n\" % zlib.crc32(body + b\"\\n}\"):\n", "    if not mark:\n"),
     # -- settlements and the scheduler ---------------------------------------------------------------------------

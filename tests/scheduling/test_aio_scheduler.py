@@ -465,7 +465,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_behind(path: Path, play: Play)
             assert await scheduler.wait_until_keeper(20)
             with pytest.raises(BadArgument, match="already"):
                 await scheduler.start()
-            with pytest.raises(BadArgument, match="background"):
+            with pytest.raises(BadArgument, match="was started"):
                 await scheduler.drain()
 
     play(main())
