@@ -95,7 +95,7 @@ def test_any_call_in_the_middle_of_the_first_enqueue_of_a_handle_or_of_a_cancel_
     gone: set[str] = set()
     unsure: set[str] = set()
     with Wheel(wheel_dir) as seed:
-        ids = [seed.enqueue(b"%d" % n, delay=600) for n in range(400)]
+        ids = list(seed.enqueue_many([b"%d" % n for n in range(4000)], delay=600))
     made.update(ids)
     with never_for_ever():
         for part in ("enqueue", "cancel"):
