@@ -30,7 +30,7 @@ def lost_of(
     if not ids:
         return None
     with wheel.snapshot() as snapshot:
-        # What has a drop has ended, for all that is damaged; a cancel has just written one of each itself.
+        # A message with a drop has ended, whatever is damaged; a cancel has just written one of each itself.
         ended = snapshot.dropped(ids)
         left = list(ids) if done else [i for i in ids if i not in ended]
         damage = list(snapshot.damage)

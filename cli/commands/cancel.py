@@ -1,6 +1,6 @@
 """`cancel`: take messages back before they fire, by id or all at once.
 
-Whoever cancels needs to know whether it was in time: an id that is not pending is told, and so is one that had begun.
+A user who cancels needs to know whether it was in time: the command names each id that is not pending or had begun.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ def command(out: Output, new_ids: bool, source: str | None) -> None:
     """Add the messages of a dump.
 
     Reads JSON lines from FILE, or from stdin. All lines are checked first: if one is wrong it is named, and nothing is
-    added. What is pending already is left as it is. What was cancelled or has fired in this wheel stays so while
-    the wheel has a record of it (exit code 3): do not load an old dump into the wheel it came from, where it would fire
-    again. --new-ids adds all of it anew.
+    added. What is pending already is left as it is. A message that was cancelled or has fired in this wheel stays so
+    while the wheel has a record of it (exit code 3): do not load an old dump into the wheel it came from, where it
+    would fire again. --new-ids adds all of it anew.
     """
     if source is None and out.stdin_is_terminal:
         raise click.UsageError("from where? Give a FILE, or `-` to read lines from here to Ctrl-D")
