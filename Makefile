@@ -44,7 +44,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "no venv: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 
-$(VENV)/.ready: pyproject.toml $(wildcard filewheel/*.c filewheel/*.h) | $(VENV)/bin/python
+$(VENV)/.ready: pyproject.toml $(wildcard filewheel/native/*.c filewheel/native/*.h) | $(VENV)/bin/python
 	@echo "setting up $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
@@ -64,6 +64,6 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 	@touch $@
 
 clean: ## remove everything that was made here
-	rm -f filewheel/_loops*.so
+	rm -f filewheel/native/_loops*.so
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

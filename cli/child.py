@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 from filewheel import Message
 from filewheel.message import US_PER_S
-from filewheel.transfer import iso
+from filewheel.tools.dump import iso
 
-from .text import span
+from .show.text import span
 
 _GRACE_S = 2.0
 _NOT_IN_A_NAME = re.compile(r"[^A-Z0-9]")

@@ -13,7 +13,7 @@ import click
 
 from filewheel import FilewheelError
 
-from .text import count
+from .show.text import count
 
 FAILED = 1
 USAGE = 2

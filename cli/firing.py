@@ -25,14 +25,14 @@ from filewheel import FilewheelError, Keeper, Message, Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.headers import is_call
 from filewheel.message import US_PER_S
-from filewheel.transfer import to_json
+from filewheel.tools.dump import to_json
 
-from .calls import refused
 from .child import Commands
 from .failure import Failure
-from .output import Output
+from .show.calls import refused
+from .show.output import Output
+from .show.text import count, full_time, safe, show_bytes, span
 from .signals import Stop
-from .text import count, full_time, safe, show_bytes, span
 
 _CLAIM = 256
 _LOOK_S = 0.2

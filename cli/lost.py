@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from filewheel import MessageId, Wheel
-from filewheel.keys import Keys
-from filewheel.window import MISSING
+from filewheel.keys.index import Keys
+from filewheel.laps.window import MISSING
 
 from .failure import Failure
-from .output import Output
-from .text import count
+from .show.output import Output
+from .show.text import count
 
 _NAMED = 3
 

@@ -18,7 +18,7 @@ import click
 from filewheel import FilewheelError, __version__
 
 from .failure import MEANING, USAGE, failure_of
-from .output import Output
+from .show.output import Output
 from .verb import common
 
 VERBS = (

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from .output import Output
-from .params import DELAY, TIME, ParamType
+from .input.params import DELAY, TIME, ParamType
+from .show.output import Output
 
 F = TypeVar("F", bound=Callable[..., Any])
 

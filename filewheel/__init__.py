@@ -1,27 +1,16 @@
 """filewheel: a durable timing wheel in a directory.
 
-General layout (a module imports only from groups to its left; one/ is a package; tests/test_layers.py guards it):
+`wheel.py` and `keeper.py` are its two faces; the folders stand in the order in which a message passes them.
+A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
-    errors checks clock headers message limits timespec loops puts speed forks reentry started reopening exposition
-    | metrics flock alarm pipe disk mounts layout frame record columns manifest directory roster standing stale bell
-    | begun segment writer appender mirror copies ids journal
-    | gaps tail quarantine window missing slot owner cancelled retained ledger cut additions deal tidy
-    | published snapshot stats index frames finder front tally keyfile locks keys reader aside ready head begins
-    | batch jumps housekeeper unique groupcommit settlement settler outcomes changes wheel gauges keeper
-    | worker joint gathering due aiokeeper aio
-    | unlisted verify repair transfer difference
-    | replication/
-    | scheduling/
-    | bridges/
-    | testing
+    errors checks clock headers message | native | timespec | format | disk | roster | journal | laps | lookup | keys
+    | firing | metrics | replication | reader changes wheel keeper | aio tools | scheduling | bridges testing
 """
 
 import typing as _typing
 
 from filewheel._version import __version__
-from filewheel.batch import Batch
-from filewheel.cancelled import Cancelled, CancelledIds
-from filewheel.directory import Sync
+from filewheel.disk.directory import Sync
 from filewheel.errors import (
     BadArgument,
     Closed,
@@ -47,17 +36,19 @@ from filewheel.errors import (
     WheelExists,
     WheelFull,
 )
-from filewheel.ids import Ids
+from filewheel.firing.batch import Batch
+from filewheel.firing.cancelled import Cancelled, CancelledIds
+from filewheel.format.ids import Ids
+from filewheel.journal.settlement import Settlement
 from filewheel.keeper import Keeper
+from filewheel.lookup.stats import Histogram, Stats
 from filewheel.message import Message, MessageId
-from filewheel.metrics import Metrics
-from filewheel.settlement import Settlement
-from filewheel.stats import Histogram, Stats
+from filewheel.metrics.metrics import Metrics
 from filewheel.wheel import Wheel
 
 if _typing.TYPE_CHECKING:
-    from filewheel.aio import AsyncWheel
-    from filewheel.aiokeeper import AsyncKeeper
+    from filewheel.aio.keeper import AsyncKeeper
+    from filewheel.aio.wheel import AsyncWheel
     from filewheel.replication.promote import Promotion, promote
     from filewheel.replication.rejoin import Rejoin, rejoin
     from filewheel.replication.replicator import Replicator
@@ -66,12 +57,12 @@ if _typing.TYPE_CHECKING:
     from filewheel.replication.standby import Standby
     from filewheel.scheduling.aio import AsyncScheduler
     from filewheel.scheduling.call import StoredCall, call_of
-    from filewheel.scheduling.cron import Cron
+    from filewheel.scheduling.cron.cron import Cron
+    from filewheel.scheduling.cron.recurrence import Every
     from filewheel.scheduling.events import Event
     from filewheel.scheduling.failure import GiveUp, RetryLater
     from filewheel.scheduling.handler import Handler
     from filewheel.scheduling.job import Job, current_job
-    from filewheel.scheduling.recurrence import Every
     from filewheel.scheduling.retry import Retry
     from filewheel.scheduling.scheduler import Scheduler
 
@@ -144,12 +135,12 @@ __all__ = [
 
 # What takes a while to import (asyncio, multiprocessing), by the module that has it: only whoever uses it waits.
 _LATER = {
-    "AsyncKeeper": "filewheel.aiokeeper",
+    "AsyncKeeper": "filewheel.aio.keeper",
     "AsyncScheduler": "filewheel.scheduling.aio",
-    "AsyncWheel": "filewheel.aio",
-    "Cron": "filewheel.scheduling.cron",
+    "AsyncWheel": "filewheel.aio.wheel",
+    "Cron": "filewheel.scheduling.cron.cron",
     "Event": "filewheel.scheduling.events",
-    "Every": "filewheel.scheduling.recurrence",
+    "Every": "filewheel.scheduling.cron.recurrence",
     "GiveUp": "filewheel.scheduling.failure",
     "Handler": "filewheel.scheduling.handler",
     "Job": "filewheel.scheduling.job",

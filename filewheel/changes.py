@@ -1,6 +1,6 @@
 """What can be done to messages that wait: they are cancelled, and moved to another time.
 
-The half of a Wheel that takes the locks of ids (locks.py) and of keys (keys.py). Each call looks at its message and
+The half of a Wheel that takes the locks of ids (disk/locks.py) and of keys (keys/). Each call looks at its message and
 writes its frame under them, and waits for the flush without them.
 Invariant: of several that move or cancel one message at once, one does.
 """
@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
-from filewheel import locks, unique
-from filewheel.bell import Bell
-from filewheel.cancelled import Cancelled, CancelledIds, Look
 from filewheel.checks import check_items
 from filewheel.clock import Clock
-from filewheel.columns import At, Delay
-from filewheel.directory import Sync, check_sync
-from filewheel.journal import Journal
-from filewheel.keys import key_of
-from filewheel.limits import bytes_of, check_key
+from filewheel.disk import locks
+from filewheel.disk.directory import Sync, check_sync
+from filewheel.disk.hint import Bell
+from filewheel.firing.cancelled import Cancelled, CancelledIds, Look
+from filewheel.format.columns import At, Delay
+from filewheel.format.limits import bytes_of, check_key
+from filewheel.format.record import CANCELLED, RESCHEDULED, pack_drop, unpack_put
+from filewheel.journal.journal import Journal
+from filewheel.keys import unique
+from filewheel.keys.index import key_of
 from filewheel.message import ID_LIMIT, US_PER_S, Message, MessageId, due_of, receipt
 from filewheel.reader import Reader, one_of
-from filewheel.record import CANCELLED, RESCHEDULED, pack_drop, unpack_put
 from filewheel.timespec import due_from
 
 HINT_AHEAD_US = US_PER_S

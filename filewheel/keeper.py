@@ -23,15 +23,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from filewheel import layout
-from filewheel.batch import Batch
-from filewheel.begins import Begins
-from filewheel.bell import Hints
 from filewheel.checks import check_bounds, check_flag, check_keeper, check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.columns import At
-from filewheel.directory import Directory, DiskFactory, open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import Directory, DiskFactory, open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.hint import Hints
+from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.quarantine import Damage
 from filewheel.errors import (
     Closed,
     Damaged,
@@ -41,22 +39,25 @@ from filewheel.errors import (
     Locked,
     disk_error,
 )
-from filewheel.gaps import Damage
-from filewheel.head import Head
-from filewheel.housekeeper import Housekeeper
-from filewheel.jumps import Jumps
-from filewheel.keys import Keys
-from filewheel.ledger import Ledger
+from filewheel.firing.batch import Batch
+from filewheel.firing.begins import Begins
+from filewheel.firing.head import Head
+from filewheel.firing.housekeeper import Housekeeper
+from filewheel.firing.jumps import Jumps
+from filewheel.firing.outcomes import Outcomes
+from filewheel.firing.ready import READY_BUDGET
+from filewheel.firing.settler import Settler
+from filewheel.format import layout
+from filewheel.format.columns import At
+from filewheel.format.record import ID, SET_ASIDE
+from filewheel.format.writer import Entropy
+from filewheel.keys.index import Keys
+from filewheel.laps.store import Ledger
+from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, Message, MessageId
-from filewheel.outcomes import Outcomes
-from filewheel.owner import Owner
-from filewheel.record import ID, SET_ASIDE
-from filewheel.roster import Roster
-from filewheel.settler import Settler
-from filewheel.standing import Standing
+from filewheel.roster.fence import Standing
+from filewheel.roster.roster import Roster
 from filewheel.timespec import at_us
-from filewheel.window import Budget
-from filewheel.writer import Entropy
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,6 @@ LOOK_S = 0.5
 """How long the keeper sleeps at most before it looks at the journals, in case a hint was lost."""
 LATER_S = 0.02
 """How long it does while what became of a message waits for a lock that a producer has."""
-READY_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 _SUCCEEDED = (Fenced, Locked)
 """Errors after which another fires: what is in hand may be acknowledged, and nothing is put back."""
 

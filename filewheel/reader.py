@@ -14,17 +14,17 @@ from datetime import datetime
 from typing import Any, overload
 
 from filewheel.checks import check_flag, check_items, check_whole
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
 from filewheel.errors import BadArgument, Closed, Damaged, Forked, disk_error
-from filewheel.finder import Finder
-from filewheel.front import COUNT_MAX, Front
-from filewheel.keys import Keys
-from filewheel.limits import check_key, check_topic, matches
+from filewheel.format.limits import check_key, check_topic, matches
+from filewheel.format.record import unpack_put
+from filewheel.keys.index import Keys
+from filewheel.lookup.finder import Finder
+from filewheel.lookup.front import COUNT_MAX, Front
+from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
+from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
+from filewheel.lookup.tally import Tally
 from filewheel.message import ID_END, ID_MIN, Message, MessageId, id_floor
-from filewheel.record import unpack_put
-from filewheel.snapshot import DEAD_FLOOR, Snapshot
-from filewheel.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
-from filewheel.tally import Tally
 from filewheel.timespec import at_us
 
 At = datetime | float

@@ -15,14 +15,12 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-from filewheel import forks, layout, unique
-from filewheel.begun import Marks
-from filewheel.bell import Bell
 from filewheel.changes import HINT_AHEAD_US, Changes
 from filewheel.checks import check_choice, check_flag, check_items
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
-from filewheel.directory import (
+from filewheel.disk import forks
+from filewheel.disk.begun import Marks
+from filewheel.disk.directory import (
     PAYLOAD_BYTES_MAX_DEFAULT,
     SLOTS_DEFAULT,
     DiskFactory,
@@ -33,22 +31,26 @@ from filewheel.directory import (
     create_directory,
     open_directory,
 )
-from filewheel.disk import OsDisk
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.hint import Bell
+from filewheel.disk.reentry import one_call
+from filewheel.disk.reopening import AfterFork, reopen
 from filewheel.errors import BadArgument, DiskError, KeyHeld, NoWheel, WheelExists, partly_done
-from filewheel.groupcommit import GroupCommit
+from filewheel.format import layout
+from filewheel.format.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
+from filewheel.format.ids import Ids
+from filewheel.format.limits import bytes_of, check_headers, check_message, check_topic
+from filewheel.format.record import pack_middle, pack_payload, pack_tail
+from filewheel.format.writer import Entropy
 from filewheel.headers import KEY
-from filewheel.ids import Ids
-from filewheel.journal import Journal
-from filewheel.limits import bytes_of, check_headers, check_message, check_topic
+from filewheel.journal.journal import Journal
+from filewheel.keys import unique
+from filewheel.keys.group_commit import GroupCommit
+from filewheel.laps.tidy import Tidier, is_untidy, tidy
 from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of, receipt
-from filewheel.record import pack_middle, pack_payload, pack_tail
-from filewheel.reentry import one_call
-from filewheel.reopening import AfterFork, reopen
-from filewheel.speed import due_at, size_of
-from filewheel.standing import LOOK_US, Standing
-from filewheel.tidy import Tidier, is_untidy, tidy
+from filewheel.native.compiled import due_at, size_of
+from filewheel.roster.fence import LOOK_US, Standing
 from filewheel.timespec import due_from
-from filewheel.writer import Entropy
 
 OnConflict = Literal["reject", "keep", "replace"]
 """What to do when a unique key is held: raise KeyHeld, return the id that holds it, or cancel that one."""

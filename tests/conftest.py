@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from filewheel import Wheel
-from filewheel.directory import open_directory
-from filewheel.verify import verify
+from filewheel.disk.directory import open_directory
+from filewheel.tools.verify import verify
 
 
 def pytest_report_header() -> str:

@@ -24,17 +24,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from filewheel import layout
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.journal import Journal
+from filewheel.disk.directory import open_directory
+from filewheel.format import layout
+from filewheel.format.record import PUT_PREFIX, pack_middle, pack_payload
+from filewheel.journal.journal import Journal
 from filewheel.keeper import Keeper
+from filewheel.laps.deal import Deal
+from filewheel.laps.slot import slot_name
 from filewheel.message import US_PER_S, MessageId, to_datetime
-from filewheel.record import PUT_PREFIX, pack_middle, pack_payload
-from filewheel.roster import Member, Roster, change_roster
-from filewheel.slot import slot_name
-from filewheel.standing import Standing
-from filewheel.transfer import dump, to_json
+from filewheel.roster.fence import Standing
+from filewheel.roster.roster import Member, Roster, change_roster
+from filewheel.tools.dump import dump, to_json
 from filewheel.wheel import Wheel
 from tests.support_wheel import append
 
@@ -83,7 +83,7 @@ def make_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     Such a copy is what a power cut leaves. Returns what is pending in it, as objects for JSON. The keeper deals the
     next lap into seconds as early as it did when the wheel was made: when it does is no matter of the format.
     """
-    with mock.patch("filewheel.deal.OPEN_AHEAD_S", 900):
+    with mock.patch("filewheel.laps.deal.OPEN_AHEAD_S", 900):
         return _live_v1(path, copy)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from filewheel.disk import OsDisk
+from filewheel.disk.disk import OsDisk
 from filewheel.message import US_PER_S
 
 REPO = Path(__file__).parent.parent

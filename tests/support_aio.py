@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from filewheel.disk import Disk, OsDisk
+from filewheel.disk.disk import Disk, OsDisk
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from filewheel import Wheel
-from filewheel.directory import open_directory
-from filewheel.frame import Frame, Scanner
-from filewheel.roster import Member, Mode, Roster, change_roster, roster_at
+from filewheel.disk.directory import open_directory
+from filewheel.format.frame import Frame, Scanner
+from filewheel.roster.roster import Member, Mode, Roster, change_roster, roster_at
 from tests.support import FakeClock, FaultyDisk
 
 Fail = Callable[[str, str], None]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from filewheel import Wheel
-from filewheel.directory import Directory, open_directory
-from filewheel.roster import Member, Mode, Role, Roster, change_roster, read_roster
+from filewheel.disk.directory import Directory, open_directory
+from filewheel.roster.roster import Member, Mode, Role, Roster, change_roster, read_roster
 
 SET = "5e7" * 8
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from filewheel.additions import Additions
-from filewheel.directory import Directory, create_directory, open_directory
-from filewheel.frame import Frame, Gap, Pread, Scanner
+from filewheel.disk.directory import Directory, create_directory, open_directory
+from filewheel.disk.keeper_lock import holder
+from filewheel.format.frame import Frame, Gap, Pread, Scanner
+from filewheel.format.record import PUT_PREFIX, pack_middle, pack_payload
+from filewheel.laps.additions import Additions
+from filewheel.laps.slot import frames
 from filewheel.message import US_PER_S, MessageId
-from filewheel.owner import holder
-from filewheel.record import PUT_PREFIX, pack_middle, pack_payload
-from filewheel.slot import frames
 
 NOW_S = 1_800_000_000
 NOW_US = NOW_S * US_PER_S

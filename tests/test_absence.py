@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-import filewheel.repair
+import filewheel.tools.repair
 from filewheel import DiskError, Fenced, Keeper, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import DiskFactory, open_directory
-from filewheel.disk import Disk, OsDisk
+from filewheel.disk.directory import DiskFactory, open_directory
+from filewheel.disk.disk import Disk, OsDisk
+from filewheel.laps.tidy import tidy
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.replicator import find_primary
 from filewheel.replication.standby import Standby
 from filewheel.replication.whole import EVERYTHING, damaged_files, items_now, ranges_of
-from filewheel.snapshot import Snapshot
-from filewheel.standing import Standing
-from filewheel.tidy import tidy
-from filewheel.verify import verify
+from filewheel.roster.fence import Standing
+from filewheel.tools.verify import verify
 from tests.support import FakeClock, FaultyDisk
 from tests.support_set import make_set, promote, roster_of
 
@@ -70,7 +70,7 @@ def opened_as_backup(path: Path, clock: FakeClock, disk: DiskFactory) -> None:
 
 
 def repaired(path: Path, clock: FakeClock, disk: DiskFactory) -> None:
-    filewheel.repair.repair(open_directory(path, write=True, disk=disk), clock)
+    filewheel.tools.repair.repair(open_directory(path, write=True, disk=disk), clock)
 
 
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.__getitem__)
@@ -137,7 +137,7 @@ def test_a_repair_that_cannot_open_a_slot_raises_and_leaves_the_file(wheel_dir: 
     # The first open is that of verify.
     directory = open_directory(wheel_dir, write=True, disk=failing_once("open", ".slot", code, after=2))
     with pytest.raises(DiskError):
-        filewheel.repair.repair(directory, clock)
+        filewheel.tools.repair.repair(directory, clock)
     assert payloads(wheel_dir) == [b"20", b"30", b"950"]
 
 

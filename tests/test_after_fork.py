@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument, Closed, Forked, Keeper, NoWheel, Wheel
-from filewheel.disk import OsDisk
+from filewheel.disk.disk import OsDisk
 from tests.conftest import assert_whole
 from tests.test_forks import in_child, libc_fork, seen_by_all
 

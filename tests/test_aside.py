@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, Keeper, Message, MessageId, Wheel
-from filewheel.aside import Aside
-from filewheel.deal import Deal
+from filewheel.firing.aside import Aside
+from filewheel.format.record import pack_message, topic_of
+from filewheel.laps.deal import Deal
+from filewheel.laps.window import Budget
 from filewheel.message import to_datetime
-from filewheel.record import pack_message, topic_of
-from filewheel.window import Budget
 from tests.support import FakeClock
 from tests.support_wheel import an_id
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Cancelled, DiskError, Keeper, MessageId, Wheel, begun, layout
-from filewheel.disk import OsDisk
-from filewheel.ledger import Ledger
+from filewheel import Cancelled, DiskError, Keeper, MessageId, Wheel
+from filewheel.disk import begun
+from filewheel.disk.disk import OsDisk
+from filewheel.format import layout
+from filewheel.laps.store import Ledger
 from tests.support import FakeClock, FaultyDisk, spawn
 
 STOPPED, BEGUN, MAYBE, NOT_FOUND = Cancelled

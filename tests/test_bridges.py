@@ -11,7 +11,7 @@ import pytest
 from filewheel import BadArgument, Message
 from filewheel.bridges import extra, otel, prometheus
 from filewheel.headers import TRACEPARENT
-from filewheel.metrics import BOUNDS_S, Metrics
+from filewheel.metrics.metrics import BOUNDS_S, Metrics
 from tests.cli_support import environment
 from tests.support_wheel import an_id
 
@@ -39,7 +39,7 @@ def test_filewheel_and_its_bridges_are_imported_without_the_packages() -> None:
     code = (
         "import sys\nfor name in ('prometheus_client', 'opentelemetry'): sys.modules[name] = None\n"
         "from filewheel import BadArgument\nfrom filewheel.bridges import otel, prometheus\n"
-        "from filewheel.metrics import Metrics\n"
+        "from filewheel.metrics.metrics import Metrics\n"
         "for use in (lambda: prometheus.collector(Metrics()), otel.inject, lambda: otel.meter(Metrics())):\n"
         "    try: use()\n    except BadArgument as exc: print(exc.hint)\n"
     )

@@ -104,7 +104,7 @@ def test_wrong_arguments_of_clear_are_refused_before_anything_is_cancelled(wheel
 
 
 def test_an_event_loop_clears_while_other_tasks_enqueue(wheel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("filewheel.aio.CLEAR_AT_ONCE", 10)
+    monkeypatch.setattr("filewheel.aio.wheel.CLEAR_AT_ONCE", 10)
 
     async def main() -> None:
         async with AsyncWheel(wheel_dir) as wheel:

@@ -13,15 +13,15 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from cli.failure import failure_of
-from cli.following import Teller, status_line
 from cli.main import cli
-from cli.members import Copying, lag_text, member_fields, set_line, trouble_of, work_text
-from cli.output import Output
-from cli.progress import Progress
+from cli.show.following import Teller, status_line
+from cli.show.members import Copying, lag_text, member_fields, set_line, trouble_of, work_text
+from cli.show.output import Output
+from cli.show.progress import Progress
 from filewheel import TooFewCopies
 from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import MemberStatus, SetStatus
-from filewheel.roster import Member, Roster
+from filewheel.roster.roster import Member, Roster
 from tests.cli_support import Fw, Terminal, finish, invoke, on_terminal, start, stopped
 from tests.conftest import assert_whole
 from tests.support import eventually, lose

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import cli.commands.bench
-import filewheel.directory
+import filewheel.disk.directory
 from cli.bench import figures, firing, rounds
 from cli.signals import interruptible, uninterrupted
 from filewheel import Wheel, WheelFull
@@ -165,7 +165,7 @@ def test_a_disk_that_fills_up_meanwhile_ends_it_and_gets_its_room_back(
 
 
 def test_a_network_file_system_is_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filewheel.directory, "file_system_type", lambda path: "nfs4")
+    monkeypatch.setattr(filewheel.disk.directory, "file_system_type", lambda path: "nfs4")
     monkeypatch.setattr(figures, "file_system_type", lambda path: "nfs4")
     result = invoke("--json", "bench", "--dir", tmp_path, *TINY)
     assert (result.code, result.error["error"]) == (1, "unsafe")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.calls import when_of
-from cli.text import width
+from cli.show.calls import when_of
+from cli.show.text import width
 from filewheel import Cron, Every, Retry, Scheduler
-from filewheel.scheduling.recurrence import read_recurrence
+from filewheel.scheduling.cron.recurrence import read_recurrence
 from filewheel.testing import FakeClock, advance
 from tests.cli_support import Fw, invoke, on_terminal
 

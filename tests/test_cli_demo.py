@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.disaster import Story, Verdict
-from cli.panel import Confirmed, Disk
-from cli.stage import Keeper, prove, samples
-from filewheel.limits import check_headers, check_topic
-from filewheel.transfer import payload_of
+from cli.demo.disaster import Story, Verdict
+from cli.demo.panel import Confirmed, Disk
+from cli.demo.stage import Keeper, prove, samples
+from filewheel.format.limits import check_headers, check_topic
+from filewheel.tools.dump import payload_of
 from tests.cli_support import Terminal, environment, finish, start, stopped
 from tests.conftest import assert_whole
 from tests.support import REPO, eventually

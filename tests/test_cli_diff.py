@@ -9,8 +9,8 @@ import pytest
 
 from filewheel import Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import open_directory
-from filewheel.tidy import tidy
+from filewheel.disk.directory import open_directory
+from filewheel.laps.tidy import tidy
 from tests.cli_support import invoke
 
 

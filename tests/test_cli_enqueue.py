@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.params import LOCAL, Local, read_time
+from cli.input.params import LOCAL, Local, read_time
 from filewheel import BadArgument, MessageId, Wheel
 from tests.cli_support import Fw, Terminal, environment, on_terminal
 from tests.support import REPO

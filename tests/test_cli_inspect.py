@@ -202,7 +202,7 @@ def test_inspect_slot_shows_what_became_of_a_message(fw: Fw, dealt: bool) -> Non
 
 
 def test_inspect_slot_gives_offsets_at_which_the_records_are(fw: Fw) -> None:
-    from filewheel.record import unpack_put
+    from filewheel.format.record import unpack_put
 
     fw.enqueue("--in", "1h", "--lines", stdin="first\nsecond\n")
     for entry in fw("inspect", "slot", fw.pending()[0]["id"]).json:

@@ -10,10 +10,10 @@ import pytest
 
 from filewheel import Keeper, Message, MessageId, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
+from filewheel.laps.tidy import tidy
 from filewheel.message import DEAD_US
-from filewheel.tidy import tidy
-from filewheel.verify import verify
+from filewheel.tools.verify import verify
 from tests.cli_support import Fw, Terminal, invoke
 
 

@@ -14,7 +14,7 @@ import pytest
 from cli.failure import MEANING
 from cli.main import VERBS
 from filewheel import Keeper, Wheel
-from filewheel.frame import FORMAT
+from filewheel.format.frame import FORMAT
 from tests.cli_support import Fw, Terminal, environment, finish, invoke, on_terminal, start, stopped
 from tests.support import REPO, eventually
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from filewheel import Keeper, layout
-from filewheel.directory import open_directory
-from filewheel.metrics import Metrics
-from filewheel.published import publish
+from filewheel import Keeper
+from filewheel.disk.directory import open_directory
+from filewheel.format import layout
+from filewheel.metrics.metrics import Metrics
+from filewheel.metrics.published import publish
 from tests.cli_support import Fw, on_terminal
 
 parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
-import cli.progress
-from cli import text
-from cli.output import Column, Output, _fitted
-from cli.picture import Ahead, bars, draw_rows, draw_view, lying_bar
-from cli.progress import Progress
-from cli.ring import HEIGHT, SLOTS, draw, place
+import cli.show.progress
+from cli.demo.ring import HEIGHT, SLOTS, draw, place
+from cli.show import text
+from cli.show.output import Column, Output, _fitted
+from cli.show.picture import Ahead, bars, draw_rows, draw_view, lying_bar
+from cli.show.progress import Progress
 from filewheel import Histogram
 
 HOSTILE = "a\x00\x07\x1b[31m\x7f\x9b2J\u061c\u200f\u202e\u2066\u2028\ud800\r\n\tz"
@@ -234,7 +234,7 @@ class _Clock:
 
 def test_progress_shows_late_and_wipes_itself_away(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock()
-    monkeypatch.setattr(cli.progress, "time", clock)
+    monkeypatch.setattr(cli.show.progress, "time", clock)
     stream = io.StringIO()
     with Progress("loading", 200, stream) as progress:
         progress.add(50)
@@ -249,7 +249,7 @@ def test_progress_shows_late_and_wipes_itself_away(monkeypatch: pytest.MonkeyPat
 
 def test_a_short_or_hidden_job_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock()
-    monkeypatch.setattr(cli.progress, "time", clock)
+    monkeypatch.setattr(cli.show.progress, "time", clock)
     stream = io.StringIO()
     with Progress("x", 2, stream) as progress:
         progress.add(2)

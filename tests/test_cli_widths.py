@@ -11,7 +11,7 @@ import click
 import pytest
 
 from cli.main import cli
-from cli.text import width, wrap
+from cli.show.text import width, wrap
 from filewheel import Keeper, Scheduler, Wheel
 from filewheel.replication.sets import add_backup
 from tests.cli_support import Fw, invoke, on_terminal

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from filewheel import Damaged, Keeper, Locked, Wheel
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.journal import Journal
-from filewheel.record import pack_tail
-from filewheel.repair import plan, repair
-from filewheel.verify import verify
+from filewheel.disk.directory import open_directory
+from filewheel.format.record import pack_tail
+from filewheel.journal.journal import Journal
+from filewheel.laps.deal import Deal
+from filewheel.tools.repair import plan, repair
+from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock, MissingNames
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, Wheel, cut
-from filewheel.deal import Deal
-from filewheel.frame import Frame
-from filewheel.ledger import Ledger
-from filewheel.manifest import Position
-from filewheel.tail import Tail
+from filewheel import Keeper, Wheel
+from filewheel.disk.checkpoint import Position
+from filewheel.format.frame import Frame
+from filewheel.journal.tail import Tail
+from filewheel.laps import cut
+from filewheel.laps.deal import Deal
+from filewheel.laps.store import Ledger
 from tests.support import FakeClock
 
 

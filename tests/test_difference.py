@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.difference import Difference, differences, digests
+from filewheel.tools.diff import Difference, differences, digests
 from tests.support import FakeClock
 
 
@@ -72,15 +72,15 @@ def test_what_has_arrived_when_it_is_looked_at_again_is_no_difference(
     first, second = pair
     first.enqueue(b"on its way", delay=100)
     found = differences(first, second)
-    monkeypatch.setattr("filewheel.difference._differences_in", arriving(first, second))
+    monkeypatch.setattr("filewheel.tools.diff._differences_in", arriving(first, second))
     assert list(found) == []
 
 
 def arriving(first: Wheel, second: Wheel):  # type: ignore[no-untyped-def]
     """Bring the second wheel up to date just after the first look."""
-    from filewheel import difference
+    from filewheel.tools import diff
 
-    look = difference._differences_in
+    look = diff._differences_in
 
     def look_and_copy(*args: object) -> list[Difference]:
         found = look(*args)  # type: ignore[arg-type]

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import filewheel.directory
+import filewheel.disk.directory
 from filewheel import Keeper, Wheel
-from filewheel.deal import Deal
-from filewheel.directory import (
+from filewheel.disk.checkpoint import Manifest, read_manifest
+from filewheel.disk.directory import (
     PAYLOAD_BYTES_LIMIT,
     Settings,
     check_sync,
@@ -24,7 +24,7 @@ from filewheel.directory import (
     open_directory,
     parse_settings,
 )
-from filewheel.disk import OsDisk
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import (
     BadArgument,
     Damaged,
@@ -35,8 +35,8 @@ from filewheel.errors import (
     Unsafe,
     WheelExists,
 )
-from filewheel.frame import FORMAT
-from filewheel.manifest import Manifest, read_manifest
+from filewheel.format.frame import FORMAT
+from filewheel.laps.deal import Deal
 from tests.support import FaultyDisk
 from tests.support_wheel import NOW_US, flip
 
@@ -283,7 +283,7 @@ def test_an_empty_directory_of_another_user_is_not_taken_over(tmp_path: Path) ->
 def test_a_network_file_system_is_refused_unless_forced(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(filewheel.directory, "file_system_type", lambda path: kind)
+    monkeypatch.setattr(filewheel.disk.directory, "file_system_type", lambda path: kind)
     with pytest.raises(NetworkFileSystem, match=kind.replace(".", r"\.")):
         open_directory(made, write=True)
     with pytest.raises(NetworkFileSystem):
@@ -295,7 +295,7 @@ def test_a_network_file_system_is_refused_unless_forced(
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", ""])
 def test_a_local_or_unknown_file_system_is_used(made: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(filewheel.directory, "file_system_type", lambda path: kind)
+    monkeypatch.setattr(filewheel.disk.directory, "file_system_type", lambda path: kind)
     open_directory(made, write=True)
 
 
@@ -443,7 +443,7 @@ def test_a_wheel_json_that_is_nested_too_deep_is_damaged(made: Path) -> None:
 def test_a_wheel_json_that_cannot_be_read_is_worked_around_by_the_copy(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = filewheel.directory.OsDisk.pread
+    right = filewheel.disk.directory.OsDisk.pread
     calls = []
 
     def pread(self: Any, fd: int, size: int, offset: int) -> bytes:
@@ -452,7 +452,7 @@ def test_a_wheel_json_that_cannot_be_read_is_worked_around_by_the_copy(
             raise OSError(5, "Input/output error")
         return right(self, fd, size, offset)
 
-    monkeypatch.setattr(filewheel.directory.OsDisk, "pread", pread)
+    monkeypatch.setattr(filewheel.disk.directory.OsDisk, "pread", pread)
     assert open_directory(made, write=False).notes
 
 

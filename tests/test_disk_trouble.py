@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-import filewheel.directory
-import filewheel.tidy
+import filewheel.disk.directory
+import filewheel.laps.tidy
 from filewheel import (
     DiskError,
     Keeper,
@@ -26,11 +26,11 @@ from filewheel import (
     Wheel,
     WheelFull,
 )
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
-from filewheel.housekeeper import BALLAST_BYTES
-from filewheel.snapshot import Snapshot
-from filewheel.verify import verify
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.firing.housekeeper import BALLAST_BYTES
+from filewheel.lookup.snapshot import Snapshot
+from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
 from tests.crash.images import image, lacks, sizes
 from tests.support import FakeClock, FaultyDisk, lose, run
@@ -365,7 +365,7 @@ def test_a_flush_that_failed_in_the_background_is_told_by_close(wheel_dir: Path)
 def test_closing_a_producer_that_cannot_tidy_up_is_no_error(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(filewheel.tidy, "TIDY_SEGMENTS", 1)
+    monkeypatch.setattr(filewheel.laps.tidy, "TIDY_SEGMENTS", 1)
     disk, _ = failing(kind, "keeper.lock", errno.ENOSPC)
     wheel = Wheel(wheel_dir, disk=disk)
     wheel.enqueue(b"0", delay=60)
@@ -485,7 +485,7 @@ def test_a_directory_that_others_may_write_is_refused_with_the_command_that_mend
 def test_a_network_file_system_is_refused_unless_forced(
     wheel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filewheel.directory, "file_system_type", lambda path: "nfs4")
+    monkeypatch.setattr(filewheel.disk.directory, "file_system_type", lambda path: "nfs4")
     with Wheel(wheel_dir) as wheel, pytest.raises(NetworkFileSystem, match=r"nfs4.* Try: use a local disk"):
         wheel.enqueue(b"x")
     with pytest.raises(NetworkFileSystem):
@@ -571,7 +571,7 @@ def test_a_keeper_starts_on_a_disk_that_is_full(wheel_dir: Path) -> None:
 def test_tidying_up_on_a_full_disk_does_not_fail_the_close_that_led_to_it(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.tidy.TIDY_SEGMENTS", 1)
+    monkeypatch.setattr("filewheel.laps.tidy.TIDY_SEGMENTS", 1)
     disk, _ = failing("pwrite", "keeper.lock", errno.ENOSPC)
     wheel = Wheel(wheel_dir, disk=disk)
     wheel.enqueue(b"0", delay=60)

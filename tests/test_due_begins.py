@@ -17,8 +17,8 @@ from filewheel import (
     Keeper,
     NotClaimed,
     Wheel,
-    aiokeeper,
 )
+from filewheel.aio import keeper as aiokeeper
 from tests.support import eventually
 
 COUNT = 60

@@ -12,15 +12,15 @@ import pytest
 
 from filewheel import AsyncKeeper, AsyncWheel, Fenced, Keeper, Locked, Settlement, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
-from filewheel.journal import Journal
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.keeper_lock import Owner
+from filewheel.journal.journal import Journal
+from filewheel.laps.tidy import TIDY_SEGMENTS, tidy
 from filewheel.message import US_PER_S
-from filewheel.owner import Owner
-from filewheel.repair import repair
-from filewheel.roster import Roster
-from filewheel.tidy import TIDY_SEGMENTS, tidy
-from filewheel.verify import verify
+from filewheel.roster.roster import Roster
+from filewheel.tools.repair import repair
+from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
 from tests.support import FakeClock, FaultyDisk
 from tests.support_set import alter, fence, make_set, promote, roster_of

@@ -14,21 +14,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-import filewheel.finder
-import filewheel.index
-from filewheel import Closed, DiskError, Keeper, MessageId, NotFound, Wheel, layout
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
-from filewheel.finder import Finder
-from filewheel.frame import Frame, scan
-from filewheel.journal import Journal
-from filewheel.ledger import Ledger
+import filewheel.lookup.finder
+import filewheel.lookup.index
+from filewheel import Closed, DiskError, Keeper, MessageId, NotFound, Wheel
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.keeper_lock import Owner
+from filewheel.format import layout
+from filewheel.format.frame import Frame, scan
+from filewheel.format.record import ID, PUT_PREFIX, pack_drop, pack_message, records_of, unpack_put
+from filewheel.journal.journal import Journal
+from filewheel.laps.deal import Deal
+from filewheel.laps.store import Ledger
+from filewheel.lookup.finder import Finder
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
-from filewheel.owner import Owner
-from filewheel.record import ID, PUT_PREFIX, pack_drop, pack_message, records_of, unpack_put
-from filewheel.repair import repair
-from filewheel.snapshot import Snapshot
+from filewheel.tools.repair import repair
 from tests.conftest import assert_whole
 from tests.support import FakeClock, run
 
@@ -339,9 +340,9 @@ def test_nothing_stays_open_between_two_looks(wheel_dir: Path, wheel: Wheel, fin
 def test_over_its_limit_an_index_still_answers_and_does_not_grow(
     wheel_dir: Path, wheel: Wheel, finder: Finder, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(filewheel.finder, "IDS_MAX", 20)
-    monkeypatch.setattr(filewheel.finder, "RUNS_MAX", 3)
-    monkeypatch.setattr(filewheel.index, "RUN_RECORDS", 4)
+    monkeypatch.setattr(filewheel.lookup.finder, "IDS_MAX", 20)
+    monkeypatch.setattr(filewheel.lookup.finder, "RUNS_MAX", 3)
+    monkeypatch.setattr(filewheel.lookup.index, "RUN_RECORDS", 4)
     ids: list[bytes] = []
     for round_ in range(2):
         for i in range(0, 100, batch):
@@ -446,7 +447,7 @@ def test_an_interrupt_or_an_error_leaves_nothing_half_learned(
             raise exc
 
         with monkeypatch.context() as patch:
-            patch.setattr(filewheel.index.Run, "take", stop)
+            patch.setattr(filewheel.lookup.index.Run, "take", stop)
             with pytest.raises(raised):
                 finder.pending(ids)
         assert finder.pending(ids) == set(ids)
@@ -700,7 +701,7 @@ def test_a_second_that_went_with_one_deal_and_came_with_the_next_is_another_file
 
 def test_frames_that_hold_something_else_than_their_headers_say(wheel_dir: Path, finder: Finder) -> None:
     """Drops that are not where the header says make no sense, and nothing of them is taken."""
-    from filewheel.index import ids_of
+    from filewheel.lookup.index import ids_of
 
     drops = [pack_drop(MessageId.make(i, 1, 1), 2) for i in (5, 6, 7)]
 
@@ -806,7 +807,7 @@ class Anything(RuleBasedStateMachine):
     @invariant()
     def counts_are_right(self) -> None:
         finder = self.finder
-        assert finder._ids == sum(run.held for run in finder._loaded) <= filewheel.finder.IDS_MAX
+        assert finder._ids == sum(run.held for run in finder._loaded) <= filewheel.lookup.finder.IDS_MAX
         assert finder._runs == sum(len(file.runs) for file in finder._files.values())
 
     def teardown(self) -> None:
@@ -819,10 +820,10 @@ class Anything(RuleBasedStateMachine):
         self.home.cleanup()
 
 
-@pytest.mark.parametrize("ids_max", [filewheel.finder.IDS_MAX, 24])
+@pytest.mark.parametrize("ids_max", [filewheel.lookup.finder.IDS_MAX, 24])
 def test_whatever_happens_a_finder_answers_as_a_snapshot_does(monkeypatch: pytest.MonkeyPatch, ids_max: int) -> None:
-    monkeypatch.setattr(filewheel.finder, "IDS_MAX", ids_max)
-    monkeypatch.setattr(filewheel.index, "RUN_RECORDS", max(5, ids_max // 6))
+    monkeypatch.setattr(filewheel.lookup.finder, "IDS_MAX", ids_max)
+    monkeypatch.setattr(filewheel.lookup.index, "RUN_RECORDS", max(5, ids_max // 6))
     examples = int(os.environ.get("FILEWHEEL_EXAMPLES", "20"))
     run_state_machine_as_test(
         Anything,

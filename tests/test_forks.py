@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 
-from filewheel import Forked, Keeper, Locked, Wheel, forks, speed
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
+from filewheel import Forked, Keeper, Locked, Wheel
+from filewheel.disk import forks
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.native import compiled
 from tests.conftest import assert_whole
 from tests.support import REPO, eventually
 
-seen_by_all = pytest.mark.skipif(speed.keep_from_children is None, reason="the loops in C were not built")
+seen_by_all = pytest.mark.skipif(compiled.keep_from_children is None, reason="the loops in C were not built")
 
 
 def in_child(fork: Callable[[], int], body: Callable[[], object]) -> int:
@@ -274,7 +276,7 @@ def test_the_number_of_a_child_is_another_than_that_of_its_parent_and_of_its_own
 
 @seen_by_all
 def test_what_is_no_descriptor_is_refused() -> None:
-    assert speed.keep_from_children is not None
+    assert compiled.keep_from_children is not None
     for fd in (-1, 1 << 20, 1 << 40):
         with pytest.raises(OverflowError):
-            speed.keep_from_children(fd)
+            compiled.keep_from_children(fd)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import layout
-from filewheel.frame import BODY_BYTES_MAX, FORMAT, HEADER_BYTES, Scanner, seal
+from filewheel.format import layout
+from filewheel.format.frame import BODY_BYTES_MAX, FORMAT, HEADER_BYTES, Scanner, seal
+from filewheel.format.record import REASONS, pack_message
 from filewheel.message import DEAD_US, Message, MessageId
-from filewheel.record import REASONS, pack_message
 from filewheel.replication.follows import Follows
-from filewheel.roster import Member, Roster
+from filewheel.roster.roster import Member, Roster
 from filewheel.wheel import Wheel
 from tests import support_reader as reader
 

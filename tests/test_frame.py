@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filewheel import frame as frame_module
-from filewheel import layout
-from filewheel.frame import BODY_BYTES_MAX, HEADER_BYTES, MAGIC, Frame, Gap, Scanner, pad, seal
+from filewheel.format import frame as frame_module
+from filewheel.format import layout
+from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, MAGIC, Frame, Gap, Scanner, pad, seal
 from filewheel.message import ID_END, ID_MIN
 from tests.support_wheel import flip, frames_of, gaps_of, reading, scan
 

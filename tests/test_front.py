@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import AsyncWheel, Keeper, Wheel, front
-from filewheel.deal import Deal
+from filewheel import AsyncWheel, Keeper, Wheel
+from filewheel.laps.deal import Deal
+from filewheel.lookup import front
+from filewheel.lookup.snapshot import DEAD_FLOOR
 from filewheel.message import US_PER_S
-from filewheel.snapshot import DEAD_FLOOR
 from tests.support import FakeClock
 
 
@@ -127,7 +128,7 @@ def test_a_cancel_that_is_read_before_its_message_counts(wheel: Wheel) -> None:
 
 
 def test_more_news_than_are_remembered_make_it_look_anew(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("filewheel.finder.NEWS_MAX", 20)
+    monkeypatch.setattr("filewheel.lookup.finder.NEWS_MAX", 20)
     assert first(wheel, 1) == []
     ids = wheel.enqueue_many([b"x"] * 30, delay=list(range(30, 60)))
     wheel.get(ids[0])

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
-from filewheel.frame import Frame, Gap
-from filewheel.gaps import UNKNOWN, Account, Damage, Judge
-from filewheel.journal import Journal
-from filewheel.ledger import LOCK_TEST_US
-from filewheel.quarantine import items
-from filewheel.record import pack_tail
-from filewheel.snapshot import Snapshot
-from filewheel.tail import Handles, Tail
-from filewheel.verify import Report, verify
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.quarantine import Damage, items
+from filewheel.format.frame import Frame, Gap
+from filewheel.format.record import pack_tail
+from filewheel.journal.gaps import UNKNOWN, Account, Judge
+from filewheel.journal.journal import Journal
+from filewheel.journal.tail import Handles, Tail
+from filewheel.laps.store import LOCK_TEST_US
+from filewheel.lookup.snapshot import Snapshot
+from filewheel.tools.verify import Report, verify
 from tests import support_reader
 from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock

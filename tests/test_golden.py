@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from filewheel import Damaged, Keeper, NewerFormat, Wheel
-from filewheel.directory import open_directory
-from filewheel.frame import FORMAT, Frame, Scanner
-from filewheel.manifest import read_manifest
-from filewheel.quarantine import items
-from filewheel.record import records_of
-from filewheel.roster import read_roster
-from filewheel.transfer import dump, from_json, load, to_json
-from filewheel.verify import verify
+from filewheel.disk.checkpoint import read_manifest
+from filewheel.disk.directory import open_directory
+from filewheel.disk.quarantine import items
+from filewheel.format.frame import FORMAT, Frame, Scanner
+from filewheel.format.record import records_of
+from filewheel.roster.roster import read_roster
+from filewheel.tools.dump import dump, from_json, load, to_json
+from filewheel.tools.verify import verify
 from tests import golden
 from tests import support_reader as reader
 

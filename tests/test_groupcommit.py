@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Damaged, FilewheelError, KeyHeld, MessageId, Reentered, Wheel
-from filewheel.keys import Hold
+from filewheel.keys.index import Hold
 from tests.support import FakeClock, eventually
 
 

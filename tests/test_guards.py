@@ -12,17 +12,18 @@ from pathlib import Path
 import portalocker
 import pytest
 
-from filewheel import DiskError, Keeper, Locked, Message, MessageId, Wheel, WheelFull, layout
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
-from filewheel.housekeeper import DEAL_AGE_US
-from filewheel.journal import Journal
-from filewheel.manifest import read_manifest
+from filewheel import DiskError, Keeper, Locked, Message, MessageId, Wheel, WheelFull
+from filewheel.disk.checkpoint import read_manifest
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.quarantine import items
+from filewheel.firing.housekeeper import DEAL_AGE_US
+from filewheel.format import layout
+from filewheel.format.record import pack_tail
+from filewheel.journal.journal import Journal
+from filewheel.laps.deal import Deal
+from filewheel.laps.tidy import tidy
 from filewheel.message import US_PER_S
-from filewheel.quarantine import items
-from filewheel.record import pack_tail
-from filewheel.tidy import tidy
 from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock, FaultyDisk, MissingNames, eventually
 
@@ -226,7 +227,7 @@ def test_a_write_that_fails_after_it_got_there_leaves_nothing_of_what_was_refuse
 def test_a_call_of_several_commits_that_meets_a_full_disk_says_how_much_of_it_was_written(
     wheel_dir: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.journal.BATCH_BYTES", 2500)
+    monkeypatch.setattr("filewheel.journal.journal.BATCH_BYTES", 2500)
     monkeypatch.setattr("filewheel.wheel._ADD_BYTES", 2500)
     left = [2]
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import DiskError, FilewheelError, Keeper, Scheduler, Wheel, layout
-from filewheel.directory import open_directory, write_settings
-from filewheel.quarantine import Quarantine
+from filewheel import DiskError, FilewheelError, Keeper, Scheduler, Wheel
+from filewheel.disk.directory import open_directory, write_settings
+from filewheel.disk.quarantine import Quarantine
+from filewheel.format import layout
+from filewheel.journal.tail import Damage
 from filewheel.replication.whole import why_not_durable
-from filewheel.roster import Roster, change_roster
-from filewheel.tail import Damage
+from filewheel.roster.roster import Roster, change_roster
 from tests.conftest import assert_whole
 from tests.support_wheel import NOW_S, StillClock
 from tests.test_hostile import LATER

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, Keeper, Message, MessageId, NewerFormat, NotFound, Wheel
-from filewheel.directory import open_directory, parse_settings
-from filewheel.frame import HEADER_BYTES, seal
+from filewheel.disk.directory import open_directory, parse_settings
+from filewheel.format.frame import HEADER_BYTES, seal
+from filewheel.format.record import pack_drop
 from filewheel.message import to_datetime
-from filewheel.record import pack_drop
-from filewheel.transfer import from_json
-from filewheel.verify import verify
+from filewheel.tools.dump import from_json
+from filewheel.tools.verify import verify
 from tests.support_wheel import NOW_S, NOW_US, StillClock, a_put, an_id
 
 LATER = to_datetime(NOW_US + 50_000_000)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Damaged, FilewheelError, Keeper, Wheel, layout
+from filewheel import Damaged, FilewheelError, Keeper, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import open_directory
-from filewheel.repair import repair
-from filewheel.verify import verify
+from filewheel.disk.directory import open_directory
+from filewheel.format import layout
+from filewheel.tools.repair import repair
+from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
 from tests.support_set import make_set
 from tests.support_wheel import NOW_S, NOW_US, StillClock

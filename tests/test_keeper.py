@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, Cancelled, Closed, Keeper, Locked, Message, MessageId, NotClaimed, Wheel, add_backup
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.journal import Journal
+from filewheel.disk.directory import open_directory
+from filewheel.format.record import pack_message
+from filewheel.journal.journal import Journal
+from filewheel.laps.deal import Deal
+from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S
-from filewheel.record import pack_message
-from filewheel.window import Budget
 from tests.support import FakeClock
 
 
@@ -371,7 +371,7 @@ def test_a_jump_ahead_is_logged_loudly_and_fires_or_holds_as_told(
 def test_while_much_waits_a_deal_follows_on_the_last_without_a_pause(
     wheel_dir: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.housekeeper.DEAL_PUTS", 10)
+    monkeypatch.setattr("filewheel.firing.housekeeper.DEAL_PUTS", 10)
     monkeypatch.setitem(Deal.__init__.__kwdefaults__, "chunk_records", 20)
     with Wheel(wheel_dir, clock=clock) as wheel, open_keeper(wheel_dir, clock) as keeper:
         for _ in range(4):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Locked, Wheel, set_status
-from filewheel.owner import Holder, Owner, holder
+from filewheel.disk.keeper_lock import Holder, Owner, holder
 from filewheel.replication.backupkeeper import BackupKeeper
 from tests.support import eventually
 from tests.support_set import make_set, open_wheel

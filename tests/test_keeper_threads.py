@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Closed, Keeper, NotClaimed, Settlement, Wheel, layout, locks
-from filewheel.directory import Directory
-from filewheel.housekeeper import Housekeeper
-from filewheel.keys import Hold, Keys
+from filewheel import Closed, Keeper, NotClaimed, Settlement, Wheel
+from filewheel.disk import locks
+from filewheel.disk.directory import Directory
+from filewheel.firing.housekeeper import Housekeeper
+from filewheel.format import layout
+from filewheel.keys.index import Hold, Keys
 from filewheel.message import US_PER_S
 from tests.support import FakeClock, eventually
 

@@ -28,14 +28,14 @@ from filewheel import (
     TooLarge,
     Wheel,
     WheelFull,
-    layout,
 )
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
+from filewheel.firing.housekeeper import TIDY_KEYS_US
+from filewheel.format import layout
+from filewheel.format.record import pack_message
 from filewheel.headers import KEY
-from filewheel.housekeeper import TIDY_KEYS_US
-from filewheel.keyfile import (
+from filewheel.keys.bucket import (
     ENTRY_BYTES,
     FILL_BYTES,
     MAGIC,
@@ -47,11 +47,11 @@ from filewheel.keyfile import (
     pack_entry,
     pack_mark,
 )
-from filewheel.keys import LISTED_EACH_MAX, LISTED_MAX, Keys, key_of
-from filewheel.record import pack_message
-from filewheel.repair import repair
-from filewheel.transfer import dump
-from filewheel.verify import verify
+from filewheel.keys.index import LISTED_EACH_MAX, LISTED_MAX, Keys, key_of
+from filewheel.laps.deal import Deal
+from filewheel.tools.dump import dump
+from filewheel.tools.repair import repair
+from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
 from tests.support import FakeClock, FaultyDisk, spawn
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import AsyncWheel, BadArgument, KeyHeld, MessageId, NotFound, Wheel, layout
-from filewheel.directory import open_directory
+from filewheel import AsyncWheel, BadArgument, KeyHeld, MessageId, NotFound, Wheel
+from filewheel.disk.directory import open_directory
+from filewheel.format import layout
 from filewheel.headers import KEY
-from filewheel.keys import FILES_MAX, LISTED_EACH_MAX, Hold, Keys
+from filewheel.keys.index import FILES_MAX, LISTED_EACH_MAX, Hold, Keys
 from tests.support import FakeClock, FaultyDisk
 
 
@@ -146,7 +147,7 @@ def test_keep_returns_in_their_places_the_messages_that_hold_the_keys(wheel: Whe
 def test_a_batch_that_is_larger_than_a_frame_keeps_each_replacement_in_one(
     wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.unique.BATCH_BYTES", 300)
+    monkeypatch.setattr("filewheel.keys.unique.BATCH_BYTES", 300)
     keys = [f"k{n}" for n in range(20)]
     old = wheel.enqueue_many([b"old"] * 20, delay=60, keys=keys)
     journal = wheel._writer()

@@ -15,19 +15,11 @@ ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "filewheel"
 
 
-def words_in(package: Path) -> list[str]:
-    """What a package's docstring draws: its modules, and the packages in it with a slash, in their order."""
+def layers_of(package: Path) -> list[list[str]]:
+    """Return the folders and files of the line in a package's docstring, a list for each part between two bars."""
     text = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
-    return [word for line in re.findall(r"^ {4}(.*)$", text, re.MULTILINE) for word in line.replace("|", " ").split()]
-
-
-def names_in(package: Path, prefix: str = "") -> Iterator[str]:
-    """The modules of a package in the order that its docstring draws; those of a package in it where that stands."""
-    for word in words_in(package):
-        if word.endswith("/"):
-            yield from names_in(package / word, f"{prefix}{word[:-1]}.")
-        else:
-            yield prefix + word
+    line = " ".join(re.findall(r"^ {4}(.*)$", text, re.MULTILINE))
+    return [part.split() for part in line.split("|")]
 
 
 def modules() -> Iterator[Path]:
@@ -38,38 +30,68 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(LIBRARY).with_suffix("").parts)
 
 
-# Each imports only from modules named before it.
-PACKAGES = [word[:-1] for word in words_in(LIBRARY) if word.endswith("/")]
-NAMES = list(names_in(LIBRARY))
+LAYERS = layers_of(LIBRARY)
+ORDER = [word for layer in LAYERS for word in layer]
+
+
+def room_of(name: str) -> str:
+    """The folder or the file at the top that a module lies in."""
+    return name.removeprefix("filewheel.").partition(".")[0]
 
 
 def imports(path: Path) -> Iterator[str]:
+    """The modules of the library that a module imports."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            if node.module == "filewheel" or node.module.removeprefix("filewheel.") in PACKAGES:
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            else:
-                yield node.module
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("filewheel"):
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if is_module(whole) else str(node.module)
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (alias.name for alias in node.names if alias.name.startswith("filewheel"))
 
 
-def test_the_docstring_names_every_module_once() -> None:
-    assert sorted(NAMES) == sorted(name_of(p) for p in modules())
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or path.is_dir() or name.endswith("._loops")
+
+
+def test_the_line_of_folders_names_each_folder_and_each_file_at_the_top_once() -> None:
+    files = {p.stem for p in LIBRARY.glob("*.py") if not p.name.startswith("_")}
+    folders = {p.parent.name for p in LIBRARY.glob("*/__init__.py")}
+    assert sorted(ORDER) == sorted(files | folders)
+
+
+def test_the_library_has_at_most_thirty_entries() -> None:
+    assert len([p for p in LIBRARY.iterdir() if p.name != "__pycache__"]) <= 30
 
 
 @pytest.mark.parametrize("path", list(modules()), ids=name_of)
-def test_a_module_imports_only_from_modules_before_it(path: Path) -> None:
+def test_a_module_imports_only_from_its_own_folder_and_those_before_it(path: Path) -> None:
+    own = room_of(name_of(path))
     for name in imports(path):
-        if name.startswith("filewheel."):
-            other = name.removeprefix("filewheel.")
-            if (other, path.stem) == ("_loops", "speed"):
-                continue  # what was compiled, if it was
-            assert NAMES.index(other) < NAMES.index(name_of(path)), f"{path.stem} imports {other}"
+        if name == "filewheel":
+            assert own in ("bridges", "testing"), f"{path} imports the whole package"
+        elif room_of(name) != own:
+            assert ORDER.index(room_of(name)) < ORDER.index(own), f"{own} imports {name}"
+
+
+def test_no_imports_make_a_circle() -> None:
+    wanted = {f"filewheel.{name_of(p)}": set(imports(p)) for p in modules()}
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join([*way, name])
+        if name not in done and name in wanted:
+            for other in wanted[name]:
+                visit(other, (*way, name))
+            done.add(name)
+
+    for name in wanted:
+        visit(name, ())
 
 
 def test_only_disk_makes_system_calls_on_files() -> None:
-    # directory makes the wheel's directory and checks its owner; mounts, owner and follows look at /proc; forks
+    # directory makes the wheel's directory and checks its owner; mounts, keeper_lock and follows look at /proc; forks
     # opens "/" in a child, to put it in the place of descriptors.
     # The pool reads and writes pipes to its processes, never a file: fork, ready ends and half writes are its matter.
     allowed = {
@@ -78,7 +100,7 @@ def test_only_disk_makes_system_calls_on_files() -> None:
         "directory",
         "forks",
         "mounts",
-        "owner",
+        "keeper_lock",
         "follows",
         "pool_collector",
         "pool_process",
@@ -153,9 +175,7 @@ def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
     assert list(filewheel.__all__) == sorted(filewheel.__all__)
     for name in filewheel.__all__:
         assert hasattr(filewheel, name)
-    public = (
-        {n for n in vars(filewheel) if not n.startswith("_")} - {p.stem for p in LIBRARY.glob("*.py")} - set(PACKAGES)
-    )
+    public = {n for n in vars(filewheel) if not n.startswith("_")} - set(ORDER)
     assert public == set(filewheel.__all__) - {"__version__"}
 
 
@@ -163,7 +183,7 @@ def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
 def test_whoever_takes_the_lock_of_a_journal_first_takes_back_what_it_has_lent(name: str) -> None:
     taken = [
         node
-        for node in ast.walk(ast.parse((LIBRARY / f"{name}.py").read_text()))
+        for node in ast.walk(ast.parse((LIBRARY / "journal" / f"{name}.py").read_text()))
         if isinstance(node, ast.With) and ast.unparse(node.items[0]) in ("self.lock", "self.one_call()")
     ]
     assert len(taken) >= 8

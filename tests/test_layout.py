@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filewheel import layout
+from filewheel.format import layout
 from filewheel.message import base32
 
 WRITERS = st.integers(0, (1 << 40) - 1).map(lambda n: base32(n, 8))

@@ -21,8 +21,8 @@ from filewheel import (
     remove_backup,
     set_status,
 )
-from filewheel.deal import Deal
-from filewheel.disk import OsDisk
+from filewheel.disk.disk import OsDisk
+from filewheel.laps.deal import Deal
 from tests.conftest import assert_whole
 from tests.crash.set_scenarios import PassingClock, replicate
 from tests.support import FakeClock, FaultyDisk

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from filewheel.errors import BadArgument, TooLarge
-from filewheel.limits import (
+from filewheel.format.limits import (
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
     TOPIC_BYTES_MAX,

@@ -18,14 +18,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from filewheel import loops, speed
-from filewheel.batch import _PLAIN_END
 from filewheel.errors import Damaged
+from filewheel.firing.batch import _PLAIN_END
+from filewheel.format.record import pack_drop, pack_message, pack_tail, unpack_put
 from filewheel.message import DEAD_US, DUE_END_US, ID_END, ID_MIN, Message, MessageId
-from filewheel.record import pack_drop, pack_message, pack_tail, unpack_put
+from filewheel.native import compiled as speed
+from filewheel.native import loops
 from tests.support import REPO
 
-compiled = pytest.importorskip("filewheel._loops", reason="the loops in C were not built (no compiler, or no headers)")
+compiled = pytest.importorskip("filewheel.native._loops", reason="the loops in C were not built: no compiler")
 compiled.learn(Message, MessageId)
 
 IDS = st.binary(min_size=16, max_size=16)
@@ -75,16 +76,16 @@ def test_this_run_uses_the_loops_that_it_says() -> None:
 
 @pytest.mark.parametrize("pure", ["", "1"])
 def test_the_environment_chooses_between_the_two(pure: str) -> None:
-    code = "import filewheel.speed as s; print(s.COMPILED, s.part.__module__)"
+    code = "import filewheel.native.compiled as s; print(s.COMPILED, s.part.__module__)"
     env = {**os.environ, "FILEWHEEL_PURE": pure}
     said = subprocess.run([sys.executable, "-c", code], env=env, cwd=REPO, capture_output=True, text=True, check=True)
-    assert said.stdout == ("False filewheel.loops\n" if pure else "True filewheel._loops\n")
+    assert said.stdout == ("False filewheel.native.loops\n" if pure else "True filewheel.native._loops\n")
 
 
 def test_loops_that_were_built_for_another_version_are_not_used() -> None:
     code = (
-        "import filewheel.loops; filewheel.loops.INTERFACE += 1\n"
-        "import filewheel.speed as s; print(s.COMPILED)"
+        "import filewheel.native.loops; filewheel.native.loops.INTERFACE += 1\n"
+        "import filewheel.native.compiled as s; print(s.COMPILED)"
     )  # fmt: skip
     env = {**os.environ, "FILEWHEEL_PURE": ""}
     # filewheel/__init__ imports speed before anyone could change loops, so a stand-in for the package does without.
@@ -269,7 +270,7 @@ def test_all_of_it_is_written_where_it_belongs(tmp_path: Path, size: int) -> Non
 @pytest.mark.parametrize("size", [5000, 70_000])
 def test_a_write_that_is_cut_short_is_an_error_with_its_number(tmp_path: Path, size: int) -> None:
     code = (
-        "import os, resource, signal, sys; from filewheel import _loops\n"
+        "import os, resource, signal, sys; from filewheel.native import _loops\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))\n"
         "fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"

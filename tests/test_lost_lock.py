@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Locked, Scheduler, Wheel
-from filewheel.additions import Additions
+from filewheel.disk.keeper_lock import Owner
+from filewheel.laps.additions import Additions
 from filewheel.message import ID_MIN
-from filewheel.owner import Owner
 from filewheel.replication.backupkeeper import BackupKeeper
 from tests.conftest import assert_whole
 from tests.support import FakeClock, eventually

@@ -10,11 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from filewheel import layout
-from filewheel.directory import Directory
+from filewheel.disk.checkpoint import (
+    START,
+    Manifest,
+    Position,
+    decode,
+    encode,
+    find_files,
+    read_manifest,
+    write_manifest,
+)
+from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
-from filewheel.frame import Frame, seal
-from filewheel.manifest import START, Manifest, Position, decode, encode, find_files, read_manifest, write_manifest
+from filewheel.format import layout
+from filewheel.format.frame import Frame, seal
 from filewheel.message import ID_END, ID_LIMIT, ID_MIN, base32
 from tests.support_wheel import flip, frames_of, make_directory, scan
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, Wheel, layout
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
-from filewheel.manifest import read_manifest, write_manifest
-from filewheel.missing import NAMED_MAX
-from filewheel.verify import verify
+from filewheel import Keeper, Wheel
+from filewheel.disk.checkpoint import read_manifest, write_manifest
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.format import layout
+from filewheel.laps.missing import NAMED_MAX
+from filewheel.tools.verify import verify
 from tests.support import FaultyDisk
 from tests.support_wheel import NOW_S, StillClock
 

@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filewheel import BadArgument, Damaged, DiskError, Keeper, Wheel, layout
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
+from filewheel import BadArgument, Damaged, DiskError, Keeper, Wheel
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import WheelFull
-from filewheel.exposition import Family, Sample, number, parse, render, with_labels
-from filewheel.journal import Journal
-from filewheel.metrics import BOUNDS_S, EVENTS, OTHER, TIMES, Metrics, quantile_of
-from filewheel.published import INTERVAL_S, REST_S, STALE_S, Publisher, publish, read_published
-from filewheel.record import ACKED, pack_drop
+from filewheel.format import layout
+from filewheel.format.record import ACKED, pack_drop
+from filewheel.journal.journal import Journal
+from filewheel.metrics.metrics import BOUNDS_S, EVENTS, OTHER, TIMES, Metrics, quantile_of
+from filewheel.metrics.prometheus import Family, Sample, number, parse, render, with_labels
+from filewheel.metrics.published import INTERVAL_S, REST_S, STALE_S, Publisher, publish, read_published
 from tests.support_wheel import StillClock, make_directory
 
 STRANGE = [

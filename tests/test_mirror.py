@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 from filewheel import AsyncWheel, Fenced, Ids, Keeper, Message, MessageId, TooFewCopies, Wheel
-from filewheel.appender import Appender
-from filewheel.directory import create_directory, open_directory
-from filewheel.disk import OsDisk
-from filewheel.journal import Journal
+from filewheel.disk.directory import create_directory, open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.format.record import pack_tail
+from filewheel.journal.appender import Appender
+from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S, Receipt
-from filewheel.record import pack_tail
-from filewheel.roster import Member, Roster, change_roster
+from filewheel.roster.roster import Member, Roster, change_roster
 from tests.cli_support import Fw
 from tests.conftest import assert_whole
 from tests.model.crashes import crash_at_random
@@ -169,8 +169,8 @@ def test_a_process_that_is_killed_between_the_two_writes_leaves_the_message_in_t
     code = """
         import os, signal, sys
         from filewheel import Wheel
-        from filewheel.directory import open_directory
-        from filewheel.roster import read_roster
+        from filewheel.disk.directory import open_directory
+        from filewheel.roster.roster import read_roster
         from tests.support import FaultyDisk
 
         def kill(kind, name):
@@ -226,7 +226,7 @@ def mirrored(disk: Any) -> Roster:
 def test_a_mirror_goes_on_in_another_segment_and_ends_each_with_a_seal(
     make_set: MakeSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.mirror.Appender", partial(Appender, segment_bytes=4096, fill_bytes=1024))
+    monkeypatch.setattr("filewheel.journal.mirror.Appender", partial(Appender, segment_bytes=4096, fill_bytes=1024))
     wheels = make_set()
     with wheels.open() as wheel:
         for n in range(60):
@@ -502,7 +502,7 @@ def test_a_message_that_a_mirror_lost_is_refused_also_if_the_mirror_is_back_befo
 
 
 def put(payload: bytes) -> bytes:
-    from filewheel.record import pack_message
+    from filewheel.format.record import pack_message
 
     return pack_message(Message(MessageId.make(START_US + 60 * US_PER_S, 1, len(payload)), payload))
 

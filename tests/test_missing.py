@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import filewheel.repair
+import filewheel.tools.repair
 from filewheel import Damaged, Keeper, MessageId, Wheel
-from filewheel.directory import open_directory
-from filewheel.manifest import Manifest, read_manifest
+from filewheel.disk.checkpoint import Manifest, read_manifest
+from filewheel.disk.directory import open_directory
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
-from filewheel.snapshot import Snapshot
-from filewheel.transfer import dump
-from filewheel.verify import verify
+from filewheel.tools.dump import dump
+from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock
 
@@ -208,7 +208,7 @@ def test_repair_accepts_the_loss_and_writes_it_down(stage: Stage) -> None:
     name = next(n for n in stage.files() if n.endswith(".lap"))
     stage.take(name)
     directory = open_directory(stage.path, write=True)
-    filewheel.repair.repair(directory, stage.clock)
+    filewheel.tools.repair.repair(directory, stage.clock)
     assert not verify(directory, stage.clock).damage
     assert not stage.manifest.laps
     (note,) = (json.loads(p.read_text()) for p in stage.path.glob("quarantine/*.json"))

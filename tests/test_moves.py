@@ -11,8 +11,10 @@ from threading import Barrier
 
 import pytest
 
-from filewheel import Keeper, Locked, MessageId, NotFound, Wheel, layout, locks
-from filewheel.directory import open_directory
+from filewheel import Keeper, Locked, MessageId, NotFound, Wheel
+from filewheel.disk import locks
+from filewheel.disk.directory import open_directory
+from filewheel.format import layout
 from tests.support import FakeClock, eventually, spawn
 
 COUNT = 200
@@ -112,8 +114,8 @@ def test_what_was_cancelled_between_the_look_at_its_key_and_the_frame_is_not_mov
 ) -> None:
     with Wheel(wheel_dir) as wheel, Wheel(wheel_dir) as other:
         id_ = wheel.enqueue(b"x", delay=600, key="k")
-        note = "filewheel.keys.Hold.note"
-        from filewheel.keys import Hold
+        note = "filewheel.keys.index.Hold.note"
+        from filewheel.keys.index import Hold
 
         real = Hold.note
 
@@ -188,7 +190,7 @@ def test_a_retry_waits_for_who_is_in_the_middle_of_a_cancel_and_the_keeper_does_
 
 
 def test_the_locks_of_ids_are_no_foreign_files_and_what_else_lies_there_is(wheel_dir: Path) -> None:
-    from filewheel.verify import verify
+    from filewheel.tools.verify import verify
 
     with Wheel(wheel_dir) as wheel:
         wheel.cancel(wheel.enqueue(b"x", delay=60))

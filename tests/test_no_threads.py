@@ -13,11 +13,11 @@ import pytest
 
 from filewheel import AsyncWheel, DiskError, Keeper, Scheduler, TooFewCopies, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.copies import RETRY_US
-from filewheel.manifest import Position
+from filewheel.disk.checkpoint import Position
+from filewheel.journal.copies import RETRY_US
+from filewheel.laps.tidy import Tidier
 from filewheel.replication.promote import promote
 from filewheel.replication.standby import Standby
-from filewheel.tidy import Tidier
 from tests.conftest import assert_whole
 from tests.replication.support_sets import Place, place, role_of
 from tests.support import FaultyDisk

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.disk import OsDisk
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import Closed, DiskError, Poisoned, Reentered, WheelFull
-from filewheel.journal import Journal
-from filewheel.segment import Segment
-from filewheel.speed import make_pen
-from filewheel.standing import Standing
-from filewheel.writer import SEQ_END
+from filewheel.format.writer import SEQ_END
+from filewheel.journal.journal import Journal
+from filewheel.journal.segment import Segment
+from filewheel.native.compiled import make_pen
+from filewheel.roster.fence import Standing
 from tests.conftest import assert_whole
 from tests.support import REPO, FaultyDisk
 
@@ -500,7 +500,7 @@ def test_a_disk_that_sees_each_write_is_not_passed_by(wheel_dir: Path) -> None:
 
 
 def test_where_there_is_no_pen_the_journal_writes(wheel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("filewheel.disk.make_pen", None)
+    monkeypatch.setattr("filewheel.disk.disk.make_pen", None)
     with Wheel(wheel_dir, sync="never") as wheel:
         wheel.enqueue(b"1", delay=60)
         wheel.enqueue(b"2", delay=60)

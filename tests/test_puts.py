@@ -13,15 +13,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from filewheel import puts as python
-from filewheel import speed
-from filewheel.frame import Frame, Scanner
-from filewheel.loops import part
+from filewheel.format.frame import Frame, Scanner
+from filewheel.format.record import ID, pack_drop, pack_message
 from filewheel.message import ID_END, ID_MIN, Message, MessageId
-from filewheel.record import ID, pack_drop, pack_message
+from filewheel.native import compiled as speed
+from filewheel.native import puts as python
+from filewheel.native.loops import part
 
 try:
-    from filewheel import _loops
+    from filewheel.native import _loops
 except ImportError:  # not built: no compiler, or no headers
     compiled: ModuleType | None = None
 else:

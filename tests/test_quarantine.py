@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-import filewheel.quarantine
-from filewheel.directory import Directory
-from filewheel.gaps import Damage
-from filewheel.quarantine import Quarantine, items
+import filewheel.disk.quarantine
+from filewheel.disk.directory import Directory
+from filewheel.disk.quarantine import Damage, Quarantine, items
 from tests.support_wheel import StillClock, make_directory, put_file
 
 NAME = "laps/30000000/1800000000.slot"
@@ -129,8 +128,8 @@ def test_a_range_beyond_the_end_of_its_file_keeps_what_there_is(directory: Direc
 
 
 def test_a_range_larger_than_the_limit_is_kept_up_to_it(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filewheel.quarantine, "_ITEM_BYTES_MAX", 100)
-    monkeypatch.setattr(filewheel.quarantine, "_COPY_BYTES", 30)
+    monkeypatch.setattr(filewheel.disk.quarantine, "_ITEM_BYTES_MAX", 100)
+    monkeypatch.setattr(filewheel.disk.quarantine, "_COPY_BYTES", 30)
     Quarantine(directory, StillClock()).keep(DAMAGE)
     assert place(directory, f"{STEM}.bin").read_bytes() == DATA[256:356]
     assert items(directory)[0]["end"] == 512
@@ -139,7 +138,7 @@ def test_a_range_larger_than_the_limit_is_kept_up_to_it(directory: Directory, mo
 def test_a_flood_of_damage_is_kept_up_to_a_limit(
     directory: Directory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(filewheel.quarantine, "_ITEMS_MAX", 3)
+    monkeypatch.setattr(filewheel.disk.quarantine, "_ITEMS_MAX", 3)
     quarantine = Quarantine(directory, StillClock())
     for at in range(0, 80, 8):
         quarantine.keep(Damage(NAME, at, at + 8, "bad", proven=True))

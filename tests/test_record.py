@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel.errors import Damaged
-from filewheel.frame import Frame
-from filewheel.message import DEAD_US, ID_END, ID_MIN, LOW_BITS, Message, MessageId
-from filewheel.record import (
+from filewheel.format.frame import Frame
+from filewheel.format.record import (
     ACKED,
     BURIED,
     CANCELLED,
@@ -36,7 +35,8 @@ from filewheel.record import (
     unpack_drop,
     unpack_put,
 )
-from filewheel.speed import part
+from filewheel.message import DEAD_US, ID_END, ID_MIN, LOW_BITS, Message, MessageId
+from filewheel.native.compiled import part
 from tests.support_wheel import a_put, an_id
 
 DUES = st.integers(0, DEAD_US - 1)

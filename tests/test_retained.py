@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-import filewheel.tidy
+import filewheel.laps.tidy
 from filewheel import Keeper, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.deal import Deal
-from filewheel.directory import Directory, Settings, open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import Directory, Settings, open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import Damaged
-from filewheel.housekeeper import BALLAST_BYTES
-from filewheel.ledger import Ledger
-from filewheel.repair import repair
-from filewheel.retained import Retained, discard_retained, read_overflow
-from filewheel.roster import Member, Roster, change_roster
-from filewheel.verify import verify
+from filewheel.firing.housekeeper import BALLAST_BYTES
+from filewheel.laps.deal import Deal
+from filewheel.laps.store import Ledger
+from filewheel.roster.retention import Retained, discard_retained, read_overflow
+from filewheel.roster.roster import Member, Roster, change_roster
+from filewheel.tools.repair import repair
+from filewheel.tools.verify import verify
 from tests.model.crashes import RandomFates, crash
 from tests.model.machine import Machine
 from tests.model.process import Killed, ProcessDisk
@@ -92,7 +92,7 @@ def test_a_producer_that_tidies_up_and_a_repair_keep_what_they_cover(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     primary(wheel_dir)
-    monkeypatch.setattr(filewheel.tidy, "TIDY_SEGMENTS", 1)
+    monkeypatch.setattr(filewheel.laps.tidy, "TIDY_SEGMENTS", 1)
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"x", delay=3600)
     assert len(kept(wheel_dir)) == 1

@@ -19,14 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filewheel import Keeper, Wheel
-from filewheel.directory import Directory, Settings, open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import Directory, Settings, open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import Damaged, DiskError, FilewheelError
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.sets import add_backup, set_status
-from filewheel.roster import Member, Roster, change_roster, parse_roster, read_roster
+from filewheel.roster.roster import Member, Roster, change_roster, parse_roster, read_roster
 from tests.model.crashes import crash_everyhow
 from tests.model.machine import Machine
 from tests.model.process import Killed, ProcessDisk
@@ -214,8 +214,8 @@ def test_what_the_disk_refuses_is_a_disk_error_that_names_the_roster(wheel_dir: 
 
 ADD = """
     import sys
-    from filewheel.directory import open_directory
-    from filewheel.roster import Member, change_roster
+    from filewheel.disk.directory import open_directory
+    from filewheel.roster.roster import Member, change_roster
     path, mark = sys.argv[1:]
     directory = open_directory(path, write=True)
     for n in range(40):

@@ -15,7 +15,8 @@ from tests.support import REPO
 
 EDGES = """
 import os
-from filewheel import _loops as L, speed
+from filewheel.native import _loops as L
+from filewheel.native import compiled as speed
 assert speed.COMPILED
 id_ = bytes(16)
 for op in (
@@ -55,11 +56,12 @@ def test_the_c_sources_do_nothing_that_the_sanitizers_know_to_be_wrong(tmp_path:
         pytest.skip("gcc has no sanitizers here")
     package = tmp_path / "filewheel"
     shutil.copytree(REPO / "filewheel", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    built = package / f"_loops{sysconfig.get_config_var('EXT_SUFFIX')}"
+    native = package / "native"
+    built = native / f"_loops{sysconfig.get_config_var('EXT_SUFFIX')}"
     flags = ["-g", "-O1", "-fPIC", "-shared", "-fwrapv", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     include = sysconfig.get_paths()["include"]
     made = subprocess.run(
-        ["gcc", *flags, f"-I{include}", *map(str, package.glob("*.c")), "-o", str(built)],
+        ["gcc", *flags, f"-I{include}", *map(str, native.glob("*.c")), "-o", str(built)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if "Python.h" in made.stderr:

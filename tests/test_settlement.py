@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from filewheel import AsyncWheel, BadArgument, Damaged, Keeper, Message, NotClaimed, Wheel, WheelFull, layout
+from filewheel import AsyncWheel, BadArgument, Damaged, Keeper, Message, NotClaimed, Wheel, WheelFull
+from filewheel.format import layout
 from filewheel.headers import KEY, REASON
-from filewheel.keyfile import BUCKET_BYTES_MAX
+from filewheel.journal.settlement import Settlement
+from filewheel.keys.bucket import BUCKET_BYTES_MAX
 from filewheel.message import MessageId, to_datetime
-from filewheel.settlement import Settlement
 from tests.support import START_US, FakeClock, FaultyDisk
 
 
@@ -234,7 +235,7 @@ def test_a_keyed_message_that_was_cancelled_has_no_successor(wheel: Wheel, keepe
 def test_a_large_batch_is_several_frames_and_each_settlement_is_whole_in_one(
     wheel: Wheel, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.settler.FRAME_BYTES", 1000)
+    monkeypatch.setattr("filewheel.firing.settler.FRAME_BYTES", 1000)
     wheel.enqueue_many([bytes(400)] * 10)
     messages = list(keeper.claim())
     before = frames(keeper)

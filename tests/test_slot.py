@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filewheel.directory import Directory
-from filewheel.disk import ForeignFile
-from filewheel.frame import Frame
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import ForeignFile
+from filewheel.format.frame import Frame
+from filewheel.format.record import CANCELLED, ID, pack_drop, records_of, split
+from filewheel.laps.slot import FRAME_BYTES, frames, lap_floor, slot_floor, slot_name
 from filewheel.message import ID_MIN, due_of
-from filewheel.record import CANCELLED, ID, pack_drop, records_of, split
-from filewheel.slot import FRAME_BYTES, frames, lap_floor, slot_floor, slot_name
 from tests.support_wheel import NOW_S, a_put, an_id, append, frames_of, make_directory, put_file, scan
 
 NAME = "laps/30000000/1800000000.slot"

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from filewheel import Wheel
-from filewheel.directory import DiskFactory, open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import DiskFactory, open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import Damaged, DiskError, Fenced
 from filewheel.message import US_PER_S
-from filewheel.roster import Member, change_roster
-from filewheel.standing import Standing
+from filewheel.roster.fence import Standing
+from filewheel.roster.roster import Member, change_roster
 from tests.support import FaultyDisk
 from tests.support_set import alter, fence, make_set, open_wheel, promote, roster_of
 

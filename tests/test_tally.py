@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Stats, Wheel
-from filewheel.deal import Deal
-from filewheel.stats import stats_of
+from filewheel.laps.deal import Deal
+from filewheel.lookup.stats import stats_of
 from tests.support import FakeClock
 
 
@@ -205,7 +205,7 @@ def test_a_journal_that_is_removed_is_not_counted_any_more(wheel: Wheel, wheel_d
 def test_more_drops_than_are_remembered_are_counted_by_a_snapshot(
     wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.tally.DROPS_MAX", 5)
+    monkeypatch.setattr("filewheel.lookup.tally.DROPS_MAX", 5)
     ids = wheel.enqueue_many([b"x"] * 20, delay=60)
     wheel.cancel_many(ids[:5])
     assert remembered(wheel).pending == 15

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.directory import open_directory
-from filewheel.frame import HEADER_BYTES
+from filewheel.disk.directory import open_directory
+from filewheel.format.frame import HEADER_BYTES
 from filewheel.message import DEAD_US
-from filewheel.repair import repair
-from filewheel.verify import verify
+from filewheel.tools.repair import repair
+from filewheel.tools.verify import verify
 from tests.cli_support import invoke
 from tests.support import FakeClock
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from filewheel import Wheel
 from filewheel.errors import BadArgument
 from filewheel.message import DEAD_US, DUE_END_US, DUE_LIMIT_US, Message, MessageId
-from filewheel.transfer import dump, from_json, iso, load, parse_line, payload_of, to_json
+from filewheel.tools.dump import dump, from_json, iso, load, parse_line, payload_of, to_json
 from tests.support_wheel import NOW_US, StillClock, an_id
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
-from filewheel.journal import Journal
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.format.record import pack_tail
+from filewheel.journal.journal import Journal
+from filewheel.laps.deal import Deal
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
-from filewheel.record import pack_tail
-from filewheel.snapshot import Snapshot
-from filewheel.verify import verify
+from filewheel.tools.verify import verify
 from tests.support import START_US, FakeClock
 
 

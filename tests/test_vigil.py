@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import AsyncKeeper, Keeper, Locked, Scheduler, bell
-from filewheel.alarm import Alarm
-from filewheel.bell import Vigil
-from filewheel.disk import OsDisk
+from filewheel import AsyncKeeper, Keeper, Locked, Scheduler
+from filewheel.disk import hint as bell
+from filewheel.disk.alarm import Alarm
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.hint import Vigil
 
 NEVER_S = 3600.0
 KEEPER = """

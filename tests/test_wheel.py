@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, Cancelled, Closed, Forked, Keeper, MessageId, NotFound, NoWheel, TooLarge, Wheel
-from filewheel.directory import open_directory
-from filewheel.tidy import tidy
+from filewheel.disk.directory import open_directory
+from filewheel.laps.tidy import tidy
 from tests.support import FakeClock, FaultyDisk
 
 

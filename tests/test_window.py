@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from filewheel import layout
-from filewheel.directory import Directory, Settings
-from filewheel.frame import Gap, seal
+from filewheel.disk.directory import Directory, Settings
+from filewheel.format import layout
+from filewheel.format.frame import Gap, seal
+from filewheel.format.record import ACKED, ID, pack_drop
+from filewheel.journal.tail import Handles
+from filewheel.laps.slot import frames
+from filewheel.laps.window import MISSING, Budget, Span, Window, read_window
 from filewheel.message import ID_END, ID_MIN, id_after, id_floor
-from filewheel.record import ACKED, ID, pack_drop
-from filewheel.slot import frames
-from filewheel.tail import Handles
-from filewheel.window import MISSING, Budget, Span, Window, read_window
 from tests.support_wheel import a_put, an_id, flip
 
 SETTINGS = Settings(id="", salt=bytes(range(16)).hex(), slots=60)
@@ -261,9 +261,9 @@ def test_what_was_dropped_takes_no_memory_however_large_it_was() -> None:
 
 
 def filewheel_reader() -> Any:
-    import filewheel.window
+    import filewheel.laps.window
 
-    return filewheel.window._Reader
+    return filewheel.laps.window._Reader
 
 
 # -- what cannot be read ----------------------------------------------------------------------------------------

@@ -13,14 +13,14 @@ from filewheel.message import US_PER_S
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import add_backup, remove_backup, set_status
-from filewheel.roster import RETAIN_BYTES, TIMEOUT_S, Member, Mode, OnFailure, Roster
+from filewheel.roster.roster import RETAIN_BYTES, TIMEOUT_S, Member, Mode, OnFailure, Roster
 
 from ..failure import Failure
-from ..members import Copying, print_members, report_fields, roster_of, trouble_of, work_text
-from ..output import Output
-from ..params import DURATION, SIZE, ParamType
+from ..input.params import DURATION, SIZE, ParamType
+from ..show.members import Copying, print_members, report_fields, roster_of, trouble_of, work_text
+from ..show.output import Output
+from ..show.text import count, safe, size
 from ..signals import interruptible
-from ..text import count, safe, size
 from ..verb import common, examples, verb
 
 

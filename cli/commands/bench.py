@@ -22,7 +22,7 @@ import click
 
 from filewheel import WheelFull
 from filewheel.errors import disk_error
-from filewheel.layout import SETTINGS
+from filewheel.format.layout import SETTINGS
 from filewheel.message import US_PER_S
 
 from ..bench.figures import Figures, machine
@@ -31,10 +31,10 @@ from ..bench.measure import ROOM_BYTES, measure
 from ..bench.rounds import THREADS
 from ..bench.verdict import Verdict, duration, judge, rate
 from ..failure import Failure
-from ..output import Column, Output
-from ..params import DURATION
+from ..input.params import DURATION
+from ..show.output import Column, Output
+from ..show.text import safe, size, span
 from ..signals import interruptible, uninterrupted
-from ..text import safe, size, span
 from ..verb import verb
 
 _BUDGET_MOST_US = 600 * US_PER_S

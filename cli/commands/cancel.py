@@ -11,10 +11,10 @@ from filewheel import Cancelled, CancelledIds, MessageId, Wheel
 from filewheel.changes import ids_at_once
 
 from ..failure import Failure
-from ..lines import chunks, read_ids
+from ..input.lines import chunks, read_ids
 from ..lost import key_lost, lost_of
-from ..output import Output
-from ..text import count
+from ..show.output import Output
+from ..show.text import count
 from ..verb import verb
 
 _CHUNK = 50_000

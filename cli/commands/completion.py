@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from ..output import Output
+from ..show.output import Output
 from ..verb import verb
 
 

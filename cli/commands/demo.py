@@ -19,16 +19,16 @@ import click
 
 from filewheel import Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.message import US_PER_S, to_datetime
-from filewheel.verify import verify
+from filewheel.tools.verify import verify
 
-from ..disaster import lose_a_disk
+from ..demo.disaster import lose_a_disk
+from ..demo.ring import HEIGHT, SLOTS, draw
+from ..demo.stage import PATIENCE_S, Keeper, Proof, Stage, kill, prove, samples
 from ..failure import Failure
-from ..output import Output
-from ..ring import HEIGHT, SLOTS, draw
+from ..show.output import Output
 from ..signals import interruptible
-from ..stage import PATIENCE_S, Keeper, Proof, Stage, kill, prove, samples
 from ..verb import verb
 
 _SECOND_WAVE_S = 2.0

@@ -7,12 +7,12 @@ from itertools import islice
 import click
 
 from filewheel import Wheel
-from filewheel.difference import Difference, differences
-from filewheel.transfer import iso
+from filewheel.tools.diff import Difference, differences
+from filewheel.tools.dump import iso
 
 from ..failure import Failure, check_damage
-from ..output import Column, Output
-from ..text import count, full_time
+from ..show.output import Column, Output
+from ..show.text import count, full_time
 from ..verb import verb
 
 _SHOWN = 100

@@ -11,13 +11,13 @@ from typing import TextIO
 import click
 
 from filewheel import Damaged, MessageId
+from filewheel.format.record import ID, unpack_put
 from filewheel.message import ID_END, ID_MIN
-from filewheel.record import ID, unpack_put
-from filewheel.transfer import to_json
+from filewheel.tools.dump import to_json
 
 from ..failure import Failure
-from ..output import Output
-from ..text import count, to_line
+from ..show.output import Output
+from ..show.text import count, to_line
 from ..verb import verb
 
 

@@ -10,24 +10,25 @@ import stat
 
 import click
 
-from filewheel import KeyHeld, layout
+from filewheel import KeyHeld
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import PAYLOAD_BYTES_LIMIT, Sync
+from filewheel.disk.directory import PAYLOAD_BYTES_LIMIT, Sync
+from filewheel.format import layout
+from filewheel.format.limits import check_headers, check_topic
 from filewheel.headers import ARGS
-from filewheel.limits import check_headers, check_topic
+from filewheel.keys.unique import POLICIES
 from filewheel.message import MessageId, to_datetime
 from filewheel.scheduling.call import JSON
-from filewheel.transfer import iso
-from filewheel.unique import POLICIES
+from filewheel.tools.dump import iso
 from filewheel.wheel import OnConflict
 
-from ..batch import Defaults, Intake, enqueue_all
 from ..failure import Failure
-from ..lines import Spool, stdin
-from ..output import Output
-from ..params import HEADER, JSON_ARGS, SYNC, When, one_due, require_due
-from ..text import away, count, full_time, offset
-from ..text import local as to_local
+from ..input.batch import Defaults, Intake, enqueue_all
+from ..input.lines import Spool, stdin
+from ..input.params import HEADER, JSON_ARGS, SYNC, When, one_due, require_due
+from ..show.output import Output
+from ..show.text import away, count, full_time, offset
+from ..show.text import local as to_local
 from ..verb import due_options, verb
 
 

@@ -7,11 +7,11 @@ import os
 import click
 
 from filewheel import Wheel
-from filewheel.directory import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, Sync
+from filewheel.disk.directory import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, Sync
 
-from ..output import Output
-from ..params import SIZE, SYNC
-from ..text import safe, size
+from ..input.params import SIZE, SYNC
+from ..show.output import Output
+from ..show.text import safe, size
 from ..verb import verb
 
 

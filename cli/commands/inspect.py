@@ -13,20 +13,20 @@ import click
 from filewheel import BadArgument, Message, MessageId
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.headers import HISTORY, KEY, REASON, SCHEDULE
+from filewheel.lookup.stats import topics_of
 from filewheel.message import DEAD_US, to_datetime
 from filewheel.scheduling.failure import history_of
 from filewheel.scheduling.schedule import definition_of
-from filewheel.stats import topics_of
 from filewheel.timespec import at_us
-from filewheel.transfer import to_json
+from filewheel.tools.dump import to_json
 
-from ..calls import arguments_of, call_fields, call_text, overdue_advice, schedule_text
 from ..failure import Failure, check_damage
 from ..lost import lost_of
-from ..members import find_set, set_fields, set_line
-from ..output import Output
-from ..picture import Ahead, draw_rows, draw_view
-from ..text import away, clip, count, full_time, safe, safe_block, show_bytes, size, width
+from ..show.calls import arguments_of, call_fields, call_text, overdue_advice, schedule_text
+from ..show.members import find_set, set_fields, set_line
+from ..show.output import Output
+from ..show.picture import Ahead, draw_rows, draw_view
+from ..show.text import away, clip, count, full_time, safe, safe_block, show_bytes, size, width
 from ..verb import common, examples, verb
 from . import inspect_files, inspect_list, inspect_schedules
 from .stats import stats_fields

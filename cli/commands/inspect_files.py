@@ -6,15 +6,16 @@ from collections.abc import Iterable
 
 import click
 
-from filewheel import BadArgument, MessageId, layout
+from filewheel import BadArgument, MessageId
+from filewheel.format import layout
 from filewheel.message import DUE_END_US, US_PER_S, id_floor
 
-from ..dissect import Dissector, Entry
 from ..failure import Failure
+from ..input.params import read_time
 from ..lost import lost_of
-from ..output import Column, Output
-from ..params import read_time
-from ..text import full_time, safe
+from ..show.dissect import Dissector, Entry
+from ..show.output import Column, Output
+from ..show.text import full_time, safe
 from ..verb import verb
 
 _TABLE_ROWS = 1000

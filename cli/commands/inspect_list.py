@@ -10,16 +10,16 @@ import click
 
 from filewheel import Message
 from filewheel.clock import SYSTEM_CLOCK
+from filewheel.format.limits import matches
 from filewheel.headers import KEY, REASON
-from filewheel.limits import matches
+from filewheel.lookup.snapshot import DEAD_FLOOR
 from filewheel.message import DEAD_US, ID_END, ID_MIN, id_floor
-from filewheel.snapshot import DEAD_FLOOR
-from filewheel.transfer import iso, to_json
+from filewheel.tools.dump import iso, to_json
 
 from ..failure import check_damage
-from ..output import Column, Output
-from ..params import DURATION, TIME, When
-from ..text import away, short_time, show_bytes
+from ..input.params import DURATION, TIME, When
+from ..show.output import Column, Output
+from ..show.text import away, short_time, show_bytes
 from ..verb import verb
 
 _LIMIT_ON_TERMINAL = 20

@@ -6,15 +6,15 @@ import click
 
 from filewheel import Message
 from filewheel.clock import SYSTEM_CLOCK
+from filewheel.format.limits import matches
 from filewheel.headers import SCHEDULE
-from filewheel.limits import matches
 from filewheel.scheduling.schedule import Definition, definition_of
-from filewheel.transfer import iso
+from filewheel.tools.dump import iso
 
-from ..calls import schedule_fields, when_of
 from ..failure import check_damage
-from ..output import Column, Output
-from ..text import away, short_time
+from ..show.calls import schedule_fields, when_of
+from ..show.output import Column, Output
+from ..show.text import away, short_time
 from ..verb import verb
 
 _WHOLE = 100

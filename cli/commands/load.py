@@ -17,16 +17,16 @@ import click
 
 from filewheel import BadArgument, Message, MessageId, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.limits import bytes_of, check_headers, check_topic
+from filewheel.format.limits import bytes_of, check_headers, check_topic
+from filewheel.format.record import pack_message, unpack_put
 from filewheel.message import DEAD_US, DUE_END_US
-from filewheel.record import pack_message, unpack_put
 from filewheel.timespec import check_due
-from filewheel.transfer import from_json
+from filewheel.tools.dump import from_json
 
 from ..failure import Failure
-from ..lines import Spool, parse_object, read_lines
-from ..output import Output
-from ..text import count
+from ..input.lines import Spool, parse_object, read_lines
+from ..show.output import Output
+from ..show.text import count
 from ..verb import verb
 
 _CHECKED_MAX = 100_000

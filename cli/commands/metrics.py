@@ -11,17 +11,17 @@ from typing import Any
 
 from filewheel import FilewheelError
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.exposition import Family, gauge, render
-from filewheel.gauges import disk_gauges, overdue_of
 from filewheel.message import US_PER_S
-from filewheel.metrics import PREFIX, summary
-from filewheel.published import Published, read_published
-from filewheel.transfer import iso
+from filewheel.metrics.gauges import disk_gauges, overdue_of
+from filewheel.metrics.metrics import PREFIX, summary
+from filewheel.metrics.prometheus import Family, gauge, render
+from filewheel.metrics.published import Published, read_published
+from filewheel.tools.dump import iso
 
-from ..gauges import of_wheel, set_gauges
-from ..members import find_set, set_fields
-from ..output import Output
-from ..text import count
+from ..show.gauges import of_wheel, set_gauges
+from ..show.members import find_set, set_fields
+from ..show.output import Output
+from ..show.text import count
 from ..verb import verb
 
 

@@ -13,11 +13,11 @@ from filewheel.replication.standby import AFTER_S, Standby
 
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once
-from ..members import find_set
-from ..output import Output
-from ..params import DURATION
+from ..input.params import DURATION
+from ..show.members import find_set
+from ..show.output import Output
+from ..show.text import safe
 from ..signals import Abort, Quit, Stop
-from ..text import safe
 from ..verb import verb
 
 

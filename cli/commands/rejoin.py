@@ -7,10 +7,10 @@ import click
 from filewheel.replication.rejoin import rejoin
 
 from ..failure import Failure
-from ..members import Copying, roster_of
-from ..output import Output
+from ..show.members import Copying, roster_of
+from ..show.output import Output
+from ..show.text import count, safe
 from ..signals import interruptible
-from ..text import count, safe
 from ..verb import verb
 
 

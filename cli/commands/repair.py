@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.repair import repair as repair_directory
-from filewheel.verify import Finding
-from filewheel.window import MISSING
+from filewheel.format import layout
+from filewheel.laps.window import MISSING
+from filewheel.tools.repair import repair as repair_directory
+from filewheel.tools.verify import Finding
 
 from ..failure import Failure
-from ..output import Output
-from ..text import count, size
+from ..show.output import Output
+from ..show.text import count, size
 from ..verb import verb
 from .verify import finding_fields, print_findings, read_all
 

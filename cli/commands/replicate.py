@@ -12,13 +12,13 @@ from filewheel.replication.report import LinkReport
 
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once
-from ..following import Teller, Watch
-from ..logs import log_lines
-from ..members import Copying, report_fields, roster_of, work_text
-from ..output import Column, Output
-from ..params import DURATION
+from ..input.params import DURATION
+from ..show.following import Teller, Watch
+from ..show.logs import log_lines
+from ..show.members import Copying, report_fields, roster_of, work_text
+from ..show.output import Column, Output
+from ..show.text import count
 from ..signals import Abort, Quit, Stop, interruptible
-from ..text import count
 from ..verb import verb
 
 

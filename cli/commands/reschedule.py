@@ -7,13 +7,13 @@ import click
 from filewheel import MessageId, NotFound
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.message import to_datetime
-from filewheel.transfer import iso
+from filewheel.tools.dump import iso
 
-from ..lines import chunks, read_ids
+from ..input.lines import chunks, read_ids
+from ..input.params import When, require_due
 from ..lost import key_lost, lost_of
-from ..output import Column, Output
-from ..params import When, require_due
-from ..text import away, full_time
+from ..show.output import Column, Output
+from ..show.text import away, full_time
 from ..verb import due_options, verb
 from .cancel import tell_unknown
 

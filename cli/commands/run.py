@@ -12,14 +12,14 @@ import click
 
 from filewheel import Keeper, Locked, Wheel
 
-from ..calls import first_call, refused
 from ..child import Commands
 from ..failure import INTERRUPTED, Failure
 from ..firing import Dispatcher, GoOn, Retries, UntilEmpty, leave_at_once, print_due
-from ..output import Output
-from ..params import BACKOFF, DURATION
+from ..input.params import BACKOFF, DURATION
+from ..show.calls import first_call, refused
+from ..show.output import Output
+from ..show.text import count
 from ..signals import Abort, Quit, Stop
-from ..text import count
 from ..verb import verb
 
 _PATIENCE_S = 0.05

@@ -8,19 +8,19 @@ import click
 
 from filewheel import Stats
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.exposition import render
-from filewheel.gauges import disk_gauges, overdue_of
+from filewheel.disk.keeper_lock import Holder
 from filewheel.message import US_PER_S
-from filewheel.owner import Holder
+from filewheel.metrics.gauges import disk_gauges, overdue_of
+from filewheel.metrics.prometheus import render
 from filewheel.timespec import at_us
-from filewheel.transfer import iso
+from filewheel.tools.dump import iso
 
-from ..calls import who_fires
 from ..failure import check_damage
-from ..gauges import of_wheel, set_gauges
-from ..members import find_set, set_fields, set_line
-from ..output import Column, Output
-from ..text import away, count, full_time, safe, size
+from ..show.calls import who_fires
+from ..show.gauges import of_wheel, set_gauges
+from ..show.members import find_set, set_fields, set_line
+from ..show.output import Column, Output
+from ..show.text import away, count, full_time, safe, size
 from ..verb import verb
 
 if TYPE_CHECKING:

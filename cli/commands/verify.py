@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import Directory
-from filewheel.verify import Finding, Report
-from filewheel.verify import verify as verify_directory
+from filewheel.disk.directory import Directory
+from filewheel.tools.verify import Finding, Report
+from filewheel.tools.verify import verify as verify_directory
 
 from ..failure import Failure
-from ..output import Output
-from ..text import count, safe, size
+from ..show.output import Output
+from ..show.text import count, safe, size
 from ..verb import verb
 
 

@@ -13,14 +13,14 @@ import click
 
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.message import US_PER_S
-from filewheel.scheduling.cron import Cron
-from filewheel.scheduling.recurrence import Recurrence, read_recurrence
-from filewheel.scheduling.zone import Zone
-from filewheel.transfer import iso
+from filewheel.scheduling.cron.cron import Cron
+from filewheel.scheduling.cron.recurrence import Recurrence, read_recurrence
+from filewheel.scheduling.cron.zone import Zone
+from filewheel.tools.dump import iso
 
-from ..output import Column, Output
-from ..params import read_time
-from ..text import offset, span
+from ..input.params import read_time
+from ..show.output import Column, Output
+from ..show.text import offset, span
 from ..verb import verb
 
 _COUNT_MAX = 100_000

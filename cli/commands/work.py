@@ -14,11 +14,11 @@ from filewheel.clock import SYSTEM_CLOCK
 from filewheel.message import US_PER_S
 
 from ..failure import Failure
-from ..logs import log_lines
-from ..output import Output
+from ..input.target import load_scheduler
+from ..show.logs import log_lines
+from ..show.output import Output
+from ..show.text import count
 from ..signals import interruptible, quiet_end
-from ..target import load_scheduler
-from ..text import count
 from ..verb import verb
 
 log = logging.getLogger("filewheel.work")

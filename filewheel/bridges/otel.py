@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from filewheel.bridges.extra import need
 from filewheel.headers import TRACEPARENT
 from filewheel.message import Message
-from filewheel.metrics import BOUNDS_S, EVENTS, TIMES, Metrics
+from filewheel.metrics.metrics import BOUNDS_S, EVENTS, TIMES, Metrics
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation

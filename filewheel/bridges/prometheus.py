@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from filewheel.bridges.extra import need
-from filewheel.exposition import COUNTER, with_labels
-from filewheel.metrics import Metrics
+from filewheel.metrics.metrics import Metrics
+from filewheel.metrics.prometheus import COUNTER, with_labels
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

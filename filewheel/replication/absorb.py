@@ -14,21 +14,21 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from filewheel import unique
 from filewheel.clock import Clock
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
 from filewheel.errors import KeyHeld
+from filewheel.format.record import ACKED, CANCELLED, ID, pack_drop, pack_message, unpack_put
+from filewheel.format.writer import Entropy
 from filewheel.headers import REASON
-from filewheel.journal import Journal
-from filewheel.keys import Keys, key_of
+from filewheel.journal.journal import Journal
+from filewheel.keys import unique
+from filewheel.keys.index import Keys, key_of
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import DEAD_US, ID_END, ID_MIN, Message
-from filewheel.record import ACKED, CANCELLED, ID, pack_drop, pack_message, unpack_put
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import compare, pending
 from filewheel.replication.drops import dropped_among, drops_of
-from filewheel.retained import Retained
-from filewheel.snapshot import Snapshot
-from filewheel.writer import Entropy
+from filewheel.roster.retention import Retained
 
 log = logging.getLogger(__name__)
 

@@ -16,26 +16,26 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterable
 
-from filewheel.additions import Additions, poisoned_by
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.deal import Deal
-from filewheel.directory import DiskFactory, open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.checkpoint import Manifest, place_manifest, prepare_manifest
+from filewheel.disk.directory import DiskFactory, open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.keeper_lock import Owner
 from filewheel.errors import FilewheelError, Poisoned, disk_error
-from filewheel.frame import Frame
-from filewheel.head import Head
+from filewheel.firing.head import Head
+from filewheel.firing.housekeeper import Housekeeper
+from filewheel.firing.ready import READY_BUDGET
+from filewheel.format.frame import Frame
+from filewheel.format.record import ID, records_of
+from filewheel.format.writer import Entropy
 from filewheel.headers import KEY
-from filewheel.housekeeper import Housekeeper
-from filewheel.keeper import READY_BUDGET
-from filewheel.keys import Keys, key_of
-from filewheel.ledger import Ledger
-from filewheel.manifest import Manifest, place_manifest, prepare_manifest
-from filewheel.owner import Owner
-from filewheel.record import ID, records_of
-from filewheel.speed import ids_of
-from filewheel.unique import holding
-from filewheel.window import Budget, read_window
-from filewheel.writer import Entropy
+from filewheel.keys.index import Keys, key_of
+from filewheel.keys.unique import holding
+from filewheel.laps.additions import Additions, poisoned_by
+from filewheel.laps.deal import Deal
+from filewheel.laps.store import Ledger
+from filewheel.laps.window import Budget, read_window
+from filewheel.native.compiled import ids_of
 
 _KEY_BYTES = KEY.encode()
 _UNDEALT = Budget(records=1 << 22, bytes=1 << 28)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from filewheel import layout
-from filewheel.directory import Directory
-from filewheel.frame import Frame, scan
+from filewheel.disk.directory import Directory
+from filewheel.format import layout
+from filewheel.format.frame import Frame, scan
 from filewheel.replication.follows import Follows
 from filewheel.replication.sources import SourceHandles, list_segments
 

@@ -8,8 +8,8 @@ Invariant: every position that was written down is covered by records that are i
 from __future__ import annotations
 
 from filewheel.clock import Clock
-from filewheel.directory import Directory
-from filewheel.manifest import Position
+from filewheel.disk.checkpoint import Position
+from filewheel.disk.directory import Directory
 from filewheel.replication.follows import Follows, read_follows, write_follows
 
 NOTE_US = 250_000

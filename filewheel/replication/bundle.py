@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from filewheel.frame import Frame, portions
-from filewheel.journal import Journal
+from filewheel.format.frame import Frame, portions
+from filewheel.format.record import ID
+from filewheel.journal.journal import Journal
 from filewheel.message import ID_END, ID_MIN
-from filewheel.record import ID
 
 BUNDLE_BYTES = 4 << 20
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection
 
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
-from filewheel.record import moved, records_of
+from filewheel.format.record import moved, records_of
+from filewheel.laps.window import Span
+from filewheel.lookup.snapshot import Snapshot
+from filewheel.native.compiled import ids_of
 from filewheel.replication.laps import LapFile
 from filewheel.replication.whole import Range
-from filewheel.snapshot import Snapshot
-from filewheel.speed import ids_of
-from filewheel.window import Span
 
 
 def absent(directory: Directory, files: Collection[LapFile]) -> tuple[list[LapFile], set[str]]:

@@ -12,17 +12,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 
-from filewheel import layout
-from filewheel.directory import Directory
+from filewheel.disk.checkpoint import Position
+from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
-from filewheel.frame import Frame, scan
-from filewheel.journal import Journal
-from filewheel.manifest import Position
-from filewheel.record import records_of
+from filewheel.format import layout
+from filewheel.format.frame import Frame, scan
+from filewheel.format.record import records_of
+from filewheel.format.writer import Entropy
+from filewheel.journal.journal import Journal
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.follows import read_follows
 from filewheel.replication.sources import SourceHandles, list_segments
-from filewheel.writer import Entropy
 
 Positions = Mapping[str, Position]
 

@@ -12,12 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
+from filewheel.format.record import ID
+from filewheel.laps.window import Budget
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_END
-from filewheel.record import ID
-from filewheel.snapshot import Snapshot
-from filewheel.speed import ids_of
-from filewheel.window import Budget
+from filewheel.native.compiled import ids_of
 
 CHUNK_RECORDS = 150_000
 CHUNK_BYTES = 24 << 20

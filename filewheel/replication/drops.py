@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Set
 
-from filewheel import layout
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
-from filewheel.frame import Frame, scan
-from filewheel.record import ID, records_of
+from filewheel.format import layout
+from filewheel.format.frame import Frame, scan
+from filewheel.format.record import ID, records_of
 from filewheel.replication.sources import SourceHandles, list_segments
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from filewheel.directory import Directory
-from filewheel.frame import Frame
-from filewheel.journal import Journal
-from filewheel.record import CANCELLED, pack_drop
+from filewheel.disk.directory import Directory
+from filewheel.format.frame import Frame
+from filewheel.format.record import CANCELLED, pack_drop
+from filewheel.journal.journal import Journal
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import dropped, pending
 from filewheel.replication.drops import dropped_among

@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from filewheel.directory import Directory
+from filewheel.disk.checkpoint import Position
+from filewheel.disk.directory import Directory
+from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged
-from filewheel.frame import Frame
-from filewheel.gaps import Damage
-from filewheel.manifest import Position
-from filewheel.record import ID, records_of
+from filewheel.format.frame import Frame
+from filewheel.format.record import ID, records_of
+from filewheel.journal.tail import Tail
 from filewheel.replication.losses import Losses
 from filewheel.replication.sources import SourceHandles, list_segments
-from filewheel.tail import Tail
 
 LOCK_TEST_US = 200_000
 

@@ -14,10 +14,10 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
-from filewheel import layout
-from filewheel.disk import Disk, ForeignFile
-from filewheel.gaps import UNKNOWN
-from filewheel.manifest import Position
+from filewheel.disk.checkpoint import Position
+from filewheel.disk.disk import Disk, ForeignFile
+from filewheel.format import layout
+from filewheel.journal.gaps import UNKNOWN
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 
 from filewheel.clock import Clock
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
 from filewheel.errors import FilewheelError
-from filewheel.journal import Journal
-from filewheel.keys import Keys
+from filewheel.format.writer import Entropy
+from filewheel.journal.journal import Journal
+from filewheel.keys.index import Keys
 from filewheel.replication.backupkeeper import enter_keys
 from filewheel.replication.bundle import Bundle
-from filewheel.writer import Entropy
 
 
 class GiveBack:

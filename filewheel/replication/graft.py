@@ -20,19 +20,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from filewheel.additions import Additions
-from filewheel.directory import Directory
-from filewheel.disk import ForeignFile
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import ForeignFile
 from filewheel.errors import Damaged, FilewheelError
-from filewheel.frame import Frame, scan, seal
-from filewheel.record import CANCELLED, ID, moved, pack_drop, records_of, root_of
+from filewheel.format.frame import Frame, scan, seal
+from filewheel.format.record import CANCELLED, ID, moved, pack_drop, records_of, root_of
+from filewheel.journal.tail import Handles
+from filewheel.laps.additions import Additions
+from filewheel.laps.slot import lap_floor
+from filewheel.laps.window import Budget
+from filewheel.lookup.snapshot import Snapshot
+from filewheel.native.compiled import ids_of
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.laps import LapFile, Laps, Plan, files_of
-from filewheel.slot import lap_floor
-from filewheel.snapshot import Snapshot
-from filewheel.speed import ids_of
-from filewheel.tail import Handles
-from filewheel.window import Budget
 
 STEP_BYTES = 64 << 20
 """How much is copied before the link looks at the journals again."""

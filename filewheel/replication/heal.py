@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
+from filewheel.format.record import ID, moved, root_of
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_END, ID_MIN
-from filewheel.record import ID, moved, root_of
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bygone import absent
 from filewheel.replication.chunk import compare
 from filewheel.replication.graft import Graft, Grafted
 from filewheel.replication.laps import LapFile
 from filewheel.replication.report import Progress
-from filewheel.snapshot import Snapshot
 
 _MOVED_MAX = 200_000
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
-from filewheel import layout
-from filewheel.directory import Directory
-from filewheel.manifest import Manifest, lap_end, read_manifest
+from filewheel.disk.checkpoint import Manifest, lap_end, read_manifest
+from filewheel.disk.directory import Directory
+from filewheel.format import layout
+from filewheel.laps.slot import lap_floor, slot_floor
 from filewheel.message import ID_END
 from filewheel.replication.whole import Range
-from filewheel.slot import lap_floor, slot_floor
 
 _SHARE = 4
 """A lap is copied if the backup has no more than this part of it."""

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import DiskFactory, open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import DiskFactory, open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error, disk_errors
-from filewheel.frame import Frame
-from filewheel.journal import Journal
+from filewheel.format.frame import Frame
+from filewheel.format.record import ID, records_of
+from filewheel.format.writer import Entropy
+from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
-from filewheel.record import ID, records_of
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bookmark import UNKNOWN, Bookmark
@@ -41,9 +42,8 @@ from filewheel.replication.replay import PASSES, still_pending
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
 from filewheel.replication.whole import items_before, items_now
-from filewheel.retained import Retained
-from filewheel.roster import IN_USE, Member, State
-from filewheel.writer import Entropy
+from filewheel.roster.retention import Retained
+from filewheel.roster.roster import IN_USE, Member, State
 
 log = logging.getLogger(__name__)
 

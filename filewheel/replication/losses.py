@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from filewheel import layout
-from filewheel.directory import Directory
-from filewheel.manifest import Manifest, Position, read_manifest
+from filewheel.disk.checkpoint import Manifest, Position, read_manifest
+from filewheel.disk.directory import Directory
+from filewheel.format import layout
 from filewheel.replication.sources import Listing, list_places, list_segments
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from filewheel.frame import Frame
-from filewheel.standing import LOOK_US
+from filewheel.format.frame import Frame
+from filewheel.roster.fence import LOOK_US
 
 OWED_US = 300_000
 """How long a mirror may be behind the primary before its copy is written for it."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel import layout
 from filewheel.clock import Clock
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
 from filewheel.errors import Fenced, NoWheel
-from filewheel.roster import WHY_MAX, Member, Roster, State, change_roster, read_roster
+from filewheel.format import layout
+from filewheel.roster.roster import WHY_MAX, Member, Roster, State, change_roster, read_roster
 
 
 class Membership:

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
-from filewheel.frame import Frame
-from filewheel.journal import Journal
-from filewheel.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of
+from filewheel.format.frame import Frame
+from filewheel.format.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of
+from filewheel.journal.journal import Journal
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.bygone import absent, moved_in
@@ -25,7 +26,6 @@ from filewheel.replication.membership import Membership
 from filewheel.replication.moves import lost_moves
 from filewheel.replication.suspects import Verdict
 from filewheel.replication.whole import covers
-from filewheel.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 

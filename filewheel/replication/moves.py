@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from filewheel.directory import Directory
-from filewheel.record import ID, moved, root_of
+from filewheel.disk.directory import Directory
+from filewheel.format.record import ID, moved, root_of
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.replication.chunk import pending
-from filewheel.snapshot import Snapshot
 
 Moves = dict[bytes, tuple[bytes, bytes]]
 """New id → (packed put, old id)."""

@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from filewheel import layout
-from filewheel.directory import DiskFactory, open_directory, opened
-from filewheel.disk import Disk, is_scarce
+from filewheel.disk.directory import DiskFactory, open_directory, opened
+from filewheel.disk.disk import Disk, is_scarce
+from filewheel.disk.started import started
 from filewheel.errors import FilewheelError, Locked
-from filewheel.roster import Roster, read_roster
-from filewheel.started import started
+from filewheel.format import layout
+from filewheel.roster.roster import Roster, read_roster
 
 ANSWER_S = 5.0
 """How long another wheel's disk may take to answer before it counts as out of reach."""

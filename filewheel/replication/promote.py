@@ -21,20 +21,20 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import Directory, DiskFactory, opened
-from filewheel.disk import OsDisk, is_scarce
+from filewheel.disk.directory import Directory, DiskFactory, opened
+from filewheel.disk.disk import OsDisk, is_scarce
+from filewheel.disk.keeper_lock import Owner
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said
-from filewheel.owner import Owner
+from filewheel.format.writer import Entropy
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.carry import Positions, carry_drops, place_of
 from filewheel.replication.follows import boot_id
 from filewheel.replication.link import Link
 from filewheel.replication.others import Others, Seen, passing_by
 from filewheel.replication.whole import missing_files
-from filewheel.retained import Retained
-from filewheel.roster import IN_USE, NO_OVERFLOW, Member, Role, Roster, change_roster, read_roster
-from filewheel.standing import let_producers_look
-from filewheel.writer import Entropy
+from filewheel.roster.fence import let_producers_look
+from filewheel.roster.retention import Retained
+from filewheel.roster.roster import IN_USE, NO_OVERFLOW, Member, Role, Roster, change_roster, read_roster
 
 T = TypeVar("T")
 

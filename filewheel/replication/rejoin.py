@@ -13,16 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import Directory, DiskFactory, opened
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import Directory, DiskFactory, opened
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.keeper_lock import Owner
 from filewheel.errors import BadArgument, Fenced, disk_errors
-from filewheel.owner import Owner
+from filewheel.format.writer import Entropy
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.carry import carry_drops
 from filewheel.replication.replicator import find_primary
-from filewheel.roster import Member, Roster, change_roster, read_roster
-from filewheel.standing import let_producers_look
-from filewheel.writer import Entropy
+from filewheel.roster.fence import let_producers_look
+from filewheel.roster.roster import Member, Roster, change_roster, read_roster
 
 _BATCH = 10_000
 

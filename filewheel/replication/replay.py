@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
-from filewheel.frame import Frame
-from filewheel.record import ID, records_of
+from filewheel.format.frame import Frame
+from filewheel.format.record import ID, records_of
 from filewheel.replication.chunk import pending
 
 PASSES = 2

@@ -16,17 +16,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel import layout
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import DiskFactory, opened
-from filewheel.disk import OsDisk, is_scarce
+from filewheel.disk.directory import DiskFactory, opened
+from filewheel.disk.disk import OsDisk, is_scarce
+from filewheel.disk.started import started
 from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel, disk_errors, said
+from filewheel.format import layout
+from filewheel.format.writer import Entropy
 from filewheel.replication.link import Link
 from filewheel.replication.report import LinkReport, Progress
-from filewheel.retained import Retained
-from filewheel.roster import Member, Roster, read_roster, roster_at
-from filewheel.started import started
-from filewheel.writer import Entropy
+from filewheel.roster.retention import Retained
+from filewheel.roster.roster import Member, Roster, read_roster, roster_at
 
 log = logging.getLogger(__name__)
 

@@ -15,16 +15,18 @@ import secrets
 from dataclasses import dataclass, replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import Directory, DiskFactory, create_directory, opened
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import Directory, DiskFactory, create_directory, opened
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.keeper_lock import holder
 from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWheel, WheelExists, disk_errors, said
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
-from filewheel.owner import holder
 from filewheel.replication.behind import Behind, how_far_behind
 from filewheel.replication.follows import read_follows
 from filewheel.replication.whole import missing_files
-from filewheel.retained import discard_retained, read_overflow
-from filewheel.roster import (
+from filewheel.roster.fence import fenced
+from filewheel.roster.retention import discard_retained, read_overflow
+from filewheel.roster.roster import (
     COPIES_MAX,
     MEMBERS_MAX,
     TIMEOUT_MAX_S,
@@ -35,8 +37,6 @@ from filewheel.roster import (
     change_roster,
     read_roster,
 )
-from filewheel.snapshot import Snapshot
-from filewheel.standing import fenced
 
 
 def add_backup(

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 
-from filewheel import layout
-from filewheel.directory import Directory
-from filewheel.tail import Handles
+from filewheel.disk.directory import Directory
+from filewheel.format import layout
+from filewheel.journal.tail import Handles
 
 
 class SourceHandles(Handles):

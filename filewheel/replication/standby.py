@@ -19,15 +19,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import DiskFactory, opened
-from filewheel.disk import OsDisk, is_scarce
+from filewheel.disk.directory import DiskFactory, opened
+from filewheel.disk.disk import OsDisk, is_scarce
+from filewheel.disk.started import started
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
+from filewheel.format.writer import Entropy
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.whole import why_not_durable
-from filewheel.roster import Roster, read_roster, roster_at
-from filewheel.started import started
-from filewheel.writer import Entropy
+from filewheel.roster.roster import Roster, read_roster, roster_at
 
 AFTER_S = 5.0
 _REST_S = 0.2

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from filewheel.directory import Directory
+from filewheel.disk.directory import Directory
 from filewheel.replication.bygone import absent
 from filewheel.replication.chunk import dropped, look, pending
 from filewheel.replication.drops import dropped_among

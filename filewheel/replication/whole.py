@@ -12,15 +12,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable
 
-from filewheel import layout
-from filewheel.directory import Directory, read_settings
-from filewheel.disk import is_scarce
+from filewheel.disk.checkpoint import Manifest, read_manifest
+from filewheel.disk.directory import Directory, read_settings
+from filewheel.disk.disk import is_scarce
+from filewheel.disk.quarantine import items
 from filewheel.errors import FilewheelError, said
-from filewheel.manifest import Manifest, read_manifest
+from filewheel.format import layout
+from filewheel.laps.slot import slot_name
 from filewheel.message import ID_END, ID_MIN, US_PER_S, id_floor, to_datetime
-from filewheel.quarantine import items
-from filewheel.roster import read_roster
-from filewheel.slot import slot_name
+from filewheel.roster.roster import read_roster
 
 _PROBE_BYTES = 64 << 10
 Range = tuple[bytes, bytes]

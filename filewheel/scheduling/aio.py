@@ -20,28 +20,28 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from filewheel.aio import WAITING_MAX, AsyncWheel
-from filewheel.cancelled import Cancelled
+from filewheel.aio.thread import Worker, tell, to_the_end
+from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
 from filewheel.checks import check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import DiskFactory, Sync
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import DiskFactory, Sync
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, Closed
+from filewheel.firing.cancelled import Cancelled
 from filewheel.message import MessageId
-from filewheel.metrics import Metrics
+from filewheel.metrics.metrics import Metrics
 from filewheel.reader import given
 from filewheel.scheduling.aiohandler import AsyncHandler
+from filewheel.scheduling.cron.recurrence import Missed
 from filewheel.scheduling.definitions import When
 from filewheel.scheduling.engine import Engine
 from filewheel.scheduling.events import Callback, Event
 from filewheel.scheduling.handler import At, Delay, OnConflict, Options, P, R, Terms, Where
 from filewheel.scheduling.job import Job, present_job
 from filewheel.scheduling.outgoing import outgoing, transaction_of
-from filewheel.scheduling.recurrence import Missed
 from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.schedule import GRACE_US, check_name, key_of
 from filewheel.scheduling.scheduler import STOP_S, Scheduler
-from filewheel.worker import Worker, tell, to_the_end
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Coroutine, Mapping
 from typing import Any, Generic
 
-from filewheel.directory import Sync
+from filewheel.disk.directory import Sync
 from filewheel.message import MessageId
 from filewheel.scheduling.handler import At, Enqueues, Handler, OnConflict, Options, P, R, Sender
 

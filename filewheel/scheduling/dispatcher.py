@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from filewheel.clock import Clock
-from filewheel.directory import Sync
+from filewheel.disk.directory import Sync
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, WheelFull
 from filewheel.headers import SCHEDULE
 from filewheel.keeper import LOOK_S, Keeper
@@ -25,10 +25,10 @@ from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler, Handlers
 from filewheel.scheduling.job import NO_PUTS
 from filewheel.scheduling.lane import Lane
-from filewheel.scheduling.loop import time_out
 from filewheel.scheduling.options import Policy
 from filewheel.scheduling.overdue import HELD_MAX, Overdue
-from filewheel.scheduling.task import Call, Outcome, Runner
+from filewheel.scheduling.runners.loop import time_out
+from filewheel.scheduling.runners.task import Call, Outcome, Runner
 from filewheel.scheduling.verdict import Verdict
 from filewheel.scheduling.watch import Watch
 

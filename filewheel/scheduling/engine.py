@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from filewheel.bell import UNHEARD_S, Vigil
 from filewheel.clock import Clock
-from filewheel.directory import DiskFactory
+from filewheel.disk.directory import DiskFactory
+from filewheel.disk.hint import UNHEARD_S, Vigil
+from filewheel.disk.started import started
 from filewheel.errors import Fenced, FilewheelError, Locked, disk_errors
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
-from filewheel.published import Publisher
+from filewheel.metrics.published import Publisher
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.handler import Handlers
-from filewheel.scheduling.inline import Inline
-from filewheel.scheduling.loop import Loop
-from filewheel.scheduling.remote import Processes
+from filewheel.scheduling.runners.inline import Inline
+from filewheel.scheduling.runners.loop import Loop
+from filewheel.scheduling.runners.remote import Processes
+from filewheel.scheduling.runners.task import Runner
+from filewheel.scheduling.runners.threads import Threads
 from filewheel.scheduling.schedule import ASTRAY_US, Occurrences
-from filewheel.scheduling.task import Runner
-from filewheel.scheduling.threads import Threads
 from filewheel.scheduling.watch import Watch
-from filewheel.started import started
 
 log = logging.getLogger("filewheel.scheduling")
 

@@ -16,7 +16,7 @@ from typing import Any
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.message import MessageId
-from filewheel.metrics import EVENTS
+from filewheel.metrics.metrics import EVENTS
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from filewheel.format.limits import HEADERS_BYTES_MAX
 from filewheel.headers import HISTORY
-from filewheel.limits import HEADERS_BYTES_MAX
-from filewheel.scheduling.pool_result import name_of
+from filewheel.scheduling.runners.pool_result import name_of
 from filewheel.timespec import delay_us
 
 _ERROR_LENGTH = 200

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, get_args
 
 from filewheel.checks import check_choice, check_number, check_whole
-from filewheel.directory import Sync, check_sync
+from filewheel.disk.directory import Sync, check_sync
 from filewheel.errors import BadArgument
-from filewheel.limits import check_key, check_topic
+from filewheel.format.limits import check_key, check_topic
 from filewheel.message import MessageId
 from filewheel.scheduling.call import check_call
 from filewheel.scheduling.options import headers_of

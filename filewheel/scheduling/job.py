@@ -19,8 +19,8 @@ from datetime import datetime
 from typing import Any
 
 from filewheel.errors import BadArgument, Closed, TooLarge
+from filewheel.format.writer import Writer
 from filewheel.message import US_PER_S, Message, MessageId
-from filewheel.writer import Writer
 
 _current: ContextVar[Job | None] = ContextVar("filewheel_job", default=None)
 _collecting: ContextVar[Transaction | None] = ContextVar("filewheel_transaction", default=None)

@@ -13,7 +13,7 @@ from datetime import datetime
 from filewheel import headers as names
 from filewheel.checks import check_number
 from filewheel.errors import BadArgument
-from filewheel.limits import check_headers
+from filewheel.format.limits import check_headers
 from filewheel.message import US_PER_S
 from filewheel.timespec import at_us
 

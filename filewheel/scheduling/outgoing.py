@@ -12,14 +12,14 @@ from typing import Any
 
 from filewheel import headers as names
 from filewheel.errors import BadArgument
-from filewheel.limits import check_key, check_message
+from filewheel.format.limits import check_key, check_message
+from filewheel.keys.unique import check_policy, key_held
 from filewheel.message import Message
 from filewheel.scheduling.call import MSGPACK, pack_call
 from filewheel.scheduling.handler import At, Delay, Options, check_callable
 from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
 from filewheel.scheduling.options import headers_of
 from filewheel.timespec import due_from
-from filewheel.unique import check_policy, key_held
 
 
 @dataclass(slots=True, frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from filewheel.clock import Clock
-from filewheel.directory import DiskFactory, Sync
+from filewheel.disk.directory import DiskFactory, Sync
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")

@@ -20,16 +20,18 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from filewheel.cancelled import Cancelled
 from filewheel.checks import check_choice, check_flag, check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.directory import DiskFactory, Sync, check_sync
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import DiskFactory, Sync, check_sync
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.started import started
 from filewheel.errors import BadArgument
-from filewheel.exposition import render
-from filewheel.gauges import disk_gauges, overdue_of
+from filewheel.firing.cancelled import Cancelled
 from filewheel.message import US_PER_S, MessageId, to_datetime
-from filewheel.metrics import Metrics
+from filewheel.metrics.gauges import disk_gauges, overdue_of
+from filewheel.metrics.metrics import Metrics
+from filewheel.metrics.prometheus import render
+from filewheel.scheduling.cron.recurrence import Missed
 from filewheel.scheduling.definitions import Definitions, When, recurrence_of
 from filewheel.scheduling.engine import Engine, Limits
 from filewheel.scheduling.events import Callback, Events
@@ -43,11 +45,9 @@ from filewheel.scheduling.handler import (
 from filewheel.scheduling.job import present_job
 from filewheel.scheduling.outgoing import outgoing, transaction_of
 from filewheel.scheduling.place import Place
-from filewheel.scheduling.pool_worker import preparing
-from filewheel.scheduling.recurrence import Missed
+from filewheel.scheduling.runners.pool_worker import preparing
 from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, check_name, grace_us_of, key_of
 from filewheel.scheduling.watch import Watch
-from filewheel.started import started
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")

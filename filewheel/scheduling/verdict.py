@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from filewheel.headers import DUE, KEY, SCHEDULE, SKIP_LATE
+from filewheel.journal.settlement import Settlement
 from filewheel.message import DUE_END_US, Message
 from filewheel.scheduling.failure import Attempt, Failure, with_history
 from filewheel.scheduling.job import Puts
 from filewheel.scheduling.retry import Retry
-from filewheel.settlement import Settlement
 
 Kind = str
 """What an event and a counter are named: acknowledged, retried, dead, skipped, coalesced, deferred."""

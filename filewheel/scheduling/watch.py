@@ -12,9 +12,9 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from filewheel.cancelled import Cancelled
+from filewheel.firing.cancelled import Cancelled
 from filewheel.message import US_PER_S, Message, MessageId, due_of
-from filewheel.metrics import Metrics
+from filewheel.metrics.metrics import Metrics
 from filewheel.scheduling.events import Events
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.schedule import definition_of

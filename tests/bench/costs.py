@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from filewheel import Cron, Wheel
-from filewheel.directory import open_directory
-from filewheel.metrics import Metrics
-from filewheel.roster import Member, Roster, change_roster
+from filewheel.disk.directory import open_directory
+from filewheel.metrics.metrics import Metrics
+from filewheel.roster.roster import Member, Roster, change_roster
 from filewheel.scheduling.events import Events
 
 Act = Callable[[int], object]

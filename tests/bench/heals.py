@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filewheel import Keeper, Replicator, Wheel, add_backup
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.message import ID_END, ID_MIN, US_PER_S
 from filewheel.replication.chunk import compare
 from filewheel.replication.report import LinkReport
-from filewheel.retained import Retained
+from filewheel.roster.retention import Retained
 
 COUNT = 3_000_000
 ROUNDS = 3

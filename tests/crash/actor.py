@@ -16,8 +16,8 @@ from typing import Any
 
 from filewheel import Closed, FilewheelError, Keeper, Message, MessageId, NotClaimed, NotFound, Poisoned, Wheel
 from filewheel.errors import disk_error
+from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S
-from filewheel.window import Budget
 from tests.support import FakeClock
 
 TRIES = 4

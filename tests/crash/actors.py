@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import filewheel.directory
-import filewheel.housekeeper
-import filewheel.tidy
+import filewheel.disk.directory
+import filewheel.firing.housekeeper
+import filewheel.laps.tidy
 from filewheel.clock import SystemClock
-from filewheel.deal import Deal
-from filewheel.directory import Sync, open_directory
+from filewheel.disk.directory import Sync, open_directory
 from filewheel.errors import NotFound
-from filewheel.journal import Journal
+from filewheel.journal.journal import Journal
 from filewheel.keeper import Keeper
+from filewheel.laps.deal import Deal
+from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, Message, to_datetime
-from filewheel.verify import verify
+from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
-from filewheel.window import Budget
 from tests.crash.marks import Marks, body, serial_of
 
 LAP_S = 2
@@ -58,9 +58,9 @@ def quick() -> Iterator[None]:
 
     defaults(Journal.__init__, segment_bytes=6000, fill_bytes=2000)
     defaults(Deal.__init__, chunk_records=80)
-    patch(filewheel.directory, "check_limits", lambda slots, payload_bytes_max: None)
-    patch(filewheel.tidy, "TIDY_SEGMENTS", 8)
-    house = filewheel.housekeeper
+    patch(filewheel.disk.directory, "check_limits", lambda slots, payload_bytes_max: None)
+    patch(filewheel.laps.tidy, "TIDY_SEGMENTS", 8)
+    house = filewheel.firing.housekeeper
     for name, value in (("DEAL_BYTES", 20_000), ("DEAL_PUTS", 100), ("DEAL_SEGMENTS", 6), ("DEAL_FINISHED", 3)):
         patch(house, name, value)
     patch(house, "DEAL_AGE_US", 300_000)

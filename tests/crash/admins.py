@@ -26,7 +26,7 @@ from pathlib import Path
 
 from filewheel.errors import FilewheelError
 from filewheel.message import MessageId, to_datetime
-from filewheel.roster import Roster, roster_at
+from filewheel.roster.roster import Roster, roster_at
 from filewheel.wheel import Wheel
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.cast import Cast

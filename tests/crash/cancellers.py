@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from filewheel.aio import AsyncWheel
+from filewheel.aio.wheel import AsyncWheel
 from filewheel.errors import KeyHeld, NotFound
 from filewheel.headers import ARGS
 from filewheel.message import Message

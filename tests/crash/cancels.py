@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.headers import KEY
-from filewheel.verify import verify
+from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.crash import cancellers, firing
 from tests.crash.actors import LAP_S, Actor, quick

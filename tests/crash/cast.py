@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from filewheel.directory import Sync
+from filewheel.disk.directory import Sync
 from tests.crash.actors import Actor
 from tests.crash.marks import Marks
 

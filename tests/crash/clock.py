@@ -12,9 +12,9 @@ import logging
 import random
 from typing import Any
 
-from filewheel.deal import Deal
 from filewheel.errors import BadArgument
 from filewheel.keeper import Keeper
+from filewheel.laps.deal import Deal
 from filewheel.message import DUE_END_US, US_PER_S, MessageId, to_datetime
 from filewheel.wheel import Wheel
 from tests.crash.campaign import Campaign, Tally

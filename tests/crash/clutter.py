@@ -1,7 +1,7 @@
 """Things that somebody else put into a wheel's directories, and proof that they are as they were.
 
 Names near the valid ones and far from them, as files, links, pipes, sockets and directories; valid names of what is no
-regular file; holes of a terabyte. Nothing here is filewheel's by the rules of filewheel/layout.py.
+regular file; holes of a terabyte. Nothing here is filewheel's by the rules of filewheel/format/layout.py.
 Invariant: what is put down is given by the random generator alone, and never takes a name that the wheel needs.
 """
 

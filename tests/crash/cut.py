@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from filewheel.directory import Sync, open_directory
-from filewheel.verify import verify
+from filewheel.disk.directory import Sync, open_directory
+from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.crash.actors import LAP_S, KeeperActor, Producer, quick
 from tests.crash.campaign import Campaign, Tally

@@ -17,7 +17,7 @@ import struct
 import sys
 from pathlib import Path
 
-from filewheel import layout
+from filewheel.format import layout
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.disaster import Disaster, mount, mounted
 from tests.crash.images import LOG_FLUSHED, LOG_NOT_FLUSHED, SHUTDOWN, run

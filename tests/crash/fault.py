@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from filewheel import FilewheelError, Keeper, Wheel, transfer
-from filewheel.directory import opened
-from filewheel.snapshot import DEAD_FLOOR
-from filewheel.verify import verify
+from filewheel import FilewheelError, Keeper, Wheel
+from filewheel.disk.directory import opened
+from filewheel.lookup.snapshot import DEAD_FLOOR
+from filewheel.tools import dump
+from filewheel.tools.verify import verify
 from tests.crash import shim
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.promises import Promises
@@ -217,7 +218,7 @@ def _judge_unmade(path: Path) -> list[str]:
 def pending_in(path: Path, clock: FakeClock) -> Pending:
     """Return what a reader sees."""
     with Wheel(path, clock=clock) as wheel:
-        return [(bytes(m.id), m.payload.decode(), m.due_us) for m in transfer.dump(wheel)]
+        return [(bytes(m.id), m.payload.decode(), m.due_us) for m in dump.dump(wheel)]
 
 
 def damage_in(path: Path, clock: FakeClock) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.main import cli
-from filewheel.aio import AsyncWheel
+from filewheel.aio.wheel import AsyncWheel
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
 from filewheel.scheduling.aio import AsyncScheduler

@@ -148,7 +148,7 @@ def listening() -> Iterator[Said]:
     log.propagate = False
     try:
         # The note in keeper.lock costs reading /proc, as much as the rest of opening a keeper.
-        with mock.patch("filewheel.owner._started", return_value=""):
+        with mock.patch("filewheel.disk.keeper_lock._started", return_value=""):
             yield said
     finally:
         log.propagate = True

@@ -25,10 +25,10 @@ from typing import Any
 from unittest import mock
 
 from filewheel.clock import Clock
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, to_datetime
-from filewheel.verify import verify
+from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.clutter import Clutter

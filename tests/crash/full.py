@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import filewheel.disk
-from filewheel.disk import OsDisk
+import filewheel.disk.disk
+from filewheel.disk.disk import OsDisk
 from tests.crash.actors import quick
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.images import Image, available, ends_cleanly, image, lacks, sizes
@@ -137,14 +137,14 @@ def set_left(quota: Quota, left: int) -> None:
 def budget_rig() -> Iterator[Quota]:
     """Put a quota between the library and the system."""
     quota: Any = Quota()
-    was, filewheel.disk.os = filewheel.disk.os, quota  # type: ignore[attr-defined]
+    was, filewheel.disk.disk.os = filewheel.disk.disk.os, quota  # type: ignore[attr-defined]
     write = OsDisk.pwrite
-    OsDisk.pwrite = staticmethod(filewheel.disk._write_all)  # type: ignore[method-assign]  # not what was compiled
+    OsDisk.pwrite = staticmethod(filewheel.disk.disk._write_all)  # type: ignore[method-assign]  # not what was compiled
     try:
         with quick():
             yield quota
     finally:
-        filewheel.disk.os = was  # type: ignore[attr-defined]
+        filewheel.disk.disk.os = was  # type: ignore[attr-defined]
         OsDisk.pwrite = staticmethod(write)  # type: ignore[method-assign]
 
 

@@ -21,18 +21,18 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from cli.dissect import Dissector
-from filewheel.deal import Deal
-from filewheel.directory import open_directory, parse_settings
+from cli.show.dissect import Dissector
+from filewheel.disk.directory import open_directory, parse_settings
 from filewheel.errors import FilewheelError
-from filewheel.frame import Frame, Scanner
+from filewheel.format.frame import Frame, Scanner
+from filewheel.format.record import records_of, split, unpack_put
 from filewheel.keeper import Keeper
+from filewheel.laps.deal import Deal
 from filewheel.message import DUE_LIMIT_US, ID_MIN, US_PER_S, MessageId, id_floor
-from filewheel.record import records_of, split, unpack_put
-from filewheel.repair import repair
 from filewheel.timespec import parse_duration, parse_time
-from filewheel.transfer import load
-from filewheel.verify import verify
+from filewheel.tools.dump import load
+from filewheel.tools.repair import repair
+from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.flip import listening

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgpack
 
-from filewheel import layout
-from filewheel.frame import Gap, Scanner, seal
-from filewheel.record import DROP_PREFIX, PUT_PREFIX
+from filewheel.format import layout
+from filewheel.format.frame import Gap, Scanner, seal
+from filewheel.format.record import DROP_PREFIX, PUT_PREFIX
 from tests.crash.population import Population
 
 EDGES = [0, 1, -1, 7, 8, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**58, 2**63 - 1, 2**63, 2**64 - 1]

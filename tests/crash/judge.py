@@ -13,17 +13,17 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from filewheel.directory import Directory, open_directory
+from filewheel.disk.directory import Directory, open_directory
 from filewheel.errors import FilewheelError
+from filewheel.format.record import unpack_put
 from filewheel.keeper import Keeper
+from filewheel.laps.window import Budget
+from filewheel.lookup.snapshot import Snapshot
+from filewheel.lookup.stats import stats_of
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, Message, id_floor
-from filewheel.record import unpack_put
-from filewheel.repair import repair
-from filewheel.snapshot import Snapshot
-from filewheel.stats import stats_of
-from filewheel.verify import Report, verify
+from filewheel.tools.repair import repair
+from filewheel.tools.verify import Report, verify
 from filewheel.wheel import Wheel
-from filewheel.window import Budget
 from tests.crash.memory import MemoryDisk
 from tests.crash.population import Population
 from tests.crash.truth import Part, Truth, View, writer_of

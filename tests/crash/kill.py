@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from filewheel import layout
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
+from filewheel.format import layout
 from filewheel.message import DEAD_US, US_PER_S
-from filewheel.verify import verify
+from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.crash.actors import LAP_S, Actor, Drain, KeeperActor, Looker, Producer, quick
 from tests.crash.campaign import Campaign, Tally

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from filewheel.roster import Mode, OnFailure
+from filewheel.roster.roster import Mode, OnFailure
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.model import counted
 from tests.model.history import Result

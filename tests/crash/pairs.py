@@ -21,12 +21,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.errors import Closed, FilewheelError, KeyHeld, NotClaimed, NotFound
+from filewheel.journal.settlement import Settlement
 from filewheel.keeper import Keeper
 from filewheel.message import Message, MessageId
-from filewheel.settlement import Settlement
-from filewheel.verify import verify
+from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.crash.campaign import Campaign, Tally
 

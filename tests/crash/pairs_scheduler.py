@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.errors import BadArgument, Closed, FilewheelError, KeyHeld, Locked
 from filewheel.headers import SCHEDULE
 from filewheel.keeper import Keeper
@@ -26,7 +26,7 @@ from filewheel.message import MessageId
 from filewheel.scheduling.job import current_job
 from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.scheduler import Scheduler
-from filewheel.verify import verify
+from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.pairs import KEYS, Act, Calls, rig

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from unittest import mock
 
-import filewheel.housekeeper
-from filewheel.deal import Deal
-from filewheel.directory import Sync
-from filewheel.journal import Journal
+import filewheel.firing.housekeeper
+from filewheel.disk.directory import Sync
+from filewheel.journal.journal import Journal
 from filewheel.keeper import Keeper
+from filewheel.laps.deal import Deal
+from filewheel.laps.tidy import Tidier
 from filewheel.message import US_PER_S, Message, MessageId, to_datetime
-from filewheel.tidy import Tidier
 from filewheel.wheel import Wheel
 from tests.crash.memory import Image
 from tests.model.machine import Dir, Inode, Machine
@@ -35,7 +35,7 @@ def small_segments() -> Iterator[None]:
     defaults = {"segment_bytes": 900, "fill_bytes": 240}
     with (
         mock.patch.dict(Journal.__init__.__kwdefaults__, defaults),
-        mock.patch.object(filewheel.housekeeper, "BALLAST_BYTES", 0),
+        mock.patch.object(filewheel.firing.housekeeper, "BALLAST_BYTES", 0),
         # A producer that tidies up does so in a thread: when would be anybody's guess.
         mock.patch.object(Tidier, "segment_ended", autospec=True),
     ):

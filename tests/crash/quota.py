@@ -1,6 +1,6 @@
 """A quota of bytes in this process, exact to the byte: what the operating system says when a disk is nearly full.
 
-It stands between `filewheel.disk` and the system calls, so that the library's own handling of short writes is what is
+It stands between `filewheel.disk.disk` and the system calls, so that the library's own handling of short writes is
 tried. Files may grow by so many bytes in all; what is truncated or removed is given back. File systems give space in
 blocks of 4 KiB, so none of them can be left with exactly 1,234 bytes; this can. As some of them do, it writes what
 still fits and tells so (XFS, tmpfs), or nothing (ext4, btrfs).
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Quota:
-    """What `filewheel.disk` sees as `os`."""
+    """What `filewheel.disk.disk` sees as `os`."""
 
     def __init__(self) -> None:
         self.left: int | None = None

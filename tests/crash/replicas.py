@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from filewheel.errors import FilewheelError
-from filewheel.roster import Mode, OnFailure
+from filewheel.roster.roster import Mode, OnFailure
 from filewheel.wheel import Wheel
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.cast import Cast

@@ -19,14 +19,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import filewheel.housekeeper
-import filewheel.tidy
-from filewheel import Wheel, transfer
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.journal import Journal
-from filewheel.repair import repair
-from filewheel.verify import verify
+import filewheel.firing.housekeeper
+import filewheel.laps.tidy
+from filewheel import Wheel
+from filewheel.disk.directory import open_directory
+from filewheel.journal.journal import Journal
+from filewheel.laps.deal import Deal
+from filewheel.tools import dump
+from filewheel.tools.repair import repair
+from filewheel.tools.verify import verify
 from tests.crash.actor import Actor
 
 LAP_S = 60
@@ -77,10 +78,10 @@ def tiny() -> Iterator[None]:
     patches: list[tuple[Any, str, Any]] = [
         (Journal.__init__, "__kwdefaults__", journal),
         (Deal.__init__, "__kwdefaults__", {**Deal.__init__.__kwdefaults__, "chunk_records": 6}),
-        (filewheel.housekeeper, "BALLAST_BYTES", 64 << 10),
-        (filewheel.tidy, "TIDY_SEGMENTS", 3),
+        (filewheel.firing.housekeeper, "BALLAST_BYTES", 64 << 10),
+        (filewheel.laps.tidy, "TIDY_SEGMENTS", 3),
         # A producer tidies in a thread, with the keeper's lock: at a moment of its own it keeps a keeper out.
-        (filewheel.tidy, "threading", SimpleNamespace(Lock=threading.Lock, Thread=LateThread)),
+        (filewheel.laps.tidy, "threading", SimpleNamespace(Lock=threading.Lock, Thread=LateThread)),
     ]  # fmt: skip
     before = [(target, name, getattr(target, name)) for target, name, _ in patches]
     try:
@@ -166,7 +167,7 @@ def copied(actor: Actor) -> None:
     """A wheel, and the dump of another."""
     dealt(actor)
     with Wheel(actor.path, clock=actor.clock) as wheel:
-        lines = [transfer.to_json(m) for m in transfer.dump(wheel)]
+        lines = [dump.to_json(m) for m in dump.dump(wheel)]
     Path(actor.path, "..", "dump.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     shutil.rmtree(actor.path)
     actor.say({"op": "removed", "phase": "end"})
@@ -320,12 +321,12 @@ def load(actor: Actor) -> None:
     """Load a dump."""
     with contextlib.suppress(OSError):  # the dump itself is no file of the wheel
         lines = Path(os.path.dirname(actor.path), "dump.jsonl").read_bytes().splitlines()
-        actor.add(list(transfer.load(lines)))
+        actor.add(list(dump.load(lines)))
 
 
 def read(actor: Actor) -> None:
     """Look in every way; all that is pending must be seen, or an error be raised."""
-    seen = actor.look("list", lambda w: [(m.id.hex(), m.payload.decode(), m.due_us) for m in transfer.dump(w)])
+    seen = actor.look("list", lambda w: [(m.id.hex(), m.payload.decode(), m.due_us) for m in dump.dump(w)])
     if seen is not None:
         actor.say({"op": "seen", "phase": "end", "pending": seen})
     actor.look("get", lambda w: w.get(actor.ids[0]))

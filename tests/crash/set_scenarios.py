@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import filewheel.replication.promote
-import filewheel.standing
+import filewheel.roster.fence
 from filewheel import (
     FilewheelError,
     Replicator,
@@ -24,7 +24,7 @@ from filewheel import (
     remove_backup,
     set_status,
 )
-from filewheel.difference import differences
+from filewheel.tools.diff import differences
 from tests.crash.actor import Actor
 from tests.crash.scenarios import Scenario
 from tests.support import FakeClock
@@ -45,7 +45,7 @@ class PassingClock(FakeClock):
 def alone() -> Iterator[None]:
     """Wait for nobody: no other process is there that has to see something, or to let go."""
     patches: list[tuple[Any, str, Any]] = [
-        (filewheel.standing, "_FENCE_S", 0.0),
+        (filewheel.roster.fence, "_FENCE_S", 0.0),
         (filewheel.replication.promote, "_PAUSE_S", 0.0005),
     ]
     before = [(target, name, getattr(target, name)) for target, name, _ in patches]

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from filewheel import BadArgument, FilewheelError, Wheel, promote, rejoin, transfer
-from filewheel.directory import opened
-from filewheel.roster import Roster, roster_at
-from filewheel.verify import verify
+from filewheel import BadArgument, FilewheelError, Wheel, promote, rejoin
+from filewheel.disk.directory import opened
+from filewheel.roster.roster import Roster, roster_at
+from filewheel.tools import dump
+from filewheel.tools.verify import verify
 from tests.crash.set_scenarios import NAMES, PassingClock, replicate
 
 _TRIES = 3
@@ -104,4 +105,4 @@ def _differences(primary: Path, clock: PassingClock, *, damages: bool) -> list[s
 
 def _pending(path: Path, clock: PassingClock) -> set[tuple[bytes, bytes]]:
     with Wheel(path, clock=clock) as wheel:
-        return {(bytes(m.id), m.payload) for m in transfer.dump(wheel)}
+        return {(bytes(m.id), m.payload) for m in dump.dump(wheel)}

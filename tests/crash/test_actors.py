@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, Message, Wheel, locks
+from filewheel import Keeper, Message, Wheel
+from filewheel.disk import locks
 from tests.crash.actors import KeeperActor
 from tests.crash.marks import Marks, body, read_marks
 from tests.crash.verdict import Promises

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.manifest import Position
+from filewheel.disk.checkpoint import Position
 from tests.conftest import assert_whole
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.report import markdown, total

@@ -17,15 +17,15 @@ from functools import lru_cache
 
 from cli.failure import DAMAGED
 from cli.main import cli
-from cli.output import Output
+from cli.show.output import Output
 from filewheel import Wheel
-from filewheel.directory import Directory, open_directory
+from filewheel.disk.directory import Directory, open_directory
 from filewheel.errors import Damaged, FilewheelError, NoWheel
+from filewheel.lookup.snapshot import Snapshot
+from filewheel.lookup.stats import stats_of
 from filewheel.message import ID_END, ID_MIN
-from filewheel.repair import plan, repair
-from filewheel.snapshot import Snapshot
-from filewheel.stats import stats_of
-from filewheel.verify import verify
+from filewheel.tools.repair import plan, repair
+from filewheel.tools.verify import verify
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.flip import listening
 from tests.crash.judge import Said

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from filewheel.directory import Sync
+from filewheel.disk.directory import Sync
 from filewheel.errors import FilewheelError, Poisoned, WheelFull
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, Message, to_datetime

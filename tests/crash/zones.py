@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cli.params import read_time
+from cli.input.params import read_time
 from filewheel.message import US_PER_S
 from filewheel.timespec import parse_time
 from tests.crash.campaign import Campaign, Tally

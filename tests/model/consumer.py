@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from filewheel.deal import Deal
 from filewheel.errors import FilewheelError
 from filewheel.keeper import Keeper
+from filewheel.laps.deal import Deal
 from filewheel.message import US_PER_S, MessageId
 from tests.model.process import ProcessDisk
 from tests.model.world import World

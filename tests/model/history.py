@@ -13,17 +13,17 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from filewheel import layout
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.errors import FilewheelError
+from filewheel.format import layout
+from filewheel.format.record import ID, unpack_put
 from filewheel.headers import KEY
 from filewheel.keeper import Keeper
-from filewheel.keys import Keys
+from filewheel.keys.index import Keys
+from filewheel.laps.window import Budget
+from filewheel.lookup.snapshot import DEAD_FLOOR
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S
-from filewheel.record import ID, unpack_put
-from filewheel.snapshot import DEAD_FLOOR
-from filewheel.verify import verify
-from filewheel.window import Budget
+from filewheel.tools.verify import verify
 from tests.model.consumer import Consumer
 from tests.model.crashes import crash_at_random
 from tests.model.machine import Dir, Inode, Machine

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
-from filewheel.roster import Mode
+from filewheel.roster.roster import Mode
 from tests.model.several import SetWorld
 from tests.model.tiny import SLOTS
 from tests.model.volumes import Process

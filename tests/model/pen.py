@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from filewheel.message import MessageId
-from filewheel.speed import put_frame
+from filewheel.native.compiled import put_frame
 
 if TYPE_CHECKING:
     from tests.model.process import ProcessDisk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from filewheel.directory import Sync
+from filewheel.disk.directory import Sync
 from filewheel.errors import Closed, DiskError, FilewheelError, NotFound, Poisoned, WheelFull
 from filewheel.message import MessageId
 from filewheel.wheel import Wheel

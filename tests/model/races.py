@@ -11,10 +11,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from filewheel.cancelled import Cancelled
-from filewheel.deal import Deal
 from filewheel.errors import KeyHeld, NotFound
+from filewheel.firing.cancelled import Cancelled
 from filewheel.keeper import Keeper
+from filewheel.laps.deal import Deal
 from filewheel.message import US_PER_S, MessageId
 from tests.model.consumer import Consumer
 from tests.model.crashes import crash_at_random

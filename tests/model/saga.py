@@ -17,12 +17,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
-from filewheel import layout
 from filewheel.errors import FilewheelError, NotFound
+from filewheel.format import layout
 from filewheel.message import US_PER_S
 from filewheel.replication.replicator import release_read
-from filewheel.roster import Mode, OnFailure, read_roster
-from filewheel.standing import Standing
+from filewheel.roster.fence import Standing
+from filewheel.roster.roster import Mode, OnFailure, read_roster
 from tests.model.history import BROKEN, Result
 from tests.model.life import actors_of, fire_all, mode_of
 from tests.model.process import Killed
@@ -368,7 +368,7 @@ class Saga:
         for path in self.there():
             if not volumes[path].is_there:
                 continue
-            from filewheel.directory import open_directory
+            from filewheel.disk.directory import open_directory
 
             process = Process(volumes)
             with contextlib.suppress(FilewheelError, OSError):

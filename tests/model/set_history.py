@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from filewheel.message import US_PER_S
-from filewheel.roster import Mode, OnFailure
+from filewheel.roster.roster import Mode, OnFailure
 from tests.model.history import BROKEN, Result
 from tests.model.life import actors_of, fire_all, mode_of
 from tests.model.sched import paused

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.errors import Fenced, FilewheelError, NotFound
 from filewheel.keeper import Keeper
+from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, MessageId
-from filewheel.roster import RETAIN_BYTES, Member, Mode, OnFailure, Role, Roster, change_roster, read_roster
+from filewheel.roster.roster import RETAIN_BYTES, Member, Mode, OnFailure, Role, Roster, change_roster, read_roster
 from filewheel.wheel import Wheel
-from filewheel.window import Budget
 from tests.model.oracle import Oracle, Told
 from tests.model.sched import ModelThreading, Scheduler
 from tests.model.tiny import SLOTS, tiny
@@ -47,7 +47,7 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
 
     What is put on the list says in which boot of the machine a link is made.
     """
-    import filewheel.mirror
+    import filewheel.journal.mirror
     import filewheel.replication.link
     import filewheel.replication.promote
     import filewheel.replication.rejoin
@@ -59,7 +59,14 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
         ours = [
             module
             for name, module in sys.modules.items()
-            if name.startswith(("filewheel.replication.", "filewheel.copies", "filewheel.mirror", "filewheel.standing"))
+            if name.startswith(
+                (
+                    "filewheel.replication.",
+                    "filewheel.journal.copies",
+                    "filewheel.journal.mirror",
+                    "filewheel.roster.fence",
+                )
+            )
             and getattr(module, "threading", None) is threading
         ]
         for module in ours:
@@ -67,13 +74,13 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
         for module in (filewheel.replication.link, filewheel.replication.promote):
             module.boot_id = lambda: boots[-1]()  # type: ignore[attr-defined]
         # It measures how long a disk takes: by the machine's own clock no seed could be had again.
-        filewheel.mirror.SYSTEM_CLOCK = HastyClock(ModelClock())  # type: ignore[assignment]
+        filewheel.journal.mirror.SYSTEM_CLOCK = HastyClock(ModelClock())  # type: ignore[assignment]
         try:
             yield boots
         finally:
             for module in (filewheel.replication.link, filewheel.replication.promote):
                 module.boot_id = real_boot  # type: ignore[attr-defined]
-            filewheel.mirror.SYSTEM_CLOCK = SYSTEM_CLOCK
+            filewheel.journal.mirror.SYSTEM_CLOCK = SYSTEM_CLOCK
             for module in ours:
                 module.threading = threading  # type: ignore[attr-defined]
 

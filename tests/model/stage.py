@@ -12,12 +12,12 @@ import random
 import re
 from collections.abc import Callable
 
-from filewheel.deal import Deal
 from filewheel.errors import NotFound
 from filewheel.keeper import Keeper
+from filewheel.laps.deal import Deal
+from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, MessageId
 from filewheel.wheel import Wheel
-from filewheel.window import Budget
 from tests.model.crashes import crash_at_random
 from tests.model.machine import Machine
 from tests.model.oracle import Oracle, Told

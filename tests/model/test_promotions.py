@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from filewheel.errors import FilewheelError
-from filewheel.roster import Mode
+from filewheel.roster.roster import Mode
 from tests.model.saga import Saga
 from tests.model.several import NAMES, SetWorld, tiny_set
 from tests.model.volumes import Process

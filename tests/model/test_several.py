@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from filewheel import locks
-from filewheel.directory import open_directory
+from filewheel.disk import locks
+from filewheel.disk.directory import open_directory
 from filewheel.message import US_PER_S
-from filewheel.roster import Mode, change_roster
+from filewheel.roster.roster import Mode, change_roster
 from tests.model.life import fire_all
 from tests.model.oracle import Told
 from tests.model.saga import Saga, What, run_saga

@@ -6,25 +6,25 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import filewheel.appender
-import filewheel.begun
-import filewheel.bell
-import filewheel.deal
-import filewheel.finder
-import filewheel.groupcommit
-import filewheel.housekeeper
-import filewheel.index
+import filewheel.disk.begun
+import filewheel.disk.hint
+import filewheel.firing.housekeeper
+import filewheel.firing.settler
+import filewheel.journal.appender
 import filewheel.keeper
-import filewheel.keys
-import filewheel.ledger
+import filewheel.keys.group_commit
+import filewheel.keys.index
+import filewheel.laps.deal
+import filewheel.laps.slot
+import filewheel.laps.store
+import filewheel.laps.tidy
+import filewheel.lookup.finder
+import filewheel.lookup.index
 import filewheel.replication.graft
 import filewheel.replication.laps
-import filewheel.settler
-import filewheel.slot
-import filewheel.tidy
 import filewheel.wheel
-from filewheel.deal import Deal
-from filewheel.journal import Journal
+from filewheel.journal.journal import Journal
+from filewheel.laps.deal import Deal
 from tests.model.sched import ModelThreading
 
 SLOTS = 60
@@ -46,31 +46,31 @@ def tiny(
 
     defaults(Journal.__init__, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
     defaults(Deal.__init__, chunk_records=chunk_records)
-    patch(filewheel.housekeeper, "BALLAST_BYTES", ballast_bytes)
-    patch(filewheel.housekeeper, "_BALLAST_BYTES_MIN", 1)
-    patch(filewheel.housekeeper, "_ROOM_BYTES", 600)
-    patch(filewheel.ledger, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
-    patch(filewheel.slot, "FRAME_BYTES", 400)
-    patch(filewheel.tidy, "TIDY_SEGMENTS", 6)
+    patch(filewheel.firing.housekeeper, "BALLAST_BYTES", ballast_bytes)
+    patch(filewheel.firing.housekeeper, "_BALLAST_BYTES_MIN", 1)
+    patch(filewheel.firing.housekeeper, "_ROOM_BYTES", 600)
+    patch(filewheel.laps.store, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
+    patch(filewheel.laps.slot, "FRAME_BYTES", 400)
+    patch(filewheel.laps.tidy, "TIDY_SEGMENTS", 6)
     patch(filewheel.replication.graft, "STEP_BYTES", 700)
     patch(filewheel.replication.graft, "_WRITE_BYTES", 300)
     patch(filewheel.replication.graft, "_ROOM_BYTES", 600)
     patch(filewheel.replication.laps, "_SMALL_BYTES", 200)
-    patch(filewheel.index, "RUN_RECORDS", 3)
-    patch(filewheel.finder, "IDS_MAX", 12)
-    patch(filewheel.finder, "_FEW", 1)
-    patch(filewheel.keys, "LISTED_MAX", 4)
-    patch(filewheel.keys, "LISTED_EACH_MAX", 3)
+    patch(filewheel.lookup.index, "RUN_RECORDS", 3)
+    patch(filewheel.lookup.finder, "IDS_MAX", 12)
+    patch(filewheel.lookup.finder, "_FEW", 1)
+    patch(filewheel.keys.index, "LISTED_MAX", 4)
+    patch(filewheel.keys.index, "LISTED_EACH_MAX", 3)
     for module in (
-        filewheel.appender,
-        filewheel.begun,
-        filewheel.bell,
-        filewheel.finder,
-        filewheel.groupcommit,
+        filewheel.journal.appender,
+        filewheel.disk.begun,
+        filewheel.disk.hint,
+        filewheel.lookup.finder,
+        filewheel.keys.group_commit,
         filewheel.keeper,
-        filewheel.ledger,
-        filewheel.settler,
-        filewheel.tidy,
+        filewheel.laps.store,
+        filewheel.firing.settler,
+        filewheel.laps.tidy,
         filewheel.wheel,
     ):
         patch(module, "threading", ModelThreading)

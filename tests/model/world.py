@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from filewheel.keeper import Keeper
+from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, MessageId
 from filewheel.wheel import Wheel
-from filewheel.window import Budget
 from tests.model.machine import Machine
 from tests.model.oracle import Oracle
 from tests.model.process import ProcessDisk
@@ -163,8 +163,8 @@ def exact(us: int) -> Any:
 
 def make_wheel(machine: Machine, clock: ModelClock, entropy: Callable[[int], bytes]) -> None:
     """Put an empty wheel on a machine, durable."""
-    from filewheel import layout
-    from filewheel.directory import Settings, _write
+    from filewheel.disk.directory import Settings, _write
+    from filewheel.format import layout
 
     disk = ProcessDisk(machine)
     settings = Settings(id=entropy(16).hex(), salt=entropy(16).hex(), slots=SLOTS)

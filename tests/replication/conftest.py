@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import filewheel.standing
+import filewheel.roster.fence
 from filewheel.errors import FilewheelError
 from tests.replication.support import Pair
 
@@ -26,4 +26,4 @@ def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
 @pytest.fixture(autouse=True)
 def no_producers_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let promotions that are cut short at each step not wait each time; no producer runs beside them."""
-    monkeypatch.setattr(filewheel.standing, "_FENCE_S", 0.0)
+    monkeypatch.setattr(filewheel.roster.fence, "_FENCE_S", 0.0)

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from filewheel import Keeper, MessageId, Wheel
-from filewheel.difference import Difference, differences
-from filewheel.directory import DiskFactory, open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import DiskFactory, open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import NoWheel
 from filewheel.message import US_PER_S
 from filewheel.replication.link import Link
 from filewheel.replication.sets import add_backup
-from filewheel.roster import Member, Mode, Roster, read_roster
-from filewheel.verify import verify
+from filewheel.roster.roster import Member, Mode, Roster, read_roster
+from filewheel.tools.diff import Difference, differences
+from filewheel.tools.verify import verify
 from tests.support import FakeClock
 
 BOOT = "the first boot"

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.disk import OsDisk
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import FilewheelError
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import add_backup
-from filewheel.roster import Mode, roster_at
+from filewheel.roster.roster import Mode, roster_at
 from tests.conftest import assert_whole
 from tests.model.process import Killed
 from tests.support import START_US

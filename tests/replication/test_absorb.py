@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 from filewheel import Keeper, Replicator, Wheel, add_backup, promote, rejoin
-from filewheel.difference import differences
-from filewheel.directory import open_directory
-from filewheel.journal import Journal
+from filewheel.disk.directory import open_directory
+from filewheel.journal.journal import Journal
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.replication.link import Link
-from filewheel.roster import read_roster
-from filewheel.snapshot import Snapshot
+from filewheel.roster.roster import read_roster
+from filewheel.tools.diff import differences
 
 
 def a_set(tmp_path: Path) -> tuple[str, str, str]:
@@ -111,7 +111,7 @@ def test_a_backup_that_was_not_in_step_gives_nothing_to_the_promoted_one(tmp_pat
     directory = open_directory(a, write=True)
     from dataclasses import replace
 
-    from filewheel.roster import Roster, change_roster
+    from filewheel.roster.roster import Roster, change_roster
 
     def mark(roster: Roster | None) -> Roster | None:
         assert roster is not None

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Locked, Wheel
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.errors import Fenced
+from filewheel.format.record import ACKED, pack_drop
 from filewheel.headers import KEY
-from filewheel.journal import Journal
-from filewheel.keys import Keys
+from filewheel.journal.journal import Journal
+from filewheel.keys.index import Keys
 from filewheel.message import US_PER_S
-from filewheel.record import ACKED, pack_drop
 from filewheel.replication.backupkeeper import BackupKeeper
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from filewheel import MessageId, Wheel
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.journal import Journal
-from filewheel.record import ACKED, pack_drop, pack_message
-from filewheel.repair import repair
+from filewheel.disk.directory import open_directory
+from filewheel.format.record import ACKED, pack_drop, pack_message
+from filewheel.journal.journal import Journal
+from filewheel.laps.deal import Deal
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.replication import laps
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bygone import absent
 from filewheel.replication.laps import LapFile, Laps
 from filewheel.replication.link import Link
 from filewheel.replication.suspects import Verdict
-from filewheel.retained import Retained
-from filewheel.snapshot import Snapshot
+from filewheel.roster.retention import Retained
+from filewheel.tools.repair import repair
 from tests.replication.support import Pair, fire
 from tests.replication.test_graft import deal, fill, in_journals
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from filewheel import Wheel
-from filewheel.directory import open_directory
-from filewheel.journal import Journal
-from filewheel.record import CANCELLED, RESCHEDULED, pack_drop
+from filewheel.disk.directory import open_directory
+from filewheel.format.record import CANCELLED, RESCHEDULED, pack_drop
+from filewheel.journal.journal import Journal
 from filewheel.replication.link import Link
 from filewheel.replication.promote import Promotion, promote
-from filewheel.retained import Retained
-from filewheel.roster import Mode, roster_at
+from filewheel.roster.retention import Retained
+from filewheel.roster.roster import Mode, roster_at
 from tests.replication.support_sets import Place, place
 from tests.support_wheel import a_put
 

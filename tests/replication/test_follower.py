@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.directory import Directory, open_directory
-from filewheel.disk import OsDisk
-from filewheel.frame import Frame
-from filewheel.journal import Journal
+from filewheel.disk.directory import Directory, open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.format.frame import Frame
+from filewheel.format.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of
+from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S, MessageId
-from filewheel.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of
 from filewheel.replication.follower import Follower
 from filewheel.replication.replay import still_pending
 from tests.support import FakeClock

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from filewheel.disk import OsDisk
-from filewheel.manifest import Position
+from filewheel.disk.checkpoint import Position
+from filewheel.disk.disk import OsDisk
 from filewheel.replication.follows import Follows, boot_id, parse_follows, read_follows, write_follows
 from tests.model.crashes import RandomFates, crash
 from tests.model.machine import Machine

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, MessageId, Wheel, WheelFull
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import FilewheelError
-from filewheel.frame import Frame, scan, seal
-from filewheel.keys import Keys
+from filewheel.format.frame import Frame, scan, seal
+from filewheel.format.record import pack_message, split
+from filewheel.keys.index import Keys
+from filewheel.laps.deal import Deal
 from filewheel.message import ID_MIN
-from filewheel.record import pack_message, split
 from filewheel.replication import graft, laps
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.graft import Graft
@@ -83,7 +83,7 @@ def test_laps_larger_than_a_step_are_copied_in_several_while_the_primary_goes_on
     pair: Pair, monkeypatch: pytest.MonkeyPatch, step_bytes: int
 ) -> None:
     monkeypatch.setattr(graft, "STEP_BYTES", step_bytes)
-    monkeypatch.setattr("filewheel.slot.FRAME_BYTES", 300)
+    monkeypatch.setattr("filewheel.laps.slot.FRAME_BYTES", 300)
     ids = fill(pair)
     rng = random.Random(step_bytes)
     with pair.wheel() as wheel, pair.keeper() as keeper:
@@ -105,7 +105,7 @@ def test_a_lap_that_a_step_has_begun_is_gone_on_with_and_nothing_is_copied_twice
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graft, "STEP_BYTES", 2000)
-    monkeypatch.setattr("filewheel.slot.FRAME_BYTES", 300)
+    monkeypatch.setattr("filewheel.laps.slot.FRAME_BYTES", 300)
     fill(pair, delays=(5000,))
     link = pair.tick(3)
     assert 0 < link.report.healed_puts < 400, "it takes several steps"
@@ -404,7 +404,7 @@ def test_two_wheels_that_have_grown_apart_are_equal_after_a_heal(
     rng = random.Random(seed)
     monkeypatch.setattr(graft, "STEP_BYTES", rng.choice([1, 500, 1 << 20]))
     monkeypatch.setattr(laps, "_SMALL_BYTES", rng.choice([0, 1000, 1 << 16]))
-    monkeypatch.setattr("filewheel.slot.FRAME_BYTES", rng.choice([200, 1 << 17]))
+    monkeypatch.setattr("filewheel.laps.slot.FRAME_BYTES", rng.choice([200, 1 << 17]))
     delays = (0, 1, 30, 90, 400, 5000)
     with pair.keeper() as keeper, pair.wheel() as wheel:
         ids: list[MessageId] = []

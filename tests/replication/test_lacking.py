@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.members import state_of, trouble_of
-from filewheel.directory import open_directory
+from cli.show.members import state_of, trouble_of
+from filewheel.disk.directory import open_directory
 from filewheel.errors import BadArgument
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.promote import promote

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from filewheel import MessageId
-from filewheel.directory import open_directory
-from filewheel.journal import Journal
+from filewheel.disk.directory import open_directory
+from filewheel.format.record import CANCELLED, pack_drop
+from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
-from filewheel.record import CANCELLED, pack_drop
-from filewheel.roster import change_roster, read_roster
+from filewheel.roster.roster import change_roster, read_roster
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put
 

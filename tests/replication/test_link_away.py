@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import pytest
 
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import Fenced, FilewheelError
 from filewheel.replication import chunk
-from filewheel.retained import Retained
-from filewheel.roster import change_roster
+from filewheel.roster.retention import Retained
+from filewheel.roster.roster import change_roster
 from tests.replication.support import Pair, fire
 
 both = pytest.mark.parametrize("pair", ["ship", "mirror"], indirect=True)

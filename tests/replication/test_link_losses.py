@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from filewheel import Wheel
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import FilewheelError, KeyHeld
-from filewheel.journal import Journal
-from filewheel.keys import Keys
+from filewheel.format.record import RETRIED, pack_drop
+from filewheel.journal.journal import Journal
+from filewheel.keys.index import Keys
+from filewheel.laps.deal import Deal
 from filewheel.message import US_PER_S
-from filewheel.record import RETRIED, pack_drop
 from filewheel.replication.link import Link
-from filewheel.retained import Retained
+from filewheel.roster.retention import Retained
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put, an_id
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
-from filewheel.frame import Frame
-from filewheel.journal import Journal
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.format.frame import Frame
+from filewheel.format.record import CANCELLED, pack_drop
+from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
-from filewheel.record import CANCELLED, pack_drop
 from filewheel.replication.matcher import HEARD_US, OWED_US, SURPLUS_US, Entrance, Matcher
-from filewheel.stale import mark_stale
-from filewheel.standing import LOOK_US
+from filewheel.roster.fence import LOOK_US
+from filewheel.roster.stale import mark_stale
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put, an_id
 

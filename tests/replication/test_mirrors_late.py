@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from filewheel import DiskError, Fenced, Keeper, TooFewCopies, Wheel
-from filewheel.disk import OsDisk
+from filewheel.disk.disk import OsDisk
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import promote
-from filewheel.roster import Mode
-from filewheel.standing import LOOK_US
+from filewheel.roster.fence import LOOK_US
+from filewheel.roster.roster import Mode
 from tests.replication.support import Pair, fire
 from tests.support import FaultyDisk
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from filewheel import MessageId
-from filewheel.directory import Directory
-from filewheel.disk import OsDisk
-from filewheel.frame import scan
-from filewheel.journal import Journal
-from filewheel.manifest import Position
+from filewheel.disk.checkpoint import Position
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import OsDisk
+from filewheel.format.frame import scan
+from filewheel.format.record import CANCELLED, ID, pack_drop, records_of
+from filewheel.journal.journal import Journal
 from filewheel.message import ID_END, ID_MIN
-from filewheel.record import CANCELLED, ID, pack_drop, records_of
 from filewheel.replication.bookmark import NOTE_US, Bookmark
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import compare

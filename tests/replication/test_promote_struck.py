@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.directory import open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.errors import Fenced
 from filewheel.replication import promote as module
-from filewheel.roster import Role, change_roster
+from filewheel.roster.roster import Role, change_roster
 from tests.replication.support_sets import Place, place
 from tests.support import FakeClock
 
@@ -48,7 +48,7 @@ def test_a_promotion_says_that_the_old_primary_could_not_be_read_to_its_end_when
 def test_until_the_epoch_rises_a_mirror_that_is_being_promoted_is_written_to(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.mirror._LOOK_US", 0)
+    monkeypatch.setattr("filewheel.journal.mirror._LOOK_US", 0)
     place.make_set(place.b, mode="mirror")
 
     def becomes(role: Role, more: int = 0) -> None:

@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, Wheel, layout, standing
-from filewheel.deal import Deal
-from filewheel.disk import OsDisk
+from filewheel import Keeper, Wheel
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
+from filewheel.format import layout
+from filewheel.laps.deal import Deal
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import Rejoin, rejoin
 from filewheel.replication.sets import add_backup, remove_backup
-from filewheel.roster import roster_at
+from filewheel.roster import fence
+from filewheel.roster.roster import roster_at
 from tests.replication.support_sets import Place, place, role_of
 
 __all__ = ["place"]
@@ -28,7 +30,7 @@ __all__ = ["place"]
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no producer is open nobody has to be waited for."""
-    monkeypatch.setattr(standing, "_FENCE_S", 0.0)
+    monkeypatch.setattr(fence, "_FENCE_S", 0.0)
 
 
 def back(place: Place, path: object, **options: object) -> Rejoin:
@@ -249,7 +251,7 @@ def test_without_the_new_primary_nothing_is_changed(place: Place) -> None:
 def test_a_producer_that_writes_while_the_wheel_rejoins_loses_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing, "_FENCE_S", 0.5)
+    monkeypatch.setattr(fence, "_FENCE_S", 0.5)
     place.make_set(place.b)
     lost_for_a_while(place)
     taken: list[str] = []

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, Wheel, standing
-from filewheel.disk import OsDisk
+from filewheel import Keeper, Wheel
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, FilewheelError
 from filewheel.replication.link import Link
 from filewheel.replication.promote import promote
@@ -22,7 +22,8 @@ from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator, find_primary, release_read
 from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import add_backup, remove_backup
-from filewheel.roster import roster_at
+from filewheel.roster import fence
+from filewheel.roster.roster import roster_at
 from tests.replication.support_sets import Place, in_thread, place, role_of
 from tests.support import FaultyDisk, eventually
 
@@ -120,7 +121,7 @@ def test_a_second_one_says_that_it_is_locked_out_and_takes_over(place: Place) ->
 def test_through_a_promotion_and_the_return_of_the_old_primary_it_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing, "_FENCE_S", 0.0)
+    monkeypatch.setattr(fence, "_FENCE_S", 0.0)
     place.make_set(place.b, place.c)
     with running(place, place.a):
         place.enqueue(place.a, "x", delay=1000)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import standing
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.sets import add_backup
+from filewheel.roster import fence
 from tests.replication.support_sets import Place, place
 
 __all__ = ["place"]
@@ -122,7 +122,7 @@ class World:
 def test_whatever_happens_to_a_set_what_was_promised_fires_and_all_wheels_are_equal_in_the_end(
     place: Place, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing, "_FENCE_S", 0.0)
+    monkeypatch.setattr(fence, "_FENCE_S", 0.0)
     world = World(place, seed)
     acts = [world.enqueue, world.enqueue, world.fire, world.level, world.promote, world.come_back, world.lose]
     for _ in range(STEPS):

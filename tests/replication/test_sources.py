@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.deal import Deal
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
-from filewheel.gaps import Damage
-from filewheel.manifest import Position
-from filewheel.record import DROP_PREFIX, ID, records_of, unpack_put
+from filewheel.disk.checkpoint import Position
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.quarantine import Damage
+from filewheel.format.record import DROP_PREFIX, ID, records_of, unpack_put
+from filewheel.journal.tail import Tail
+from filewheel.laps.deal import Deal
 from filewheel.replication.sources import SourceHandles, list_segments
-from filewheel.retained import Retained
-from filewheel.roster import Member, Roster, change_roster
-from filewheel.tail import Tail
+from filewheel.roster.retention import Retained
+from filewheel.roster.roster import Member, Roster, change_roster
 from tests.support import FakeClock
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, promote
-from filewheel.difference import differences
-from filewheel.directory import open_directory
-from filewheel.journal import Journal
-from filewheel.record import CANCELLED, pack_drop
+from filewheel.disk.directory import open_directory
+from filewheel.format.record import CANCELLED, pack_drop
+from filewheel.journal.journal import Journal
 from filewheel.replication.sets import add_backup
-from filewheel.roster import Roster, read_roster
+from filewheel.roster.roster import Roster, read_roster
+from filewheel.tools.diff import differences
 from filewheel.wheel import Wheel
 from tests.replication.support import Pair, fire
 

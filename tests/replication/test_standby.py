@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from filewheel.directory import open_directory
-from filewheel.disk import OsDisk
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument
 from filewheel.replication import others
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.standby import Standby
-from filewheel.roster import Roster, change_roster
+from filewheel.roster.roster import Roster, change_roster
 from tests.replication.support_sets import Place, in_thread, place, role_of
 from tests.support import FaultyDisk, eventually, lose
 

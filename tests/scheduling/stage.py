@@ -12,7 +12,7 @@ from typing import Any
 
 from filewheel import Keeper, Message, Scheduler, Wheel
 from filewheel.scheduling.dispatcher import Dispatcher
-from filewheel.scheduling.task import Call, Finish, Runner, run
+from filewheel.scheduling.runners.task import Call, Finish, Runner, run
 from tests.support import FakeClock
 
 
@@ -119,7 +119,7 @@ def waiting(wheel: Wheel) -> list[Message]:
 
 def counted(scheduler: Scheduler) -> dict[str, int]:
     """Return what was counted, without zeros."""
-    from filewheel.metrics import EVENTS
+    from filewheel.metrics.metrics import EVENTS
 
     totals = {event: sum(scheduler.metrics.counts(event).values()) for event in EVENTS}
     return {event: n for event, n in totals.items() if n}

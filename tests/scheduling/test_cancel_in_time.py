@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from filewheel import AsyncKeeper, AsyncScheduler, DiskError, Job, Keeper, Scheduler, Wheel, layout
+from filewheel import AsyncKeeper, AsyncScheduler, DiskError, Job, Keeper, Scheduler, Wheel
+from filewheel.format import layout
 from tests.cli_support import Fw
 from tests.scheduling import process_targets
 from tests.support import FakeClock, FaultyDisk, eventually

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from filewheel import AsyncScheduler, Fenced, Keeper, Retry, Scheduler, Wheel
-from filewheel.directory import open_directory
-from filewheel.owner import Owner
+from filewheel.disk.directory import open_directory
+from filewheel.disk.keeper_lock import Owner
 from tests.scheduling.stage import make, stage
 from tests.support import FakeClock, eventually
 from tests.support_set import make_set, promote

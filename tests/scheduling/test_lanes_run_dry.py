@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Scheduler
-from filewheel.keeper import READY_BUDGET
+from filewheel.firing.ready import READY_BUDGET
+from filewheel.laps.window import Budget
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.events import Events
 from filewheel.scheduling.handler import Handler, Handlers, Options, Terms
-from filewheel.scheduling.task import Call, Outcome
+from filewheel.scheduling.runners.task import Call, Outcome
 from filewheel.scheduling.watch import Watch
-from filewheel.window import Budget
 from tests.support_wheel import NOW_S, StillClock
 
 MS = 1000

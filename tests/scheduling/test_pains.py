@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from filewheel import Keeper, KeyHeld, Message, MessageId, Retry, Scheduler, Wheel, current_job
-from filewheel.disk import OsDisk
+from filewheel.disk.disk import OsDisk
 from filewheel.message import US_PER_S, to_datetime
 from tests.cli_support import Fw
 from tests.support import START_US, FakeClock, eventually, run

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from filewheel.errors import BadArgument, Closed
-from filewheel.scheduling.pool import Pool
-from filewheel.scheduling.pool_result import Result
+from filewheel.scheduling.runners.pool import Pool
+from filewheel.scheduling.runners.pool_result import Result
 from tests.scheduling import pool_targets
 from tests.support import REPO, eventually
 
@@ -443,7 +443,7 @@ def test_calls_that_cannot_be_are_refused(make: Callable[..., Answers]) -> None:
 
 SCRIPT = """
 import os, queue, sys
-from filewheel.scheduling.pool import Pool
+from filewheel.scheduling.runners.pool import Pool
 
 class Trouble(Exception):
     pass

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filewheel.scheduling.pool_frame import BrokenFrame, Frames, frame
+from filewheel.scheduling.runners.pool_frame import BrokenFrame, Frames, frame
 
 MAGIC = frame(b"")[:4]
 # Pieces of frames are the garbage that is most like one.

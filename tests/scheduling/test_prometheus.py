@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from filewheel import Scheduler
-from filewheel.exposition import parse
+from filewheel.metrics.prometheus import parse
 from tests.support_wheel import StillClock
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel import BadArgument
-from filewheel.limits import check_headers
+from filewheel.format.limits import check_headers
 from filewheel.message import DUE_END_US
-from filewheel.scheduling.cron import Cron
-from filewheel.scheduling.recurrence import (
+from filewheel.scheduling.cron.cron import Cron
+from filewheel.scheduling.cron.recurrence import (
     Every,
     Recurrence,
     from_text,

@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import pytest
 
 from filewheel import Every, GiveUp, Message, Retry, RetryLater, Scheduler, Wheel, current_job
-from filewheel.disk import OsDisk
+from filewheel.disk.disk import OsDisk
 from filewheel.headers import HISTORY, KEY, SCHEDULE
 from filewheel.message import US_PER_S, to_datetime
-from filewheel.transfer import dump, load, to_json
+from filewheel.tools.dump import dump, load, to_json
 from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock
 

@@ -10,7 +10,7 @@ import pytest
 
 from filewheel import Retry, Scheduler, current_job
 from filewheel.headers import REASON
-from filewheel.scheduling import loop as loops
+from filewheel.scheduling.runners import loop as loops
 from tests.scheduling.stage import counted, dead_letters, waiting
 from tests.scheduling.test_scheduler_threads import until
 from tests.support import eventually

@@ -19,8 +19,8 @@ import pytest
 
 from filewheel import Message, MessageId, Scheduler, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.scheduling.task import Call, Outcome
-from filewheel.scheduling.threads import Threads
+from filewheel.scheduling.runners.task import Call, Outcome
+from filewheel.scheduling.runners.threads import Threads
 from tests.support import REPO, eventually
 from tests.support_wheel import keeper_pid
 

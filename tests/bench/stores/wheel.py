@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import filewheel.flock  # noqa: F401 - the others' clients are imported before the clock runs too
+import filewheel.disk.flock  # noqa: F401 - the others' clients are imported before the clock runs too
 from filewheel import Batch, Keeper, Message, Wheel
-from filewheel.directory import Sync
+from filewheel.disk.directory import Sync
 from tests.bench.store import Session, Store
 
 KEEPER = """

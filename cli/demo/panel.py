@@ -1,0 +1,228 @@
+"""The picture of the demo that loses a disk: what waits on each disk, what fires, and what happened.
+
+On a terminal it is drawn in place: a row for each disk with the time ahead as bars, the last messages that fired, the
+last events. Elsewhere it is a line a second. All figures are read from the wheels and from the records, as they are.
+Invariant: a frame always has the same number of lines, so that it can be drawn over the one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filewheel import FilewheelError, Wheel
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.message import US_PER_S, to_datetime
+from filewheel.roster.roster import roster_at
+
+from ..show.output import Output
+from ..show.picture import bars
+from ..show.text import clip, pad, safe
+from .stage import Stage, read_lines_from
+
+BARS = 36
+_STEP_US = US_PER_S // 4
+_TICKER = 5
+_EVENTS = 7
+_HEAD = 2
+
+
+@dataclass
+class Disk:
+    """A directory that stands for a disk, and the wheel in it."""
+
+    name: str
+    wheel: Path
+    kind: str
+    """What it was made as: "primary", "mirrored", "shipped"."""
+    role: str = ""
+    pending: int | None = None
+    counts: list[int] = field(default_factory=list)
+    is_lost: bool = False
+    _open: Wheel | None = None
+
+    def look(self, speed: float) -> None:
+        """Read what the wheel is, and what waits in it."""
+        try:
+            roster = roster_at(self.wheel)
+            now_us, step_us = SYSTEM_CLOCK.now_us(), int(_STEP_US / speed)
+            start_us = now_us // step_us * step_us
+            if self._open is None:
+                self._open = Wheel(self.wheel)
+            found = self._open.histogram([to_datetime(start_us + i * step_us) for i in range(BARS + 1)])
+        except (FilewheelError, OSError):
+            self.is_lost = self.is_lost or self.pending is not None
+            self.role, self.pending, self.counts = "", None, []
+            self.close()
+            return
+        self.role = roster.role if roster is not None else "alone"
+        self.pending = found.before + sum(found.counts) + found.after
+        self.counts = [found.before + found.counts[0], *found.counts[1:]]
+
+    @property
+    def says(self) -> str:
+        """What waits there, in words."""
+        if self.pending is None:
+            return "LOST" if self.is_lost else "empty"
+        return f"{self.pending} wait"
+
+    def close(self) -> None:
+        """Let go of the wheel."""
+        wheel, self._open = self._open, None
+        if wheel is not None:
+            with contextlib.suppress(FilewheelError, OSError):  # it is the wheel that was lost
+                wheel.close()
+
+
+class Confirmed:
+    """What the producer wrote down."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self.ids: list[str] = []
+        self.times: list[float] = []
+        self.copies: list[int] = []
+        self.failed: list[str] = []
+
+    def follow(self) -> None:
+        """Read what it wrote since."""
+        try:
+            lines, self._offset = read_lines_from(self._path, self._offset)
+        except FileNotFoundError:  # it has not started yet
+            return
+        for line in lines:
+            if "failed" in line:
+                self.failed.append(line["failed"])
+            else:
+                self.ids.append(line["id"])
+                self.times.append(line["at"])
+                self.copies.append(line["copies"])
+
+    def longest_gap_s(self) -> float:
+        """Return the longest time in which nothing was confirmed."""
+        return max((b - a for a, b in zip(self.times, self.times[1:], strict=False)), default=0.0)
+
+
+class Panel:
+    """The live picture on a terminal, plain lines elsewhere. A context manager."""
+
+    def __init__(self, out: Output, stage: Stage, disks: Sequence[Disk], confirmed: Confirmed, speed: float) -> None:
+        self._out = out
+        self._stage = stage
+        self._disks = disks
+        self._confirmed = confirmed
+        self._speed = speed
+        self._start = time.monotonic()
+        self._events: list[tuple[str, str]] = []
+        self._drawn = 0
+        self._said_s = 0
+        lines = _HEAD + len(disks) + _TICKER + _EVENTS + 5
+        self._live = out.can_redraw and not out.json and out.rows > lines and out.columns >= 76
+
+    def __enter__(self) -> Panel:
+        if self._live:
+            sys.stdout.write("\x1b[?25l")  # no cursor while the picture moves
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._live:
+            sys.stdout.write("\x1b[?25h")
+            sys.stdout.flush()
+        for disk in self._disks:
+            disk.close()
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long the play has gone on."""
+        return time.monotonic() - self._start
+
+    @property
+    def pending(self) -> int | None:
+        """How many wait in the primary; None when there is none."""
+        return next((d.pending for d in self._disks if d.role == "primary"), None)
+
+    def tell(self, text: str, role: str = "") -> None:
+        """Say what happened; the role is "" for plain words, "command", or "loss"."""
+        line = f"{self.elapsed_s:5.1f} s  {'$ ' if role == 'command' else ''}{text}"
+        self._events.append((line, role))
+        if self._live:
+            self.frame()
+        else:
+            self._out.say(line)
+
+    def frame(self) -> None:
+        """Look at the wheels and at the records, and draw."""
+        for disk in self._disks:
+            disk.look(self._speed)
+        for keeper in self._stage.keepers:
+            keeper.follow()
+        self._confirmed.follow()
+        if self._live:
+            self._draw()
+        elif int(self.elapsed_s) > self._said_s:
+            self._said_s = int(self.elapsed_s)
+            waiting = ", ".join(f"{d.name} {d.says}" for d in self._disks)
+            self._out.say(f"{self.elapsed_s:5.1f} s  {self._counts()}; {waiting}")
+
+    def _counts(self) -> str:
+        fired = [id_ for keeper in self._stage.keepers for id_, _ in keeper.fired]
+        return f"{len(self._confirmed.ids)} acknowledged, {len(set(fired))} fired, {len(fired) - len(set(fired))} twice"
+
+    # -- drawing -------------------------------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        columns = self._out.columns - 1
+        quarter = "a quarter of a second" if self._speed == 1 else f"{250 / self._speed:.0f} ms"
+        lines = [
+            clip(
+                f"The same messages on {len(self._disks)} disks. A column is {quarter}: at the left edge it fires.",
+                columns,
+            ),
+            "",
+            *(self._row(disk) for disk in self._disks),
+            "",
+            self._out.style(f"  {self._counts()}", bold=True),
+            "",
+            *self._ticker(columns),
+            "",
+            *self._happened(columns),
+        ]
+        up = f"\x1b[{self._drawn}A" if self._drawn else ""
+        sys.stdout.write(up + "".join(f"{line}\x1b[K\n" for line in lines))
+        sys.stdout.flush()
+        self._drawn = len(lines)
+
+    def _row(self, disk: Disk) -> str:
+        style = self._out.style
+        if disk.pending is None:
+            return f"  {disk.name}  {style(disk.says, 'red' if disk.is_lost else None, bold=disk.is_lost)}"
+        fires = disk.role == "primary"
+        role = "primary" if fires else f"{disk.kind} backup" if disk.role == "backup" else disk.role
+        picture = bars(disk.counts, 1, blocks=self._out.blocks)[0]
+        edge = style("│" if self._out.blocks else "|", "yellow" if fires else None, bold=fires, dim=not fires)
+        shown = style(pad(picture, BARS), "cyan" if fires else None, dim=not fires)
+        return f"  {disk.name}  {style(role.ljust(16), bold=fires)}{edge}{shown} {disk.pending:4d} wait"
+
+    def _ticker(self, columns: int) -> list[str]:
+        found: list[tuple[float, str]] = []
+        for keeper, disk in zip(self._stage.keepers, self._disks, strict=False):
+            found += [(f["due_us"], _fired_line(f, disk.name)) for f in list(keeper.latest)[-_TICKER:]]
+        lines = [clip(safe(line), columns) for _, line in sorted(found)[-_TICKER:]]
+        return lines + [""] * (_TICKER - len(lines))
+
+    def _happened(self, columns: int) -> list[str]:
+        colours = {"command": "cyan", "loss": "red"}
+        shown = self._events[-_EVENTS:]
+        lines = [self._out.style(clip(safe(line), columns), colours.get(role), bold=bool(role)) for line, role in shown]
+        return lines + [""] * (_EVENTS - len(lines))
+
+
+def _fired_line(fields: dict[str, Any], disk: str) -> str:
+    body = clip(fields.get("payload", "(bytes)"), 30)
+    return f"  fired  {fields['topic'].ljust(16)}{pad(body, 32)}{fields['late_ms']:7.1f} ms late, from {disk}"

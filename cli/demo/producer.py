@@ -1,0 +1,84 @@
+"""The demo's producer: a program that goes on when the wheel it enqueues into is lost, as an application would.
+
+`python -m cli.producer RATE WHEEL...` reads messages as JSON lines and enqueues so many a second, in whichever of the
+wheels is the primary. It writes a line for each that was confirmed, and for each attempt that failed; what failed is
+tried again, as a new message.
+Invariant: a message is written down as confirmed only after the library said so, and in no wheel's directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from filewheel import Fenced, FilewheelError, MessageId, Wheel
+from filewheel.tools.dump import payload_of
+
+_AGAIN_S = 0.02
+_PATIENCE_S = 30.0
+
+
+class Producer:
+    """Enqueues into the primary of a set, wherever it is."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+        self._at = 0
+        self._wheel: Wheel | None = None
+
+    def enqueue(self, row: dict[str, Any]) -> MessageId:
+        """Enqueue a message once. Raises whatever speaks against it, and tries another wheel the next time."""
+        try:
+            if self._wheel is None:
+                self._wheel = Wheel(self._paths[self._at])
+            headers = row.get("headers", {})
+            return self._wheel.enqueue(payload_of(row), delay=row["in"], topic=row["topic"], headers=headers)
+        except (FilewheelError, OSError) as exc:
+            self._turn(exc)
+            raise
+
+    def _turn(self, exc: BaseException) -> None:
+        wheel, self._wheel = self._wheel, None
+        if wheel is not None:
+            with contextlib.suppress(FilewheelError, OSError):  # it is that wheel which fails
+                wheel.close()
+        primary = exc.primary if isinstance(exc, Fenced) else ""
+        if primary in self._paths and os.path.isdir(primary):
+            self._at = self._paths.index(primary)
+        else:
+            self._at = (self._at + 1) % len(self._paths)
+
+
+def main() -> int:
+    """Enqueue what stdin has, at the rate and in the wheels that the command line names."""
+    rate, paths = float(sys.argv[1]), sys.argv[2:]
+    producer = Producer(paths)
+    start = time.monotonic()
+    for number, line in enumerate(sys.stdin):
+        row = json.loads(line)
+        time.sleep(max(0.0, start + number / rate - time.monotonic()))
+        end = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                id_ = producer.enqueue(row)
+            except (FilewheelError, OSError) as exc:
+                _write({"failed": f"{type(exc).__name__}: {exc}"})
+                if time.monotonic() > end:
+                    return 1
+                time.sleep(_AGAIN_S)
+            else:
+                _write({"id": str(id_), "copies": getattr(id_, "copies", 1)})
+                break
+    return 0
+
+
+def _write(fields: dict[str, Any]) -> None:
+    print(json.dumps({"at": time.time(), **fields}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

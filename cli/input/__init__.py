@@ -1,0 +1,1 @@
+"""How the command reads what it is given: options, lines, batches, the wheel it works on."""

@@ -1,0 +1,117 @@
+"""Input that comes as lines: read with bounded memory, kept in a temporary file until all of it has been checked.
+
+A line is bytes up to a newline, which is not part of it; a last line needs none. A line that is longer than any
+message could be is not taken into memory.
+Invariant: whatever stdin holds, a bad line is named by its number.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import msgpack
+
+from filewheel import BadArgument, MessageId
+from filewheel.tools.dump import parse_line
+
+_SKIP_BYTES = 1 << 16
+_SPOOL_BYTES = 8 << 20
+
+
+def stdin() -> BinaryIO:
+    """Return stdin as bytes."""
+    return sys.stdin.buffer
+
+
+def read_lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yield each line with its number, from 1; None in the place of a line of more than `limit` bytes."""
+    number = 0
+    while line := stream.readline(limit + 1):
+        number += 1
+        if line.endswith(b"\n"):
+            yield number, line[:-1]
+        elif len(line) <= limit:
+            yield number, line
+        else:
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(_SKIP_BYTES)
+            yield number, None
+
+
+def parse_object(line: bytes | None, number: int) -> dict[str, Any]:
+    """Read a line as a JSON object. Raises BadArgument naming the line."""
+    if line is None:
+        raise BadArgument(f"line {number}: longer than any message can be")
+    try:
+        return parse_line(line, number)
+    except RecursionError:
+        raise BadArgument(f"line {number}: nested too deeply") from None
+
+
+class Spool:
+    """Rows put aside on disk, past a few MiB, to be read once everything has been checked."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)
+        self._pack = msgpack.Packer(autoreset=True, use_bin_type=True).pack
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, row: object) -> None:
+        """Put one row aside."""
+        self._file.write(self._pack(row))
+        self.count += 1
+
+    def rows(self) -> Iterator[Any]:
+        """Yield every row, in order."""
+        self._file.seek(0)
+        yield from msgpack.Unpacker(self._file, max_buffer_size=0)
+
+
+# -- ids ------------------------------------------------------------------------------------------------------
+
+
+def read_ids(words: Iterable[str]) -> list[MessageId]:
+    """Read ids from the command line; `-` stands for those on stdin, one a line, or JSON lines with an `id`.
+
+    Each id is returned once, in order. Raises BadArgument.
+    """
+    found: dict[MessageId, None] = {}
+    for word in words:
+        if word == "-":
+            found.update(dict.fromkeys(_ids_on_stdin()))
+        else:
+            found[MessageId.parse(word)] = None
+    return list(found)
+
+
+def _ids_on_stdin() -> Iterator[MessageId]:
+    for number, line in read_lines(stdin(), 1 << 30):
+        text = (line or b"").strip()
+        if not text:
+            continue
+        try:
+            named = (
+                parse_object(text, number).get("id", "") if text.startswith(b"{") else text.decode("ascii", "replace")
+            )
+            yield MessageId.parse(str(named))
+        except BadArgument as exc:
+            what = exc.what if exc.what.startswith("line ") else f"line {number}: {exc.what}"
+            raise BadArgument(what, hint=exc.hint) from None
+
+
+def chunks(items: list[MessageId], size: int) -> Iterator[list[MessageId]]:
+    """Yield a list in pieces."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

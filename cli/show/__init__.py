@@ -1,0 +1,1 @@
+"""How the command shows things: text, tables, pictures, progress, logs."""

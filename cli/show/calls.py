@@ -1,0 +1,162 @@
+"""A message as the call of a handler: its arguments, its schedule and its attempts, for people and as JSON.
+
+Messages may come from anywhere, so what cannot be read is simply not shown as a call.
+Invariant: nothing here raises for a message that the library could read.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from filewheel import Cron, Damaged, Message, Wheel, call_of
+from filewheel.format.record import unpack_put
+from filewheel.headers import ARGS, SCHEDULE, is_call
+from filewheel.message import US_PER_S, id_floor
+from filewheel.scheduling.cron.recurrence import Recurrence
+from filewheel.scheduling.failure import history_of
+from filewheel.scheduling.schedule import Definition, definition_of
+from filewheel.timespec import parse_duration
+from filewheel.tools.dump import iso
+
+from ..failure import Failure
+from .text import count, span
+
+RUN = "`filewheel run`"
+WORK = "`filewheel work MODULE:NAME`"
+_LOOKED_AT = 100_000
+_MARKS = (ARGS.encode(), SCHEDULE.encode())
+
+
+def _call_in(put: bytes) -> Message | None:
+    """Return the message in a packed put when only a scheduler may fire it."""
+    if any(mark in put for mark in _MARKS):  # cheap: few messages are unpacked for nothing
+        with contextlib.suppress(Damaged):
+            message = unpack_put(put)
+            if is_call(message.headers):
+                return message
+    return None
+
+
+def first_call(wheel: Wheel) -> Message | None:
+    """Return the first pending message that only a scheduler may fire. Cost: reads the next 100,000 at most."""
+    with wheel.snapshot() as snapshot:
+        return next(filter(None, map(_call_in, islice(snapshot.puts(), _LOOKED_AT))), None)
+
+
+def overdue_advice(wheel: Wheel, overdue: int, now_us: int) -> list[str]:
+    """Say which command fires what is overdue, a line for each kind: calls of handlers, and plain messages.
+
+    Cost: that of `first_call`, and of the next 100,000 where calls wait.
+    """
+    if first_call(wheel) is None:
+        return [f"{count(overdue, 'message')}; {RUN} fires {_them(overdue)}"]
+    if overdue > _LOOKED_AT:
+        return [f"{count(overdue, 'message')}; {WORK} fires the calls among them"]
+    with wheel.snapshot() as snapshot:
+        calls = sum(_call_in(put) is not None for put in snapshot.puts(hi=id_floor(now_us)))
+    plain = overdue - calls
+    lines = [f"{count(calls, 'call')}; {WORK} fires {_them(calls)}"] if calls else []
+    if plain:
+        lines.append(f"{count(plain, 'plain message')}; `work` fires those that have a handler of their topic")
+    return lines
+
+
+def _them(number: int) -> str:
+    return "it" if number == 1 else "them"
+
+
+def who_fires(wheel: Wheel) -> str:
+    """Return the command that fires this wheel: `work` where calls of handlers wait. Cost: that of `first_call`."""
+    return RUN if first_call(wheel) is None else WORK
+
+
+def refused(message: Message) -> Failure:
+    """Return why `run` does not fire a message: firing it here would lose the call, and end its schedule."""
+    what = "an occurrence of a schedule" if SCHEDULE in message.headers else "a call of a handler"
+    return Failure(
+        "usage", f"message {message.id} is {what} ({message.topic}): only a scheduler may fire it",
+        hint=f"{WORK}, `filewheel cancel {message.id}`, or `filewheel run --raw` to fire it as a plain message",
+    )  # fmt: skip
+
+
+def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any]] | None:
+    """Return the positional and keyword arguments that a message holds; None when it holds none that can be read."""
+    if ARGS not in message.headers:
+        return None
+    try:
+        _, args, kwargs = call_of(message)
+        return args, kwargs
+    except Damaged:
+        return None
+
+
+def call_text(message: Message) -> str | None:
+    """Write a message's call as Python would: email('ann', times=2)."""
+    arguments = arguments_of(message)
+    if arguments is None:
+        return None
+    args, kwargs = arguments
+    return f"{message.topic}({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+
+
+def call_fields(message: Message) -> dict[str, Any]:
+    """Return what JSON says of a message's call beyond the message itself."""
+    fields: dict[str, Any] = {}
+    arguments = arguments_of(message)
+    if arguments is not None:
+        fields["args"], fields["kwargs"] = (json.loads(json.dumps(part, default=_plain)) for part in arguments)
+    attempts = history_of(message.headers)
+    if attempts:
+        fields["history"] = [{"at": iso(a.at_us), "attempt": a.attempt, "error": a.error} for a in attempts]
+    definition = definition_of(message)
+    if definition is not None:
+        fields["schedule"] = schedule_fields(definition)
+    return fields
+
+
+def _plain(value: object) -> object:
+    """What msgpack can hold and JSON cannot."""
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    return value.isoformat() if isinstance(value, datetime) else repr(value)
+
+
+# -- recurring work -------------------------------------------------------------------------------------------
+
+
+def when_of(recurrence: Recurrence) -> tuple[str, str | None]:
+    """Return a recurrence as `filewheel when` takes it, and its zone; an interval has none."""
+    if isinstance(recurrence, Cron):
+        return recurrence.text, recurrence.tz
+    us = recurrence.interval_us
+    text = span(us).replace(" ", "") if us % US_PER_S == 0 else ""
+    # Two units are shown; what has more is told in seconds.
+    return f"every {text if _parsed_us(text) == us else f'{us / US_PER_S:.15g}s'}", None
+
+
+def _parsed_us(text: str) -> int:
+    return parse_duration(text) if text else -1
+
+
+def schedule_fields(definition: Definition) -> dict[str, Any]:
+    """Return a schedule's definition as JSON has it."""
+    when, zone = when_of(definition.recurrence)
+    return {
+        "name": definition.name,
+        "when": when,
+        "tz": zone,
+        "missed": definition.missed,
+        "declared": definition.is_declared,
+    }
+
+
+def schedule_text(definition: Definition) -> str:
+    """Write a schedule's definition in a line."""
+    when, zone = when_of(definition.recurrence)
+    origin = "declared in a program" if definition.is_declared else "started at run time"
+    return f"{definition.name}: {when}{f' in {zone}' if zone else ''}; missed: {definition.missed}; {origin}"

@@ -1,0 +1,209 @@
+"""The records of a wheel's files, one by one, with their offsets: for the curious, and for finding out what happened.
+
+Reads slot files, lap files and journals as they are on disk, covered or not, and says of each record whether its
+checksum holds, whether the message is still pending, and whether the checkpoint covers it. Takes no lock; a file that
+goes away meanwhile is passed over.
+Invariant: every byte that is looked at appears: in a record, in a frame without records, or in a bad range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from filewheel import Damaged, MessageId
+from filewheel.disk.checkpoint import Manifest, Position, read_manifest
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import ForeignFile
+from filewheel.format import layout
+from filewheel.format.frame import HEADER_BYTES, Frame, Gap, scan
+from filewheel.format.record import DROP_PREFIX, ID, PUT_PREFIX, split, unpack_drop, unpack_put
+from filewheel.lookup.snapshot import Snapshot
+from filewheel.message import ID_END, ID_MIN
+from filewheel.tools.dump import iso
+
+
+@dataclass
+class Entry:
+    """One thing that stands in a file."""
+
+    file: str
+    offset: int
+    end: int
+    frame: int | None
+    kind: str
+    """put, drop, seal (a frame without records), zeros (written ahead, never used), bad."""
+    covered: bool
+    id: MessageId | None = None
+    live: bool | None = None
+    """Of a put: whether the message is pending."""
+    what: str = ""
+    """Of a put its topic, of a drop its reason, of a bad range why it is bad."""
+
+    @property
+    def checksum(self) -> str:
+        """Whether the frame's checksums hold."""
+        return {"bad": "bad", "zeros": "-"}.get(self.kind, "ok")
+
+    @property
+    def state(self) -> str:
+        """What became of the message."""
+        return "" if self.live is None else "live" if self.live else "dropped"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as an object."""
+        fields: dict[str, Any] = {
+            "file": self.file,
+            "offset": self.offset,
+            "bytes": self.end - self.offset,
+            "frame": self.frame,
+            "kind": self.kind,
+            "checksum": self.checksum,
+            "covered": self.covered,
+        }
+        if self.id is not None:
+            fields |= {"id": str(self.id), "due": None if self.id.is_dead else iso(self.id.due_us)}
+        if self.kind == "put":
+            fields |= {"topic": self.what, "live": self.live}
+        elif self.what:
+            fields["reason"] = self.what
+        return fields
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A journal segment at a glance."""
+
+    name: str
+    bytes: int
+    covered: int
+    """Bytes from its start that are dealt into laps and slots."""
+    frames: int
+    puts: int
+    drops: int
+    bad: int
+
+
+class Dissector:
+    """Looks into the files of one wheel."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._manifest: Manifest = read_manifest(self._disk, directory.seed, directory.settings.lap_of, directory.path)
+
+    # -- what there is -------------------------------------------------------------------------------------------
+
+    def segments(self) -> list[str]:
+        """List the journal segments."""
+        names = [n for n in self._disk.listdir(layout.JOURNAL) if layout.parse_segment(n) is not None]
+        return [f"{layout.JOURNAL}/{name}" for name in sorted(names)]
+
+    def segment(self, name: str) -> Segment | None:
+        """Look at a segment's frames by their headers; None when it has gone."""
+        frames = puts = drops = bad = 0
+        size = 0
+        for item in self._scan(name, headers=True):
+            if isinstance(item, Frame):
+                frames, puts, drops = frames + 1, puts + item.puts, drops + item.drops
+            elif not item.blank:
+                bad += item.end - item.offset
+        known = self._disk.identity(name)
+        if known is None:
+            return None
+        size = known[1]
+        return Segment(name, size, min(self._covered(name), size), frames, puts, drops, bad)
+
+    def files_of(self, second: int) -> list[str]:
+        """List the files that may hold messages of this second."""
+        lap = self._dir.settings.lap_of(second)
+        names = [layout.slot(lap, second), layout.lap_file(lap)]
+        return [name for name in names if self._exists(name)] + self.segments()
+
+    def _exists(self, name: str) -> bool:
+        return self._disk.identity(name) is not None
+
+    def _covered(self, name: str) -> int:
+        """Return up to where the checkpoint covers a file."""
+        last = name.rpartition("/")[2]
+        segment, second, lap = layout.parse_segment(last), layout.parse_slot(last), layout.parse_lap_file(last)
+        if segment is not None:
+            covered = self._manifest.positions.get(segment[0], Position(0, 0, 0))
+            if segment[1] == covered.segment:
+                return covered.offset
+            return 1 << 62 if segment[1] < covered.segment else 0
+        if second is not None:
+            return self._manifest.slots.get(second, 0)
+        return self._manifest.laps.get(lap, 0) if lap is not None else 0
+
+    # -- what stands in it ---------------------------------------------------------------------------------------
+
+    def entries(self, names: Iterable[str], lo: bytes = ID_MIN, hi: bytes = ID_END) -> Iterator[Entry]:
+        """Yield the records of some files with ids from `lo` to below `hi`, and every bad range."""
+        names = list(names)
+        puts: set[bytes] = set()
+        for name in names:
+            for item in self._scan(name):
+                if isinstance(item, Frame) and item.puts:
+                    puts.update(i for _, _, i in _records(item) if i is not None and lo <= i < hi)
+        with Snapshot(self._dir) as snapshot:
+            pending = set(snapshot.find(puts)) if puts else set()
+        whole = lo == ID_MIN and hi == ID_END
+        for name in names:
+            covered = self._covered(name)
+            for item in self._scan(name):
+                if isinstance(item, Gap):
+                    kind = "zeros" if item.blank and item.at_end else "bad"
+                    if whole or kind == "bad":
+                        what = "" if kind == "zeros" else item.reason
+                        yield Entry(name, item.offset, item.end, None, kind, item.end <= covered, what=what)
+                else:
+                    yield from self._of_frame(name, item, item.end <= covered, lo, hi, pending, whole)
+
+    def _of_frame(
+        self, name: str, frame: Frame, covered: bool, lo: bytes, hi: bytes, pending: set[bytes], whole: bool
+    ) -> Iterator[Entry]:
+        if not frame.body and whole:
+            yield Entry(name, frame.offset, frame.end, frame.number, "seal", covered)
+        at = frame.offset + HEADER_BYTES
+        for start, record, id_ in _records(frame):
+            end = at + start + len(record)
+            if id_ is None:
+                yield Entry(name, at + start, end, frame.number, "bad", covered, what="not a record")
+            elif lo <= id_ < hi:
+                entry = Entry(name, at + start, end, frame.number, "put", covered, MessageId(id_))
+                if record[:4] == DROP_PREFIX:
+                    entry.kind = "drop"
+                    entry.what = unpack_drop(record)[1]
+                else:
+                    entry.live = id_ in pending
+                    try:
+                        entry.what = unpack_put(record).topic
+                    except Damaged as exc:
+                        entry.kind, entry.what = "bad", exc.what
+                yield entry
+
+    def _scan(self, name: str, *, headers: bool = False) -> Iterator[Frame | Gap]:
+        try:
+            fd = self._disk.open(name, "r")
+        except (FileNotFoundError, ForeignFile):
+            return
+        try:
+            yield from scan(self._disk, fd, 0, self._disk.size(fd), self._dir.seed(name), headers=headers)
+        finally:
+            self._disk.close(fd)
+
+
+def _records(frame: Frame) -> Iterator[tuple[int, bytes, bytes | None]]:
+    """Yield (place in the body, bytes, id) of a frame's records; the id is None for what is no record."""
+    try:
+        records = split(frame.body)
+    except Damaged:
+        yield 0, frame.body, None
+        return
+    at = 0
+    for record in records:
+        known = record[:4] == PUT_PREFIX or (record[:4] == DROP_PREFIX and len(record) == 21)
+        yield at, record, record[ID] if known else None
+        at += len(record)

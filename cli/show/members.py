@@ -1,0 +1,191 @@
+"""A set of wheels as the command line shows it: in a line, as a table, as JSON, and how far a first copy is.
+
+Invariant: a wheel that stands alone costs one look at a file that is not there, and what cannot be read about a set
+hides nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from filewheel import FilewheelError
+from filewheel.roster.roster import Roster, read_roster
+from filewheel.tools.dump import iso
+
+from .output import Output
+from .progress import Progress
+from .text import count, safe, size, span
+
+if TYPE_CHECKING:  # loaded only where there is a set
+    from filewheel.replication.report import LinkReport
+    from filewheel.replication.sets import MemberStatus, SetStatus
+
+
+def roster_of(out: Output) -> Roster | None:
+    """Return the roster of the wheel that `-C` names; None when it stands alone. Raises Damaged, OSError."""
+    directory = out.directory()
+    try:
+        return read_roster(directory.disk, directory.path)
+    finally:
+        directory.disk.release()
+
+
+def find_set(out: Output) -> SetStatus | None:
+    """Return the set of the wheel that `-C` names; None when it stands alone, or, with a warning, cannot tell."""
+    try:
+        own = roster_of(out)
+        if own is None:
+            return None
+        from filewheel.replication.sets import set_status
+
+        status = set_status(out.dir)
+        # The primary may have answered for its set: what this wheel is in it, its own roster says.
+        return None if status is None else replace(status, roster=own)
+    except (FilewheelError, OSError) as exc:
+        out.warn(f"nothing is known of the backups: {exc}")
+        return None
+
+
+# -- one backup -----------------------------------------------------------------------------------------------
+
+
+def state_of(one: MemberStatus) -> str:
+    """Return a backup's state, as far as it can be seen now."""
+    if not one.reachable:
+        return "unreachable"
+    return "damaged" if one.lacks else one.member.state
+
+
+def trouble_of(one: MemberStatus) -> str:
+    """Say why a backup needs a look; "" when it does not."""
+    state = state_of(one)
+    why = one.why or one.member.why
+    if state != "current":
+        return f"{state} ({why})" if why else state
+    if not one.following:
+        return "followed by no replicator"
+    # A replicator that has just met it again does not know yet what it missed.
+    return "not compared yet" if one.lag_messages is None else ""
+
+
+def lag_text(one: MemberStatus) -> str:
+    """Say how far a backup is behind: "in step", "3 messages behind, 1.2s"."""
+    if one.lag_messages is None:
+        return "lag unknown"
+    if not one.lag_messages and not one.lag_bytes:
+        return "in step"
+    time = f", {_time(one.lag_s)}" if one.lag_s else ""
+    return f"{count(one.lag_messages, 'message')} behind{time}"
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else span(round(seconds * 1000) * 1000)
+
+
+def member_fields(one: MemberStatus) -> dict[str, Any]:
+    """Return what JSON says of a backup."""
+    return {
+        "path": one.member.path,
+        "wheel": one.member.wheel,
+        "mode": one.member.mode,
+        "state": state_of(one),
+        "since": iso(one.member.since_us) if one.member.since_us else None,
+        "lag_messages": one.lag_messages,
+        "lag_bytes": one.lag_bytes,
+        "lag_s": one.lag_s,
+        "following": one.following,
+        "why": one.why or one.member.why,
+    }
+
+
+def print_members(out: Output, status: SetStatus) -> None:
+    """Print the backups of a set: a line of JSON each, or a table."""
+    if out.wants_json:
+        for one in status.members:
+            out.record(member_fields(one))
+        return
+    for one in status.members:
+        out.write(out.style(safe(one.member.path), bold=True))
+        out.block(_member_text(one), indent=2)
+
+
+def _member_text(one: MemberStatus) -> str:
+    """Say how a backup is: "current, mirror; in step; followed by a replicator"."""
+    size_ = f" ({size(one.lag_bytes)})" if one.lag_bytes else ""
+    follows = "followed by a replicator" if one.following else "followed by no replicator"
+    why = one.why or one.member.why
+    return "; ".join(filter(None, [f"{state_of(one)}, {one.member.mode}", lag_text(one) + size_, follows, why]))
+
+
+# -- the set --------------------------------------------------------------------------------------------------
+
+
+def set_fields(status: SetStatus) -> dict[str, Any]:
+    """Return what JSON says of a set."""
+    return {
+        "role": status.roster.role,
+        "epoch": status.roster.epoch,
+        "primary": status.primary,
+        "backups": [member_fields(one) for one in status.members],
+    }
+
+
+def set_line(status: SetStatus) -> str:
+    """Write a set in a line: what this wheel is in it, and how its backups are."""
+    roster = status.roster
+    if roster.role == "backup":
+        return f"a backup of {status.primary}, epoch {roster.epoch}"
+    if roster.role == "promoting":
+        return f"a promotion to epoch {roster.epoch} was begun: `filewheel promote` goes on with it"
+    if roster.role == "fenced":
+        if roster.held < roster.epoch:
+            return f"fenced: a promotion to epoch {roster.epoch} was begun, and has not ended: `filewheel promote` one"
+        return f"fenced: {status.primary} is the primary since epoch {roster.epoch}"
+    backups = [f"{one.member.path} ({one.member.mode}) {trouble_of(one) or lag_text(one)}" for one in status.members]
+    return f"the primary, epoch {roster.epoch}; " + ("; ".join(backups) or "no backups")
+
+
+# -- a copy that is made --------------------------------------------------------------------------------------
+
+
+class Copying:
+    """How far the copies are, all backups together: what the library calls as they go on, from whatever thread."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._parts: dict[str, tuple[int, int]] = {}
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        with self._lock:
+            self._parts[name] = done, max(done, total)
+            self._progress.total = sum(whole for _, whole in self._parts.values())
+            self._progress.at(sum(part for part, _ in self._parts.values()))
+
+
+def report_fields(report: LinkReport) -> dict[str, Any]:
+    """Return what JSON says of what a replicator does for one backup."""
+    return {
+        "path": report.path,
+        "wheel": report.wheel,
+        "mode": report.mode,
+        "state": report.state,
+        "shipped": report.shipped,
+        "healed_puts": report.healed_puts,
+        "healed_drops": report.healed_drops,
+        "returned": report.returned,
+        "error": report.error,
+    }
+
+
+def work_text(report: LinkReport) -> str:
+    """Say what was done for one backup: "12 records shipped, 3 messages added"."""
+    parts = [
+        f"{count(report.shipped, 'record')} shipped" if report.shipped else "",
+        f"{count(report.healed_puts, 'message')} added" if report.healed_puts else "",
+        f"{count(report.healed_drops, 'message')} dropped" if report.healed_drops else "",
+        f"{count(report.returned, 'message')} given back to the primary" if report.returned else "",
+    ]
+    return ", ".join(part for part in parts if part) or "nothing to do"

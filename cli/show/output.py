@@ -1,0 +1,310 @@
+"""Where a command's words go: data to stdout, talk to stderr, and how both look.
+
+The one place that asks whether a stream is a terminal. On one, data is a table for people; piped, it is one JSON
+object a line; `--json` and `--no-json` decide otherwise. Colour only helps, it never says anything alone, and
+NO_COLOR turns it off.
+Invariant: stdout carries nothing but data, and nothing that could steer the terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import click
+
+from filewheel import Wheel
+from filewheel.disk.directory import Directory, open_directory
+
+from ..failure import Failure
+from .progress import Progress
+from .text import clip, pad, safe, to_line, width, wrap
+
+BLOCKS = "▁▂▃▄▅▆▇█▏▎▍▌▋▊▉━─…→·µ"
+
+
+_LEAST = 6
+"""A column of text is not cut below this."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: its heading, and the width that it may grow to."""
+
+    title: str
+    most: int | None = None
+    """Text that may be cut, beyond this where nobody looks at the terminal. None for what is shown whole."""
+    right: bool = False
+    style: str | None = None
+
+
+def _fitted(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
+    """Cut the widest columns of text, evenly, until all fit into the room, or none can be cut any more."""
+    least = [w if c.most is None else max(len(c.title), _LEAST) for c, w in zip(columns, widths, strict=True)]
+    widths = list(widths)
+    while sum(widths) > room:
+        at = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
+        if widths[at] <= least[at]:
+            break
+        widths[at] -= 1
+    return widths
+
+
+class Output:
+    """One invocation: what its global options say, and everything it prints."""
+
+    def __init__(self) -> None:
+        self.dir = "wheel"
+        self.json: bool | None = None
+        self.quiet = False
+        self.colour = "auto"
+        self.force = False
+        self._progress: Progress | None = None
+        self._heard = _Heard(self)
+
+    # -- what there is to write to -----------------------------------------------------------------------------
+
+    def is_terminal(self, stream: TextIO | None) -> bool:
+        """Tell whether someone looks at this stream."""
+        try:
+            return stream is not None and stream.isatty()
+        except ValueError:  # closed
+            return False
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether data goes out as JSON lines."""
+        return not self.stdout_is_terminal if self.json is None else self.json
+
+    @property
+    def stdout_is_terminal(self) -> bool:
+        """Whether someone looks at the data."""
+        return self.is_terminal(sys.stdout)
+
+    @property
+    def stdin_is_terminal(self) -> bool:
+        """Whether someone types what is read."""
+        return self.is_terminal(sys.stdin)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether someone is there to answer a question."""
+        return self.stdin_is_terminal and self.is_terminal(sys.stderr)
+
+    @property
+    def can_redraw(self) -> bool:
+        """Whether a picture can be drawn over the one before."""
+        return self.stdout_is_terminal and os.environ.get("TERM", "dumb") != "dumb"
+
+    @property
+    def blocks(self) -> bool:
+        """Whether stdout can show more than ASCII."""
+        return _can_encode(sys.stdout)
+
+    @property
+    def columns(self) -> int:
+        """How wide the terminal is."""
+        return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+    @property
+    def rows(self) -> int:
+        """How high the terminal is."""
+        return shutil.get_terminal_size((80, 24)).lines
+
+    def has_colour(self, stream: TextIO) -> bool:
+        """Tell whether to colour what goes to this stream."""
+        chosen = self.colour_choice()
+        return self.is_terminal(stream) and os.environ.get("TERM") != "dumb" if chosen is None else chosen
+
+    def colour_choice(self) -> bool | None:
+        """Return what was decided about colour, for click: yes, no, or by the stream."""
+        if self.colour != "auto":
+            return self.colour == "always"
+        return False if os.environ.get("NO_COLOR") else None
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def write(self, text: str) -> None:
+        """Write a line of data. The caller has made it safe."""
+        if self._progress is not None and self.stdout_is_terminal:
+            self._progress.clear()
+        out = sys.stdout
+        try:
+            out.write(f"{text}\n")
+        except UnicodeEncodeError:
+            encoding = out.encoding or "ascii"
+            out.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+    def record(self, fields: dict[str, Any]) -> None:
+        """Write one object as a JSON line."""
+        self.write(to_line(fields, ascii_only=not self.blocks))
+
+    def say(self, line: str) -> None:
+        """Write a line for people at once: with the data, or as talk where data is JSON."""
+        if self.json:
+            self.note(line)
+        else:
+            self.write(safe(line))
+            self.flush()
+
+    def raw(self, data: bytes) -> None:
+        """Write bytes as they are."""
+        self.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def flush(self) -> None:
+        """Let the reader of stdout have everything written so far."""
+        sys.stdout.flush()
+
+    def style(self, text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
+        """Colour text that goes to stdout."""
+        if not text or not (colour or bold or dim) or not self.has_colour(sys.stdout):
+            return text
+        return click.style(text, fg=colour, bold=bold or None, dim=dim or None)
+
+    def block(self, text: str, *, indent: int) -> None:
+        """Write text in lines as wide as the terminal, each indented: whole, where a table would cut it. Made safe."""
+        for line in wrap(safe(text), self.columns - indent):
+            self.write(" " * indent + line)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+        """Write rows under headings. Cells are made safe.
+
+        On a terminal the widest columns of text are cut until a row fits.
+        """
+        dots = "…" if self.blocks else "..."
+        cells = [[safe(cell) for cell in row] for row in rows]
+        widths = [max([len(c.title), *(width(row[i]) for row in cells)]) for i, c in enumerate(columns)]
+        if not self.stdout_is_terminal:
+            widths = [w if c.most is None else min(c.most, w) for c, w in zip(columns, widths, strict=True)]
+        else:
+            widths = _fitted(columns, widths, self.columns - 2 * (len(columns) - 1))
+        head = [pad(c.title, w, right=c.right) for c, w in zip(columns, widths, strict=True)]
+        self.write(self.style("  ".join(head).rstrip(), bold=True))
+        for row in cells:
+            parts = []
+            for cell, column, w in zip(row, columns, widths, strict=True):
+                text = pad(clip(cell, w, dots), w, right=column.right)
+                parts.append(self.style(text, column.style) if column.style else text)
+            self.write("  ".join(parts).rstrip())
+
+    # -- talk ----------------------------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """Say something on stderr that `--quiet` silences."""
+        if not self.quiet:
+            self._talk(safe(text))
+
+    def warn(self, text: str) -> None:
+        """Say something on stderr that has to be heard."""
+        self._talk(self._err_style("warning:", "yellow") + f" {safe(text)}")
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Say as warnings what the library logs meanwhile."""
+        logger = logging.getLogger("filewheel")
+        logger.addHandler(self._heard)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self._heard)
+
+    @contextlib.contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Leave it to another handler to tell what is logged."""
+        logger = logging.getLogger("filewheel")
+        was_heard = self._heard in logger.handlers
+        logger.removeHandler(self._heard)
+        try:
+            yield
+        finally:
+            if was_heard:
+                logger.addHandler(self._heard)
+
+    def log_line(self, text: str) -> None:
+        """Write a line of a log to stderr. The caller has made it safe."""
+        self._talk(text)
+
+    def fail(self, failure: Failure, *, as_json: bool | None = None) -> None:
+        """Say why this invocation ends as it does."""
+        if self.json if as_json is None else as_json:
+            fields = {"error": failure.kind, "code": failure.code}
+            self._talk(to_line(fields | {"message": failure.message, "hint": failure.hint}, ascii_only=True))
+            return
+        # Partly done is an outcome, not an error of whoever typed this.
+        word, colour = ("note:", "yellow") if failure.kind in ("partly", "interrupted") else ("Error:", "red")
+        self._talk(self._err_style(word, colour) + f" {safe(failure.message)}")
+        if failure.hint:
+            self._talk(f"Try: {safe(failure.hint)}")
+
+    def _err_style(self, text: str, colour: str) -> str:
+        return click.style(text, fg=colour, bold=True) if self.has_colour(sys.stderr) else text
+
+    def _talk(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress.clear()
+        # Nobody reads the talk: that is no reason to fail.
+        with contextlib.suppress(OSError, ValueError):
+            if self.stdout_is_terminal:
+                sys.stdout.flush()
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+    def ask(self, question: str, *, yes: bool) -> bool:
+        """Ask before something that cannot be undone. Where nobody can answer, only `--yes` will do."""
+        if yes:
+            return True
+        if not self.can_ask:
+            raise Failure("usage", "nobody is there to confirm this, so nothing was done", hint="add --yes")
+        return click.confirm(safe(question), default=False, err=True)
+
+    @contextlib.contextmanager
+    def progress(self, label: str, total: int | None = None) -> Iterator[Progress]:
+        """Show how far a job is: on a terminal, when it takes long, unless `--quiet`."""
+        shown = self.is_terminal(sys.stderr) and not self.quiet and os.environ.get("TERM") != "dumb"
+        with Progress(label, total, sys.stderr if shown else None, blocks=_can_encode(sys.stderr)) as progress:
+            self._progress = progress
+            try:
+                yield progress
+            finally:
+                self._progress = None
+
+    # -- the wheel -----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def wheel(self) -> Iterator[Wheel]:
+        """Open the wheel that `-C` names, and say what was wrong with it."""
+        with Wheel(self.dir, force=self.force) as wheel:
+            for text in wheel.notes:
+                self.warn(text)
+            yield wheel
+
+    def directory(self, *, write: bool = False) -> Directory:
+        """Open the wheel's directory, for what looks below the wheel."""
+        return open_directory(self.dir, write=write, force=self.force)
+
+
+class _Heard(logging.Handler):
+    """Passes on what the library logs: in a message's words nothing steers the terminal."""
+
+    def __init__(self, out: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._out.warn(record.getMessage())
+
+
+def _can_encode(stream: TextIO) -> bool:
+    try:
+        BLOCKS.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The wheel and the keeper for programs that run on asyncio."""

@@ -1,0 +1,188 @@
+"""A wheel whose callers' messages are committed together: each is checked by itself, many are written as one frame.
+
+What is wrong with one message must not fail another, so everything that can be wrong with it is found by `check`, which
+touches no disk. What `put_all` then meets is the disk's, and is told to those whose messages it concerns.
+Invariant: a message whose id is returned is as durable as its own `sync` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from filewheel.aio.thread import tell
+from filewheel.changes import HINT_AHEAD_US
+from filewheel.disk.directory import Sync, check_sync
+from filewheel.errors import BadArgument
+from filewheel.format.columns import At, Delay, Headers
+from filewheel.format.frame import portions
+from filewheel.format.limits import bytes_of, check_headers, check_topic
+from filewheel.format.record import pack_middle, pack_payload
+from filewheel.headers import KEY
+from filewheel.journal.journal import BATCH_BYTES, Journal
+from filewheel.keys import unique
+from filewheel.message import MessageId, receipt
+from filewheel.timespec import due_from
+from filewheel.wheel import Wheel
+
+_PUT_BYTES = 64
+"""What a packed put has at most beside its middle and payload. A portion is one frame: all of it written, or none."""
+
+
+@dataclass(slots=True)
+class Put:
+    """One message that was checked and waits for its commit."""
+
+    due_us: int
+    now_us: int
+    middle: bytes
+    payload: bytes
+    sync: Sync
+    key: str | None
+    on_conflict: str
+
+
+Waiting = tuple[asyncio.Future[MessageId], Put]
+"""Who waits for a message, and the message."""
+
+
+class JointWheel(Wheel):
+    """A Wheel that takes messages of many callers at once."""
+
+    def check(
+        self,
+        payload: bytes,
+        delay: Delay | None,
+        at: At | None,
+        topic: str,
+        headers: Headers,
+        sync: Sync | None,
+        key: str | None = None,
+        on_conflict: str = "reject",
+    ) -> Put:
+        """Check one message as `enqueue` would, without touching the disk. Its delay counts from now."""
+        self._check()
+        payload = bytes_of(payload, self._payload_bytes_max)
+        now_us = self._clock.now_us()
+        due_us = due_from(now_us, delay=delay, at=at)
+        check_topic(topic)
+        unique.check_policy(on_conflict)
+        key = unique.key_named(key, headers)
+        if key is None and on_conflict != "reject":
+            raise BadArgument("on_conflict goes with a key", hint='key="..."')
+        named = headers if key is None else {**(headers or {}), KEY: key}
+        middle = pack_middle(now_us, topic, check_headers(named) if named else None)
+        return Put(
+            due_us, now_us, middle, payload, self._sync if sync is None else check_sync(sync), key, on_conflict
+        )  # fmt: skip
+
+    def put_all(self, puts: Sequence[Put]) -> list[MessageId | BaseException]:
+        """Write messages, those of equal `sync` as one frame, with one flush; return each one's id, or its error."""
+        journal = self._writer()
+        results: list[MessageId | BaseException] = [MessageId()] * len(puts)
+        groups: dict[Sync, list[int]] = {}
+        for n, put in enumerate(puts):
+            groups.setdefault(put.sync, []).append(n)
+        for sync, group in groups.items():
+            sizes = [_PUT_BYTES + len(puts[n].middle) + len(puts[n].payload) for n in group]
+            for start, end in portions(sizes, BATCH_BYTES):
+                some = group[start:end]
+                keyed = [n for n in some if puts[n].key is not None]
+                plain = [n for n in some if puts[n].key is None] if keyed else some
+                later: Sync = "never" if sync == "always" else sync
+                if plain:
+                    self._put_some(journal, puts, plain, later, results)
+                if keyed:
+                    self._put_keyed(journal, puts, keyed, later, results)
+        waiting = [n for n in groups.get("always", ()) if not isinstance(results[n], BaseException)]
+        if waiting:
+            try:
+                copies = journal.flush()
+            except Exception as exc:
+                _tell_all(exc, waiting, results)
+            else:
+                _note_copies(copies, waiting, results)
+        near = [p.due_us for p, r in zip(puts, results, strict=True) if not isinstance(r, BaseException)]
+        now_us = self._clock.now_us()
+        if near and min(near) < now_us + HINT_AHEAD_US:
+            self._bell.ring(now_us)
+        return results
+
+    @staticmethod
+    def _put_some(
+        journal: Journal, puts: Sequence[Put], group: list[int], sync: Sync, results: list[MessageId | BaseException]
+    ) -> None:
+        some = [puts[n] for n in group]
+        try:
+            made = journal.put_many(
+                [p.due_us for p in some], [p.middle for p in some], [p.payload for p in some], sync=sync
+            )
+        except Exception as exc:
+            _tell_all(exc, group, results)
+        else:
+            for n, id_ in zip(group, made, strict=True):
+                results[n] = id_
+
+    def _put_keyed(
+        self,
+        journal: Journal,
+        puts: Sequence[Put],
+        group: list[int],
+        sync: Sync,
+        results: list[MessageId | BaseException],
+    ) -> None:
+        asks = [
+            unique.Ask(p.key, p.on_conflict, p.due_us, p.middle + pack_payload(p.payload))
+            for p in map(puts.__getitem__, group)
+        ]
+        try:
+            made, ticket = unique.put_all(
+                self._keys, journal, asks, now_us=self._clock.now_us(), path=self._dir.path
+            )  # fmt: skip
+            copies = 1 if ticket is None else journal.settle(ticket, sync)
+        except Exception as exc:
+            _tell_all(exc, group, results)
+        else:
+            for n, id_ in zip(group, made, strict=True):
+                results[n] = receipt(id_, copies) if isinstance(id_, MessageId) else id_
+
+
+def _note_copies(copies: int, group: Sequence[int], results: list[MessageId | BaseException]) -> None:
+    """Let the ids say how many wheels held the last of the batch after its flush: perhaps fewer than before it."""
+    for n in group:
+        id_ = results[n]
+        if isinstance(id_, MessageId) and id_.copies > copies:
+            results[n] = receipt(id_, copies)
+
+
+def _tell_all(exc: Exception, group: Sequence[int], results: list[MessageId | BaseException]) -> None:
+    """Give each its own copy of an error: raising one in many tasks would grow its traceback by each of them."""
+    for n in group:
+        results[n] = error_like(exc)
+
+
+def error_like(exc: BaseException) -> BaseException:
+    """Return a copy of an error, with its cause and without its traceback."""
+    try:
+        copied = copy.copy(exc)
+    except Exception:  # not each class can be copied
+        return exc
+    copied.__cause__ = exc.__cause__
+    return copied
+
+
+def commit(
+    wheel: JointWheel,
+    batch: Sequence[Waiting],
+    loop: asyncio.AbstractEventLoop,
+    written: Callable[[Sequence[Waiting], Sequence[MessageId | BaseException]], None],
+) -> None:
+    """Write a batch, in the thread that writes, and tell the loop what became of each."""
+    results: Sequence[MessageId | BaseException]
+    try:
+        results = wheel.put_all([put for _, put in batch])
+    except BaseException as exc:  # whatever it is, they wait for it
+        results = [error_like(exc) for _ in batch]
+    tell(loop, written, batch, results)

@@ -1,0 +1,475 @@
+"""The keeper for asyncio: claims, acknowledges and waits without holding up the event loop.
+
+Two threads, whatever the number of messages and tasks: one makes the calls (open, acknowledge, put back, close), one
+sits in `Keeper.wait` when nothing is due, so that an acknowledgement need not wake it and no call waits behind it. The
+thread of a standby sleeps until the keeper has gone; not at its lock, from where nothing could call it back.
+Invariant: what was claimed for a task that went away is handed to the next; nothing claimed is acknowledged unasked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Self
+
+from filewheel.aio.due import Due
+from filewheel.aio.thread import Worker, close_each
+from filewheel.checks import check_bounds, check_flag, check_keeper, check_whole
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.disk.directory import DiskFactory, Sync
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.hint import UNHEARD_S, Vigil
+from filewheel.errors import Closed, FilewheelError, Locked, NotClaimed
+from filewheel.firing.batch import Batch, ids_in
+from filewheel.firing.ready import READY_BUDGET
+from filewheel.format.columns import At
+from filewheel.format.writer import Entropy
+from filewheel.journal.settlement import Settlement
+from filewheel.keeper import Keeper
+from filewheel.laps.window import Budget
+from filewheel.message import US_PER_S, Message, MessageId
+from filewheel.timespec import at_us
+
+log = logging.getLogger(__name__)
+
+_TOGETHER_US = 1000
+_TOGETHER_MAX = 32
+
+
+class _Wish:
+    """Whether somebody still waits for what a claim will find. Set in the loop, read in the thread."""
+
+    __slots__ = ("withdrawn",)
+
+    def __init__(self) -> None:
+        self.withdrawn = False
+
+
+class AsyncKeeper:
+    """Fires a wheel's messages in an event loop. Belongs to the loop that opened it.
+
+    Use it in an `async with`, or call `open` and `close`. Options are Keeper's. Opening waits for the present keeper to
+    end, and can be cancelled; with `wait=False` it raises Locked instead. As with Keeper, to acknowledge the call of a
+    handler is to lose it, and ends its schedule.
+    """
+
+    _keeper: Keeper | None = None
+    _calls: Worker | None = None
+    _waits: Worker | None = None
+    _vigil: Vigil | None = None
+    _closing = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        wait: bool = True,
+        on_jump: str = "fire",
+        force: bool = False,
+        flush_interval_s: float = 0.02,
+        budget: Budget = READY_BUDGET,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> None:
+        """Prepare a keeper of the wheel at `path`; nothing is touched before it is opened. Raises BadArgument."""
+        check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
+        self._path = os.fspath(path)
+        self._disk = disk
+        self._wait = wait
+        self._make = partial(
+            Keeper, self._path, wait=False, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s,
+            budget=budget, clock=clock, disk=disk, entropy=entropy,
+        )  # fmt: skip
+        self._life = asyncio.Lock()
+        self._refill = asyncio.Lock()
+        self._ready: deque[Message] = deque()
+        """Claimed for whoever iterates, and not handed out yet."""
+        self._begun = 0
+        """How many of those, from the first on, have begun."""
+        self._began_us = 0
+        self._together = 1
+        """How many begin together."""
+        self._is_timed = False
+        """It will be looked whether they still wait."""
+        self._done: deque[bytes] = deque()
+        """To be acknowledged by the thread."""
+        self._failure: FilewheelError | None = None
+        """Why an acknowledgement that nobody waited for failed."""
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncKeeper {self._path}{'' if self.is_open else ' (not open)'}>"
+
+    def __del__(self) -> None:
+        calls, waits, keeper = self._calls, self._waits, self._keeper
+        if calls is None or waits is None or keeper is None or self._closing:
+            return
+        if keeper.pid == os.getpid():
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+            waits.abandon(lambda: None)
+            calls.abandon(keeper.close)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this is the keeper now."""
+        return self._keeper is not None and not self._closing
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called: it cannot be opened any more."""
+        return self._closing
+
+    @property
+    def is_used(self) -> bool:
+        """Whether this is the keeper, or is about to become it."""
+        return (self._keeper is not None or self._life.locked()) and not self._closing
+
+    async def open(self, *, wait: bool | None = None) -> Self:
+        """Become the keeper, once the present one has ended; nothing when this is it. A standby takes over at once.
+
+        Cancelled, it leaves nothing behind. Cost: that of opening a Keeper, in a thread. `wait` overrides the option.
+
+        Raises what Keeper does; Locked without `wait`; Closed after `close`.
+        """
+        async with self._life:
+            if self._keeper is None and not self._closing:
+                await self._become(self._wait if wait is None else wait)
+        self._opened()
+        return self
+
+    async def _become(self, wait: bool) -> None:
+        """Try until this is the keeper, or is closed."""
+        vigil = self._vigil = Vigil(self._path, self._disk)
+        calls = Worker("filewheel-aio-keeper", self._path)
+        made: list[Keeper] = []
+
+        def attempt() -> Locked | None:
+            try:
+                made.append(self._make())
+            except Locked as exc:
+                return exc.with_traceback(None)  # that would keep what was opened for the attempt
+            return None
+
+        try:
+            while not self._closing and (locked := await calls.call(attempt)) is not None:
+                if not wait:
+                    raise locked
+                try:
+                    await calls.call(vigil.wait)
+                except OSError:  # no room for an open file
+                    await asyncio.sleep(UNHEARD_S)
+            waits = Worker("filewheel-aio-due", self._path) if made else None
+        except BaseException:
+            # Cancelled, maybe while the thread was opening it, or asleep.
+            vigil.end()
+            await calls.finish(partial(close_each, made))
+            raise
+        if waits is None:
+            await calls.finish(lambda: None)
+        else:
+            self._keeper, self._calls, self._waits = made[0], calls, waits
+
+    async def close(self) -> None:
+        """Flush, deal, and let the next keeper in. Claimed messages that were not acknowledged are offered again then.
+
+        Returns when both threads have ended, also when it is cancelled. Closing twice is fine.
+        """
+        self._closing = True  # a standby stops trying, and a claim that waits ends
+        if self._vigil is not None:
+            self._vigil.end()
+        if self._keeper is not None and os.getpid() != self._keeper.pid:
+            return
+        async with self._life:
+            calls, waits, keeper = self._calls, self._waits, self._keeper
+            if calls is None or waits is None or keeper is None:
+                return
+            calls.post(keeper.wake)
+            try:
+                # First: it reads the pipe that `Keeper.close` closes.
+                await waits.finish(lambda: None)
+            finally:
+                await calls.finish(keeper.close)
+
+    def _opened(self) -> tuple[Keeper, Worker, Worker]:
+        """Return the keeper, the thread for calls and the one that waits."""
+        calls, waits, keeper = self._calls, self._waits, self._keeper
+        if calls is None or waits is None or keeper is None or self._closing:
+            if calls is not None:
+                calls.check()  # another loop or process is told so
+            raise Closed(
+                "this keeper is not open", path=self._path, hint="async with ... as keeper, or await keeper.open()"
+            )
+        calls.check()
+        return keeper, calls, waits
+
+    # -- what goes out ---------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        limit: int = 1000,
+        *,
+        wait: bool = False,
+        until: At | None = None,
+        at_most: Mapping[str, int] | None = None,
+        begun: bool = True,
+    ) -> Batch:
+        """Claim up to `limit` messages that are due, in order; an empty batch when none is (see Keeper.claim).
+
+        With `wait` it waits until there is one, with `until` not beyond that time, and claims only what is due by then.
+        `at_most` bounds how many are claimed of some topics.
+        Each stays claimed until it is acknowledged, put back or buried. When the task is cancelled, what was claimed
+        for it is offered to the next `claim`. Cost: that of Keeper.claim, and two changes of thread.
+
+        Raises Closed when the keeper is closed meanwhile.
+        """
+        keeper, calls, waits = self._opened()
+        check_whole("limit", limit)
+        check_flag("wait", wait)
+        if until is not None:
+            at_us(until)
+        if at_most is not None:
+            check_bounds(at_most)
+        wish = _Wish()
+        claim = partial(keeper.claim, limit, until=until, at_most=at_most, begun=begun)
+        future = (waits if wait else calls).call(partial(self._claim, keeper, claim, wait, until, wish))
+        try:
+            batch = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            wish.withdrawn = True
+            future.add_done_callback(self._take_back)
+            raise
+        if batch is None:
+            raise Closed("this keeper was closed", path=self._path)
+        return batch
+
+    def _claim(
+        self, keeper: Keeper, claim: Callable[[], Batch], wait: bool, until: At | None, wish: _Wish
+    ) -> Batch | None:
+        """In a thread: claim, waiting for it; None when nobody wants it any more."""
+        until_us = None if until is None else at_us(until)
+        while not (wish.withdrawn or self._closing):
+            self._raise_failure()
+            left_s = None if until_us is None else (until_us - keeper.now_us()) / US_PER_S
+            batch = claim()
+            for _ in batch:  # a record that is no message is put aside, on disk: here, not in the loop
+                pass
+            if batch or not wait or (left_s is not None and left_s <= 0):
+                return batch
+            keeper.wait(left_s)
+        return None
+
+    def _take_back(self, claimed: asyncio.Future[Batch | None]) -> None:
+        """Give back what was claimed for a task that was cancelled, which wakes a claim that waits."""
+        batch = None if claimed.cancelled() or claimed.exception() is not None else claimed.result()
+        if batch and self._calls is not None and self._keeper is not None:
+            self._calls.post(partial(_give_back, self._keeper, batch))
+
+    def due(self, limit: int = 100, *, wait: bool = True) -> Due:
+        """Iterate over messages as they become due, each acknowledged when the next is asked for (see Due).
+
+        Up to `limit` are claimed at once. Several tasks may iterate: each message goes to one of them.
+        """
+        return Due(self.open, limit, wait)
+
+    async def next_message(self, limit: int, *, wait: bool) -> Message | None:
+        """Return the next message for whoever iterates; None when this is closed, or without `wait` at the end."""
+        while True:
+            self._raise_failure()
+            if self._ready and not self._closing:
+                if self._next_begins():
+                    return self._ready.popleft()
+                message = self._ready.popleft()
+                if await self._begins(message):
+                    return message
+                continue
+            # One claims for all who iterate; when it is cancelled, the next in line does.
+            async with self._refill if wait else contextlib.nullcontext():
+                if self._ready and not self._closing:
+                    continue
+                try:
+                    batch = await self.claim(limit, wait=wait, begun=False)
+                except Closed:
+                    return None
+                self._ready.extend(batch)
+                if not self._ready:
+                    return None
+
+    async def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
+        """Say that the work on claimed messages begins now; return those that must not begin (see Keeper.begin)."""
+        keeper, calls, _ = self._opened()
+        what = what if isinstance(what, (Batch, Message, bytes)) else list(what)
+        return await calls.call(partial(keeper.begin, what))
+
+    def _next_begins(self) -> bool:
+        """Tell whether the next message begins, if that can be told here: by bytes that are in memory.
+
+        Those that are asked for within a millisecond begin together: a begin for each would halve the rate.
+        """
+        keeper, _, _ = self._opened()
+        is_soon = self._begun_for_us() < _TOGETHER_US
+        if self._begun and not is_soon:
+            self._unbegin(keeper)
+        if not self._begun:
+            self._together = min(2 * self._together, _TOGETHER_MAX) if is_soon else 1
+            ids = [m.id for m in islice(self._ready, self._together)]
+            if not keeper.may_begin(*ids):
+                self._together = 1
+                return False
+            self._begun, self._began_us = len(ids), SYSTEM_CLOCK.steady_us()
+            if len(ids) > 1 and not self._is_timed:
+                self._is_timed = True
+                asyncio.get_running_loop().call_later(_TOGETHER_US / US_PER_S, self._look_at_begun, keeper)
+        self._begun -= 1
+        return True
+
+    def _begun_for_us(self) -> int:
+        """Return how long ago those began that began last."""
+        return SYSTEM_CLOCK.steady_us() - self._began_us
+
+    def _look_at_begun(self, keeper: Keeper) -> None:
+        """Take back the begin of what still waits after its millisecond: the body of the loop takes its time."""
+        left_us = _TOGETHER_US - self._begun_for_us()
+        self._is_timed = self._begun > 0 and left_us > 0
+        if self._is_timed:
+            asyncio.get_running_loop().call_later(left_us / US_PER_S, self._look_at_begun, keeper)
+        elif self._begun:
+            self._unbegin(keeper)
+
+    def _unbegin(self, keeper: Keeper) -> None:
+        keeper.unbegin(*(m.id for m in islice(self._ready, self._begun)))
+        self._begun = 0
+
+    async def _begins(self, message: Message) -> bool:
+        """Tell whether a message may be handed out. When the task is cancelled, the next that asks gets the message."""
+        keeper, calls, _ = self._opened()
+
+        def put_back(asked: asyncio.Future[set[bytes]]) -> None:
+            if asked.exception() is None and not asked.result():
+                calls.post(partial(_give_back, keeper, message))
+
+        future = calls.call(partial(keeper.begin, message))
+        try:
+            return not await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(put_back)
+            raise
+        except NotClaimed:  # it was put back or buried meanwhile
+            return False
+
+    # -- what became of it -----------------------------------------------------------------------------------
+
+    async def ack(self, what: Batch | Message | bytes | Iterable[Message | bytes], *, sync: Sync = "never") -> int:
+        """Acknowledge a batch, a message or its id, or several; return how many that were (see Keeper.ack)."""
+        keeper, calls, _ = self._opened()
+        what = what if isinstance(what, Batch) else ids_in(what)
+        return await calls.call(partial(keeper.ack, what, sync=sync))
+
+    async def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
+        """Write what became of claimed messages; return the id under which each goes on (see Keeper.settle)."""
+        keeper, calls, _ = self._opened()
+
+        def settle() -> list[MessageId | None]:
+            moved_to = keeper.settle(settlements, sync=sync)
+            keeper.wake()  # one that sleeps until a later one is due
+            return moved_to
+
+        return await calls.call(settle)
+
+    async def nack(
+        self, message: Message | bytes, *, delay: float | timedelta = 0, sync: Sync = "never"
+    ) -> MessageId | None:
+        """Put a claimed message back, to fire again after `delay`, with its attempt raised by one (see Keeper.nack)."""
+        keeper, calls, _ = self._opened()
+        return await calls.call(partial(_nack, keeper, message, delay=delay, sync=sync))
+
+    async def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
+        """Move a claimed message to the dead letters (see Keeper.bury)."""
+        keeper, calls, _ = self._opened()
+        return await calls.call(partial(keeper.bury, message, reason=reason, sync=sync))
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def ack_soon(self, message: Message) -> None:
+        """Acknowledge a message without waiting for it; how it fails is raised where the next one is asked for.
+
+        One that was put back or buried meanwhile stays so.
+        """
+        _, calls, _ = self._opened()
+        self._done.append(message.id)
+        if len(self._done) == 1:  # else the thread has been told of some, and takes this one with them
+            calls.post(self._ack_done)
+
+    def _ack_done(self) -> None:
+        """In the thread: acknowledge everything that was handled since."""
+        keeper = self._keeper
+        ids: list[bytes] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                ids.append(self._done.popleft())
+        if keeper is None or not ids:
+            return
+        try:
+            try:
+                keeper.ack(ids)
+            except NotClaimed:
+                for id_ in ids:
+                    with contextlib.suppress(NotClaimed):
+                        keeper.ack(id_)
+        except FilewheelError as exc:
+            # They stay claimed, and the next keeper offers them again. Whoever waits for a message is told now.
+            log.error("%s: %d messages were not acknowledged: %s", self._path, len(ids), exc)
+            self._failure = exc
+            keeper.wake()
+            return
+        try:
+            keeper.check_may_fire()  # after a promotion, what is claimed and not handed out yet must not be
+        except FilewheelError as exc:
+            self._failure = exc
+
+    def give_back(self, message: Message) -> None:
+        """Put a message back that was handed out and not handled. From any thread; nothing when this is closed."""
+        keeper, calls = self._keeper, self._calls
+        if keeper is not None and calls is not None:
+            calls.post(partial(_nack_quietly, keeper, message))
+
+
+def _nack(
+    keeper: Keeper, message: Message | bytes, *, delay: float | timedelta = 0, sync: Sync = "never"
+) -> MessageId | None:
+    """Put a message back, and wake whoever sleeps until a later one is due."""
+    new = keeper.nack(message, delay=delay, sync=sync)
+    keeper.wake()
+    return new
+
+
+def _give_back(keeper: Keeper, what: Batch | Message) -> None:
+    with contextlib.suppress(NotClaimed, Closed):
+        keeper.give_back(what)
+
+
+def _nack_quietly(keeper: Keeper, message: Message) -> None:
+    with contextlib.suppress(NotClaimed, Closed):
+        _nack(keeper, message)

@@ -1,0 +1,165 @@
+"""One thread that makes blocking calls for an event loop, in the order in which they were given.
+
+An event loop must not wait for a disk, and a thread for each call would cost more than the call. So calls queue for one
+thread, and each result goes back to the loop as a future. A call that was cancelled before the thread came to it is not
+made; one that had begun is made to its end, and its result is dropped.
+Invariant: every future that `call` returned is resolved, unless it was cancelled or its loop was closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import Protocol, TypeVar
+
+from filewheel.disk.started import started
+from filewheel.errors import Closed, Forked, OtherLoop, disk_errors
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Job = Callable[[], object]
+
+
+class Worker:
+    """A thread and the event loop that it works for: the one that runs where the Worker is made."""
+
+    def __init__(self, name: str, path: str) -> None:
+        """Start the thread. `path` is what errors name. Raises DiskError when there can be no more threads."""
+        self.loop = asyncio.get_running_loop()
+        self._path = path
+        self._pid = os.getpid()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._last: asyncio.Future[None] | None = None
+        # It knows the queue only: whoever forgot to close can be collected, and then ends it.
+        with disk_errors(path):
+            self._thread = started(threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread takes calls: in this process, and before the end."""
+        return self._last is None and os.getpid() == self._pid
+
+    def check(self) -> None:
+        """Raise unless calls can be given here: Forked, OtherLoop or Closed."""
+        self._check_home()
+        if self._last is not None:
+            raise Closed("this is closed", path=self._path, hint="open it again")
+
+    def _check_home(self) -> None:
+        if os.getpid() != self._pid:
+            raise Forked("this was opened by the parent process", path=self._path, hint="open it after the fork")
+        if asyncio.get_running_loop() is not self.loop:
+            raise OtherLoop(
+                "this was opened in another event loop",
+                path=self._path, hint="open an AsyncWheel in each event loop, or use Wheel, which threads can share",
+            )  # fmt: skip
+
+    def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Have the thread call a function; return the future of what it returns or raises."""
+        self.check()
+        return self._give(function)
+
+    def _give(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        loop = self.loop
+        future: asyncio.Future[T] = loop.create_future()
+
+        def job() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = function()
+            except BaseException as exc:  # whatever it is, somebody waits for it
+                # Without this frame, which knows the future: they would keep each other alive.
+                trace = exc.__traceback__
+                tell(loop, fail, future, exc.with_traceback(trace.tb_next if trace else None))
+            else:
+                tell(loop, resolve, future, result)
+
+        self._jobs.put(job)
+        return future
+
+    def post(self, function: Job) -> bool:
+        """Have the thread call a function that nobody waits for; False, and nothing, after the end. From any thread."""
+        if not self.is_running:
+            return False
+        self._jobs.put(function)
+        return True
+
+    async def finish(self, last: Job) -> None:
+        """Call `last` after everything given before, end the thread, and return (or raise) when it has ended.
+
+        A cancellation meanwhile is raised after that. More callers wait for the same end.
+        """
+        self._check_home()
+        if self._last is None:
+            self._last = self._give(lambda: (last(), None)[1])
+            self._jobs.put(None)
+        try:
+            await to_the_end(self._last)
+        finally:
+            self._thread.join()  # it has nothing left to do but to return
+        self._last.result()
+
+    def abandon(self, last: Job) -> None:
+        """End the thread as `finish` does, without waiting: for whoever is collected without having been closed."""
+        if self.post(last):
+            self._jobs.put(None)
+
+
+def _serve(jobs: SimpleQueue[Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        try:
+            job()
+        except Exception:
+            log.exception("a call that nobody waits for failed")
+        del job  # while it waits for the next, it keeps nothing alive
+
+
+class Closable(Protocol):
+    """What a thread may have opened for somebody who was cancelled meanwhile."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+def close_each(made: Iterable[Closable]) -> None:
+    """Close what was made by the time that this is called."""
+    for each in made:
+        each.close()
+
+
+def tell(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
+    """Have the loop call a function soon. Nothing when the loop was closed: nobody waits any more."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *args)
+
+
+def resolve(future: asyncio.Future[T], result: T) -> None:
+    """Resolve a future unless it was cancelled."""
+    if not future.done():
+        future.set_result(result)
+
+
+def fail(future: asyncio.Future[T], exc: BaseException) -> None:
+    """Fail a future unless it was cancelled."""
+    if not future.done():
+        future.set_exception(exc)
+
+
+async def to_the_end(future: asyncio.Future[T]) -> None:
+    """Wait until a future is done, also when the waiting task is cancelled; the cancellation is raised then."""
+    interrupted: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as exc:
+            interrupted = exc
+    if interrupted is not None:
+        future.exception()  # seen; what is raised is the cancellation
+        raise interrupted

@@ -1,0 +1,469 @@
+"""The wheel for asyncio: enqueue, look and fire without holding up the event loop, or a thread for each message.
+
+Everything that writes goes through one thread. Messages that tasks enqueue at the same time are given to it as one
+batch (gathering.py): one frame, one flush, and one call back into the loop for all of them. Whatever only reads has a
+thread of its own, made when it is first needed: a look at a large backlog takes long, and an enqueue must not wait for
+it.
+
+A cancelled task: a message that still gathers is withdrawn; one that the thread was given is enqueued, and its id is
+dropped. Which of them it was is not told, so whoever cancels and tries again may enqueue twice.
+Invariant: no call here does disk work in the thread of the event loop. `due` reads 16 bytes of a file there before each
+message, which are in memory as a rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import warnings
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Self, TypeVar, overload
+
+from filewheel.aio.batching import JointWheel
+from filewheel.aio.due import Due
+from filewheel.aio.gathering import Gathering
+from filewheel.aio.keeper import AsyncKeeper
+from filewheel.aio.thread import Worker, close_each
+from filewheel.changes import CLEAR_AT_ONCE
+from filewheel.checks import check_flag, check_items, check_whole
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.disk.directory import (
+    PAYLOAD_BYTES_MAX_DEFAULT,
+    SLOTS_DEFAULT,
+    DiskFactory,
+    Sync,
+    check_limits,
+    check_sync,
+)
+from filewheel.disk.disk import OsDisk
+from filewheel.errors import BadArgument, Closed
+from filewheel.firing.cancelled import Cancelled, CancelledIds
+from filewheel.firing.ready import READY_BUDGET
+from filewheel.format.columns import At, Delay, Headers
+from filewheel.format.ids import Ids
+from filewheel.format.writer import Entropy
+from filewheel.laps.window import Budget
+from filewheel.lookup.stats import Stats
+from filewheel.message import Message, MessageId
+from filewheel.reader import given
+from filewheel.wheel import OnConflict
+
+T = TypeVar("T")
+
+WAITING_MAX = 16_384
+_LIST_AT_ONCE = 256
+
+
+class AsyncWheel:
+    """A wheel to use from an event loop: the one that opened it. Any number of tasks, and of processes, at once.
+
+    Use it in an `async with`, or call `open` and `close`. `waiting_max` bounds the messages that gather or are being
+    written: who enqueues more waits for room. The other options are Wheel's.
+    """
+
+    _wheel: JointWheel | None = None
+    _writer: Worker | None = None
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sync: Sync | None = None,
+        force: bool = False,
+        waiting_max: int = WAITING_MAX,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> None:
+        """Prepare the wheel at `path`; nothing is touched before it is opened. Raises BadArgument."""
+        check_whole("waiting_max", waiting_max)
+        check_flag("force", force)
+        if sync is not None:
+            check_sync(sync)
+        self._path = os.fspath(path)
+        self._make: Callable[[], JointWheel] = partial(
+            JointWheel, self._path, sync=sync, force=force, clock=clock, disk=disk, entropy=entropy
+        )
+        self._make_keeper = partial(AsyncKeeper, self._path, force=force, clock=clock, disk=disk, entropy=entropy)
+        self._life = asyncio.Lock()
+        self._reader: Worker | None = None
+        self._keepers: list[AsyncKeeper] = []
+        """Those that may be open. One at most is."""
+        self._lists: set[Iterator[Message]] = set()
+        self._waiting_max = waiting_max
+        self._gathering: Gathering | None = None
+        """There while it is open."""
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        slots: int = SLOTS_DEFAULT,
+        sync: Sync = "always",
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
+        exist_ok: bool = False,
+        force: bool = False,
+        waiting_max: int = WAITING_MAX,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> Self:
+        """Prepare a wheel that is made at `path` when it is opened; the options are those of Wheel.create.
+
+        Opening raises WheelExists when something is there already, unless it is a wheel and `exist_ok`.
+        """
+        check_sync(sync)
+        check_limits(slots, payload_bytes_max)
+        check_flag("exist_ok", exist_ok)
+        self = cls(path, force=force, waiting_max=waiting_max, clock=clock, disk=disk, entropy=entropy)
+        self._make = partial(
+            JointWheel.create, self._path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max,
+            exist_ok=exist_ok, force=force, clock=clock, disk=disk, entropy=entropy,
+        )  # fmt: skip
+        return self
+
+    @classmethod
+    def open_or_create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        sync: Sync | None = None,
+        slots: int = SLOTS_DEFAULT,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
+        force: bool = False,
+        waiting_max: int = WAITING_MAX,
+        clock: Clock = SYSTEM_CLOCK,
+        disk: DiskFactory = OsDisk,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> Self:
+        """Prepare the wheel at `path`, which is made when it is opened and not there (see Wheel.open_or_create)."""
+        check_limits(slots, payload_bytes_max)
+        self = cls(path, sync=sync, force=force, waiting_max=waiting_max, clock=clock, disk=disk, entropy=entropy)
+        self._make = partial(
+            JointWheel.open_or_create, self._path, sync=sync, slots=slots, payload_bytes_max=payload_bytes_max,
+            force=force, clock=clock, disk=disk, entropy=entropy,
+        )  # fmt: skip
+        return self
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncWheel {self._path}{'' if self._wheel is not None else ' (not open)'}>"
+
+    def __del__(self) -> None:
+        writer, wheel = self._writer, self._wheel
+        if writer is not None and wheel is not None and writer.is_running:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
+            if self._reader is not None:
+                self._reader.abandon(lambda: None)
+            writer.abandon(wheel.close)
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return self._path
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """How large a payload may be; Closed before the wheel is open."""
+        return self._open()[0].payload_bytes_max
+
+    @property
+    def is_new(self) -> bool:
+        """Whether opening it made the wheel; Closed before it is open."""
+        return self._open()[0].is_new
+
+    async def open(self) -> Self:
+        """Open the wheel in its thread; nothing when it is open. Cancelled, it leaves nothing behind.
+
+        Raises what Wheel does; Closed after `close`.
+        """
+        async with self._life:
+            if self._writer is None:
+                writer = Worker("filewheel-aio", self._path)
+                made: list[JointWheel] = []
+                try:
+                    await writer.call(lambda: made.append(self._make()))
+                except BaseException:
+                    await writer.finish(partial(close_each, made))
+                    raise
+                self._wheel, self._writer = made[0], writer
+                self._gathering = Gathering(made[0], writer, self._waiting_max)
+        self._open()
+        return self
+
+    async def close(self) -> None:
+        """Write what gathers, make everything durable, and end the threads and the keeper. Closing twice is fine.
+
+        Returns when no thread is left, also when it is cancelled. Who waits for room gets Closed.
+        """
+        async with self._life:
+            writer, wheel = self._writer, self._wheel
+            if writer is None or wheel is None or not writer.is_running:
+                return
+            try:
+                for keeper in self._keepers:
+                    await keeper.close()
+            finally:
+                try:
+                    if self._reader is not None:
+                        await self._reader.finish(self._close_lists)
+                finally:
+                    if self._gathering is not None:
+                        self._gathering.end()
+                    await writer.finish(wheel.close)
+
+    def _open(self) -> tuple[JointWheel, Worker]:
+        """Return the wheel and the thread that writes."""
+        wheel, writer = self._wheel, self._writer
+        if wheel is None or writer is None:
+            raise Closed("this wheel is not open", path=self._path, hint="async with AsyncWheel(...) as wheel")
+        writer.check()
+        return wheel, writer
+
+    async def _write(self, function: Callable[[JointWheel], T]) -> T:
+        """Have the thread that writes call a function with the wheel."""
+        wheel, writer = self._open()
+        return await writer.call(partial(function, wheel))
+
+    async def _read(self, function: Callable[[JointWheel], T]) -> T:
+        """Have the thread that reads call a function with the wheel."""
+        wheel, _ = self._open()
+        if self._reader is None:
+            self._reader = Worker("filewheel-aio-read", self._path)
+        return await self._reader.call(partial(function, wheel))
+
+    def on_flush(self, told: Callable[[int], None]) -> None:
+        """Have a function told the microseconds of each flush, in the thread that writes; before the first enqueue.
+
+        It must not raise.
+        """
+        self._open()[0].on_flush = told
+
+    async def flush(self) -> None:
+        """Make durable everything whose enqueue has returned, whatever its `sync` was."""
+        await self._write(lambda w: w.flush())
+
+    # -- enqueue ---------------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        payload: bytes,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        topic: str = "",
+        headers: Headers = None,
+        sync: Sync | None = None,
+        key: str | None = None,
+        on_conflict: OnConflict = "reject",
+    ) -> MessageId:
+        """Enqueue one message and return its id (see Wheel.enqueue); its delay counts from the call.
+
+        Tasks that enqueue at the same time share one commit. A wrong argument is raised at once and fails nobody else.
+        When no room is left, it waits for its turn. Cancelled: withdrawn while it gathers, enqueued once the thread has
+        it. Those with a unique key share a look at the index and one more flush.
+
+        Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed; with a key also KeyHeld, Locked.
+        """
+        wheel, _ = self._open()
+        gathering = self._gathering
+        assert gathering is not None
+        put = wheel.check(payload, delay, at, topic, headers, sync, key, on_conflict)
+        return await gathering.put(put)
+
+    async def enqueue_many(
+        self,
+        payloads: Iterable[bytes],
+        *,
+        delay: Delay | Sequence[Delay] | None = None,
+        at: At | Sequence[At] | None = None,
+        topic: str | Sequence[str] = "",
+        headers: Headers | Sequence[Headers] = None,
+        sync: Sync | None = None,
+        keys: Sequence[str | None] | None = None,
+        on_conflict: OnConflict = "reject",
+    ) -> Ids:
+        """Enqueue many messages as one commit and return their ids, in order (see Wheel.enqueue_many)."""
+        bodies = list(check_items("payloads", payloads))
+        put = partial(JointWheel.enqueue_many, payloads=bodies, delay=delay, at=at, topic=topic, headers=headers)
+        return await self._write(lambda w: put(w, sync=sync, keys=keys, on_conflict=on_conflict))
+
+    # -- cancel and reschedule -------------------------------------------------------------------------------
+
+    @overload
+    async def cancel(self, id_: MessageId | str | bytes, *, sync: Sync | None = None) -> Cancelled: ...
+    @overload
+    async def cancel(self, *, key: str, sync: Sync | None = None) -> Cancelled: ...
+    async def cancel(
+        self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, sync: Sync | None = None
+    ) -> Cancelled:
+        """Cancel a message; tell whether it was stopped in time, had begun, or was not found (see Wheel.cancel)."""
+        one = given(id_, key)
+        return await self._write(lambda w: w.cancel(**one, sync=sync))
+
+    async def cancel_many(
+        self, ids: Iterable[MessageId | str | bytes] = (), *, keys: Iterable[str] = (), sync: Sync | None = None
+    ) -> CancelledIds:
+        """Cancel messages, by ids or unique keys, in one commit; return those that were pending (see Wheel)."""
+        wanted, names = list(check_items("ids", ids)), list(check_items("keys", keys))
+        return await self._write(lambda w: w.cancel_many(wanted, keys=names, sync=sync))
+
+    async def clear(self, *, topic: str | None = None, dead: bool = False, sync: Sync | None = None) -> int:
+        """Cancel everything that waits, of a topic (or glob), and return how many that were (see Wheel.clear).
+
+        Other calls go on meanwhile.
+        """
+        sync = None if sync is None else check_sync(sync)
+        count = 0
+        async with contextlib.aclosing(self.list(topic=topic, dead=dead)) as found:
+            some: list[MessageId] = []
+            async for message in found:
+                some.append(message.id)
+                if len(some) == CLEAR_AT_ONCE:
+                    count += len(await self.cancel_many(some, sync=sync))
+                    some = []
+            if some:
+                count += len(await self.cancel_many(some, sync=sync))
+        return count
+
+    async def update(
+        self, *, key: str, payload: bytes, delay: Delay | None = None, at: At | None = None, sync: Sync | None = None
+    ) -> MessageId:
+        """Give the message that holds a unique key another payload, and perhaps time (see Wheel.update)."""
+        return await self._write(lambda w: w.update(key=key, payload=payload, delay=delay, at=at, sync=sync))
+
+    @overload
+    async def reschedule(
+        self,
+        id_: MessageId | str | bytes,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        sync: Sync | None = None,
+    ) -> MessageId: ...
+    @overload
+    async def reschedule(
+        self, *, key: str, delay: Delay | None = None, at: At | None = None, sync: Sync | None = None
+    ) -> MessageId: ...
+    async def reschedule(
+        self,
+        id_: MessageId | str | bytes | None = None,
+        *,
+        key: str | None = None,
+        delay: Delay | None = None,
+        at: At | None = None,
+        sync: Sync | None = None,
+    ) -> MessageId:
+        """Move a pending message, by its id or its key, to another time; return its new id (see Wheel.reschedule)."""
+        one = given(id_, key)
+        return await self._write(lambda w: w.reschedule(**one, delay=delay, at=at, sync=sync))
+
+    # -- look ------------------------------------------------------------------------------------------------
+
+    @overload
+    async def get(self, id_: MessageId | str | bytes) -> Message | None: ...
+    @overload
+    async def get(self, *, key: str) -> Message | None: ...
+    async def get(self, id_: MessageId | str | bytes | None = None, *, key: str | None = None) -> Message | None:
+        """Return the pending message or dead letter with this id, or the one that holds this unique key; or None."""
+        one = given(id_, key)
+        return await self._read(lambda w: w.get(**one))
+
+    async def peek(self, count: int = 1) -> list[Message]:
+        """Return the messages that fire next, without claiming them."""
+        return await self._read(lambda w: w.peek(count))
+
+    async def next_due(self) -> datetime | None:
+        """Return when the message that fires next is due; None when nothing waits (see Wheel.next_due)."""
+        return await self._read(lambda w: w.next_due())
+
+    async def stats(self) -> Stats:
+        """Count what is pending, and what it takes on disk."""
+        return await self._read(lambda w: w.stats())
+
+    async def list(
+        self,
+        *,
+        after: At | None = None,
+        before: At | None = None,
+        topic: str | None = None,
+        limit: int | None = None,
+        dead: bool = False,
+    ) -> AsyncGenerator[Message, None]:
+        """Yield what is pending, in firing order (see Wheel.list), read in chunks of some hundred messages."""
+
+        begun: list[Iterator[Message]] = []  # in the thread that reads, and ended there
+
+        def read(wheel: JointWheel) -> Sequence[Message]:
+            if not begun:
+                begun.append(wheel.list(after=after, before=before, topic=topic, limit=limit, dead=dead))
+                self._lists.add(begun[0])
+            return [*islice(begun[0], _LIST_AT_ONCE)]
+
+        try:
+            while chunk := await self._read(read):
+                for message in chunk:
+                    yield message
+        finally:
+            if self._reader is not None:
+                self._reader.post(lambda: self._close_lists(*begun) if begun else None)
+
+    def _close_lists(self, *lists: Iterator[Message]) -> None:
+        """In the thread that reads: let go of the files of these, or of all."""
+        for found in lists or tuple(self._lists):
+            self._lists.discard(found)
+            found.close()  # type: ignore[attr-defined]
+
+    # -- fire ------------------------------------------------------------------------------------------------
+
+    def keeper(
+        self,
+        *,
+        wait: bool = True,
+        on_jump: str = "fire",
+        flush_interval_s: float = 0.02,
+        budget: Budget = READY_BUDGET,
+    ) -> AsyncKeeper:
+        """Prepare this wheel's keeper: `async with wheel.keeper() as keeper`. Closing the wheel closes it too.
+
+        Raises BadArgument when it is open already.
+        """
+        self._open()
+        if any(k.is_used for k in self._keepers):
+            raise BadArgument("this wheel's keeper is open already", hint="use that one, or close it first")
+        keeper = self._make_keeper(wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, budget=budget)
+        self._keepers = [*(k for k in self._keepers if not k.is_closed), keeper]
+        return keeper
+
+    def due(self, limit: int = 100, *, wait: bool = True) -> Due:
+        """Iterate over messages as they become due: `async for message in wheel.due()`.
+
+        Asking for the next one acknowledges the one before; when the body raises or breaks, the present one is put back
+        (see Due). Opens the wheel's keeper, unless it is open, as a standby if another process is the keeper; it stays
+        open until the wheel is closed. Up to `limit` messages are claimed at once. Without `wait` it ends when nothing
+        is due now. Several tasks may iterate at once; each message goes to one of them.
+
+        Raises Locked, without `wait`, when another process is the keeper.
+        """
+        return Due(partial(self._due_keeper, wait), limit, wait)
+
+    async def _due_keeper(self, wait: bool) -> AsyncKeeper:
+        self._open()
+        keeper = next((k for k in self._keepers if k.is_used), None)
+        return await (keeper or self.keeper()).open(wait=wait)

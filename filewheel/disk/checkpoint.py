@@ -1,0 +1,269 @@
+"""The checkpoint: one frame that says exactly what the laps hold and how far each journal has been dealt.
+
+It names every lap and slot file with the length up to which it is covered, and for each writer the position below
+which its journal is. What it does not name does not exist: bytes past a covered length are a deal that never
+completed and are overwritten, a file that comes back after a power cut is swept. So a deal is one transaction, which
+the atomic replacement of this file commits (docs/adr/0003-the-checkpoint-is-a-manifest.md).
+
+Replacing it is K1: write aside, flush, rename, flush the directory. The one before is kept as a link: if the newest
+cannot be read, everything that is found is taken as covered to its full size ("doubt"), which loses nothing but may
+fire messages again that were acknowledged.
+Invariant: a manifest on disk is durable only after everything that it covers is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgpack
+
+from filewheel.disk.disk import NO_DIRECTORY, Disk, is_unreadable
+from filewheel.errors import Damaged
+from filewheel.format import layout
+from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, scan, seal
+from filewheel.message import ID_BYTES, ID_LIMIT
+
+_COUNT_END = 1 << 62
+_LENGTH_END = 1 << 44
+"""Longer than any file system's longest file that a wheel could fill."""
+_CHECKPOINT_BYTES_MAX = HEADER_BYTES + BODY_BYTES_MAX
+Seeds = Callable[[str], int]
+LapOf = Callable[[int], int]
+
+
+class Position(NamedTuple):
+    """A place in a writer's journal: after frame `number`, which ends at `offset` of segment `segment`."""
+
+    segment: int
+    offset: int
+    number: int
+
+
+START = Position(1, 0, 0)
+
+
+@dataclass
+class Manifest:
+    """What is covered. `laps` and `slots` map a lap or a second to the covered length of its file."""
+
+    deal: int = 0
+    keeper: str = ""
+    """The writer that the keeper of this deal wrote as."""
+    positions: dict[str, Position] = field(default_factory=dict)
+    laps: dict[int, int] = field(default_factory=dict)
+    slots: dict[int, int] = field(default_factory=dict)
+    unmatched: list[bytes] = field(default_factory=list)
+    """Dropped ids whose put may still come: it lay in a journal that had not been read so far."""
+    doubt: str = ""
+    """Why lengths cannot be trusted; empty when they can."""
+
+    def copy(self) -> Manifest:
+        """Return a manifest that can be changed without changing this one."""
+        return Manifest(
+            self.deal,
+            self.keeper,
+            dict(self.positions),
+            dict(self.laps),
+            dict(self.slots),
+            list(self.unmatched),
+        )
+
+
+@dataclass
+class Found:
+    """The lap and slot files that are there, by name."""
+
+    laps: set[int] = field(default_factory=set)
+    slots: set[int] = field(default_factory=set)
+    dirs: set[int] = field(default_factory=set)
+
+
+def lap_end(lap_of: LapOf) -> int:
+    """Return the first lap that is later than any due."""
+    return lap_of(layout.SECOND_END - 1) + 1
+
+
+def find_files(disk: Disk, lap_of: LapOf) -> Found:
+    """List the lap and slot files of a wheel, whatever the manifest says. Foreign names are passed over.
+
+    Raises OSError when a directory cannot be listed: its files are still there, and must not count as missing.
+    """
+    found = Found()
+    end = lap_end(lap_of)
+    for last in disk.listdir(layout.LAPS):
+        lap = layout.parse_lap_file(last)
+        if lap is not None:
+            if lap < end:
+                found.laps.add(lap)
+            continue
+        lap = layout.parse_lap_dir(last)
+        if lap is None or lap >= end:
+            continue
+        try:
+            inside = disk.listdir(layout.lap_dir(lap))
+        except NO_DIRECTORY:
+            continue  # removed since the listing above, or a foreign file
+        found.dirs.add(lap)
+        seconds = (layout.parse_slot(inner) for inner in inside)
+        found.slots.update(s for s in seconds if s is not None and lap_of(s) == lap)
+    return found
+
+
+def adopt(manifest: Manifest, disk: Disk, found: Found, lap_of: LapOf) -> None:
+    """Without a manifest to trust, take every file at its full size. Loses nothing."""
+    manifest.laps = {lap: _size(disk, layout.lap_file(lap)) for lap in found.laps}
+    manifest.slots = {s: _size(disk, layout.slot(lap_of(s), s)) for s in found.slots}
+    for lengths in (manifest.laps, manifest.slots):
+        for number in [n for n, size in lengths.items() if not size]:
+            del lengths[number]
+
+
+def _size(disk: Disk, name: str) -> int:
+    """Return a file's size, rounded up to where the next frame would start."""
+    known = disk.identity(name)
+    return (known[1] + 7) & ~7 if known else 0
+
+
+def encode(manifest: Manifest, seed: int) -> bytes:
+    """Return the checkpoint file's bytes."""
+    body: bytes = msgpack.packb(
+        {
+            "deal": manifest.deal,
+            "keeper": manifest.keeper,
+            "positions": {w: list(p) for w, p in sorted(manifest.positions.items())},
+            "laps": _flat(manifest.laps),
+            "slots": _flat(manifest.slots),
+            "unmatched": b"".join(manifest.unmatched),
+        }
+    )
+    return seal(body, seed=seed, offset=0, number=manifest.deal, synced=0, puts=0, drops=0)
+
+
+def _flat(lengths: dict[int, int]) -> list[int]:
+    return [number for pair in sorted(lengths.items()) for number in pair]
+
+
+def decode(frame: Frame, path: str, laps_end: int = layout.LAP_END) -> Manifest:
+    """Read a manifest from the checkpoint's frame. Raises Damaged when it is none that could have been written."""
+    try:
+        fields = msgpack.unpackb(frame.body)
+        keeper, ids = fields["keeper"], fields["unmatched"]
+        if type(keeper) is not str or (keeper and not layout.is_writer(keeper)):
+            raise ValueError(f"{keeper!r} is not a writer")
+        if type(ids) is not bytes or len(ids) % ID_BYTES:
+            raise ValueError("the dropped ids are not ids")
+        unmatched = [ids[i : i + ID_BYTES] for i in range(0, len(ids), ID_BYTES)]
+        if unmatched and max(unmatched) >= ID_LIMIT:
+            raise ValueError("a dropped id has a due that no message can have")
+        return Manifest(
+            deal=_number(fields["deal"], 0, _COUNT_END),
+            keeper=keeper,
+            positions={_writer(w): _position(*p) for w, p in fields["positions"].items()},
+            laps=_lengths(fields["laps"], laps_end),
+            slots=_lengths(fields["slots"], layout.SECOND_END),
+            unmatched=unmatched,
+        )
+    except Exception as exc:
+        raise Damaged(f"not a checkpoint: {exc!r}", path=path) from exc
+
+
+def _number(value: object, start: int, end: int) -> int:
+    if type(value) is int and start <= value < end:
+        return value
+    raise ValueError(f"{value!r} is not a number from {start} to below {end}")
+
+
+def _writer(value: object) -> str:
+    if type(value) is str and layout.is_writer(value):
+        return value
+    raise ValueError(f"{value!r} is not a writer")
+
+
+def _position(segment: object, offset: object, number: object) -> Position:
+    # A frame's number is as its header says, and -1 where a journal's beginning was gone (tail.UNKNOWN).
+    return Position(
+        _number(segment, 0, layout.SEGMENT_END), _number(offset, 0, _LENGTH_END), _number(number, -1, 1 << 64)
+    )
+
+
+def _lengths(flat: list[object], end: int) -> dict[int, int]:
+    keys = [_number(n, 0, end) for n in flat[::2]]
+    lengths = [_number(n, 0, _LENGTH_END) for n in flat[1::2]]
+    return dict(zip(keys, lengths, strict=True))
+
+
+def prepare_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
+    """Write a manifest aside, and make it durable there (K1). Until it is put in place, it counts for nothing."""
+    fd = disk.open(layout.CHECKPOINT_TMP, "w")
+    try:
+        disk.truncate(fd, 0)
+        disk.pwrite(fd, encode(manifest, seeds(layout.CHECKPOINT)), 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+
+
+def place_manifest(disk: Disk) -> None:
+    """Put the prepared manifest in place. A crash before the rename leaves the old one, after it the new one.
+
+    When this raises, nobody knows which of the two it is.
+    """
+    # Only a second chance against bit rot: a file system without hard links goes without.
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(layout.CHECKPOINT_OLD)
+        disk.link(layout.CHECKPOINT, layout.CHECKPOINT_OLD)
+    disk.rename(layout.CHECKPOINT_TMP, layout.CHECKPOINT)
+    disk.sync_dir("")
+
+
+def write_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
+    """Replace the manifest, durably."""
+    prepare_manifest(disk, manifest, seeds)
+    place_manifest(disk)
+
+
+def read_manifest(disk: Disk, seeds: Seeds, lap_of: LapOf, path: str) -> Manifest:
+    """Read the newest manifest that verifies; `.doubt` says why when it is not the newest one written."""
+    doubt = ""
+    for name in (layout.CHECKPOINT, layout.CHECKPOINT_OLD):
+        try:
+            manifest = read_checkpoint(disk, name, seeds, lap_of, f"{path}/{name}")
+        except FileNotFoundError:
+            doubt = doubt or f"{path}/{name}: missing"
+            continue
+        except Damaged as exc:
+            doubt = doubt or str(exc)
+            continue
+        manifest.doubt = doubt
+        return manifest
+    return Manifest(doubt=doubt)
+
+
+def read_checkpoint(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, path: str) -> Manifest:
+    """Read one checkpoint file. Raises FileNotFoundError, Damaged when it does not verify, OSError.
+
+    An error that may be over in a moment is no damage: the checkpoint before would bring acknowledged messages back.
+    """
+    try:
+        fd = disk.open(name, "r")
+    except OSError as exc:
+        if not is_unreadable(exc):
+            raise
+        raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
+    try:
+        end = min(disk.size(fd), _CHECKPOINT_BYTES_MAX)
+        for item in scan(disk, fd, 0, end, seeds(layout.CHECKPOINT)):
+            if isinstance(item, Frame):
+                return decode(item, path, lap_end(lap_of))
+            break
+    except OSError as exc:
+        if not is_unreadable(exc):
+            raise
+        raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
+    finally:
+        disk.close(fd)
+    raise Damaged("the checkpoint fails its checksum", path=path, hint="`filewheel repair`")

@@ -1,0 +1,386 @@
+"""A wheel's directory: making one, and opening one only when it can be trusted.
+
+Owns wheel.json: the format, the wheel's id, the salt of its checksums, its lap length and its limits. It is written
+once, with a copy beside it, because without the salt nothing else can be read. Opening checks what a hostile or
+mistaken directory could be: not there, not a wheel, another user's, open to others, on a network file system,
+written by a newer filewheel.
+Invariant: a directory that `open_directory` returned is a wheel of this format, and reading it needs no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+
+from filewheel.disk.checkpoint import Manifest, write_manifest
+from filewheel.disk.disk import Disk, ForeignFile, OsDisk
+from filewheel.disk.mounts import NETWORK_TYPES, file_system_type
+from filewheel.errors import (
+    BadArgument,
+    Damaged,
+    NetworkFileSystem,
+    NewerFormat,
+    NoWheel,
+    Unsafe,
+    WheelExists,
+    disk_error,
+)
+from filewheel.format import layout
+from filewheel.format.frame import FORMAT
+from filewheel.message import US_PER_S, to_datetime
+
+log = logging.getLogger(__name__)
+
+SLOTS_DEFAULT = 900
+PAYLOAD_BYTES_MAX_DEFAULT = 1 << 20
+PAYLOAD_BYTES_LIMIT = 64 << 20
+_SETTINGS_BYTES_MAX = 65536
+_CRC_MARK = b',\n  "crc32": '
+
+_LEFT_BEHIND = {
+    layout.JOURNAL,
+    layout.LAPS,
+    layout.QUARANTINE,
+    layout.CHECKPOINT,
+    layout.CHECKPOINT_OLD,
+    layout.CHECKPOINT_TMP,
+    "wheel.json.tmp",
+}
+
+Sync = float | str
+"""`"always"`, `"never"`, or the seconds between two flushes."""
+
+DiskFactory = Callable[[str], Disk]
+
+
+def check_sync(sync: object) -> Sync:
+    """Return a valid `sync`, or raise BadArgument."""
+    if sync in ("always", "never"):
+        return str(sync)
+    if isinstance(sync, (int, float)) and not isinstance(sync, bool) and 0.001 <= sync <= 3600:
+        return float(sync)
+    raise BadArgument(
+        f'sync is "always", "never" or seconds from 0.001 to 3600, not {sync!r}',
+        hint='sync="always" survives a power cut; docs/guarantees.md tells the others',
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What wheel.json says. Written once, when the wheel is made."""
+
+    id: str
+    salt: str
+    slots: int = SLOTS_DEFAULT
+    """Seconds in a lap."""
+    sync: Sync = "always"
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT
+    created: str = ""
+    format: int = FORMAT
+    salt_bytes: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "salt_bytes", bytes.fromhex(self.salt))
+
+    def seed(self, name: str) -> int:
+        """Return the number that the checksums of this file start from."""
+        return layout.seed(self.salt_bytes, name)
+
+    def lap_of(self, second: int) -> int:
+        """Return the lap that a second belongs to."""
+        return second // self.slots
+
+    def to_json(self) -> bytes:
+        """Write wheel.json, with its checksum as the last line."""
+        fields = {k: v for k, v in asdict(self).items() if k != "salt_bytes"}
+        body = json.dumps({"format": self.format, **fields}, indent=2).encode()
+        return body[:-2] + _CRC_MARK + b"%d\n}\n" % zlib.crc32(body)
+
+
+def parse_settings(data: bytes, path: str) -> Settings:
+    """Read wheel.json. Its checksum is over its bytes, by a rule that is the same in every format (docs/format.md).
+
+    Raises NewerFormat when a newer filewheel wrote it, Damaged when it is not what was written.
+    """
+    body, mark, tail = data.rpartition(_CRC_MARK)
+    if not mark or tail != b"%d\n}\n" % zlib.crc32(body + b"\n}"):
+        raise Damaged("the settings fail their checksum", path=path, hint="`filewheel repair`")
+    try:
+        fields = json.loads(body + b"\n}")
+        number = fields.get("format") if isinstance(fields, dict) else None
+        if type(number) is int and number > FORMAT:
+            raise NewerFormat(
+                f"this wheel has format {number}; this filewheel reads up to format {FORMAT}",
+                path=path, hint="upgrade filewheel",
+            )  # fmt: skip
+        settings = Settings(**fields)
+        _check_settings(settings)
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise Damaged(f"not a wheel's settings ({exc})", path=path, hint="`filewheel repair`") from exc
+    return settings
+
+
+def _check_settings(settings: Settings) -> None:
+    """Raise unless the settings could have been written by `create_directory`."""
+    if settings.format != FORMAT or type(settings.format) is not int:
+        raise ValueError(f"format {settings.format!r}")
+    if len(settings.salt_bytes) != 16 or len(bytes.fromhex(settings.id)) != 16:
+        raise ValueError("the id and the salt have 16 bytes each")
+    check_limits(settings.slots, settings.payload_bytes_max)
+    check_sync(settings.sync)
+
+
+def check_limits(slots: int, payload_bytes_max: int) -> None:
+    """Raise BadArgument unless a wheel can have this lap length and this payload limit."""
+    if type(slots) is not int or not 60 <= slots <= 86_400:
+        raise BadArgument(f"a lap has 60 to 86400 slots, not {slots!r}")
+    if type(payload_bytes_max) is not int or not 1 <= payload_bytes_max <= PAYLOAD_BYTES_LIMIT:
+        raise BadArgument(f"payload_bytes_max is 1 to {PAYLOAD_BYTES_LIMIT}, not {payload_bytes_max!r}")
+
+
+@dataclass
+class Directory:
+    """An open wheel directory: its disk, its settings, and the path for messages."""
+
+    path: str
+    disk: Disk
+    settings: Settings
+    notes: list[str] = field(default_factory=list)
+    """What was wrong but could be worked around, such as a damaged wheel.json with a good copy."""
+
+    def place(self, name: str) -> str:
+        """Return a file's path, for an error message."""
+        return f"{self.path}/{name}"
+
+    def seed(self, name: str) -> int:
+        """Return the number that the checksums of this file start from."""
+        return self.settings.seed(name)
+
+
+def create_directory(
+    path: str | os.PathLike[str],
+    *,
+    slots: int = SLOTS_DEFAULT,
+    sync: Sync = "always",
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
+    now_us: int,
+    force: bool = False,
+    disk: DiskFactory = OsDisk,
+    entropy: Callable[[int], bytes] = secrets.token_bytes,
+) -> None:
+    """Make an empty wheel at `path`, whose parent must exist. On return it is durable.
+
+    Raises WheelExists when something is there already (an empty directory is taken over).
+    """
+    where = os.fspath(path)
+    sync = check_sync(sync)
+    check_limits(slots, payload_bytes_max)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(where, 0o700)
+        if not os.path.isdir(where):
+            raise WheelExists("a file is there", path=where, hint="choose another name")
+        _check_network(where, force)
+        _check_owner(where)
+        settings = Settings(
+            id=entropy(16).hex(),
+            salt=entropy(16).hex(),
+            slots=slots,
+            sync=sync,
+            payload_bytes_max=payload_bytes_max,
+            created=to_datetime(now_us // US_PER_S * US_PER_S).isoformat(),
+        )
+        root = disk(where)
+        try:
+            # Two that make it at once would each write a salt, and what was enqueued with the first be unreadable.
+            with _alone(where, root):
+                _check_empty(where)
+                _write(root, settings)
+        finally:
+            root.release()
+        parent = os.open(os.path.dirname(os.path.abspath(where)), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+        log.info("made a new wheel at %s", os.path.abspath(where))
+    except FileNotFoundError as exc:
+        raise NoWheel("the parent directory does not exist", path=where, hint="make it first") from exc
+    except OSError as exc:
+        raise disk_error(exc, where) from exc
+
+
+@contextlib.contextmanager
+def _alone(where: str, disk: Disk) -> Iterator[None]:
+    """Keep others from making a wheel in this directory meanwhile."""
+    fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        disk.lock(fd, wait=True)
+        yield
+    finally:
+        disk.close(fd)
+
+
+def _check_empty(where: str) -> None:
+    """Raise WheelExists unless a wheel can be made here."""
+    found = set(os.listdir(where))
+    if layout.SETTINGS in found:
+        raise WheelExists("there is a wheel already", path=where, hint="use it as it is")
+    if layout.SETTINGS_COPY in found:
+        # A new salt would make everything in it unreadable.
+        raise WheelExists("there is a wheel already, without its wheel.json", path=where, hint="`filewheel repair`")
+    # What a `create` that was cut short left behind is taken over; anything else is not ours.
+    if found - _LEFT_BEHIND or any(
+        os.listdir(os.path.join(where, name)) for name in found & {layout.JOURNAL, layout.LAPS, layout.QUARANTINE}
+    ):
+        raise WheelExists("the directory is not empty", path=where, hint="choose an empty one")
+
+
+def _write(disk: Disk, settings: Settings) -> None:
+    for name in (layout.JOURNAL, layout.LAPS, layout.QUARANTINE):
+        with contextlib.suppress(FileExistsError):
+            disk.mkdir(name)
+    # A wheel has a checkpoint from its first moment, so that a missing one always means damage.
+    write_manifest(disk, Manifest(), settings.seed)
+    # wheel.json comes last and whole: a crash before it leaves a directory that `create` takes over. Its copy comes
+    # after it, or it would make a wheel of what a later `create` takes over with another salt.
+    for name in (layout.SETTINGS, layout.SETTINGS_COPY):
+        write_settings(disk, settings, name)
+
+
+def write_settings(disk: Disk, settings: Settings, name: str) -> None:
+    """Put wheel.json, or its copy, in place: atomic and durable."""
+    data = settings.to_json()
+    fd = disk.open("wheel.json.tmp", "w")
+    try:
+        disk.truncate(fd, 0)
+        disk.pwrite(fd, data, 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename("wheel.json.tmp", name)
+    disk.sync_dir("")
+
+
+def open_directory(
+    path: str | os.PathLike[str],
+    *,
+    write: bool,
+    force: bool = False,
+    disk: DiskFactory = OsDisk,
+) -> Directory:
+    """Open a wheel's directory, for reading or for writing too.
+
+    Raises NoWheel, Unsafe, NetworkFileSystem, NewerFormat, Damaged (both copies of wheel.json are), DiskError.
+    """
+    where = os.fspath(path)
+    try:
+        root = disk(where)
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        missing = isinstance(exc, FileNotFoundError)
+        raise NoWheel(
+            "no such directory" if missing else "not a directory",
+            path=where, hint=f"`filewheel -C {where} init`" if missing else "name a wheel's directory",
+        ) from exc  # fmt: skip
+    except OSError as exc:
+        raise disk_error(exc, where) from exc
+    if write:
+        check_writable(where, root, force=force)
+    notes: list[str] = []
+    settings = _read_settings(root, where, notes)
+    return Directory(where, root, settings, notes)
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], disk: DiskFactory = OsDisk) -> Iterator[Directory]:
+    """Open a wheel's directory for reading, and let go of its disk at the end. Raises what `open_directory` does."""
+    directory = open_directory(path, write=False, disk=disk)
+    try:
+        yield directory
+    finally:
+        directory.disk.release()
+
+
+def _read_settings(disk: Disk, where: str, notes: list[str]) -> Settings:
+    trouble: Damaged | None = None
+    missing = 0
+    for name in (layout.SETTINGS, layout.SETTINGS_COPY):
+        place = f"{where}/{name}"
+        try:
+            fd = disk.open(name, "r")
+        except FileNotFoundError:
+            missing += 1
+            continue
+        except ForeignFile:
+            trouble = Damaged("not a regular file", path=place, hint="remove it, then `filewheel repair`")
+            notes.append(str(trouble))
+            continue
+        except OSError as exc:
+            raise disk_error(exc, place) from exc
+        try:
+            settings = parse_settings(disk.pread(fd, _SETTINGS_BYTES_MAX, 0), place)
+        except (Damaged, OSError) as exc:
+            trouble = exc if isinstance(exc, Damaged) else Damaged(f"cannot be read ({exc.strerror})", path=place)
+            notes.append(str(trouble))
+            continue
+        finally:
+            disk.close(fd)
+        if name == layout.SETTINGS_COPY and not notes:
+            notes.append(f"{where}/{layout.SETTINGS}: missing; the copy was used. Try: `filewheel repair`")
+        return settings
+    if trouble is None or missing == 2:
+        raise NoWheel(
+            "not a wheel (it has no wheel.json)", path=where, hint="name a wheel's directory, or an empty one to `init`"
+        )
+    raise trouble
+
+
+def read_settings(disk: Disk, name: str, place: str) -> Settings:
+    """Read wheel.json, or its copy. Raises OSError, NewerFormat, Damaged."""
+    fd = disk.open(name, "r")
+    try:
+        return parse_settings(disk.pread(fd, _SETTINGS_BYTES_MAX, 0), place)
+    finally:
+        disk.close(fd)
+
+
+def check_writable(where: str, disk: Disk, *, force: bool) -> None:
+    """Raise Unsafe unless the directory is ours, closed to others, and on a local file system.
+
+    Also raises NoWheel when it has gone since it was opened, DiskError.
+    """
+    if isinstance(disk, OsDisk):
+        _check_network(where, force)
+        _check_owner(where)
+
+
+def _check_owner(where: str) -> None:
+    try:
+        info = os.stat(where)
+    except FileNotFoundError as exc:
+        raise NoWheel("the directory has gone", path=where, hint="mount its disk again, or name another one") from exc
+    except OSError as exc:
+        raise disk_error(exc, where) from exc
+    if info.st_uid != os.geteuid():
+        raise Unsafe(
+            f"the directory belongs to user {info.st_uid}, you are {os.geteuid()}",
+            path=where, hint="run as its owner",
+        )  # fmt: skip
+    if stat.S_IMODE(info.st_mode) & 0o022:
+        raise Unsafe("others may write in the directory", path=where, hint=f"`chmod go-w {where}`")
+
+
+def _check_network(where: str, force: bool) -> None:
+    kind = file_system_type(where)
+    if kind in NETWORK_TYPES and not force:
+        raise NetworkFileSystem(
+            f"on a network file system ({kind}), where locks and flushes cannot be trusted",
+            path=where, hint="use a local disk, or force=True (`--force`) if you accept the risk",
+        )  # fmt: skip

@@ -1,0 +1,146 @@
+"""The bell: how a producer tells the keeper that something was written for the next few seconds.
+
+A pipe in the wheel's directory. A producer opens it when it first rings, and again when the keeper that listened has
+gone; the keeper sleeps at it. It is a hint: one that is lost costs half a second.
+A standby uses the pipe the other way round. The keeper is its only reader, and the kernel tells a writer that the last
+reader has gone, however it went: so a standby that must also hear of its own end sleeps at the pipe, not at the lock.
+Invariant: ringing never waits, and never fails; the keeper's end stays open while a thread sleeps at it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from filewheel.disk.alarm import Alarm
+from filewheel.disk.disk import Disk
+from filewheel.format import layout
+
+STANDBY_S = 1.0
+"""How often a standby looks at the lock and at its set, besides the moment in which the keeper goes."""
+UNHEARD_S = 0.1
+"""How often it does where no keeper has opened the pipe: it is only starting, or there are no pipes."""
+_RETRY_US = 50_000
+
+
+class Bell:
+    """One handle's end of the pipe. Thread-safe, also where a signal handler interrupts its own thread.
+
+    Cost of a ring: one write, or nothing where none listens.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._lock = threading.RLock()
+        self._fd: int | None = None
+        self._tried_us = 0
+
+    def ring(self, now_us: int) -> None:
+        """Tell the keeper, if one listens."""
+        if self._fd is None and abs(now_us - self._tried_us) < _RETRY_US:
+            return
+        with self._lock:
+            if self._fd is None:
+                self._tried_us = now_us
+                self._fd = self._disk.open_bell(layout.HINT)
+            if self._fd is not None and not self._disk.ring(self._fd):
+                self._close()
+
+    def close(self) -> None:
+        """Let go of the pipe."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._disk.close(fd)
+
+
+class Hints:
+    """The keeper's end of the pipe. Thread-safe, also where a signal handler interrupts its own thread."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._lock = threading.RLock()
+        self._fd: int | None = None
+        self._sleeping = 0
+        """Threads that wait for a hint."""
+
+    def open(self) -> None:
+        """Make the pipe, and listen. Where the file system has none, no hint ever comes."""
+        self._fd = self._disk.open_hints(layout.HINT)
+
+    def wake(self) -> None:
+        """End the sleep of a thread that waits."""
+        with self._lock:
+            if self._fd is not None:
+                self._disk.ring(self._fd)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until a hint comes or the time is up; tell whether one came."""
+        with self._lock:
+            fd = self._fd
+            self._sleeping += 1
+        try:
+            return self._disk.wait_hint(fd, timeout_s)
+        finally:
+            with self._lock:
+                self._sleeping -= 1
+                if fd is not None and self._fd is None and not self._sleeping:
+                    self._disk.close(fd)
+
+    def close(self) -> None:
+        """Let go of the pipe. The last thread that sleeps at it closes it: its number may be another file's then."""
+        with self._lock:
+            fd, self._fd = self._fd, None
+            if fd is not None and not self._sleeping:
+                self._disk.close(fd)
+
+
+class Vigil:
+    """A standby's sleep until the keeper has gone. Thread-safe, also for `end` in a signal handler.
+
+    Holds two descriptors and the pipe while it sleeps, and nothing in between.
+    """
+
+    def __init__(self, path: str, disk: Callable[[str], Disk]) -> None:
+        self._path = path
+        self._disk = disk
+        self._lock = threading.RLock()
+        self._alarm: Alarm | None = None
+        self._ended = False
+
+    def wait(self) -> None:
+        """Sleep until the keeper may have gone, it is time to look anyway, or `end` was called."""
+        try:
+            disk = self._disk(self._path)
+        except OSError:  # whoever opens the wheel next says why
+            disk = None
+        bell = None if disk is None else disk.open_bell(layout.HINT)
+        if disk is not None:
+            disk.release()  # no directory stays open: its disk may be unmounted meanwhile
+        try:
+            self._sleep(bell)
+        finally:
+            if disk is not None and bell is not None:
+                disk.close(bell)
+
+    def _sleep(self, bell: int | None) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            alarm = self._alarm = Alarm()
+        try:
+            alarm.wait(UNHEARD_S if bell is None else STANDBY_S, bell)
+        finally:
+            with self._lock:
+                self._alarm = None
+                alarm.close()
+
+    def end(self) -> None:
+        """End the sleep, for good."""
+        with self._lock:
+            self._ended = True
+            if self._alarm is not None:
+                self._alarm.ring()

@@ -1,0 +1,202 @@
+"""Who is the keeper: the kernel lock of keeper.lock, and a note in it that says who holds it.
+
+The lock is the truth: it dies with its process, so a standby that waits for it takes over at once and never by a
+time-out. A reader asks the lock, too; the note says who holds it, for people.
+
+A lock is that of a file, and the file may be removed or replaced: then a second process gets the lock of a new one. So
+the holder looks whether its file still has the name, before it fires and before it deals (`check`).
+Invariant: of the processes that have an Owner that is `held`, at most one passes `check`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import Disk, ForeignFile
+from filewheel.errors import Locked, disk_error
+from filewheel.format import layout
+
+_NOTE_BYTES = 512
+_TRIES = 1000
+_PAUSE_S = 0.001
+_DOES = {"tidy": "is tidying up", "repair": "is repairing", "backup": "is replicating to it"}
+
+
+class Owner:
+    """The lock of one wheel's keeper."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._fd = -1
+
+    @property
+    def held(self) -> bool:
+        """Whether this is the keeper."""
+        return self._fd >= 0
+
+    def take(self, role: str, *, wait: bool) -> None:
+        """Become the keeper, waiting for the present one to end if asked to.
+
+        Raises Locked when another process is the keeper and `wait` is false.
+        """
+        while True:
+            fd = self._lock(role, wait=wait)
+            if fd is not None:
+                self._fd = fd
+                return
+
+    def _lock(self, role: str, *, wait: bool) -> int | None:
+        """Lock the file; None when it was removed or replaced while this process waited for it."""
+        try:
+            fd = self._disk.open(layout.LOCK, "rw")
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
+        try:
+            if not self._disk.lock(fd, wait=wait) and not self._lock_among_askers(fd):
+                who = _note(self._disk, fd)
+                does = _DOES.get(who.role, "is the keeper")
+                error = Locked(f"{who} {does}", pid=who.pid, role=who.role, path=self._dir.place(layout.LOCK))
+                if who.is_self:
+                    error.hint = "close the one that it opened before: this process would wait for itself for ever"
+                raise error
+            if not self._disk.is_named(fd, layout.LOCK):
+                self._disk.close(fd)
+                return None
+            note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role, "ns": _namespace()})
+            with contextlib.suppress(OSError):  # it is for people: a full disk must not keep the keeper out
+                self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
+        except OSError as exc:
+            self._disk.close(fd)
+            raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
+        except BaseException:
+            self._disk.close(fd)
+            raise
+        return fd
+
+    def _lock_among_askers(self, fd: int) -> bool:
+        """Lock the file if only those have it who ask whether it is held: each has it for a moment, shared."""
+        for _ in range(_TRIES):
+            if not self._disk.is_free(fd):
+                return False
+            if self._disk.lock(fd, wait=False):
+                return True
+            self._disk.wait_hint(None, _PAUSE_S)
+        return False
+
+    def check(self) -> None:
+        """Raise Locked when the file that is locked is not keeper.lock any more: another may be the keeper by now.
+
+        Cost: two stats.
+        """
+        try:
+            is_ours = self._disk.is_named(self._fd, layout.LOCK)
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
+        if not is_ours:
+            who = holder(self._dir)
+            raise Locked(
+                "the file was removed or replaced while this process held its lock: another may be the keeper now",
+                pid=who.pid if who is not None else None, path=self._dir.place(layout.LOCK),
+                hint="start the keeper again; nobody has to remove this file, it goes with no lock left behind",
+            )  # fmt: skip
+
+    def release(self) -> None:
+        """Stop being the keeper."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):  # it is for people: the lock is what counts
+                self._disk.pwrite(self._fd, b"{}".ljust(_NOTE_BYTES) + b"\n", 0)
+            self._disk.close(self._fd)
+            self._fd = -1
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds keeper.lock. That it is held is certain; the rest is what its note says."""
+
+    role: str = ""
+    """As what; nothing when there is no note."""
+    pid: int | None = None
+    """The process, by its number in its own namespace."""
+    namespace: str = ""
+    """The pid namespace of that process; nothing when it is the one of this process."""
+
+    @property
+    def is_self(self) -> bool:
+        """Whether it is this process."""
+        return self.pid == os.getpid() and not self.namespace
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return "another process"
+        if self.is_self:
+            return f"this very process ({self.pid})"
+        return f"process {self.pid}" + (" of another pid namespace" if self.namespace else "")
+
+
+def holder(directory: Directory, *roles: str) -> Holder | None:
+    """Return who holds the lock in one of these roles, or as the keeper; None when nobody does. Raises DiskError.
+
+    The lock is asked, not the note: that is right also for a process in another container. Asking takes the lock for a
+    moment, shared with others that ask; `Owner.take` lets that moment pass.
+    """
+    try:
+        fd = directory.disk.open(layout.LOCK, "r")
+    except (FileNotFoundError, ForeignFile):
+        return None
+    except OSError as exc:
+        raise disk_error(exc, directory.place(layout.LOCK)) from exc
+    try:
+        if directory.disk.is_free(fd):
+            return None
+        found = _note(directory.disk, fd)
+    except OSError as exc:
+        raise disk_error(exc, directory.place(layout.LOCK)) from exc
+    finally:
+        directory.disk.close(fd)
+    return found if found.role in (roles or ("keeper",)) or not found.role else None
+
+
+def _note(disk: Disk, fd: int) -> Holder:
+    """Return what the note says; nothing of one that is not that of whoever holds the lock now."""
+    try:
+        note = json.loads(disk.pread(fd, _NOTE_BYTES, 0))
+        pid, role, namespace = note["pid"], note["role"], note.get("ns", "")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, AttributeError):
+        return Holder()  # it only says who holds the lock, never whether it is held
+    if type(pid) is not int or pid <= 0 or type(role) is not str or type(namespace) is not str:
+        return Holder()
+    if namespace and namespace != _namespace():
+        return Holder(role, pid, namespace)
+    return Holder(role, pid) if _started(pid) == note.get("started") else Holder()
+
+
+def _namespace() -> str:
+    """Return what tells the pid namespace of this process from others; "" where the system has no such thing."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """Return what tells this process from a later one with the same id; None when it does not live."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[19].decode()
+    except FileNotFoundError:
+        if os.path.isdir("/proc/self"):
+            return None
+    except (OSError, IndexError):
+        pass  # no such /proc here, or no room to open it: ask with a signal
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass  # it lives, and belongs to another user
+    return ""

@@ -1,0 +1,93 @@
+"""Kernel locks that are held for a moment: those of the keys' buckets, and those of the ids that move or end.
+
+Whoever waits for one waits by looking again: a wait in the kernel knows no end, and the holder may be stopped. The
+file of a lock is made with its first use and stays.
+
+The rules of ids (docs/adr/0028-one-move-wins.md):
+
+V1 Whoever moves a waiting message, or cancels it, holds the lock of its id from the look at it to the frame.
+V2 The keeper, which puts messages back, takes these locks too and never waits for one.
+Locks of keys are taken before those of ids, and each kind in ascending order.
+Invariant: of two that hold one id nobody is between look and frame at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import Disk
+from filewheel.errors import UNWRITTEN, Locked, disk_error
+from filewheel.format import layout
+
+WAIT_S = 30.0
+"""How long a producer waits for another that holds a lock."""
+_PAUSE_S = 0.0005
+_PAUSE_MAX_S = 0.02
+
+
+def open_made(disk: Disk, name: str) -> int:
+    """Open a file for writing; it and its directory are made if need be."""
+    try:
+        return disk.open(name, "rw")
+    except FileNotFoundError:
+        with contextlib.suppress(FileExistsError):
+            disk.mkdir(name.rpartition("/")[0])
+        return disk.open(name, "rw")
+
+
+def take(directory: Directory, name: str, wait_s: float) -> int | None:
+    """Take the lock of a file; return its descriptor, or None when another has it for longer than `wait_s`."""
+    disk = directory.disk
+    try:
+        fd = open_made(disk, name)
+        waited_s, pause_s = 0.0, _PAUSE_S
+        try:
+            while not disk.lock(fd, wait=False):
+                if waited_s >= wait_s:
+                    disk.close(fd)
+                    return None
+                disk.wait_hint(None, pause_s)
+                waited_s += pause_s
+                pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+        except BaseException:
+            disk.close(fd)
+            raise
+        return fd
+    except OSError as exc:
+        raise disk_error(exc, directory.place(name), undone=UNWRITTEN) from exc
+
+
+def bucket_of(id_: bytes) -> int:
+    """Return which of the locks is that of an id."""
+    return id_[-1] % layout.ID_BUCKETS
+
+
+@contextlib.contextmanager
+def trying_ids(directory: Directory, ids: Iterable[bytes], *, wait_s: float = 0) -> Iterator[frozenset[int]]:
+    """Hold the locks of ids in a `with`; yield the buckets that another has: nothing may be done about their ids.
+
+    Cost: about 10 µs for each of at most 16 locks.
+    """
+    busy: set[int] = set()
+    with contextlib.ExitStack() as held:
+        for bucket in sorted({bucket_of(i) for i in ids}):
+            fd = take(directory, layout.id_lock(bucket), wait_s)
+            if fd is None:
+                busy.add(bucket)
+            else:
+                held.callback(directory.disk.close, fd)
+        yield frozenset(busy)
+
+
+@contextlib.contextmanager
+def holding_ids(directory: Directory, ids: Iterable[bytes]) -> Iterator[None]:
+    """Hold the locks of ids in a `with`; raise Locked when another process has one of them for half a minute."""
+    with trying_ids(directory, ids, wait_s=WAIT_S) as busy:
+        if busy:
+            raise Locked(
+                "another process is in the middle of moving or cancelling a message, and does not go on",
+                role="id", path=directory.path, hint="continue or kill the process that is stopped",
+            )  # fmt: skip
+        yield

@@ -1,0 +1,1 @@
+"""A message fires: the ready queue, claims, settlements, and the housekeeping of a keeper."""

@@ -1,0 +1,86 @@
+"""Hands out what is due, and lets claimed messages begin: the keeper's order of writes and looks against a cancel.
+
+Between the head, which knows what is claimed, and the file `begun`, in which begins are published. A begin is
+published, then the mark is read, then the journals are looked at if it has changed: so either a cancel finds the
+message begun, or the begin finds it cancelled. A claim is such a begin, unless its consumer says later what begins.
+Invariant: nothing is handed out, or begins, that was cancelled by a call that did not find it begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from filewheel.disk.begun import LIFE_BYTES, Begun
+from filewheel.firing.head import Head
+from filewheel.format.record import ID
+from filewheel.format.writer import Entropy
+from filewheel.laps.store import Ledger
+from filewheel.native.compiled import ids_of
+
+
+class Begins:
+    """The begins of one keeper. The ledger's lock guards everything but `may_begin`."""
+
+    def __init__(self, ledger: Ledger, head: Head, entropy: Entropy) -> None:
+        """Put an empty table in the place of that of the keeper before, whose lock this one has now."""
+        self._ledger = ledger
+        self._head = head
+        self._begun = Begun(ledger.disk, head.claims, entropy(LIFE_BYTES))
+
+    def claim(
+        self, now_us: int, by_us: int, limit: int, at_most: Mapping[bytes, int], *, begun: bool
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Hand out up to `limit` messages that are due by a time (see Head.claim). Raises OSError."""
+        mark = self._begun.mark()
+        self._head.refresh(now_us)
+        self._begun.looked(mark)
+        puts, ids = self._head.claim(by_us, limit, at_most)
+        if begun and ids:
+            try:
+                stopped = self.begin(ids)
+            except BaseException:  # nobody has them
+                self._head.give_back(ids)
+                raise
+            if stopped:
+                puts = [put for put in puts if put[ID] not in stopped]
+                ids = ids_of(puts)
+        return puts, ids
+
+    def begin(self, ids: list[bytes]) -> set[bytes]:
+        """Begin claimed messages; return those that must not begin, which are forgotten. Raises OSError."""
+        try:
+            self._begun.publish(ids)
+            mark = self._begun.mark()
+            if not self._begun.is_known(mark):
+                self._ledger.ingest()
+                self._begun.looked(mark)
+        except BaseException:
+            self._begun.retract(ids)
+            raise
+        return self._head.stop(ids)
+
+    def may_begin(self, ids: Sequence[bytes]) -> bool:
+        """Begin claimed messages, if that can be done without waiting; False when only `begin` can tell."""
+        if not self._begun.is_public:  # to write the whole table, and to take its lock, is no work for an event loop
+            return False
+        self._begun.publish(ids)
+        # The mark first: what was cancelled before the look that it belongs to is in `cancelled` by then.
+        begins = self._begun.is_old() and all(
+            id_ in self._head.claims and id_ not in self._head.cancelled for id_ in ids
+        )
+        if not begins:
+            self._begun.retract(ids)
+        return begins
+
+    def unbegin(self, ids: Sequence[bytes]) -> None:
+        """Take back that claimed messages have begun."""
+        self._begun.retract(ids)
+
+    def give_back(self, ids: list[bytes]) -> None:
+        """Offer claimed messages again whose work does not begin after all."""
+        self._begun.retract(ids)
+        self._head.give_back(ids)
+
+    def close(self) -> None:
+        """Let go of the file: what had begun counts no more."""
+        self._begun.close()

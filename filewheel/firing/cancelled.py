@@ -1,0 +1,129 @@
+"""What a cancel came to: stopped in time, begun, or not found.
+
+The reading of the file `begun` (begun.py) by a call that cancels, moves or replaces. It reads the epoch before it looks
+for its messages, and the table after it has written its drop and the mark. Only a living keeper counts: while the lock
+of the file is held, the table has everything; while it is free, the keeper's own lock tells whether there is one.
+Invariant: what is called stopped does not begin. What is called begun may have been at its begin that very moment.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Collection, Mapping
+
+from filewheel.disk.begun import EPOCH_AT, EPOCH_BYTES, LIFE_BYTES, SLOT_BYTES, TABLE_AT
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import ForeignFile
+from filewheel.disk.keeper_lock import holder
+from filewheel.errors import FilewheelError
+from filewheel.format import layout
+from filewheel.message import MessageId
+
+_SAFE_SWEEPS = 2
+"""A keeper's first sweeps, before which no slot is written twice."""
+_FEW = 16
+
+
+class Cancelled(enum.StrEnum):
+    """What a cancel came to. True but for NOT_FOUND: the message was pending, and is not offered again.
+
+    Each equals its text, and is written as it by `str`, f-strings and JSON.
+    """
+
+    STOPPED = "stopped"
+    """In time: it had not begun, and does not begin."""
+    BEGUN = "begun"
+    """It had begun, or was just about to: it may go on to its end, and is not tried again."""
+    MAYBE_BEGUN = "maybe begun"
+    """Not known which: too many calls were beginning at once, or the keeper is an older version."""
+    NOT_FOUND = "not found"
+    """Nothing was pending under this id or key: it fired, was cancelled, or moved, and goes on under a new id."""
+
+    def __bool__(self) -> bool:
+        return self is not Cancelled.NOT_FOUND
+
+
+class CancelledIds(set[MessageId]):
+    """The ids of the messages that a call cancelled, and what came of each."""
+
+    def __init__(self, outcomes: Mapping[MessageId, Cancelled]) -> None:
+        super().__init__(outcomes)
+        self.outcomes = dict(outcomes)
+        """STOPPED, BEGUN or MAYBE_BEGUN, for each id of the set."""
+
+    def outcome(self, id_: MessageId) -> Cancelled:
+        """Return what came of one; NOT_FOUND for an id that is not in the set."""
+        return self.outcomes.get(id_, Cancelled.NOT_FOUND)
+
+
+class Look:
+    """One call's two looks into the file; the first is when this is made, before the call looks for its messages."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        try:
+            self._before = self._read(whole=False)
+        except OSError:
+            self._before = b""
+
+    def outcomes(self, ids: Collection[MessageId]) -> dict[MessageId, Cancelled]:
+        """Return what became of messages that were pending, once their drops and the mark are written. Never raises.
+
+        Cost: 20 µs, and 1 µs an id.
+        """
+        if not ids:
+            return {}
+        try:
+            data = self._read(whole=True)
+            if not data:
+                alive = holder(self._dir) is not None
+                return dict.fromkeys(ids, Cancelled.MAYBE_BEGUN if alive else Cancelled.STOPPED)
+        except (OSError, FilewheelError):
+            return dict.fromkeys(ids, Cancelled.MAYBE_BEGUN)
+        epoch, table = data[:EPOCH_BYTES], data[EPOCH_BYTES:]
+        other = Cancelled.STOPPED if self._misses_nothing(epoch) else Cancelled.MAYBE_BEGUN
+        begun = begun_of(table, ids)
+        return {id_: Cancelled.BEGUN if id_ in begun else other for id_ in ids}
+
+    def _misses_nothing(self, epoch: bytes) -> bool:
+        """Tell whether all that was in the table at the first look, or has begun since, is there at the second."""
+        sweeps, before = _sweeps(epoch), _sweeps(self._before)
+        return sweeps <= _SAFE_SWEEPS or (epoch[:LIFE_BYTES] == self._before[:LIFE_BYTES] and sweeps - before <= 1)
+
+    def _read(self, *, whole: bool) -> bytes:
+        """Return the epoch, and the table as it was before; nothing when no living keeper holds a table."""
+        disk = self._dir.disk
+        try:
+            fd = disk.open(layout.BEGUN, "r")
+        except (FileNotFoundError, ForeignFile):
+            return b""
+        try:
+            if not whole:
+                return disk.pread(fd, EPOCH_BYTES, EPOCH_AT)
+            if disk.is_free(fd):
+                return b""
+            table = disk.pread(fd, max(0, disk.size(fd) - TABLE_AT), TABLE_AT)
+            epoch = disk.pread(fd, EPOCH_BYTES, EPOCH_AT)  # last: until it changes, no slot is written again
+        finally:
+            disk.close(fd)
+        return epoch + table if len(epoch) == EPOCH_BYTES and any(epoch) else b""
+
+
+def _sweeps(epoch: bytes) -> int:
+    return int.from_bytes(epoch[LIFE_BYTES:], "little")
+
+
+def begun_of(table: bytes, ids: Collection[MessageId]) -> Collection[bytes]:
+    """Return those of some ids that are in a table; of many, all that are in it."""
+    if len(ids) > _FEW:
+        whole = len(table) // SLOT_BYTES * SLOT_BYTES
+        return {id_ for (id_,) in struct.iter_unpack(f"{SLOT_BYTES}s", table[:whole])}
+    return [id_ for id_ in ids if _stands_in(table, id_)]
+
+
+def _stands_in(table: bytes, id_: bytes) -> bool:
+    at = table.find(id_)
+    while at % SLOT_BYTES and at >= 0:  # across two slots
+        at = table.find(id_, at + 1)
+    return at >= 0

@@ -1,0 +1,175 @@
+"""The head of a wheel: what fires next, kept in step with what producers write.
+
+Between the ledger, which reads the disk, and the keeper, which talks to consumers: it loads windows into the ready
+queue, lets in what arrives below the frontier, takes out what was cancelled, and knows what is claimed.
+
+A drop may be read before its put, when they lie in two journals and one pass read them in that order. Such a drop is
+remembered until a whole pass has begun and ended after it was seen; then its put has been read, or there is none.
+Invariant: every message below the frontier is in `ready`, in `claims`, dropped, or in a gap of `ready.aside`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from filewheel.firing.ready import Ready
+from filewheel.format.frame import Frame
+from filewheel.format.record import ID, records_of, topic_of
+from filewheel.laps.store import Ledger
+from filewheel.laps.window import Budget
+from filewheel.message import US_PER_S, due_of, id_floor
+from filewheel.native.compiled import ids_of
+
+AHEAD_US = 1 * US_PER_S
+"""Loading starts when less than this lies ahead in memory."""
+LOOKAHEAD_US = 4 * US_PER_S
+
+
+class Head:
+    """Ready and claimed messages. Not thread-safe: the ledger's lock guards it."""
+
+    def __init__(self, ledger: Ledger, budget: Budget) -> None:
+        self._ledger = ledger
+        self.ready = Ready(budget)
+        self.claims: dict[bytes, bytes] = {}
+        """id → put, for what was handed out."""
+        self.cancelled: set[bytes] = set()
+        """Claimed ids that were cancelled meanwhile: they are not put back."""
+        self._early: dict[bytes, int] = {}
+        ledger.on_frame = self._on_frame
+        ledger.on_return = self.ready.forget_from
+
+    # -- coming in -------------------------------------------------------------------------------------------
+
+    def _on_frame(self, frame: Frame) -> None:
+        """Take from a producer's frame what concerns what is below the frontier."""
+        frontier = self.ready.frontier
+        if frame.first >= frontier:
+            return
+        puts, drops = records_of(frame)
+        if drops:
+            self._drop(drops, frontier)
+        self._admit([r for r in puts if r[ID] < frontier])
+
+    def _drop(self, drops: list[bytes], frontier: bytes) -> None:
+        """Apply drops that others wrote: cancels and reschedules."""
+        unknown = []
+        for drop in drops:
+            id_ = drop[ID]
+            if id_ >= frontier:
+                continue  # found again, with its put, when that window is loaded
+            if id_ in self.claims:
+                self.cancelled.add(id_)
+            else:
+                unknown.append(id_)
+        if unknown:
+            here = self.ready.discard(unknown)
+            for id_ in unknown:
+                if id_ not in here:
+                    self._early[id_] = self._ledger.passes
+
+    def cancel(self, id_: bytes) -> None:
+        """Take out a message that the keeper itself cancels; its drop is the caller's to write."""
+        if id_ in self.claims:
+            self.cancelled.add(id_)
+        else:
+            self.ready.discard([id_])
+
+    def _admit(self, puts: list[bytes]) -> None:
+        """Add messages below the frontier that are not claimed and not dropped already."""
+        early, unmatched = self._early, self._ledger.manifest.unmatched
+        if early or unmatched or self.claims:
+            gone = set(unmatched)
+            kept = []
+            for put in puts:
+                id_ = put[ID]
+                if early.pop(id_, None) is None and id_ not in gone and id_ not in self.claims:
+                    kept.append(put)
+            puts = kept
+        if puts:
+            self.ready.add(puts)
+
+    def refresh(self, now_us: int) -> None:
+        """Look at every journal once (F1), and bring the frontier a few seconds ahead if the budget allows it."""
+        self._ledger.ingest()
+        passes = self._ledger.passes
+        if self._early:
+            self._early = {i: p for i, p in self._early.items() if p + 2 > passes}
+        ready = self.ready
+        target = id_floor((now_us + LOOKAHEAD_US) // US_PER_S * US_PER_S)
+        while ready.frontier < id_floor(now_us + AHEAD_US) and ready.wants_more():
+            window = self._ledger.window(ready.frontier, target, ready.room())
+            puts = self._unknown(window.puts)
+            for id_ in window.loose:
+                self._early.setdefault(id_, passes)
+            ready.load(puts, window.hi)
+
+    def _unknown(self, puts: list[bytes]) -> list[bytes]:
+        """Return those that are not claimed, and not dropped as far as is known."""
+        if self.claims or self._early:
+            puts = [r for r in puts if r[ID] not in self.claims and r[ID] not in self._early]
+        return puts
+
+    def next_us(self) -> int:
+        """Return when the next message in memory is due; with none, from when on there may be one on disk."""
+        next_us = self.ready.next_due_us()
+        return due_of(self.ready.frontier) if next_us is None else next_us
+
+    # -- going out -------------------------------------------------------------------------------------------
+
+    def claim(
+        self, now_us: int, limit: int, at_most: Mapping[bytes, int] | None = None
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Hand out up to `limit` messages that are due, `at_most` so many of a topic: their puts, and their ids."""
+        for topic, start, end in self.ready.aside.lacking(at_most or {}):
+            window = self._ledger.window(start, end, self.ready.aside.budget)
+            puts = [r for r in self._unknown(window.puts) if topic_of(r) == topic]
+            self.ready.load_gap(topic, puts, window.hi)
+        puts = self.ready.take(id_floor(now_us + 1), limit, at_most)
+        ids = ids_of(puts)
+        self.claims.update(zip(ids, puts, strict=True))
+        return puts, ids
+
+    def is_behind(self, now_us: int) -> bool:
+        """Tell whether what is due may lie on disk, and there is room for it."""
+        return self.ready.frontier <= id_floor(max(0, now_us)) and self.ready.wants_more()
+
+    def settle(self, ids: list[bytes]) -> None:
+        """Forget claimed messages: what became of them is written."""
+        for id_ in ids:
+            del self.claims[id_]
+        self.ready.done(ids)
+        if self.cancelled:
+            self.cancelled.difference_update(ids)
+
+    def stop(self, ids: list[bytes]) -> set[bytes]:
+        """Forget those of claimed messages that were cancelled meanwhile; return them."""
+        stopped = self.cancelled.intersection(ids)
+        if stopped:
+            self.settle(list(stopped))
+        return stopped
+
+    def give_back(self, ids: list[bytes]) -> None:
+        """Offer claimed messages again, as they were; those that were cancelled meanwhile are forgotten."""
+        puts = [self.claims[id_] for id_ in ids if id_ not in self.cancelled]
+        self.settle(ids)
+        near = [put for put in puts if put[ID] < self.ready.frontier]  # the others are loaded again, from disk
+        if near:
+            self.ready.add(near)
+
+    def finished(self) -> tuple[set[int], set[int]]:
+        """Return the seconds and laps whose files hold nothing that is pending any more (X3: by what is, now)."""
+        ready = self.ready
+        frontier, waiting = ready.aside.floor(ready.frontier), ready.waiting
+        manifest, settings, missing = self._ledger.manifest, self._ledger.dir.settings, self._ledger.missing
+        slots = {s for s in manifest.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
+        slots -= missing.seconds  # nobody knows what waits in these
+        laps: set[int] = set()
+        if manifest.laps:
+            busy = {settings.lap_of(s) for s in waiting} | missing.near()
+            laps = {
+                lap
+                for lap in manifest.laps
+                if id_floor((lap + 1) * settings.slots * US_PER_S) <= frontier and lap not in busy
+            }
+        return slots, laps

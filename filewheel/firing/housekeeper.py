@@ -1,0 +1,281 @@
+"""What the keeper does off the firing path: flush acknowledgements, deal, delete what is finished, keep a ballast.
+
+It looks at what is, not at notes of what happened (X3): a second is finished when it lies below the frontier and
+nothing of it waits. What is finished goes with the next deal.
+Invariant: nothing here decides what fires, and stopping it at any point loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from filewheel.disk.started import started
+from filewheel.errors import Damaged, DiskError, FilewheelError, WheelFull, disk_error
+from filewheel.format import layout
+from filewheel.keys.index import Keys
+from filewheel.laps.deal import CHUNK_BYTES, Deal, Finished, near_laps
+from filewheel.laps.store import Ledger
+from filewheel.message import US_PER_S
+
+log = logging.getLogger(__name__)
+
+DEAL_BYTES = 16 << 20
+DEAL_PUTS = 100_000
+"""Acknowledgements are a seventh of the size and most meet nothing when they are dealt: they wait for DEAL_BYTES."""
+DEAL_SEGMENTS = 64
+DEAL_AGE_US = 30 * US_PER_S
+DEAL_FINISHED = 512
+LOOK_US = 250_000
+RETRY_US = 5 * US_PER_S
+TIDY_KEYS_US = 2 * US_PER_S
+BALLAST_BYTES = 2 << 20
+_BALLAST_BYTES_MIN = 64 << 10
+_BALLAST_BYTES_GOOD = 512 << 10  # XFS wants 256 KiB to make one file on a full disk
+_BALLAST_SHARE = 16
+_BALLAST_SHARE_MAX = 4
+_ROOM_BYTES = 64 << 10
+
+
+class Housekeeper:
+    """The keeper's background work. `start` runs it in a thread; without, a test calls the steps."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        keys: Keys,
+        finished: Finished,
+        *,
+        flush_interval_s: float,
+        on_failure: Callable[[FilewheelError], None],
+        check: Callable[[], None],
+    ) -> None:
+        """`check` raises when another process may deal now."""
+        self._ledger = ledger
+        self._keys = keys
+        self._finished = finished
+        self._disk = ledger.disk
+        self._clock = ledger.clock
+        self._interval_s = flush_interval_s
+        self._on_failure = on_failure
+        self._check = check
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._stopping = False
+        self._dirty = False
+        self._looked_us = 0
+        self._behind = False
+        """The last deal left enough for another: it does not wait for the next look."""
+        self._dealt_us = self._clock.steady_us()
+        self._keys_tidied_us = self._dealt_us
+        self._retry_us = 0
+        self._ballast_bytes = 0
+
+    # -- the thread ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run in a thread of its own. Raises OSError when there can be no more threads."""
+        self._thread = started(threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True))
+
+    def stop(self) -> None:
+        """End the thread; what it has begun is finished."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while not self._stopping:
+            if not self._behind:
+                self._wake.wait(self._interval_s if self._dirty else LOOK_US / US_PER_S)
+            self._wake.clear()
+            try:
+                self.step()
+            except FilewheelError as exc:
+                self._on_failure(exc)
+                return
+            except OSError as exc:
+                self._on_failure(disk_error(exc, self._ledger.dir.path))
+                return
+            except Exception as exc:
+                self._on_failure(FilewheelError(f"housekeeping failed: {exc!r}", path=self._ledger.dir.path))
+                log.exception("housekeeping failed")
+                return
+
+    def step(self) -> None:
+        """Do what is to be done now."""
+        if self._dirty:
+            self._dirty = False
+            self._ledger.own.flush()
+        now = self._clock.steady_us()
+        if self._behind or now - self._looked_us >= LOOK_US:
+            self._looked_us, self._behind = now, False
+            self._check()
+            # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
+            self._ledger.ingest()
+            self._ledger.look_for_missing()
+            self._keep_ballast()
+            self._tidy_keys(now)
+            if now >= self._retry_us and self._deal_is_due(now):
+                self._deal(now)
+
+    # -- acknowledgements ------------------------------------------------------------------------------------
+
+    def write(self, records: Sequence[bytes], puts: int) -> None:
+        """Write to the keeper's own journal, giving up the ballast when the disk is full."""
+        self.spend(lambda: self._ledger.write(records, puts))
+
+    def drop(self, ids: list[bytes], reason: int) -> None:
+        """Write a drop for each of these ids to the keeper's own journal, likewise."""
+        self.spend(lambda: self._ledger.drop(ids, reason))
+
+    def spend(self, act: Callable[[], None]) -> None:
+        """Do what writes for an acknowledgement; on a full disk, once more with the room of the ballast."""
+        try:
+            self._attempt(act)
+        except WheelFull:
+            if not self._give_ballast():
+                raise
+            log.critical("%s: the disk is full; the ballast is given up for acknowledgements", self._ledger.dir.path)
+            act()
+        if not self._dirty:
+            self._dirty = True
+            self._wake.set()
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        """Do it; on a full disk, once more without what is kept for backups: they can heal."""
+        try:
+            act()
+        except WheelFull:
+            if not self._ledger.give_up_retained():
+                raise
+            act()
+
+    def _give_ballast(self) -> bool:
+        self._ballast_bytes = 0
+        known = self._disk.identity(layout.BALLAST)
+        if known is None or known[1] == 0:
+            return False
+        with contextlib.suppress(OSError):  # then there is no room, and the caller is told so
+            self._disk.unlink(layout.BALLAST)
+            return True
+        return False
+
+    def _keep_ballast(self) -> None:
+        """Reserve the ballast: a sixteenth of what is free, at most BALLAST_BYTES. It grows when more is free.
+
+        Where little is free it is half a mebibyte, or a quarter of it.
+        """
+        if self._ballast_bytes >= BALLAST_BYTES:
+            return
+        try:
+            free = self._disk.free_bytes()
+            small = min(_BALLAST_BYTES_GOOD, free // _BALLAST_SHARE_MAX)
+            size = min(BALLAST_BYTES, max(small, free // _BALLAST_SHARE))
+            if size < max(_BALLAST_BYTES_MIN, self._ballast_bytes + 1):
+                return
+            fd = self._disk.open(layout.BALLAST, "w")
+            try:
+                if self._disk.size(fd) < size:
+                    self._disk.allocate(fd, size)
+            finally:
+                self._disk.close(fd)
+            self._ballast_bytes = size
+        except OSError as exc:
+            log.warning("%s: no ballast: %s", self._ledger.dir.path, exc)
+            self._ballast_bytes = BALLAST_BYTES  # not asked again in this life
+
+    def _tidy_keys(self, now: int) -> None:
+        """Compact the index of keys where it has grown, a part of it at a time."""
+        if now - self._keys_tidied_us < TIDY_KEYS_US:
+            return
+        self._keys_tidied_us = now
+        try:
+            self._keys.tidy(self._clock.now_us())
+        except Damaged as exc:
+            log.critical("%s", exc)
+        except (OSError, DiskError) as exc:
+            # It only grows: nothing is missing in what is there. But F0: a flush that failed ends this keeper.
+            if exc.errno == errno.EIO:
+                raise
+            log.warning("%s: the index of keys was not compacted: %s", self._ledger.dir.path, exc)
+
+    # -- deals and expiry ------------------------------------------------------------------------------------
+
+    def _deal_is_due(self, now: int) -> bool:
+        ledger = self._ledger
+        if self._much_is_undealt():
+            return True
+        with ledger.lock:
+            ended = sum(t.ended and not t.gone for t in ledger.tails.values())
+            now_us = self._clock.now_us()
+            coming = near_laps(ledger.dir.settings, now_us) - {ledger.dir.settings.lap_of(now_us // US_PER_S)}
+            coming -= ledger.missing.near()
+            if ended >= DEAL_SEGMENTS or coming & ledger.manifest.laps.keys():
+                return True
+            slots, laps = self._finished()
+            if len(slots) + len(laps) >= DEAL_FINISHED:
+                return True
+        is_old = now - self._dealt_us >= DEAL_AGE_US
+        return is_old and (ledger.undealt_records > 0 or bool(slots) or bool(laps) or bool(ledger.manifest.doubt))
+
+    def _much_is_undealt(self) -> bool:
+        return self._ledger.undealt_bytes >= DEAL_BYTES or self._ledger.undealt_puts >= DEAL_PUTS
+
+    def _deal(self, now: int) -> None:
+        need = min(self._ledger.undealt_bytes, CHUNK_BYTES) * 2 + _ROOM_BYTES
+        try:
+            if self._disk.free_bytes() < need and not (
+                self._ledger.give_up_retained() and self._disk.free_bytes() >= need
+            ):
+                # Not even begun: what little room there is belongs to acknowledgements.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            Deal(self._ledger, spread=True, finished=self._finished).run()
+            self._dealt_us = now
+            self._behind = self._much_is_undealt()
+        except (OSError, DiskError) as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._retry_us = now + RETRY_US
+            log.critical("%s: no space to deal; trying again in %d s", self._ledger.dir.path, RETRY_US // US_PER_S)
+            self._expire_when_full()
+
+    def _expire_when_full(self) -> None:
+        """Free what is finished, with the ballast's room for the checkpoint if need be."""
+        with self._ledger.lock:
+            slots, laps = self._finished()
+        if not slots and not laps:
+            return
+        for _ in range(2):
+            try:
+                Deal(self._ledger, spread=True, finished=self._finished, only_expire=True).run()
+                return
+            except (OSError, DiskError) as exc:
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if not self._give_ballast():
+                    return
+
+    def deal_all(self) -> None:
+        """Deal everything that was read, into lap files where no seconds are open yet; on a full disk, what fits."""
+        self._check()
+        ledger = self._ledger
+        while True:
+            before = ledger.undealt_bytes
+            slots, laps = self._finished()
+            if not ledger.has_undealt() and not slots and not laps:
+                return
+            try:
+                Deal(ledger, spread=False, finished=self._finished).run()
+            except (OSError, DiskError) as exc:
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # Nothing is missing: what is not dealt stays in the journals, which are durable.
+                log.warning("%s: no space to deal at the end; the next keeper does it", ledger.dir.path)
+                return
+            if ledger.undealt_bytes >= before:
+                return

@@ -1,0 +1,133 @@
+"""What became of claimed messages, as a consumer says it: done with, put back, dead.
+
+The half of a Keeper that writes (settler.py) and lets go of what is claimed. Cost and durability are said of each call.
+Invariant: a message is acknowledged, put back or buried once, by the keeper that claimed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+from filewheel.checks import check_items
+from filewheel.disk.directory import Sync, check_sync
+from filewheel.errors import BadArgument, Closed, FilewheelError
+from filewheel.firing.batch import Batch
+from filewheel.firing.head import Head
+from filewheel.firing.housekeeper import Housekeeper
+from filewheel.firing.settler import Settler
+from filewheel.format.record import ACKED
+from filewheel.journal.settlement import Settlement
+from filewheel.laps.store import Ledger
+from filewheel.message import Message, MessageId
+
+
+class Outcomes:
+    """The settling half of a Keeper, which has what is declared here."""
+
+    _broken: FilewheelError | None
+    _head: Head
+    _housekeeper: Housekeeper
+    _ledger: Ledger
+    _lock: threading.RLock
+    _settler: Settler
+
+    def _check(self, *, settling: bool = False) -> None:
+        """Raise unless this keeper can go on; one that another fires for can still settle what is in hand."""
+        raise NotImplementedError
+
+    def now_us(self) -> int:
+        """Return the time that this keeper fires by."""
+        raise NotImplementedError
+
+    def ack(self, what: Batch | Message | bytes | Iterable[Message | bytes], *, sync: Sync = "never") -> int:
+        """Acknowledge a batch, a message or its id, or several; return how many that were.
+
+        Of a batch, those that are still claimed. It is in the journal on return, so it survives this process; it
+        survives a power cut after the next flush (20 ms), or on return with `sync="always"`.
+
+        Raises NotClaimed for a message that is not claimed.
+        """
+        check_sync(sync)
+        with self._lock:
+            self._check(settling=True)
+            ids = self._settler.ids_of(what)
+            if ids:
+                self._housekeeper.drop(ids, ACKED)
+                self._head.settle(ids)
+        if sync == "always":
+            self._flush()
+        return len(ids)
+
+    def nack(
+        self,
+        message: Message | bytes,
+        *,
+        delay: float | timedelta = 0,
+        sync: Sync = "never",
+    ) -> MessageId | None:
+        """Put a claimed message back, to fire again after `delay`, with its attempt raised by one.
+
+        Returns its new id; None when it was cancelled meanwhile. Drop and put are one commit: both or neither.
+
+        A message with a unique key keeps it, for one more flush. While another process is in the middle of moving or
+        cancelling a message (one lock serves one id in 16), or is busy with that key, the commit waits for the next
+        `claim`, whatever the `sync`; until then the message stays what it was, and would be offered as that to the next
+        keeper. If the other wins, nothing is ever pending under the id that was returned.
+        """
+        return self.settle([Settlement(self._id_of(message), "retried", delay=delay)], sync=sync)[0]
+
+    def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
+        """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
+        if not isinstance(reason, str):
+            raise BadArgument(f"a reason is a str, not {reason!r}")
+        return self.settle([Settlement(self._id_of(message), "buried", reason=reason)], sync=sync)[0]
+
+    def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
+        """Write what became of claimed messages; return for each the id under which it goes on, or lies dead.
+
+        Each settlement is whole in one frame, with the messages that it enqueues; a `delay` counts from here on. None
+        stands for a message that is done with, or was cancelled meanwhile. When writing fails, what was not written is
+        still claimed (`holds`). One that moves its message, or enters a unique key, may have to wait for the next
+        `claim`, as `nack` says. Many share a look and a flush.
+
+        After Fenced, or Locked, only those that are done with are written: the others wait, and whoever fires now fires
+        them.
+
+        Raises NotClaimed before anything is written, WheelFull, Poisoned; Fenced or Locked when some were not written
+        for that.
+        """
+        check_sync(sync)
+        if not all(isinstance(s, Settlement) for s in check_items("settlements", settlements)):
+            raise BadArgument(f"settlements are a list of Settlement, not {settlements!r}")
+        now_us = self.now_us()
+        settlements = [s.timed(now_us) for s in settlements]
+        fenced = self._broken
+        true = settlements if fenced is None else [s for s in settlements if s.what == "acked"]
+
+        def check() -> None:
+            self._check(settling=True)
+            self._settler.ids_of([s.id for s in settlements])
+
+        moved_to = self._settler.settle(true, check)
+        if sync == "always":
+            self._flush()
+        if fenced is not None and len(true) < len(settlements):
+            raise fenced
+        return moved_to
+
+    def _flush(self) -> None:
+        with contextlib.suppress(Closed):  # another thread has closed meanwhile, and flushed everything
+            self._ledger.own.flush()
+
+    def holds(self, id_: bytes) -> bool:
+        """Tell whether a message is claimed, and not settled yet."""
+        return id_ in self._head.claims and id_ not in self._settler.later
+
+    def _id_of(self, what: Message | bytes) -> bytes:
+        with self._lock:
+            self._check()
+            (id_,) = self._settler.ids_of([what])
+        return id_

@@ -1,0 +1,306 @@
+"""The settler: writes what became of claimed messages to the keeper's own journal.
+
+A settlement that puts a message with a unique key needs the lock of that key, to enter the new id before the frame is
+written (rules U1 and U2); one that moves a message needs the lock of its id, so that it is not moved or cancelled twice
+(V1). A keeper never waits for a lock that a producer holds, because a producer may have been stopped: such a
+settlement is kept for later, and its message stays claimed meanwhile. Many are written under their locks together: one
+look, one flush of the index, one frame.
+
+Several threads settle at once. A settlement that needs locks is tried by one thread at a time: its own first, and any
+that claims when that one could not write it. They take the locks of ids one after the other, so none is kept for later
+because of another thread.
+Invariant: a claimed message is forgotten only when what became of it has been written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from filewheel.clock import Clock
+from filewheel.disk import locks
+from filewheel.errors import Damaged, DiskError, NotClaimed, disk_error
+from filewheel.firing.batch import Batch, ids_in
+from filewheel.firing.head import Head
+from filewheel.firing.housekeeper import Housekeeper
+from filewheel.format.record import CANCELLED, ID, pack_drop
+from filewheel.headers import KEY
+from filewheel.journal.settlement import Settlement, Written, written
+from filewheel.keys.index import Hold, Keys, key_of
+from filewheel.laps.store import Ledger
+from filewheel.message import Message, MessageId
+
+FRAME_BYTES = 4 << 20
+"""A frame of settlements ends when it has so many bytes."""
+BUCKETS_AT_ONCE = 64
+"""How many buckets of keys are locked together, with a file open for each."""
+
+
+class Settler:
+    """Writes settlements. Thread-safe by the ledger's lock; `settle` is not to be called with it held."""
+
+    def __init__(self, ledger: Ledger, head: Head, housekeeper: Housekeeper, keys: Keys, clock: Clock) -> None:
+        self._ledger = ledger
+        self._head = head
+        self._housekeeper = housekeeper
+        self._keys = keys
+        self._clock = clock
+        self._lock = ledger.lock
+        self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
+        """Settlements that need locks and are not written yet, by the claimed id; with the new id."""
+        self._tried_by: dict[bytes, int] = {}
+        """Which thread tries which of those."""
+        self._tried = threading.Condition(ledger.lock)
+        self._moving = threading.RLock()
+        """Held by the thread that has locks of ids: another thread would find them busy, as if a producer had them."""
+
+    def settle(self, settlements: Sequence[Settlement], check: Callable[[], None]) -> list[MessageId | None]:
+        """Write settlements; return for each the id under which the message goes on.
+
+        `check` raises unless all of them are claimed. Until their own thread has tried them, no other settles them.
+        """
+        moved_to: dict[bytes, MessageId | None] = {}
+        locking: list[bytes] = []
+        try:
+            with self._lock:
+                check()
+                self._settle_plain(settlements, moved_to, locking)
+            moved_to.update(dict.fromkeys(self._settle_locking(locking)))
+        except BaseException:
+            with self._lock:
+                for id_ in locking:  # what is not written is claimed, as before
+                    self.later.pop(id_, None)
+            raise
+        finally:
+            self._were_tried(locking)
+        return [moved_to[s.id] for s in settlements]
+
+    def ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
+        """Return the ids of what is claimed; of a batch, those that still are. Raises NotClaimed."""
+        claims = self._head.claims
+        if isinstance(what, Batch):
+            held = list(filter(claims.__contains__, what.ids))
+            return [i for i in held if i not in self.later] if self.later else held
+        ids = ids_in(what)
+        for id_ in ids:
+            if id_ not in claims or id_ in self.later:
+                name = str(MessageId(id_)) if len(id_) == 16 else repr(id_)
+                raise NotClaimed(
+                    f"message {name} is not claimed by this keeper",
+                    path=self._ledger.dir.path, hint="acknowledge each message once, by the keeper that claimed it",
+                )  # fmt: skip
+        if len(set(ids)) < len(ids):
+            raise NotClaimed(
+                "a message is named twice in one call",
+                path=self._ledger.dir.path, hint="say of each message once what became of it",
+            )  # fmt: skip
+        return ids
+
+    def _settle_plain(
+        self, settlements: Sequence[Settlement], moved_to: dict[bytes, MessageId | None], locking: list[bytes]
+    ) -> None:
+        """Write those that need no lock; note the others down, to be tried by this thread."""
+        if any(s.what != "acked" or s.successor is not None for s in settlements):
+            self._ingest()
+        made: list[tuple[Settlement, Written]] = []
+        size = 0
+        for settlement in settlements:
+            records = self._records_of(settlement)
+            moved_to[settlement.id] = records.moved_to
+            if records.enters or records.moved_to is not None:
+                new = records.moved_to or self._ledger.own.new_id(settlement.due_us)
+                locking.append(settlement.id)
+                self.later[settlement.id] = settlement, new
+                self._tried_by[settlement.id] = threading.get_ident()
+                continue
+            made.append((settlement, records))
+            size += sum(map(len, records.puts))
+            if size > FRAME_BYTES:
+                self._write(made)
+                made, size = [], 0
+        self._write(made)
+
+    def settle_later(self, check: Callable[[], None]) -> None:
+        """Write what could not be written while another process had its lock; `check` raises when closed."""
+        with self._lock:
+            check()
+            ids = [id_ for id_ in self.later if id_ not in self._tried_by]
+            self._tried_by.update(dict.fromkeys(ids, threading.get_ident()))
+        try:
+            # Neither a full disk nor a bad file of keys may keep what is due from being claimed.
+            with contextlib.suppress(DiskError, Damaged):
+                self._settle_locking(ids)
+        finally:
+            self._were_tried(ids)
+
+    def _were_tried(self, ids: Iterable[bytes]) -> None:
+        with self._lock:
+            for id_ in ids:
+                self._tried_by.pop(id_, None)
+            self._tried.notify_all()
+
+    def wait_for_others(self) -> None:
+        """Return when no other thread is in the middle of a settlement: for one that closes the journal."""
+        with self._lock:
+            # What this thread tries itself was interrupted by a signal handler that closes.
+            while set(self._tried_by.values()) - {threading.get_ident()}:
+                self._tried.wait()
+
+    def _settle_locking(self, ids: Sequence[bytes]) -> list[bytes]:
+        """Write settlements that need locks, now or later; return those whose message was cancelled meanwhile."""
+        cancelled: list[bytes] = []
+        with self._lock:
+            entered = {id_: [key for key, _ in self._records_of(*self.later[id_]).enters] for id_ in ids}
+            own = {id_: key_of(self._head.claims[id_]) for id_ in ids}
+        contended = {id_: {key for key in (*entered[id_], own[id_]) if key is not None} for id_ in ids}
+        bucket_of = self._keys.bucket_of
+        left = sorted(ids, key=lambda id_: min(map(bucket_of, contended[id_]), default=0))
+        while left:
+            ids, left = left, []
+            now: list[bytes] = []
+            keys: set[str] = set()
+            buckets: set[int] = set()
+            for id_ in ids:
+                more = buckets.union(map(bucket_of, entered[id_]))
+                # One after the other where they contend for a key. The locks of a round are as many open files.
+                if keys.isdisjoint(contended[id_]) and (len(more) <= BUCKETS_AT_ONCE or not now):
+                    now.append(id_)
+                    buckets = more
+                else:
+                    left.append(id_)
+                keys |= contended[id_]
+            try:
+                cancelled += self._settle_at_once({id_: entered[id_] for id_ in now})
+            except Damaged:
+                if len(ids) == 1:
+                    raise
+                self._settle_each(ids, cancelled)  # one bad file of keys fails no other settlement
+                return cancelled
+        return cancelled
+
+    def _settle_each(self, ids: Sequence[bytes], cancelled: list[bytes]) -> None:
+        """Write settlements one by one; raise at the end what the last of them met."""
+        failed: Damaged | None = None
+        for id_ in ids:
+            try:
+                cancelled += self._settle_locking([id_] if id_ in self.later else [])
+            except Damaged as exc:
+                failed = exc
+        if failed is not None:
+            raise failed
+
+    def _settle_at_once(self, entered: Mapping[bytes, Sequence[str]]) -> list[bytes]:
+        """Write settlements that do not contend, by the keys that each enters; return as `_settle_locking` does."""
+        with self._keys.hold({key for some in entered.values() for key in some}, wait_s=0) as hold:
+            free = [id_ for id_, some in entered.items() if hold.busy.isdisjoint(some)]
+            keys = [key for id_ in free for key in entered[id_]]
+            holders = {key: held.id for key, held in hold.look_all(keys, self._clock.now_us()).items()}
+            self._enter(free, hold)
+            with contextlib.ExitStack() as held:
+                held.enter_context(self._alone())
+                busy = self._take_ids(free, held)
+                held.enter_context(self._lock)
+                self._ingest()  # who moved, cancelled, or took the key away did so before these locks were ours
+                return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
+
+    def _take_ids(self, ids: Sequence[bytes], held: contextlib.ExitStack) -> frozenset[int]:
+        """Hold the locks of ids until `held` ends; return the buckets that another process has.
+
+        The file of a lock is made with its first use, which on a full disk takes the room of the ballast.
+        """
+        busy: frozenset[int] = frozenset()
+
+        def take() -> None:
+            nonlocal busy
+            busy = held.enter_context(locks.trying_ids(self._ledger.dir, ids))
+
+        self._housekeeper.spend(take)
+        return busy
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads of this keeper waiting in a `with`, for as long as it takes to write a frame."""
+        # A signal handler that came into a call of this keeper does not wait: who has it may wait for this very thread.
+        alone = self._moving.acquire(blocking=not self._lock._is_owned())  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            if alone:
+                self._moving.release()
+
+    def _enter(self, ids: Sequence[bytes], hold: Hold) -> None:
+        """Enter the keys of what is about to be written."""
+        with self._lock:
+            enters = [pair for id_ in ids for pair in self._records_of(*self.later[id_]).enters]
+        if enters:
+            self._housekeeper.spend(lambda: hold.note(enters, self._ledger.own))
+
+    def _write_locked(self, ids: Sequence[bytes], holders: Mapping[str, bytes | None]) -> list[bytes]:
+        """Write settlements of which everything is locked, in frames that are not too large."""
+        cancelled = [id_ for id_ in ids if id_ in self._head.cancelled]
+        made: list[tuple[Settlement, Written]] = []
+        displaced: list[bytes] = []
+        size = 0
+        for n, id_ in enumerate(ids):
+            settlement, new = self.later[id_]
+            records = self._records_of(settlement, new)
+            displaced += self._contend(settlement, records, holders)
+            made.append((settlement, records))
+            size += sum(map(len, records.puts))
+            if size > FRAME_BYTES or n == len(ids) - 1:
+                self._write(made)
+                for written_, _ in made:
+                    del self.later[written_.id]
+                for other in displaced:  # only now: while nothing is written, they are pending
+                    self._head.cancel(other)
+                made, displaced, size = [], [], 0
+        return cancelled
+
+    def _contend(self, settlement: Settlement, records: Written, holders: Mapping[str, bytes | None]) -> list[bytes]:
+        """Leave out the puts whose key another message holds, or drop that one, as the settlement says.
+
+        Returns the messages that are dropped.
+        """
+        taken: dict[str, bytes] = {}
+        displaced: list[bytes] = []
+        for key, id_ in records.enters:
+            held = holders[key]
+            # The message that is settled here lets go of its key in this very frame.
+            holder = taken.get(key) or (held if held != settlement.id else None)
+            loser = holder if id_ in settlement.replaces else id_
+            if holder is None or id_ not in records.asks:
+                taken[key] = id_
+            elif loser == id_ or key in taken:
+                records.puts[:] = [p for p in records.puts if p[ID] != loser]
+                taken[key] = id_ if loser != id_ else holder
+            else:
+                records.drops.append(pack_drop(holder, CANCELLED))
+                displaced.append(holder)
+                taken[key] = id_
+        return displaced
+
+    def _ingest(self) -> None:
+        try:
+            self._ledger.ingest()
+        except OSError as exc:
+            raise disk_error(exc, self._ledger.dir.path) from exc
+
+    def _records_of(self, settlement: Settlement, new: MessageId | None = None) -> Written:
+        id_ = settlement.id
+        # A2: cancelled while it ran. The drop is written already; nothing is put.
+        cancelled = id_ in self._head.cancelled
+        own = self._ledger.own
+        new_id = own.new_id if new is None else lambda _: new
+        return written(settlement, self._head.claims[id_], cancelled, self._clock.now_us(), new_id, KEY)
+
+    def _write(self, made: Sequence[tuple[Settlement, Written]]) -> None:
+        """Write settlements as one frame; nothing is forgotten if writing fails."""
+        records = [drop for _, w in made for drop in w.drops]
+        puts = [put for _, w in made for put in w.puts]
+        if records or puts:
+            self._housekeeper.write(records + puts, len(puts))
+        self._head.settle([s.id for s, _ in made])
+        near = [p for p in puts if p[ID] < self._head.ready.frontier]
+        if near:
+            self._head.ready.add(near)

@@ -1,0 +1,301 @@
+"""A frame: one commit. A header of 72 bytes and a run of msgpack records, padded to 8 bytes.
+
+`docs/format.md` is normative; this file reads the layout, and loops.py (and its form in C) writes it. Header and
+body have checksums of their own, so a damaged body can be stepped over safely. Both start from the file's seed
+(layout.seed), and the header's also from its offset, so neither zeros, nor stale blocks, nor a frame of another
+file, nor one hidden in a payload ever pass for a frame. Lengths are bounded before anything is allocated.
+
+Two facts in the header tell a torn tail from damage. `number` counts a writer's frames without a gap. `synced`
+is the number of the last frame that was durable when this one was written: a missing frame that a later one calls
+synced was acknowledged, so its absence is damage; any other is a commit that never completed.
+
+Format rule: any change to what is written here raises FORMAT, also in development, keeps the old reader, and adds
+golden files.
+Invariant: a frame that is yielded is what its writer wrote at this place; what is not is reported as a Gap.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+from filewheel.message import ID_END, ID_MIN
+from filewheel.native.compiled import ReadFrames, crc32, learn_frame, read_frames, seal_frame
+from filewheel.native.loops import MAGIC
+
+FORMAT = 1
+_HEADER = struct.Struct("<4sIIIQQII16s16s")
+HEADER_BYTES = _HEADER.size
+BODY_BYTES_MAX = 1 << 28
+_BLOCK = 1 << 18
+_AT_ONCE = 64
+SMALL_BLOCK = 1 << 12
+"""Enough for a look at what may be there: a header, some small frames. Whoever finds more reads more at once."""
+
+
+def pad(size: int) -> int:
+    """Return how many zero bytes follow a body of this size."""
+    return -size & 7
+
+
+def portions(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:
+    """Cut records of these sizes into runs (from, to) that fit a body of `limit`; nearly always one."""
+    if sum(sizes) <= limit:
+        return [(0, len(sizes))] if sizes else []
+    ends = list(accumulate(sizes))
+    runs = []
+    start = before = 0
+    while start < len(ends):
+        upto = max(bisect_right(ends, before + limit, start), start + 1)
+        runs.append((start, upto))
+        start, before = upto, ends[upto - 1]
+    return runs
+
+
+def seal(
+    body: bytes,
+    *,
+    seed: int,
+    offset: int,
+    number: int,
+    synced: int,
+    puts: int,
+    drops: int,
+    first: bytes = ID_END,
+    last: bytes = ID_MIN,
+) -> bytes:
+    """Return the bytes of the frame that belongs at `offset` of the file with this seed."""
+    return seal_frame(body, seed, offset, number, synced, puts, drops, first, last)
+
+
+def body_of(frame: bytes) -> bytes:
+    """Return the body of a frame that was just sealed."""
+    return frame[HEADER_BYTES : HEADER_BYTES + int.from_bytes(frame[8:12], "little")]
+
+
+@dataclass(slots=True)
+class Frame:
+    """A frame that verified."""
+
+    offset: int
+    end: int
+    number: int
+    synced: int
+    puts: int
+    drops: int
+    first: bytes
+    last: bytes
+    body: bytes
+
+    @property
+    def is_seal(self) -> bool:
+        """Whether this is an empty frame: it repeats the number of the last frame before it, which was durable."""
+        return not self.puts and not self.drops
+
+    def missing_after(self, number: int) -> int:
+        """Return how many frames are missing between frame `number` and this one."""
+        return self.number - number - (0 if self.is_seal else 1)
+
+
+if learn_frame is not None:
+    learn_frame(Frame)
+
+
+@dataclass(slots=True)
+class Gap:
+    """A range of bytes that is not a frame, and why."""
+
+    offset: int
+    end: int
+    reason: str
+    blank: bool = False
+    """All zeros: space that was written ahead and never used."""
+    at_end: bool = False
+    """No frame that verifies follows."""
+    is_frame: bool = False
+    """Its sums hold, and its records make no sense: it was written like this."""
+    error: OSError | None = None
+    """What the system said when the file was opened: it says nothing about what the file holds."""
+
+
+class Readable(Protocol):
+    """The part of a disk that a scan needs."""
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes: ...
+
+    def data_from(self, fd: int, offset: int) -> int: ...
+
+
+Pread = Callable[[int, int], bytes]
+"""(size, offset) → bytes, short only at the end of the file."""
+
+
+def scan(
+    disk: Readable,
+    fd: int,
+    start: int,
+    end: int,
+    seed: int,
+    *,
+    resync: bool = True,
+    lo: bytes | None = None,
+    hi: bytes | None = None,
+    headers: bool = False,
+    block_bytes: int = _BLOCK,
+) -> Scanner:
+    """Return a scanner over an open file, which steps over holes."""
+    return Scanner(
+        lambda size, offset: disk.pread(fd, size, offset), start, end, seed, resync=resync, lo=lo, hi=hi,
+        headers=headers, data_from=lambda offset: disk.data_from(fd, offset), block_bytes=block_bytes,
+    )  # fmt: skip
+
+
+class Scanner:
+    """Reads the frames of one file from `start` up to `end`, holding one block or one frame in memory.
+
+    With `resync`, a bad region is searched for the next frame that verifies, and reported as a Gap in its place;
+    without, reading stops there. `pos` is where reading stands: after the last frame (or gap) that was yielded.
+    With `headers`, bodies are neither read nor checked, and left empty.
+    With `lo` or `hi`, frames that hold no id from `lo` to below `hi` are skipped: only their headers are checked.
+    """
+
+    def __init__(
+        self,
+        pread: Pread,
+        start: int,
+        end: int,
+        seed: int,
+        *,
+        resync: bool = True,
+        lo: bytes | None = None,
+        hi: bytes | None = None,
+        headers: bool = False,
+        data_from: Callable[[int], int] | None = None,
+        block_bytes: int = _BLOCK,
+    ) -> None:
+        self._pread = pread
+        self._data_from = data_from
+        self._end = end
+        self._seed = seed
+        self._resync = resync
+        self._lo = lo
+        self._hi = hi
+        self._filter = lo is not None or hi is not None
+        self._headers_only = headers
+        # Whoever wants only headers does not pay for reading the bodies between them.
+        self._block_bytes = SMALL_BLOCK if headers else block_bytes
+        self._block = b""
+        self._base = start
+        self.pos = start
+        self.stopped: str | None = None
+        """Why reading stopped before the end, when it did without `resync`."""
+
+    def narrow(self, hi: bytes) -> None:
+        """From here on, skip the frames that hold no id below `hi`."""
+        self._hi = hi
+
+    def _fetch(self, size: int, skip: int = 0) -> bytes:
+        """Return up to `size` bytes at pos, or so many behind it."""
+        at = self.pos - self._base
+        end = skip + size
+        if at < 0 or at + end > len(self._block):
+            want = min(max(end, self._block_bytes), self._end - self.pos)
+            self._block = self._pread(want, self.pos)
+            self._base = self.pos
+            at = 0
+            if not self._headers_only and self._block_bytes < _BLOCK:
+                self._block_bytes *= 4  # there was more than a look's worth
+        return self._block[at + skip : at + end]
+
+    def _read(self) -> Frame | int | str:
+        """Read at pos: a frame, the end of one that is not wanted, or the reason why there is none."""
+        head = self._fetch(HEADER_BYTES)
+        if len(head) < HEADER_BYTES:
+            return "the file ends inside a header"
+        fields: tuple[bytes, int, int, int, int, int, int, int, bytes, bytes] = _HEADER.unpack(head)
+        magic, head_sum, size, body_sum, number, synced, puts, drops, first, last = fields
+        if magic != MAGIC:
+            return "no frame starts here"
+        if crc32(head[8:], self._seed ^ (self.pos >> 3 & 0xFFFFFFFF)) != head_sum:
+            return "header checksum"
+        if size > BODY_BYTES_MAX:
+            return "body length over the limit"
+        whole = HEADER_BYTES + size
+        end = self.pos + whole + (-size & 7)
+        if self.pos + whole > self._end:
+            return "the file ends inside a body"
+        if self._filter and (
+            (self._lo is not None and last < self._lo) or (self._hi is not None and first >= self._hi)
+        ):
+            return end
+        if self._headers_only:
+            return Frame(self.pos, end, number, synced, puts, drops, first, last, b"")
+        body = self._fetch(size, HEADER_BYTES)
+        if len(body) < size:
+            return "the file ends inside a body"
+        if crc32(body, self._seed) != body_sum:
+            return "body checksum"
+        return Frame(self.pos, end, number, synced, puts, drops, first, last, body)
+
+    def __iter__(self) -> Iterator[Frame | Gap]:
+        while self.pos < self._end:
+            if read_frames is not None and not self._headers_only:
+                yield from self._plain_ones(read_frames)
+                if self.pos >= self._end:
+                    return
+            found = self._read()
+            if isinstance(found, Frame):
+                self.pos = found.end
+                yield found
+            elif isinstance(found, int):
+                self.pos = found
+            elif not self._resync:
+                self.stopped = found
+                return
+            else:
+                gap = self._gap(found)
+                self.pos = gap.end
+                yield gap
+
+    def _plain_ones(self, read: ReadFrames) -> Iterator[Frame]:
+        """Yield the frames that lie in what was read already, up to one that has to be looked at."""
+        while 0 <= (at := self.pos - self._base) < len(self._block):
+            frames, upto = read(self._block, at, self.pos, self._end, self._seed, self._lo, self._hi, _AT_ONCE)
+            for frame in frames:
+                self.pos = frame.end
+                if self._hi is None or frame.first < self._hi:  # which may have been lowered since
+                    yield frame
+            if upto == self.pos and not frames:
+                return
+            self.pos = upto
+
+    def _gap(self, reason: str) -> Gap:
+        """Find where the next frame that verifies starts; pos is left where the gap starts."""
+        start = self.pos
+        blank = True
+        probe = Scanner(self._pread, start, self._end, self._seed)
+        at = start
+        while at < self._end:
+            block = self._pread(min(_BLOCK, self._end - at), at)
+            if not block:
+                break
+            # One comparison of memory: what was allocated ahead is looked through at every open.
+            is_blank = block == bytes(len(block))
+            blank = blank and is_blank
+            hit = -1 if is_blank else block.find(MAGIC)
+            while hit >= 0:
+                # Frames start on multiples of 8 of the file; anything else is payload.
+                if (at + hit) % 8 == 0 and at + hit > start:
+                    probe.pos = at + hit
+                    if isinstance(probe._read(), Frame):
+                        return Gap(start, at + hit, reason, blank=False)
+                hit = block.find(MAGIC, hit + 1)
+            at += len(block)
+            if is_blank and self._data_from is not None:
+                # Anyone can make a hole of a terabyte under a valid name; frames start on multiples of 8.
+                at = max(at, self._data_from(at) & ~7)
+        return Gap(start, self._end, reason, blank=blank, at_end=True)

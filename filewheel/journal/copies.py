@@ -1,0 +1,264 @@
+"""The mirrors of one journal: which there are, when an enqueue has enough copies, and what happens when one fails.
+
+The primary's roster says which wheels are mirrors and what to do about one that fails. "stale": the failure is written
+to the roster before anything is confirmed that the mirror should have held, and the mirror is left out until it was
+healed. "refuse": nothing more is written or confirmed until it is back; it is tried again at most once a second, by
+whoever enqueues. Failures of a mirror never are failures of the primary's journal.
+
+The keeper's own journal takes what copies it can get (`strict` is false): firing must not stop for a mirror, and the
+replicator ships what a mirror missed.
+Invariant: a frame that was confirmed is held by as many wheels as the roster asked for, or the roster says which mirror
+does not have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from filewheel.clock import Clock
+from filewheel.disk.directory import Directory, DiskFactory
+from filewheel.errors import UNWRITTEN, Fenced, FilewheelError, TooFewCopies
+from filewheel.format.writer import Entropy
+from filewheel.journal.mirror import Mirror, reason
+from filewheel.message import US_PER_S
+from filewheel.roster.roster import Member, Roster, read_roster
+from filewheel.roster.stale import mark_stale
+
+log = logging.getLogger(__name__)
+
+RETRY_US = US_PER_S
+
+
+class Copies:
+    """Writes a journal's frames to its mirrors. The journal's lock is held around `follow`, `ready` and `write`."""
+
+    def __init__(
+        self, directory: Directory, *, disk: DiskFactory, entropy: Entropy, clock: Clock, strict: bool = True
+    ) -> None:
+        self._dir = directory
+        self._factory = disk
+        self._entropy = entropy
+        self._clock = clock
+        self._strict = strict
+        self._roster: Roster
+        self._mirrors: tuple[Mirror, ...] = ()
+        self._lock = threading.Lock()
+        self._done = threading.Condition(self._lock)
+        self._mending = threading.RLock()
+        """Held by whoever changes which mirrors there are. Taken after the journal's lock, before `_lock`."""
+        self._trouble = False
+        """There is something for `_mend`, or there are fewer mirrors than copies are asked for."""
+        self._marked: set[str] = set()
+        """Wheels that were marked stale here, and have not been seen in another state since."""
+        self._told: set[str] = set()
+        """Wheels whose failure is in the log."""
+
+    # -- who is a mirror ---------------------------------------------------------------------------------------
+
+    def follow(self, roster: Roster, ticket: int) -> None:
+        """Write to the mirrors of this roster, from the frame after this one on.
+
+        Waits until they are open, have failed, or take longer than a failure. Raises Fenced when one was promoted, or
+        follows one that was; nothing else.
+        """
+        with self._mending:
+            wanted = {m.wheel: m for m in self._latest(roster).mirrors()}
+            kept = [m for m in self._mirrors if _same(m.member, wanted.get(m.member.wheel))]
+            gone = [m for m in self._mirrors if m not in kept]
+            self._roster = roster
+            for mirror in kept:
+                mirror.roster = roster
+            known = {m.member.wheel for m in kept}
+            new = [self._begin(w, ticket) for w in wanted.values() if w.wheel not in known]
+            self._mirrors = (*kept, *new)
+            self._look()
+            self._told &= known
+            _end(gone)
+            self._wait_open(new)
+            self._check_fence()
+        if self._trouble:
+            self._mend()
+
+    def _latest(self, roster: Roster) -> Roster:
+        """Return the roster, or a newer one: who gives it may have read it before a mirror was marked stale here."""
+        current = {m.wheel for m in roster.mirrors()}
+        if self._marked & current:
+            with contextlib.suppress(FilewheelError, OSError):
+                roster = read_roster(self._dir.disk, self._dir.path) or roster
+        self._marked &= {m.wheel for m in roster.members} - {m.wheel for m in roster.mirrors()}
+        return roster
+
+    def _begin(self, member: Member, since: int) -> Mirror:
+        return Mirror(
+            member, self._roster, since, lock=self._lock, done=self._done, failed=self._failed,
+            disk=self._factory, entropy=self._entropy,
+        )  # fmt: skip
+
+    def _wait_open(self, new: list[Mirror]) -> None:
+        with self._lock:
+            if not self._done.wait_for(lambda: all(m.live or m.error for m in new), self._roster.timeout_s):
+                for mirror in new:
+                    if not mirror.live:
+                        mirror.give_up_late(waited=True)
+            self._look()
+
+    def _check_fence(self) -> None:
+        for mirror in self._mirrors:
+            if isinstance(mirror.error, Fenced):
+                raise mirror.error
+
+    def _failed(self, mirror: Mirror) -> None:
+        self._trouble = True
+
+    def _look(self) -> None:
+        self._trouble = self._roster.copies > 1 + len(self._mirrors) or not all(m.live for m in self._mirrors)
+
+    def close(self) -> None:
+        """Flush, seal and let go of the mirrors' segments; one that does not answer is left to its thread."""
+        with self._mending:
+            _end(self._mirrors)
+
+    def release(self) -> None:
+        """Close: the wheel has no mirrors any more, and who still waits for a confirmation needs none of them."""
+        with self._mending:
+            mirrors, self._mirrors = self._mirrors, ()
+            self._roster = replace(self._roster, copies=0)
+            _end(mirrors)
+
+    # -- frames ------------------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        """Raise TooFewCopies, or Fenced, unless a frame that is written now can be held by enough wheels."""
+        if not self._trouble:
+            return
+        self._mend(again=True)
+        if self._strict and self._trouble:
+            self._check_fence()
+            live = 1 + sum(m.live for m in self._mirrors)
+            needed = self._roster.copies or 1 + len(self._mirrors)
+            if live < needed:
+                raise self._too_few(live, needed, UNWRITTEN)
+
+    def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        """Write a frame that the primary has to each mirror that is open and does not have it."""
+        for mirror in self._mirrors:
+            if mirror.live and mirror.written < ticket:
+                mirror.write(ticket, body, puts, drops, first, last)
+        if self._trouble:
+            self._mend()  # an enqueue without a flush is confirmed next
+
+    def begin(self, ticket: int) -> None:
+        """Wake the mirrors' threads to flush up to this frame."""
+        with self._lock:
+            for mirror in self._mirrors:
+                mirror.ask(ticket)
+
+    def finish(self, ticket: int) -> None:
+        """Return when enough mirrors have flushed this frame; those that failed are dealt with as the roster says."""
+        with self._lock:
+            in_time = self._done.wait_for(lambda: self._is_covered(ticket), self._roster.timeout_s)
+            for mirror in self._mirrors:
+                if mirror.lacks(ticket):
+                    mirror.give_up_late(waited=not in_time)
+        if self._trouble:
+            self._mend()
+
+    def _is_covered(self, ticket: int) -> bool:
+        asked = self._roster.copies
+        if asked and self._held(ticket, durable=True) >= asked:
+            return True
+        return not any(m.lacks(ticket) for m in self._mirrors)
+
+    def _held(self, ticket: int, *, durable: bool) -> int:
+        return 1 + sum(m.holds(ticket, durable=durable) for m in self._mirrors)
+
+    def confirm(self, ticket: int, *, durable: bool) -> int:
+        """Return how many wheels hold this frame. Raises TooFewCopies."""
+        held = self._held(ticket, durable=durable)
+        if self._strict:
+            needed = self._roster.copies or 1 + sum(m.since < ticket for m in self._mirrors)
+            if held < needed:
+                self._check_fence()
+                raise self._too_few(held, needed, "it was written, and is not confirmed")
+        return held
+
+    def _too_few(self, held: int, needed: int, what: str) -> TooFewCopies:
+        failed = next((m for m in self._mirrors if m.error is not None), None)
+        why = "" if failed is None or failed.error is None else f" ({failed.member.path}: {reason(failed.error)})"
+        hint = "bring the mirror back" if failed is not None else "`filewheel backup list` shows what is stale"
+        return TooFewCopies(
+            f"{held} of {needed} wheels can hold it{why}; {what}",
+            copies=held, path=self._dir.path, hint=f"{hint}, ask for fewer copies, or let a mirror go stale",
+        )  # fmt: skip
+
+    # -- failures ----------------------------------------------------------------------------------------------
+
+    def _mend(self, *, again: bool = False) -> None:
+        """Deal with the mirrors that have failed; with `again`, try those once more whose time it is."""
+        with self._mending:
+            for mirror in self._mirrors:
+                if mirror.error is None or isinstance(mirror.error, Fenced):
+                    continue
+                if mirror.member.wheel not in self._told:
+                    self._told.add(mirror.member.wheel)
+                    log.warning("%s: the mirror %s has failed: %s", self._dir.path, mirror.member.path,
+                                reason(mirror.error))  # fmt: skip
+                now_us = self._clock.steady_us()
+                before_us, mirror.tried_us = mirror.tried_us, now_us
+                if before_us is not None and (not again or now_us - before_us < RETRY_US):
+                    mirror.tried_us = before_us
+                elif self._roster.on_failure == "stale":
+                    if self._mark_stale(mirror):
+                        self._mirrors = tuple(m for m in self._mirrors if m is not mirror)
+                elif before_us is not None:
+                    self._open_again(mirror)
+            with self._lock:
+                self._look()
+                for mirror in self._mirrors:
+                    if mirror.live and mirror.durable:
+                        self._told.discard(mirror.member.wheel)
+
+    def _open_again(self, old: Mirror) -> None:
+        """Begin another life of a mirror, unless the last one still waits for its disk."""
+        if not old.join():
+            return
+        new = self._begin(old.member, old.since)
+        self._mirrors = tuple(new if m is old else m for m in self._mirrors)
+        live = 1 + sum(m.live for m in self._mirrors)
+        if self._strict and live < (self._roster.copies or 1 + len(self._mirrors)):
+            self._wait_open([new])
+        if new.error is not None:
+            new.tried_us = old.tried_us
+
+    def _mark_stale(self, mirror: Mirror) -> bool:
+        """Write to the roster that a mirror misses something. On return of True that is durable."""
+        wheel, epoch = mirror.member.wheel, self._roster.epoch
+        since_us, why = self._clock.now_us(), reason(mirror.error or Exception())
+
+        try:
+            found = mark_stale(
+                self._dir, lambda m: m.wheel == wheel, why, epoch=epoch, now_us=since_us, disk=self._factory
+            )
+        except FilewheelError as exc:
+            log.warning("%s: %s could not be marked stale: %s", self._dir.path, mirror.member.path, reason(exc))
+            return False
+        if found is None:
+            return False  # promoted elsewhere: nothing is confirmed any more
+        self._marked.add(wheel)
+        return True
+
+
+def _end(mirrors: Sequence[Mirror]) -> None:
+    """Close mirrors, all at once."""
+    for mirror in mirrors:
+        mirror.stop()
+    for mirror in mirrors:
+        mirror.join()
+
+
+def _same(member: Member, wanted: Member | None) -> bool:
+    return wanted is not None and member.path == wanted.path

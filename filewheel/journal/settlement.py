@@ -1,0 +1,131 @@
+"""A settlement: what became of one claimed message, and what is written together with that.
+
+A value that a consumer gives to `Keeper.settle`. All of one settlement is one frame, so a crash keeps all of it or
+none: the acknowledgement of one step of a chain and the put of the next, the end of one occurrence and the next.
+Owns the making of the records; the keeper writes them.
+Invariant: a message that was cancelled meanwhile is dropped and never put back, and nothing succeeds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Literal, get_args
+
+from filewheel.errors import BadArgument
+from filewheel.format.columns import At, Delay
+from filewheel.format.record import ACKED, BURIED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
+from filewheel.headers import REASON
+from filewheel.message import DEAD_US, DUE_LIMIT_US, Message, MessageId
+from filewheel.timespec import at_us, delay_us, due_from
+
+What = Literal["acked", "retried", "deferred", "buried"]
+
+_WHATS = get_args(What)
+_REASONS: dict[str, int] = {"acked": ACKED, "retried": RETRIED, "deferred": RESCHEDULED, "buried": BURIED}
+_REASON_BYTES_MAX = 1000
+
+
+@dataclass(slots=True, frozen=True)
+class Settlement:
+    """What became of a claimed message: done with, to be fired again, or dead.
+
+    Raises BadArgument for a wrong `what`, `delay` or `at`, for more than one of `delay`, `at` and `due_us`, and for a
+    time where the message does not go on.
+    """
+
+    id: bytes
+    what: What = "acked"
+    due_us: int = 0
+    """Retried or deferred: when it is due next, at once by default. Of a retry the attempt is raised by one."""
+    reason: str = ""
+    """Buried: why."""
+    headers: Mapping[str, str] | None = None
+    """The headers that it goes on with; as they were when None."""
+    puts: Sequence[Message] = ()
+    """Messages with ids of their own that are enqueued in the same frame, whatever becomes of this one."""
+    replaces: frozenset[bytes] = frozenset()
+    """Those of `puts` that take their unique key from whoever holds it. The others are left out when it is held."""
+    successor: Message | None = None
+    """Likewise, unless the message was cancelled meanwhile."""
+    _: KW_ONLY
+    delay: Delay | None = None
+    """In place of `due_us`: seconds or a timedelta, from `Keeper.settle` on."""
+    at: At | None = None
+    """In place of `due_us`: an aware datetime or epoch seconds."""
+
+    def __post_init__(self) -> None:
+        if self.what not in _WHATS:
+            raise BadArgument(f"what is one of {', '.join(_WHATS)}, not {self.what!r}")
+        if self.delay is None and self.at is None:
+            return
+        if (self.delay is not None and self.at is not None) or self.due_us:
+            raise BadArgument("give one of due_us, delay and at")
+        if self.what not in ("retried", "deferred"):
+            raise BadArgument(f"a message that is {self.what} is not due again", hint='what="retried" or "deferred"')
+        if self.at is not None:
+            at_us(self.at)
+        if self.delay is not None:
+            delay_us(self.delay)
+
+    def timed(self, now_us: int) -> Settlement:
+        """Return it with its due time in `due_us`. Raises BadArgument for one outside of 1970 to 9999."""
+        if self.delay is None and self.at is None:
+            return self
+        return replace(self, due_us=due_from(now_us, delay=self.delay, at=self.at), delay=None, at=None)
+
+
+@dataclass(slots=True)
+class Written:
+    """The records of one settlement."""
+
+    drops: list[bytes]
+    """One, or none when a drop has been written already: by the cancel."""
+    puts: list[bytes]
+    moved_to: MessageId | None
+    """The id under which the message lives on, or lies dead."""
+    enters: list[tuple[str, MessageId]]
+    """(key, id) of the puts that hold a unique key."""
+    asks: frozenset[bytes]
+    """The ids of those that have the key only if nobody else has it."""
+
+
+NewId = Callable[[int], MessageId]
+
+
+def written(settlement: Settlement, put: bytes, cancelled: bool, now_us: int, new_id: NewId, key: str) -> Written:
+    """Make a settlement's records from the claimed put. `key` is the header that a unique key stands in."""
+    moved = None
+    messages = list(settlement.puts)
+    if settlement.what != "acked" and not cancelled:
+        moved = _moved(settlement, put, now_us, new_id)
+        messages.append(moved)
+    if settlement.successor is not None and not cancelled:
+        messages.append(settlement.successor)
+    return Written(
+        [] if cancelled else [pack_drop(settlement.id, _REASONS[settlement.what])],
+        [pack_message(m) for m in messages],
+        None if moved is None else moved.id,
+        [(m.headers[key], m.id) for m in messages if key in m.headers and not m.is_dead],
+        frozenset(m.id for m in settlement.puts if key in m.headers),
+    )
+
+
+def _moved(settlement: Settlement, put: bytes, now_us: int, new_id: NewId) -> Message:
+    message = unpack_put(put)
+    message.root = message.root or message.id
+    if settlement.headers is not None:
+        message.headers = dict(settlement.headers)
+    due_us = settlement.due_us
+    if settlement.what != "deferred":
+        message.attempt += 1
+    if settlement.what == "buried":
+        due_us = min(DEAD_US + now_us, DUE_LIMIT_US - 1)
+        message.headers = {**message.headers, REASON: _cut(settlement.reason)}
+    message.id = new_id(due_us)
+    return message
+
+
+def _cut(reason: str) -> str:
+    """Return a reason as a header can hold it. What handlers raise may name files in text that is not valid Unicode."""
+    return reason.encode("utf-8", "backslashreplace")[:_REASON_BYTES_MAX].decode("utf-8", "ignore")

@@ -1,0 +1,225 @@
+"""Reading one writer's journal as it grows, from the outside.
+
+A tail stands at a position and moves over frames that verify. While the writer lives (its segment's lock is held)
+the first frame that does not verify may be one that is being written: the tail stops there and looks again later
+(I1). Once the lock is free nothing more will come: it steps over what does not verify and goes on to the next
+segment, and when there is none the writer has ended (I2). The lock is always tested *before* the read that relies on
+the answer.
+
+What is missing is judged by the frames that follow (gaps.py). Proven damage is stepped over while the writer lives too.
+What is not proven is stepped over, and reported as such, when the writer has gone or has left the segment.
+Invariant: `seen` only moves forward, and every frame below it was yielded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from filewheel.disk.checkpoint import START, Position
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import ForeignFile
+from filewheel.disk.quarantine import Damage
+from filewheel.format import layout
+from filewheel.format.frame import SMALL_BLOCK, Frame, Gap, scan
+from filewheel.journal.gaps import UNKNOWN, Judge
+from filewheel.native.loops import MAGIC
+
+
+class Handles:
+    """A few files kept open for reading, the least used closed first."""
+
+    def __init__(self, directory: Directory, limit: int = 24) -> None:
+        self._disk = directory.disk
+        self._limit = limit
+        self._open: dict[str, int] = {}
+
+    def get(self, name: str) -> int:
+        """Return an open descriptor of the file."""
+        fd = self._open.pop(name, None)
+        if fd is None:
+            while len(self._open) >= self._limit:
+                self.drop(next(iter(self._open)))
+            fd = self._open_file(name)
+        self._open[name] = fd
+        return fd
+
+    def _open_file(self, name: str) -> int:
+        return self._disk.open(name, "r")
+
+    def drop(self, name: str) -> None:
+        """Close one."""
+        fd = self._open.pop(name, None)
+        if fd is not None:
+            self._disk.close(fd)
+
+    def close(self) -> None:
+        """Close all."""
+        for name in list(self._open):
+            self.drop(name)
+
+
+class Tail:
+    """One writer's journal, read from `covered` on. Not thread-safe: the keeper's lock guards it."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        handles: Handles,
+        writer: str,
+        covered: Position = START,
+        *,
+        doubt: bool = False,
+    ) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._handles = handles
+        self.writer = writer
+        self.covered = covered
+        """Everything below is in the laps."""
+        self.seen = covered
+        """Everything below has been read."""
+        self.ended = False
+        """The writer has gone and everything it wrote has been read."""
+        self.gone = False
+        """Its last segment has been removed (K4)."""
+        self.ends: dict[int, int] = {}
+        """Where the segments that were read to their end do end."""
+        self.flushed = covered
+        """Everything below is known to be durable."""
+        self._judge = Judge()
+        self._looked = (0, 0)
+        """Up to here (segment, offset) no frame proves that what is missing had been durable."""
+        self._sealed = False
+        """The last frame of this segment was its seal: nothing was written behind it."""
+        self._doubt = doubt
+        """`covered` comes from an older checkpoint than the last: what lay above it may be covered, and removed."""
+
+    def spans(self, start: Position, end: Position) -> Iterator[tuple[int, str, int, int]]:
+        """Yield (segment, its name, from, to) for what lies between two positions."""
+        # By what was read, not by counting: a foreign segment may bear any number.
+        for n in sorted(n for n in {*self.ends, end.segment} if start.segment <= n <= end.segment):
+            low = start.offset if n == start.segment else 0
+            high = end.offset if n == end.segment else self.ends.get(n, 0)
+            if high > low:
+                yield n, layout.segment(self.writer, n), low, high
+
+    def poll(
+        self,
+        present: Callable[[], set[int]],
+        *,
+        test_lock: bool,
+        on_damage: Callable[[Damage], None],
+        on_foreign: Callable[[str], None],
+    ) -> Iterator[Frame]:
+        """Yield the frames that have come since the last poll.
+
+        `present()` lists the writer's segments anew. `test_lock` asks to find out whether the writer has ended.
+        """
+        segments = present()
+        missed = 0
+        while not self.ended:
+            n = self.seen.segment
+            if n not in segments:
+                if missed != n and any(s > n for s in segments):
+                    # I3: a listing beside its writer may hold a segment and miss the one before; the next has both.
+                    missed = n
+                    segments = present()
+                    continue
+                # Covered and removed, never filled, or taken away by hand.
+                later = sorted(s for s in segments if s > n)
+                if not later:
+                    self._end()
+                    return
+                if self.seen == START or (self._doubt and self.seen == self.covered):
+                    self.seen = self.seen._replace(number=UNKNOWN)
+                self._step(later[0])
+                continue
+            name = layout.segment(self.writer, n)
+            try:
+                fd = self._handles.get(name)
+            except FileNotFoundError:
+                segments = segments - {n}
+                continue
+            except ForeignFile:
+                on_foreign(name)
+                return
+            # A next segment exists: the writer is done with this one, or about to be (O2).
+            free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)
+            yield from self._read(name, fd, dead=free, look_ahead=test_lock, on_damage=on_damage)
+            if not free:
+                return
+            self._handles.drop(name)
+            self.ends[n] = self.seen.offset
+            segments = present()  # the next one was made before the lock became free
+            later = sorted(s for s in segments if s > n)
+            if not later:
+                self._end()
+                return
+            # Now: before a frame of the next segment is there to judge by, this one may have been covered, and removed.
+            for damage in self._judge.passed():
+                on_damage(damage)
+            self._step(later[0])
+
+    def _step(self, segment: int) -> None:
+        self.ends.setdefault(self.seen.segment, self.seen.offset)
+        self._sealed = False
+        self.seen = Position(segment, 0, self.seen.number)
+
+    def _end(self) -> None:
+        self.ends.setdefault(self.seen.segment, self.seen.offset)
+        self.ended = True
+
+    def _lock_is_free(self, fd: int) -> bool:
+        return self._disk.is_free(fd)
+
+    def _read(
+        self, name: str, fd: int, *, dead: bool, look_ahead: bool, on_damage: Callable[[Damage], None]
+    ) -> Iterator[Frame]:
+        """Yield frames from where reading stands; in a live journal, `look_ahead` over what does not verify."""
+        start = self.seen.offset
+        if not dead and not look_ahead and self._disk.pread(fd, len(MAGIC), start) != MAGIC:
+            return  # most looks find nothing new
+        size = self._disk.size(fd)
+        seed = self._dir.seed(name)
+        # A little at first: in a live journal a few frames have come, before zeros that were written ahead.
+        scanner = scan(self._disk, fd, start, size, seed, resync=dead or look_ahead, block_bytes=SMALL_BLOCK)
+        proof = 0
+        for item in scanner:
+            if isinstance(item, Gap):
+                proof = 0 if item.at_end else self._proof_behind(fd, item, size, seed)
+                if not dead and not (proof and self._is_still_there(fd, item, size, seed)):
+                    return
+                if not (self._sealed and item.at_end):
+                    self._judge.pass_over(name, item)
+                continue
+            if self._judge.waits or item.number != self.seen.number + 1 or item.is_seal:
+                for missing in self._judge.take(name, item, self.seen.number, proof):
+                    for damage in missing.damages():
+                        on_damage(damage)
+            self._sealed = item.is_seal
+            self.seen = Position(self.seen.segment, item.end, item.number)
+            yield item
+        if dead:
+            self.seen = Position(self.seen.segment, max(size, start), self.seen.number)
+
+    def _proof_behind(self, fd: int, gap: Gap, size: int, seed: int) -> int:
+        """Return what a frame behind a gap calls durable, if that is more than was read before it; else 0.
+
+        Cost: the frames up to the one that proves it; those that do not are read once, however often it is asked.
+        """
+        segment, offset = self._looked
+        start = max(gap.end, offset) if segment == self.seen.segment else gap.end
+        for item in scan(self._disk, fd, start, size, seed):
+            if isinstance(item, Frame):
+                if item.synced > self.seen.number:
+                    return item.synced
+                self._looked = (self.seen.segment, item.end)
+        return 0
+
+    def _is_still_there(self, fd: int, gap: Gap, size: int, seed: int) -> bool:
+        """Look at a gap again: the frame behind may be younger than the look that found nothing in its place.
+
+        Everything in front of a frame that was read is whole by then, or damaged.
+        """
+        again = next(iter(scan(self._disk, fd, gap.offset, size, seed)), None)
+        return isinstance(again, Gap) and again.end == gap.end

@@ -1,0 +1,130 @@
+"""The bytes of one file of the index of keys: a run of entries, each saying "this id may hold this key".
+
+    magic | hash of the key | id | crc        4 + 16 + 16 + 4 bytes
+
+An entry is found at any alignment, and counts only when its checksum holds: one that was torn hides no other. The first
+entry is a mark, with zeros for hash and id; a file that is put in place of another has zeros there until it is marked.
+Behind the last entry may be zeros that were written ahead. A file is read whole, so its length is bounded first.
+Invariant: what is yielded as an entry was written as one, to this file of this wheel.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from filewheel.disk.disk import Disk
+from filewheel.errors import Damaged
+
+MAGIC = b"\xf5FWK"
+ENTRY_BYTES = 40
+FILL_BYTES = 4096
+"""How far zeros are written ahead: a flush need not commit a new size for each entry."""
+BUCKET_BYTES_MAX = 1 << 28
+"""A longer file is no bucket: 256 of these would list more than 1.7 thousand million keys."""
+_HASH = slice(4, 20)
+_ID = slice(20, 36)
+_MARK = bytes(32)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a bucket."""
+
+    offset: int
+    hash: bytes
+    id: bytes
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Bytes of a bucket that are no entry."""
+
+    offset: int
+    end: int
+
+
+def read_bucket(disk: Disk, fd: int, place: str) -> bytes:
+    """Read an open bucket whole. Raises OSError, Damaged with nothing read when it is too long to be one."""
+    size = disk.size(fd)
+    if size > BUCKET_BYTES_MAX:
+        raise Damaged(
+            f"{size} bytes are more than a file of keys can have ({BUCKET_BYTES_MAX}): its keys cannot be looked up",
+            path=place, hint="stop the keeper, then `filewheel repair` makes it anew",
+        )  # fmt: skip
+    return disk.pread(fd, size, 0)
+
+
+def pack_entry(seed: int, hash_: bytes, id_: bytes) -> bytes:
+    """Pack an entry of the bucket with this seed."""
+    return b"%b%b%b%b" % (MAGIC, hash_, id_, zlib.crc32(hash_ + id_, seed).to_bytes(4, "little"))
+
+
+def pack_mark(seed: int) -> bytes:
+    """Pack the entry that says: the name of this file is durable."""
+    return pack_entry(seed, _MARK[:16], _MARK[16:])
+
+
+def end_of(data: bytes, seed: int) -> int:
+    """Return where the next entry goes: behind everything that is not zeros written ahead."""
+    at = data.rfind(MAGIC)
+    end = at + ENTRY_BYTES
+    # Nearly always: an entry, and nothing behind it. `rstrip` looks at the zeros one by one.
+    if _entry_at(data, at, seed) is not None and data.endswith(bytes(len(data) - end)):
+        return end
+    end = len(data.rstrip(b"\0"))
+    # An entry may itself end with zeros.
+    low = max(0, end - ENTRY_BYTES)
+    at = data.rfind(MAGIC, low)
+    while at >= 0:
+        if _entry_at(data, at, seed) is not None:
+            return max(end, at + ENTRY_BYTES)
+        at = data.rfind(MAGIC, low, at + len(MAGIC) - 1)
+    return max(end, ENTRY_BYTES)
+
+
+def listed(data: bytes, seed: int, hash_: bytes) -> list[bytes]:
+    """Return the ids that are listed for a key, in the order in which they were last written."""
+    ids: dict[bytes, None] = {}
+    at = data.find(hash_)
+    while at >= 0:
+        id_ = _entry_at(data, at - 4, seed)
+        if id_ is not None:
+            ids.pop(id_, None)
+            ids[id_] = None
+        at = data.find(hash_, at + 1)
+    return list(ids)
+
+
+def _entry_at(data: bytes, at: int, seed: int) -> bytes | None:
+    """Return the id of the entry that starts here; None when none does."""
+    entry = data[at : at + ENTRY_BYTES] if at >= 0 else b""
+    if len(entry) < ENTRY_BYTES or not entry.startswith(MAGIC):
+        return None
+    if zlib.crc32(entry[4:36], seed) != int.from_bytes(entry[36:], "little"):
+        return None
+    return entry[_ID]
+
+
+def entries(data: bytes, seed: int) -> Iterator[Entry | Unreadable]:
+    """Yield a bucket's entries, and between them what is none.
+
+    Zeros where the mark belongs, and zeros at the end, are passed over.
+    """
+    at = bad = 0 if data[:ENTRY_BYTES].strip(b"\0") else min(len(data), ENTRY_BYTES)
+    while at < len(data):
+        id_ = _entry_at(data, at, seed)
+        if id_ is None:
+            at = data.find(MAGIC, at + 1)
+            at = len(data) if at < 0 else at
+            continue
+        if at > bad:
+            yield Unreadable(bad, at)
+        hash_ = data[at : at + ENTRY_BYTES][_HASH]
+        if hash_ + id_ != _MARK:
+            yield Entry(at, hash_, id_)
+        at = bad = at + ENTRY_BYTES
+    end = len(data.rstrip(b"\0"))
+    if end > bad:
+        yield Unreadable(bad, end)

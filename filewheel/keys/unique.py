@@ -1,0 +1,244 @@
+"""Messages with a unique key: enqueued, and moved, so that at most one that lives has the key.
+
+Each function holds the locks of the keys' buckets from its look to its frame (U1), and lets go of them before it waits
+for the frame's flush. The message that is replaced goes and the new one comes in one frame: a crash leaves one of the
+two. Many messages are written together: one look, one flush of the index, one frame.
+Invariant: no put with a key is written but by these functions, `Wheel.add` and the keeper, each under the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from filewheel.disk import locks
+from filewheel.disk.directory import Directory, Sync
+from filewheel.errors import BadArgument, DiskError, FilewheelError, KeyHeld, Locked, NotFound, partly_done
+from filewheel.format.frame import portions
+from filewheel.format.limits import check_headers, check_key
+from filewheel.format.record import (
+    CANCELLED,
+    PUT_PREFIX,
+    RESCHEDULED,
+    pack_drop,
+    pack_message,
+    pack_middle,
+    pack_payload,
+    unpack_put,
+)
+from filewheel.headers import DEADLINE, DUE, KEY, REASON
+from filewheel.journal.journal import BATCH_BYTES, Journal
+from filewheel.keys.index import Hold, Keys
+from filewheel.message import Message, MessageId, receipt
+
+POLICIES = ("reject", "keep", "replace")
+
+
+def check_policy(on_conflict: object) -> None:
+    """Raise unless this says what to do about a key that is held."""
+    if on_conflict not in POLICIES:
+        raise BadArgument(f'on_conflict is "reject", "keep" or "replace", not {on_conflict!r}')
+
+
+@contextlib.contextmanager
+def holding(keys: Keys, names: Iterable[str], path: str) -> Iterator[Hold]:
+    """Lock keys, or raise Locked when another process has one of them for half a minute."""
+    with keys.hold(names) as hold:
+        if hold.busy:
+            raise _busy(hold.busy, path)
+        yield hold
+
+
+def _busy(keys: Iterable[str], path: str) -> Locked:
+    return Locked(
+        f"another process is busy with the key {min(keys)!r}, or one of the same file, and does not go on",
+        role="key", path=path, hint="continue or kill the process that is stopped in the middle of an enqueue",
+    )  # fmt: skip
+
+
+class Ask(NamedTuple):
+    """A message that is to be written, with a key or without."""
+
+    key: str | None
+    on_conflict: str
+    due_us: int
+    rest: bytes
+    """What follows its id, packed."""
+
+
+def key_named(key: str | None, headers: Mapping[str, str] | None) -> str | None:
+    """Return the key of a message: the one that was given, or that of the header of a message that was printed."""
+    named = check_headers(headers).get(KEY) if headers else None
+    if None not in (key, named) and key != named:
+        raise BadArgument(f"the key is {key!r}, and the header {KEY} says {named!r}", hint="give the key alone")
+    found = named if key is None else key
+    return None if found is None else check_key(found)
+
+
+def put_all(
+    keys: Keys, journal: Journal, asks: Sequence[Ask], *, now_us: int, path: str, all_or_none: bool = False
+) -> tuple[list[MessageId | KeyHeld | Locked], int | None]:
+    """Write messages, up to 8 MiB as one frame; return what came of each, and the ticket if any was written.
+
+    What came of it is its id, with "keep" perhaps the one that holds its key, or the error that says why it was not
+    written: with `all_or_none` none is, then. Of several with one key the first holds it when the next is looked at.
+    """
+    results: list[MessageId | KeyHeld | Locked] = []
+    units: dict[bytes, list[bytes]] = {}
+    """For each message that is written its records: the drop of the one that it replaces, and its put."""
+    with keys.hold({ask.key for ask in asks if ask.key is not None}) as hold:
+        free = dict.fromkeys(ask.key for ask in asks if ask.key is not None and ask.key not in hold.busy)
+        holders = {key: held.id for key, held in hold.look_all(free, now_us).items()}
+        enters: dict[str, MessageId] = {}
+        for at, ask in enumerate(asks):
+            holder = None if ask.key is None else holders.get(ask.key)
+            if ask.key in hold.busy:
+                results.append(_busy(hold.busy, path))
+            elif holder is not None and ask.on_conflict == "keep":
+                results.append(holder)
+            elif ask.key is not None and holder is not None and ask.on_conflict == "reject":
+                is_own = all_or_none and ask.key in enters  # the message that holds it is refused with this one
+                results.append(_key_twice(asks, at, path) if is_own else key_held(ask.key, holder, path))
+            else:
+                id_ = journal.new_id(ask.due_us)
+                # One that is replaced by a later one of the same call is not written at all.
+                before = [] if holder is None else units.pop(holder, [pack_drop(holder, CANCELLED), b""])[:-1]
+                units[id_] = [*before, PUT_PREFIX + id_ + ask.rest]
+                if ask.key is not None:
+                    enters[ask.key] = holders[ask.key] = id_
+                results.append(id_)
+        if not units or (all_or_none and any(isinstance(r, FilewheelError) for r in results)):
+            return results, None
+        if enters:
+            hold.note(enters.items(), journal)
+        ticket = _write(journal, list(units.values()))
+    return results, ticket
+
+
+def _write(journal: Journal, units: Sequence[Sequence[bytes]]) -> int:
+    """Write the records of messages, those of one never apart; return the ticket to wait with."""
+    ticket = 0
+    for start, end in portions([sum(map(len, unit)) for unit in units], BATCH_BYTES):
+        try:
+            ticket = journal.write([record for unit in units[start:end] for record in unit], end - start)
+        except DiskError as exc:
+            raise (partly_done(exc, start) if start else exc) from exc.__cause__
+    return ticket
+
+
+def move(
+    keys: Keys,
+    journal: Journal,
+    key: str,
+    old: MessageId | None,
+    due_us: int | None,
+    *,
+    now_us: int,
+    sync: Sync,
+    directory: Directory,
+    payload: bytes | None = None,
+) -> MessageId:
+    """Move a message that has a key, or a dead letter (by its id), to another time, or payload; return its new id.
+
+    Raises NotFound when it is not pending, KeyHeld when a dead letter's key is held by another message.
+    """
+    with holding(keys, [key], directory.path) as hold:
+        held = hold.look(key, now_us)
+        packed = held.put if old is None or old == held.id else keys.put_of(old)
+        if packed is None:
+            raise not_found(key, old, directory.path)
+        message = unpack_put(packed)
+        if message.is_dead and held.id is not None:
+            raise key_held(key, held.id, directory.path)
+        new = journal.new_id(message.due_us if due_us is None else due_us)
+        message.payload = message.payload if payload is None else payload
+        hold.note([(key, new)], journal)
+        with locks.holding_ids(directory, [message.id]):
+            if keys.put_of(message.id) is None:  # V1: who cancels by the id has no lock of the key
+                raise not_found(key, old, directory.path)
+            ticket = journal.write([pack_drop(message.id, RESCHEDULED), PUT_PREFIX + new + moved_rest(message)], 1)
+    return receipt(new, journal.settle(ticket, sync))
+
+
+def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
+    """Return the error that says that nothing is pending under an id, or that nobody has a key."""
+    return NotFound(
+        f"no message {old} is pending" if old is not None else f"no message holds the key {key!r}",
+        path=path,
+        hint="it fired, was cancelled or moved, or the file that would hold it is damaged; `filewheel inspect "
+        + (f"{old}` tells which" if old is not None else "list` shows what waits"),
+    )  # fmt: skip
+
+
+def moved_rest(message: Message) -> bytes:
+    """Pack what follows the id of a message that moves; a dead letter starts anew."""
+    # A new time is one that nobody is late for yet.
+    headers = {k: v for k, v in message.headers.items() if k != DUE}
+    attempt = message.attempt
+    if message.is_dead:
+        attempt = 0
+        # Its deadline is what it died of, or has passed since: it would die again at once.
+        headers = {k: v for k, v in headers.items() if k not in (REASON, DEADLINE)}
+    root = message.root or message.id
+    return pack_middle(message.enqueued_us, message.topic, headers, root=root, attempt=attempt) + pack_payload(
+        message.payload
+    )
+
+
+def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: int, path: str) -> None:
+    """Write messages that have their ids already, some with keys, as one frame, without a flush.
+
+    Raises KeyHeld, with nothing of it written, when another message that lives has one of the keys.
+    """
+    by_key: dict[str, MessageId] = {}
+    for message in messages:
+        key = message.headers.get(KEY)
+        if key is not None and not message.is_dead and by_key.setdefault(key, message.id) != message.id:
+            raise KeyHeld(
+                f"the messages {by_key[key]} and {message.id} of this call have one key, {key!r}", key=key, path=path,
+                hint="at most one with a key may live: leave one of them out",
+            )  # fmt: skip
+    puts = [pack_message(m) for m in messages]
+    if not by_key:
+        journal.write(puts, len(puts))
+        return
+    with holding(keys, by_key, path) as hold:
+        for key, id_ in by_key.items():
+            held = hold.look(key, now_us)
+            if held.id is not None and held.id != id_:
+                raise key_held(key, held.id, path)
+        hold.note(by_key.items(), journal)
+        journal.write(puts, len(puts))
+
+
+def told_which(asks: Sequence[Ask], made: Sequence[MessageId | KeyHeld | Locked]) -> KeyHeld | Locked:
+    """Return the error of a call of which nothing was enqueued, with every key of it that is held."""
+    failed = [error for error in made if not isinstance(error, MessageId)]
+    # A key that a living message holds comes before one that the call itself has twice.
+    first = min(failed, key=lambda e: 0 if isinstance(e, Locked) else 1 if e.id else 2)
+    if isinstance(first, KeyHeld):
+        pairs = zip(asks, made, strict=True)
+        first.held = {a.key: error.id for a, error in pairs if isinstance(error, KeyHeld) and a.key and error.id}
+        if len(first.held) > 1:
+            first.what += f"; {len(first.held)} keys of this call are held"
+        first.what += "; nothing was enqueued"
+    return first
+
+
+def _key_twice(asks: Sequence[Ask], at: int, path: str) -> KeyHeld:
+    """Return the error of a key that an earlier message of the same call has too: no message holds it yet."""
+    key = asks[at].key or ""
+    before = next(n for n, ask in enumerate(asks) if ask.key == key)
+    return KeyHeld(
+        f"messages {before} and {at} of this call (the first is 0) have one key, {key!r}", key=key, path=path,
+        hint='give each a key of its own, or say on_conflict="keep" or "replace" (`--on-conflict`)',
+    )  # fmt: skip
+
+
+def key_held(key: str, id_: bytes, path: str) -> KeyHeld:
+    """Return the error that says who holds a key."""
+    return KeyHeld(
+        f"the key {key!r} is held by the message {MessageId(id_)}", key=key, id=id_, path=path,
+        hint='cancel it, wait until it is done, or say on_conflict="keep" or "replace" (`--on-conflict`)',
+    )  # fmt: skip

@@ -1,0 +1,138 @@
+"""What is wrong with the index of unique keys: entries that are none, and living messages that it does not list.
+
+The key of a message that is not listed can be taken twice. `verify` reports such messages and `repair` enters them:
+each passes the messages that it reads to an `Unlisted`.
+It asks the index a bucket at a time, and the wheel only about those that the index does not list: most of them ended.
+Memory: one batch, one bucket, and the messages that are found.
+Invariant: what is found is pending, is no dead letter, and its key is in its header; its entry is written before it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import ForeignFile, is_unreadable
+from filewheel.errors import Damaged, DiskError
+from filewheel.format import layout
+from filewheel.headers import KEY
+from filewheel.keys.bucket import Entry, Unreadable, entries, read_bucket
+from filewheel.keys.index import Keys
+from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
+from filewheel.message import Message
+
+_BATCH = 50_000
+FOREIGN = "not a file of filewheel's; it is left alone"
+Add = Callable[[str, str, int, int, str, str], None]
+"""Told (kind, file, offset, end, what is wrong, what to do) of each finding."""
+
+
+class Unlisted:
+    """Collects messages with a key, and finds those that are not listed."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self._keys = Keys(directory)
+        self._batch: dict[int, dict[bytes, tuple[bytes, str]]] = {}
+        """bucket → id → (hash, key)."""
+        self._size = 0
+        self._found: dict[bytes, str] = {}
+
+    def add(self, message: Message) -> None:
+        """Add a message; most have no key."""
+        key = message.headers.get(KEY)
+        if key is not None and message.id < DEAD_FLOOR:
+            hash_ = self._keys.hash_of(key)
+            self._batch.setdefault(hash_[0], {})[bytes(message.id)] = (hash_, key)
+            self._size += 1
+            if self._size >= _BATCH:
+                self._ask()
+
+    def found(self) -> dict[bytes, str]:
+        """Return id → key of those that live and are not listed. Raises DiskError."""
+        self._ask()
+        return self._found
+
+    def bucket_of(self, key: str) -> str:
+        """Return the file that a key belongs to."""
+        return layout.key_file(self._keys.hash_of(key)[0])
+
+    def _ask(self) -> None:
+        suspects: dict[bytes, str] = {}
+        for bucket, some in self._batch.items():
+            try:
+                data = self._keys.read(bucket)
+            except Damaged:
+                continue  # too long to be read: that is found elsewhere, and it is made anew whole
+            except DiskError as exc:
+                if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
+                    raise
+                continue  # found elsewhere too; nobody can take a key there
+            seed = self._dir.seed(layout.key_file(bucket))
+            listed = {(e.hash, e.id) for e in entries(data, seed) if isinstance(e, Entry)}
+            suspects.update((id_, key) for id_, (hash_, key) in some.items() if (hash_, id_) not in listed)
+        self._batch, self._size = {}, 0
+        if suspects:
+            with Snapshot(self._dir) as snapshot:
+                living = snapshot.find(suspects)
+            self._found.update((i, key) for i, key in suspects.items() if i in living)
+
+
+def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> None:
+    """Look through the index of unique keys, which is made with the first of them, and report what is wrong with it.
+
+    Raises DiskError, and OSError where the disk may read it the next time.
+    """
+    by_file: dict[str, int] = {}
+    if unlisted is not None:
+        for key in unlisted.found().values():
+            name = unlisted.bucket_of(key)
+            by_file[name] = by_file.get(name, 0) + 1
+    for name, count in sorted(by_file.items()):
+        what = f"{count} living messages are not listed under their unique keys, which may be taken twice"
+        add("damage", name, 0, 0, what, "filewheel repair")
+    try:
+        names = directory.disk.listdir(layout.KEYS)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        add("note", layout.KEYS, 0, 0, FOREIGN, "")
+        return
+    for last in sorted(names):
+        name = f"{layout.KEYS}/{last}"
+        if layout.parse_key_file(last) is not None:
+            _check_file(directory, name, add)
+        elif not layout.is_key_spare(last):
+            add("note", name, 0, 0, FOREIGN, "")
+
+
+def _check_file(directory: Directory, name: str, add: Add) -> None:
+    disk = directory.disk
+    try:
+        fd = disk.open(name, "r")
+    except FileNotFoundError:
+        return
+    except ForeignFile:
+        add("note", name, 0, 0, FOREIGN, "")
+        return
+    except OSError as exc:
+        add("damage", name, 0, 0, unreadable(exc), "")
+        return
+    try:
+        data = read_bucket(disk, fd, directory.place(name))
+    except Damaged as exc:
+        add("damage", name, 0, 0, exc.what, exc.hint or "")
+        return
+    finally:
+        disk.close(fd)
+    for item in entries(data, directory.seed(name)):
+        if isinstance(item, Unreadable):
+            # A torn one looks the same. It matters when a living message is not listed, and that is reported.
+            add("note", name, item.offset, item.end, "no entry: one that never completed, or damage", "")
+
+
+def unreadable(exc: OSError) -> str:
+    """Say that a file cannot be read; raise what may be over in a moment, and is no finding."""
+    if not is_unreadable(exc):
+        raise exc
+    return f"cannot be read: {exc.strerror or exc}"

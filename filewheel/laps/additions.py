@@ -1,0 +1,113 @@
+"""What one transaction adds to the laps: bytes above the covered lengths of files, which the checkpoint then covers.
+
+The deal adds what it has read in the journals, a graft what it has read in another wheel; both write, flush and undo
+alike. Nothing that is written here counts until a manifest names it; a crash before leaves bytes that the next
+transaction cuts off.
+Invariant: after `sync`, everything that was added is durable, and so is the name of every file that was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Set
+
+from filewheel.disk.directory import Directory
+from filewheel.errors import Poisoned
+from filewheel.format import layout
+
+SYNC_EACH_MAX = 16
+"""With more files than these, all of the file system is flushed at once."""
+
+
+class Additions:
+    """The files of one transaction. Not thread-safe. Close it."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._dirty: dict[str, int] = {}
+        """Each file, and its descriptor while it is kept open (else -1)."""
+        self._was: dict[str, int] = {}
+        """The covered length of each file before."""
+        self._new_dirs: set[int] = set()
+        self._touched_dirs: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        """Tell whether this transaction has written to a file."""
+        return name in self._was
+
+    def append(self, name: str, length: int, data: bytes) -> None:
+        """Write to a file from `length` on, and cut off what lay there. Raises OSError."""
+        self._was.setdefault(name, length)
+        fd = self._dirty.get(name, -1)
+        if fd < 0:
+            fd = self._disk.open(name, "rw")
+            if len(self._dirty) < SYNC_EACH_MAX:
+                self._dirty[name] = fd
+        try:
+            if self._disk.size(fd) > length:
+                self._disk.truncate(fd, length)
+            self._disk.pwrite(fd, data, length)
+        finally:
+            if self._dirty.setdefault(name, -1) != fd:
+                self._disk.close(fd)  # too many to keep open: all of them are flushed at once
+        self._touched_dirs.add(name.rpartition("/")[0])
+
+    def make_dir(self, lap: int) -> None:
+        """Make the directory of a lap, unless it is there."""
+        if lap in self._new_dirs:
+            return
+        with contextlib.suppress(FileExistsError):
+            self._disk.mkdir(layout.lap_dir(lap))
+        self._new_dirs.add(lap)
+        self._touched_dirs.add(layout.LAPS)
+
+    def sync(self, unlinked_in: Set[str] = frozenset()) -> None:
+        """Flush the files, their directories, and the directories in which something was unlinked (D6).
+
+        Raises Poisoned: a flush that failed must not be tried again.
+        """
+        with poisoned_by("what was added to the laps", self._dir.path):
+            if len(self._dirty) > SYNC_EACH_MAX:
+                self._disk.sync_all()
+                return
+            for fd in self._dirty.values():
+                self._disk.fdatasync(fd)
+            # retained/ before journal/: where a rename is two steps, a segment must not be lost between them.
+            for name in sorted(self._touched_dirs | unlinked_in, reverse=True):
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.sync_dir(name)
+
+    def undo(self) -> None:
+        """Give back the room that was taken, as far as that works: what no manifest names counts for nothing."""
+        for name, length in self._was.items():
+            with contextlib.suppress(OSError):  # what stays lies above the covered length, or in a file nobody names
+                if length == 0:
+                    self._disk.unlink(name)
+                    continue
+                fd = self._disk.open(name, "rw")
+                try:
+                    self._disk.truncate(fd, length)
+                finally:
+                    self._disk.close(fd)
+        with contextlib.suppress(OSError):
+            self._disk.unlink(layout.CHECKPOINT_TMP)
+
+    def close(self) -> None:
+        """Close the files."""
+        for fd in self._dirty.values():
+            if fd >= 0:
+                self._disk.close(fd)
+        self._dirty.clear()
+
+
+@contextlib.contextmanager
+def poisoned_by(what: str, path: str) -> Iterator[None]:
+    """Make an error of a flush final: tried again, it would succeed with the data gone."""
+    try:
+        yield
+    except OSError as exc:
+        raise Poisoned(
+            f"{what} cannot be made durable ({exc.strerror or exc})", path=path,
+            hint="look at the kernel log, then open the keeper again",
+        ) from exc  # fmt: skip

@@ -1,0 +1,160 @@
+"""A cut: a place in every journal, and what lies below it that is not in the laps yet.
+
+The deal covers what a cut holds. Reading stops at a chunk, so the memory of a deal does not grow with what the journals
+hold; the cut then is below what has been read. A drop below the cut whose put may still lie above it is remembered in
+the manifest (D1), which is decided here by one more pass over the journals.
+Invariant: every put and drop between what is covered and the cut is in it, once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from filewheel.disk.checkpoint import Manifest, Position
+from filewheel.disk.quarantine import Damage
+from filewheel.errors import Damaged
+from filewheel.format import layout
+from filewheel.format.frame import Frame, scan
+from filewheel.format.record import add_puts, records_of
+from filewheel.journal.tail import Tail
+from filewheel.laps.store import Ledger
+from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
+from filewheel.native.compiled import Puts, ids_of
+
+Files = tuple[set[int], set[int]]
+"""(seconds, laps): names of slot files and of lap files."""
+
+
+@dataclass
+class Cut:
+    """Where a deal stops in each journal, and what it found below."""
+
+    positions: dict[str, Position] = field(default_factory=dict)
+    puts: Puts = field(default_factory=Puts)
+    drops: dict[bytes, bytes] = field(default_factory=dict)
+    """id → packed drop."""
+    drop_frames: list[Frame] = field(default_factory=list)
+    """Frames of nothing but drops, whole: only those that meet something are taken apart."""
+    ended: set[str] = field(default_factory=set)
+    """Writers that have gone, and whose journal lies below the cut to its end."""
+    size_bytes: int = 0
+    records: int = 0
+    put_records: int = 0
+
+    def add(self, frame: Frame) -> None:
+        """Add a frame's records. Raises Damaged when they make no sense."""
+        self.size_bytes += frame.end - frame.offset
+        self.records += frame.puts + frame.drops
+        self.put_records += frame.puts
+        if not frame.puts and frame.drops and frame.last < ID_LIMIT:
+            self.drop_frames.append(frame)
+            return
+        drops = add_puts(self.puts, frame)
+        if drops:
+            self.drops.update(zip(ids_of(drops), drops, strict=True))
+
+    def take_apart(self, base: Manifest, puts: Puts, coming: set[bytes] | None, finished: Files, slots: int) -> None:
+        """Take the drops out of the frames that meet a put (one of these, or one to come) or a file.
+
+        Most acknowledgements meet neither: their second has fired and its file is gone. To take each apart would
+        cost memory and time for nothing. With `coming` unknown, all are taken apart.
+        """
+        if not self.drop_frames:
+            return
+        later = sorted(coming or ())
+        seconds = sorted(base.slots.keys() - finished[0])
+        laps = sorted(base.laps.keys() - finished[1])
+        for frame in self.drop_frames:
+            low, high = due_of(frame.first) // US_PER_S, due_of(frame.last) // US_PER_S
+            if (
+                coming is None
+                or puts.find(frame.first, 0) < puts.find(id_after(frame.last), 0)
+                or _meets(later, frame.first, frame.last)
+                or _meets(seconds, low, high)
+                or _meets(laps, low // slots, high // slots)
+            ):
+                drops = _records(frame)[1]
+                self.drops.update(zip(ids_of(drops), drops, strict=True))
+
+
+def take_cut(ledger: Ledger, limits: dict[str, Position], chunk_bytes: int, chunk_records: int) -> Cut:
+    """Read the journals from what is covered up to `limits`, or as much as one chunk holds."""
+    cut = Cut()
+    # The keeper's journals come last, its own after the one before it: what they drop was put elsewhere.
+    order = sorted(limits, key=lambda w: (w == ledger.own.writer, w == ledger.manifest.keeper, w))
+    for writer in order:
+        tail = ledger.tails[writer]
+        position = tail.covered
+        if cut.size_bytes < chunk_bytes and cut.records < chunk_records:
+            for end, frame in frames_of(ledger, tail, tail.covered, limits[writer]):
+                try:
+                    cut.add(frame)
+                except Damaged as exc:
+                    # Its checksums hold, so it was written like this: kept aside before its journal goes.
+                    name = layout.segment(writer, end.segment)
+                    ledger.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
+                position = end
+                if cut.size_bytes >= chunk_bytes or cut.records >= chunk_records:
+                    break
+            else:
+                position = limits[writer]
+        cut.positions[writer] = position
+        # K3: a claim beside this may have read more than `limits` until the writer ended; `seen` is final since then.
+        if tail.ended and position == tail.seen:
+            cut.ended.add(writer)
+    return cut
+
+
+def puts_above(ledger: Ledger, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
+    """Return the ids of all puts above the cut, after one more pass; None when they are too many to hold.
+
+    A drop is written after its put, so once every drop below the cut is older than a whole pass over the journals,
+    its put is below the cut, in a file, among these, or nowhere (D1).
+    """
+    with ledger.lock:
+        ledger.ingest()
+        above = {w: t.seen for w, t in ledger.tails.items() if not t.gone}
+    ids: set[bytes] = set()
+    size = 0
+    for writer, limit in above.items():
+        tail = ledger.tails[writer]
+        for _, frame in frames_of(ledger, tail, cut.positions.get(writer, tail.covered), limit):
+            size += frame.end - frame.offset
+            if size > chunk_bytes:
+                return None
+            if frame.puts:
+                ids.update(ids_of(_records(frame)[0]))
+    return ids
+
+
+def frames_of(ledger: Ledger, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:
+    """Yield a journal's frames between two positions, and where each ends."""
+    disk = ledger.disk
+    for segment, name, low, high in tail.spans(start, limit):
+        try:
+            fd = disk.open(name, "r")
+        except FileNotFoundError:
+            continue  # taken away by hand: what it held is gone, and the rest must go on
+        try:
+            for item in scan(disk, fd, low, min(high, disk.size(fd)), ledger.dir.seed(name)):
+                if isinstance(item, Frame):
+                    yield Position(segment, item.end, item.number), item
+        finally:
+            disk.close(fd)
+
+
+def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
+    """Part a frame into puts and drops; one that makes no sense holds none (`take_cut` puts it aside)."""
+    try:
+        return records_of(frame)
+    except Damaged:
+        return [], []
+
+
+def _meets(numbers: Sequence[Any], low: Any, high: Any) -> bool:
+    """Tell whether a sorted list holds something from low to high."""
+    at = bisect_left(numbers, low)
+    return at < len(numbers) and bool(numbers[at] <= high)

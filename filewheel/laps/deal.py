@@ -1,0 +1,412 @@
+"""The deal: what the journals hold is moved into the laps, so that the journals can go.
+
+One deal is one transaction. It reads the journals from what is covered up to a cut, leaves out every put that was
+dropped below the same cut, appends the rest to the files of their laps and seconds above their covered lengths,
+makes all of it durable, and commits by replacing the checkpoint; only then are covered segments unlinked. A crash
+anywhere before the commit leaves bytes that no manifest names; the next deal writes over them. In the same transaction
+a lap that has come near is dealt from its one file into seconds, and files of which everything is finished are left
+out of the manifest, and unlinked after the commit: whole files, nothing is ever rewritten or compacted.
+
+Runs in the background; one at a time. The rules D0-D6, K1-K4 and X1 of the protocol are named where they are kept.
+Invariant: what is pending before a deal is pending after it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+
+from filewheel.disk.checkpoint import Manifest, Position, place_manifest, prepare_manifest
+from filewheel.disk.directory import Settings
+from filewheel.disk.disk import Disk
+from filewheel.errors import Damaged, FilewheelError
+from filewheel.format import layout
+from filewheel.format.record import CANCELLED, DROP_PREFIX, ID, pack_drop
+from filewheel.journal.tail import Tail
+from filewheel.laps.additions import SYNC_EACH_MAX, Additions, poisoned_by
+from filewheel.laps.cut import Cut, Files, puts_above, take_cut
+from filewheel.laps.slot import frames, frames_of, lap_floor, slot_floor
+from filewheel.laps.store import Ledger
+from filewheel.laps.window import Budget, Span, read_window
+from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
+from filewheel.native.compiled import Puts, ids_of, sort
+
+CHUNK_BYTES = 24 << 20
+CHUNK_RECORDS = 150_000
+_OPEN_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
+OPEN_AHEAD_S = 120
+"""So long before it begins a lap is dealt into seconds: each deal writes to a file for each second of such a lap."""
+
+
+@dataclass
+class Dealt:
+    """What a deal did."""
+
+    puts: int = 0
+    drops: int = 0
+    files: int = 0
+    expired: int = 0
+    """Files of which everything was finished."""
+    left_bytes: int = 0
+    """What was read, and is not covered yet."""
+
+
+Finished = Callable[[], Files]
+"""Says of which files nothing is pending any more. Called with the ledger's lock held."""
+
+
+class Deal:
+    """One deal. Make it, call `run()` once."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        spread: bool,
+        finished: Finished | None = None,
+        only_expire: bool = False,
+        chunk_bytes: int = CHUNK_BYTES,
+        chunk_records: int = CHUNK_RECORDS,
+    ) -> None:
+        """Prepare a deal. `spread` opens near laps into seconds; without, new laps stay in one file.
+
+        `only_expire` leaves the journals alone: a full disk may have room for nothing but the checkpoint.
+        """
+        self._ledger = ledger
+        self._dir = ledger.dir
+        self._disk = ledger.disk
+        self._spread = spread
+        self._finished = finished
+        self._only_expire = only_expire
+        self._chunk_bytes = chunk_bytes
+        self._chunk_records = chunk_records
+        self._lap_slots: set[int] | None = None
+        self._looked_at: set[str] = set()
+        """Files that were looked for."""
+        self._held: set[bytes] = set()
+        """Dropped ids whose put a missing file may hold."""
+        self._added = Additions(self._dir)
+        self._gone: list[str] = []
+        self._done = Dealt()
+
+    def run(self) -> Dealt:
+        """Deal. On return it is durable and the covered segments are gone.
+
+        Raises OSError, and Damaged when a message has no place, with the wheel as it was before, or OSError with only
+        needless files left behind; Poisoned when a flush failed, or when it is unknown whether the checkpoint was
+        replaced: the keeper is done then, and the next one finds out.
+        """
+        ledger = self._ledger
+        with ledger.lock:
+            ledger.look_for_missing()
+            limits = {} if self._only_expire else ledger.cut()
+            seen = {w: t.seen for w, t in ledger.tails.items()}
+            base = ledger.manifest
+            finished = self._finished() if self._finished is not None else (set(), set())
+        cut = take_cut(ledger, limits, self._chunk_bytes, self._chunk_records)
+        self._flush_journals(seen)
+        new = base.copy()
+        new.deal = base.deal + 1
+        new.keeper = ledger.own.writer
+        # K4: the entry of a writer whose segments are gone is left out only now, a flush after they went.
+        if not self._only_expire:
+            new.positions = {w: p for w, p in new.positions.items() if w in limits} | cut.positions
+        try:
+            if not self._only_expire:
+                self._write(cut, base, new, finished)
+                self._added.sync(self._ledger.unlinked_in)
+            self._expire(new, finished)
+            prepare_manifest(self._disk, new, self._dir.seed)
+        except (OSError, FilewheelError):
+            self._added.undo()
+            raise
+        finally:
+            self._added.close()
+        # K1: the commit. Nothing is undone from here on: the new checkpoint may be the one that counts.
+        with poisoned_by("the checkpoint", self._dir.path):
+            place_manifest(self._disk)
+        with ledger.lock:
+            self._commit(new, cut)
+            self._remove_needless(cut)
+        return self._done
+
+    # -- D2 --------------------------------------------------------------------------------------------------
+
+    def _flush_journals(self, seen: dict[str, Position]) -> None:
+        """Make the journals durable as far as they were read.
+
+        D2: what is about to be split over files must first be durable where it is one frame.
+        X1: so must be every drop because of which a file counts as finished.
+        """
+        ledger = self._ledger
+        ledger.own.flush()
+        names = []
+        for writer, position in seen.items():
+            tail = ledger.tails[writer]
+            if writer != ledger.own.writer:
+                names += [n for _, n, _, _ in tail.spans(max(tail.covered, tail.flushed), position)]
+        with poisoned_by("a journal", self._dir.path):
+            if len(names) > SYNC_EACH_MAX:
+                self._disk.sync_all()
+            else:
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        flush_file(self._disk, name)
+        for writer, position in seen.items():
+            tail = ledger.tails[writer]
+            tail.flushed = max(tail.flushed, position)
+
+    # -- writing: D4 to D6 -----------------------------------------------------------------------------------
+
+    def _write(self, cut: Cut, base: Manifest, new: Manifest, finished: Files) -> None:
+        puts, cut.puts = cut.puts, Puts()
+        puts.sort()
+        # Only a drop can meet a put that is yet to come.
+        has_drops = bool(cut.drops or cut.drop_frames or base.unmatched)
+        coming = puts_above(self._ledger, cut, self._chunk_bytes) if has_drops else set()
+        cut.take_apart(base, puts, coming, finished, self._dir.settings.slots)
+        matched: set[bytes] = set()
+        # D3: a put is left out only for a drop below the same cut.
+        if cut.drops or base.unmatched:
+            gone = cut.drops.keys() | set(base.unmatched)
+            matched = puts.having(gone)
+            if matched:
+                puts.remove(matched)
+            # In a set of wheels a put may come twice, by its writer and by a replicator: a drop that has met one of the
+            # two is kept for the other.
+            still = gone if self._ledger.repeats else gone - matched
+            # D1: a drop whose put is yet to be dealt goes on to the next deal, or the put would come back.
+            new.unmatched = sorted(still if coming is None else still & coming)
+        # D4: in doubt, or where a put may come twice, a file may hold the put already, and needs its drop.
+        again = bool(base.doubt) or self._ledger.repeats
+        loose = [r for i, r in cut.drops.items() if i not in matched or again]
+        # What a file was to be told while it was missing is told now; or goes on to the next deal.
+        missing, owes = self._ledger.missing, self._ledger.owes_drops
+        loose += [
+            pack_drop(i, CANCELLED)
+            for i in base.unmatched
+            if i not in matched and i not in cut.drops and (owes or missing.hides(i))
+        ]
+        sort(loose)
+        # D5: one reading of the clock for the whole deal.
+        near = near_laps(self._dir.settings, self._ledger.clock.now_us())
+        # X2: what belongs to a file that goes was read before it counted as finished, so it is finished too.
+        loose = self._without_finished(puts, loose, new, finished)
+        if self._spread:
+            for lap in sorted(near):
+                if lap in new.laps and lap not in finished[1] and self._can_open(lap, new):
+                    self._open_lap(lap, new)
+        self._write_records(puts, loose, new, near)
+        if self._held:
+            new.unmatched = sorted(self._held.union(new.unmatched))
+        self._done.puts = len(puts)
+        self._done.drops = len(loose)
+
+    def _without_finished(self, puts: Puts, drops: list[bytes], new: Manifest, finished: Files) -> list[bytes]:
+        """Leave out of sorted puts, and of the sorted drops that are returned, what belongs to files that go.
+
+        But not what belongs to a slot that goes while the file of its lap, which may hold the same, stays.
+        """
+        slots, lap_of = self._dir.settings.slots, self._dir.settings.lap_of
+        ranges = [(s, s + 1) for s in finished[0] if lap_of(s) not in new.laps] + [
+            (lap * slots, (lap + 1) * slots) for lap in finished[1]
+        ]
+        kept, at = [], 0
+        for first, end in sorted(ranges):
+            lo, hi = id_floor(first * US_PER_S), id_floor(end * US_PER_S)
+            start = puts.find(lo, 0)
+            puts.cut(start, puts.find(hi, start))
+            upto = bisect_left(drops, DROP_PREFIX + lo, at)
+            kept += drops[at:upto]
+            at = bisect_left(drops, DROP_PREFIX + hi, upto)
+        return kept + drops[at:] if kept or at else drops
+
+    def _expire(self, new: Manifest, finished: Files) -> None:
+        """Leave finished files out of the new manifest; the commit unlinks them."""
+        for second in finished[0]:
+            if new.slots.pop(second, None) is not None:
+                self._gone.append(layout.slot(self._dir.settings.lap_of(second), second))
+        for lap in finished[1]:
+            if new.laps.pop(lap, None) is not None:
+                self._gone.append(layout.lap_file(lap))
+        self._done.expired = len(self._gone)
+
+    def _write_records(self, puts: Puts, drops: list[bytes], new: Manifest, near: Set[int]) -> None:
+        """Append sorted records to the files they belong to; a drop never makes a file (D4)."""
+        at = dropped = 0
+        settings = self._dir.settings
+        while at < len(puts) or dropped < len(drops):
+            head = puts.id(at) if at < len(puts) else ID_END
+            if dropped < len(drops):
+                head = min(head, drops[dropped][ID])
+            second = due_of(head) // US_PER_S
+            lap = settings.lap_of(second)
+            in_lap_file = self._goes_to_lap_file(lap, second, new, near)
+            # A lap that has both is gone through by seconds: their drops may belong into a slot.
+            is_whole = in_lap_file and not self._has_slots(lap, new)
+            end = id_floor((lap + 1) * settings.slots * US_PER_S if is_whole else (second + 1) * US_PER_S)
+            upto = puts.find(end, at)
+            drop_upto = bisect_left(drops, DROP_PREFIX + end, dropped) if dropped < len(drops) else dropped
+            lengths, key = (new.laps, lap) if in_lap_file else (new.slots, second)
+            length = lengths.get(key, 0)
+            mine = drops[dropped:drop_upto] if length else []
+            name = layout.lap_file(lap) if in_lap_file else layout.slot(lap, second)
+            if name in self._ledger.missing:
+                self._refuse(name, upto - at)
+            elif upto > at or mine:
+                if not in_lap_file:
+                    self._make_dir(lap)
+                lengths[key] = self._append(name, length, puts, (at, upto), mine, new.deal)
+            if self._ledger.missing and drop_upto > dropped:
+                self._held.update(filter(self._ledger.missing.hides, ids_of(drops[dropped:drop_upto])))
+            at, dropped = upto, drop_upto
+
+    def _refuse(self, name: str, puts: int) -> None:
+        """Raise if a message would go to a missing file, since the other one that could take it is missing too."""
+        if puts:
+            raise Damaged(
+                "missing, and so is the file that would take its messages", path=self._dir.place(name),
+                hint="restore it, or `filewheel repair`, which accepts the loss",
+            )  # fmt: skip
+
+    def _goes_to_lap_file(self, lap: int, second: int, new: Manifest, near: Set[int]) -> bool:
+        """Decide where a lap's records go. One state for each lap: whichever it has, it keeps.
+
+        But nothing is written to a file that is missing: beside it, the lap has the other state too.
+        """
+        no_file = lap in new.laps and self._is_missing(layout.lap_file(lap), new.laps[lap], lap_floor(self._dir, lap))
+        if lap in new.laps and not no_file:
+            return True
+        name = layout.slot(lap, second)
+        if second in new.slots and self._is_missing(name, new.slots[second], slot_floor(second)):
+            return True
+        if no_file:
+            return False
+        if second in new.slots or self._has_slots(lap, new):
+            return False
+        return not (self._spread and lap in near)
+
+    def _is_missing(self, name: str, length: int, floor: bytes) -> bool:
+        """Tell whether a file that is named is not there. Cost: a stat, once a deal."""
+        ledger = self._ledger
+        if name not in self._looked_at:
+            self._looked_at.add(name)
+            # What this deal has made itself is named by no checkpoint so far.
+            if name in ledger.missing or (not self._added.has(name) and self._disk.identity(name) is None):
+                with ledger.lock:
+                    ledger.miss(Span(name, 0, length, floor))
+        return name in ledger.missing
+
+    def _can_open(self, lap: int, new: Manifest) -> bool:
+        """Tell whether a lap can be dealt into its seconds: nothing of it is missing."""
+        self._is_missing(layout.lap_file(lap), new.laps[lap], lap_floor(self._dir, lap))
+        # All are looked at before: found missing later, one would send its messages back to the file that goes.
+        for second, length in new.slots.items() if self._has_slots(lap, new) else ():
+            if self._dir.settings.lap_of(second) == lap:
+                self._is_missing(layout.slot(lap, second), length, slot_floor(second))
+        return lap not in self._ledger.missing.near()
+
+    def _has_slots(self, lap: int, new: Manifest) -> bool:
+        if self._lap_slots is None:
+            self._lap_slots = {self._dir.settings.lap_of(s) for s in new.slots}
+        return lap in self._lap_slots
+
+    def _make_dir(self, lap: int) -> None:
+        self._added.make_dir(lap)
+        if self._lap_slots is not None:
+            self._lap_slots.add(lap)
+
+    def _append(self, name: str, length: int, puts: Puts, part: tuple[int, int], drops: list[bytes], deal: int) -> int:
+        seed = self._dir.seed(name)
+        data = frames_of(puts, part, seed=seed, offset=length, number=deal)
+        if drops:
+            data += frames([], drops, seed=seed, offset=length + len(data), number=deal)
+        self._added.append(name, length, data)
+        self._done.files += 1
+        return length + len(data)
+
+    def _open_lap(self, lap: int, new: Manifest) -> None:
+        """Deal a lap's one file into seconds. Part of the same commit, so never half (L1-L6)."""
+        length = new.laps.pop(lap)
+        name = layout.lap_file(lap)
+        self._gone.append(name)
+        handles = self._ledger.new_handles()
+        try:
+            lo = ID_MIN
+            while True:
+                window = read_window(
+                    self._dir,
+                    handles,
+                    [Span(name, 0, length, ID_MIN)],
+                    lo,
+                    ID_END,
+                    on_gap=self._ledger.report_gap,
+                    budget=_OPEN_BUDGET,
+                )
+                # A drop of what lies in a second: the lap has both since a file of it was missing for a while.
+                loose = [pack_drop(i, CANCELLED) for i in sorted(window.loose)]
+                self._write_records(window.found, loose, new, {lap})
+                if not window.cut:
+                    return
+                lo = window.hi
+        finally:
+            handles.close()
+
+    # -- commit: K2 to K4 ------------------------------------------------------------------------------------
+
+    def _commit(self, new: Manifest, cut: Cut) -> None:
+        """Make the new manifest the ledger's. It counts on disk already, so nothing here may fail."""
+        ledger = self._ledger
+        ledger.manifest = new
+        if not self._only_expire:  # which flushes no directories
+            ledger.unlinked_in.clear()
+            ledger.owes_drops = False
+            for writer in [w for w, t in ledger.tails.items() if t.gone]:
+                del ledger.tails[writer]
+        for writer, position in cut.positions.items():
+            ledger.tails[writer].covered = position
+        for name in self._gone:
+            ledger.missing.forget(name)
+        ledger.undealt_bytes = max(0, ledger.undealt_bytes - cut.size_bytes)
+        ledger.undealt_records = max(0, ledger.undealt_records - cut.records)
+        ledger.undealt_puts = max(0, ledger.undealt_puts - cut.put_records)
+        self._done.left_bytes = ledger.undealt_bytes
+
+    def _remove_needless(self, cut: Cut) -> None:
+        """Remove covered segments and finished files, all that can be; then raise the error of one that cannot be.
+
+        That one counts for nothing any more: the next deal tries a segment again, the next keeper sweeps a file.
+        """
+        ledger = self._ledger
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(ledger.remove_empty_dirs)
+            for name in self._gone:
+                last_first.callback(ledger.unlink_file, name)
+            for writer in cut.positions:
+                last_first.callback(self._retire, ledger.tails[writer], ended=writer in cut.ended)
+
+    def _retire(self, tail: Tail, *, ended: bool) -> None:
+        for n in [n for n in tail.ends if n < tail.covered.segment]:
+            self._ledger.retire_segment(layout.segment(tail.writer, n))
+            tail.ends.pop(n, None)
+        if ended:
+            # K3: nobody appends to it (its lock was free when it was read), and nothing valid lies past the cut.
+            self._ledger.retire_segment(layout.segment(tail.writer, tail.covered.segment))
+            tail.gone = True
+
+
+def near_laps(settings: Settings, now_us: int) -> frozenset[int]:
+    """Return the laps that are kept in seconds: the present one, and soon before it begins the next one."""
+    now_s = now_us // US_PER_S
+    return frozenset((settings.lap_of(now_s), settings.lap_of(now_s + min(OPEN_AHEAD_S, settings.slots))))
+
+
+def flush_file(disk: Disk, name: str) -> None:
+    """Make a file durable that another process wrote."""
+    fd = disk.open(name, "r")
+    try:
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)

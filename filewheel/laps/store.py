@@ -1,0 +1,473 @@
+"""The ledger: what the keeper of a wheel knows of its disk, and the only one who may change it.
+
+It holds the manifest (what is covered by laps and slots), one tail for each writer's journal (what has been read),
+and the keeper's own journal. Between `covered` and `seen` lies the undealt part: read again whenever it is needed,
+never kept. So the ledger's memory does not grow with what waits.
+
+Used by the keeper, which fires, and by a producer that tidies up when no keeper runs. Both hold the kernel lock of
+keeper.lock; the ledger's own lock serialises the keeper's threads.
+Invariant: pending = (files up to their covered length + journals from covered to seen), puts minus drops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from filewheel.clock import Clock
+from filewheel.disk.checkpoint import Found, Manifest, Position, adopt, find_files, read_manifest
+from filewheel.disk.directory import Directory, DiskFactory
+from filewheel.disk.disk import OsDisk
+from filewheel.disk.quarantine import Damage, Quarantine
+from filewheel.errors import Damaged, FilewheelError
+from filewheel.format import layout
+from filewheel.format.frame import Frame, Gap
+from filewheel.format.writer import Entropy
+from filewheel.journal.journal import Journal
+from filewheel.journal.tail import Handles, Tail
+from filewheel.laps.missing import Missing
+from filewheel.laps.slot import lap_floor, slot_floor, slot_name
+from filewheel.laps.window import MISSING, Budget, Span, Window, read_window
+from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
+from filewheel.native.loops import DROP_BYTES
+from filewheel.roster.retention import Retained, discard_retained
+from filewheel.roster.roster import RETAIN_BYTES, Roster, read_roster
+from filewheel.roster.stale import mark_stale
+
+log = logging.getLogger(__name__)
+
+LOCK_TEST_US = 200_000
+
+OnFrame = Callable[[Frame], None]
+
+
+class Ledger:
+    """Positions, lengths and the keeper's own journal. `lock` guards everything in it."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        clock: Clock,
+        *,
+        entropy: Entropy = secrets.token_bytes,
+        disk: DiskFactory = OsDisk,
+        on_frame: OnFrame | None = None,
+    ) -> None:
+        self.dir = directory
+        self.disk = directory.disk
+        self._factory = disk
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.handles = Handles(directory)
+        self.quarantine = Quarantine(directory, clock)
+        self.retained: Retained | None = None
+        """Where covered segments wait for backups; None when the wheel is not a primary that has any."""
+        self.manifest = Manifest()
+        self.tails: dict[str, Tail] = {}
+        self._entropy = entropy
+        self.own = Journal(directory, entropy=entropy, disk=disk, clock=clock, on_copies="ignore")
+        self.own.on_segment_end = self._own_segment_ended
+        self.on_frame = on_frame
+        self.repeats = False
+        """One put may lie in several journals: the wheel is of a set, or was."""
+        self.undealt_bytes = 0
+        self.undealt_records = 0
+        self.undealt_puts = 0
+        self.missing = Missing(directory)
+        self.on_return: Callable[[bytes], None] | None = None
+        """Called with the floor of a missing file that is there again."""
+        self.owes_drops = True
+        """A missing file may have come back since its drops were put into the checkpoint: the next deal writes them."""
+        self.unlinked_in: set[str] = set()
+        """Directories in which something was unlinked since the last checkpoint (D6)."""
+        self.passes = 0
+        """Whole passes over the journals so far."""
+        self.notes: list[str] = list(directory.notes)
+        self._locks_tested_us = 0
+        self._foreign: set[str] = set()
+        self._names: list[str] | None = None
+        self._listing: dict[str, set[int]] = {}
+
+    # -- start ---------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Learn what is on disk, after a clean end or a crash: the same thing (R1-R6)."""
+        with self.lock:
+            # R1: what a dead keeper left in the page cache only must not be relied on.
+            self.disk.sync_all()
+            self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.settings.lap_of, self.dir.path)
+            self._remove(layout.CHECKPOINT_TMP)
+            self._keep_for_own_roster()
+            self._sweep_journal()
+            found = find_files(self.disk, self.dir.settings.lap_of)
+            if self.manifest.doubt:
+                self.notes.append(f"{self.manifest.doubt}: everything found is taken as covered")
+                adopt(self.manifest, self.disk, found, self.dir.settings.lap_of)
+            else:
+                self._sweep_laps(found)
+                self._miss_laps(found)
+            for writer, covered in self.manifest.positions.items():
+                self.tails[writer] = Tail(
+                    self.dir, self.handles, writer, covered, doubt=bool(self.manifest.doubt)
+                )  # fmt: skip
+            self.ingest(test_locks=True)
+            # K4: what the last keeper removed is durable (R1), and what was removed just now is before the next
+            # checkpoint (D6). Keepers that deal once, as `run --once` and tidying, would never come to forget a writer.
+            for writer in self.manifest.positions.keys() - self._listing.keys():
+                self.tails[writer].gone = True
+
+    def follow(self, roster: Roster | None) -> None:
+        """Write for this set, and keep covered segments for its members; None is a wheel that stands alone."""
+        with self.lock:
+            self.repeats |= roster is not None
+            self.own.follow(roster)
+            self._keep_for(roster)
+
+    def _keep_for(self, roster: Roster | None) -> None:
+        if roster is not None and roster.role == "primary" and roster.members:
+            self._retain(roster.retain_bytes)
+            return
+        self.retained = None
+        # A primary that was fenced leaves what it kept: its backups may have to read it still.
+        if roster is None or not roster.members or roster.role == "backup":
+            try:
+                discard_retained(self.dir)
+            except OSError as exc:
+                log.warning("%s: not removed: %s", self.dir.place(layout.RETAINED), exc)
+
+    def _keep_for_own_roster(self) -> None:
+        # What was a backup has it still.
+        self.repeats = self.disk.identity(layout.FOLLOWS) is not None
+        try:
+            roster = read_roster(self.disk, self.dir.path)
+            self.repeats |= roster is not None
+            self._keep_for(roster)
+        except Damaged as exc:
+            # Perhaps there are backups: what they may have to read is kept.
+            self.notes.append(str(exc))
+            self.repeats = True
+            self._retain(RETAIN_BYTES)
+
+    def _retain(self, limit_bytes: int) -> None:
+        if self.retained is None:
+            self.retained = Retained(self.dir, limit_bytes=limit_bytes, entropy=self._entropy)
+            self.retained.on_overflow = self._mark_behind
+        self.retained.limit_bytes = limit_bytes
+
+    def _sweep_journal(self) -> None:
+        """Remove what a writer that died left under a temporary name (K5), and covered segments that came back (R5).
+
+        A segment whose unlink did not survive a power cut must go before its writer's entry is forgotten (K4), or
+        everything in it would be read anew.
+        """
+        for last in self.disk.listdir(layout.JOURNAL):
+            name = f"{layout.JOURNAL}/{last}"
+            parsed = layout.parse_segment(last)
+            if parsed is not None:
+                covered = self.manifest.positions.get(parsed[0])
+                if covered is not None and parsed[1] < covered.segment:
+                    self.retire_segment(name)
+                continue
+            if not layout.is_segment_tmp(last):
+                continue
+            with contextlib.suppress(OSError):  # it stays, and costs a name: the next keeper tries again
+                fd = self.disk.open(name, "r")
+                try:
+                    if self.disk.lock(fd, wait=False):
+                        self._remove(name)
+                finally:
+                    self.disk.close(fd)
+
+    def _sweep_laps(self, found: Found) -> None:
+        """Remove what the manifest does not name: a deal that never completed, an unlink that came back."""
+        lap_of = self.dir.settings.lap_of
+        for lap in found.laps - self.manifest.laps.keys():
+            self._remove(layout.lap_file(lap))
+        for second in found.slots - self.manifest.slots.keys():
+            self._remove(slot_name(self.dir, second))
+        for lap in found.dirs - {lap_of(s) for s in self.manifest.slots}:
+            self.remove_dir(lap)
+
+    def _miss_laps(self, found: Found) -> None:
+        """Report files that are named but not there: a file goes only after a manifest without it."""
+        for span in spans_of(self.dir, self.manifest, ID_MIN, ID_END):
+            last = span.name.rpartition("/")[2]
+            if layout.parse_slot(last) not in found.slots and layout.parse_lap_file(last) not in found.laps:
+                self.miss(span)
+
+    def miss(self, span: Span) -> None:
+        """Take note of a file that is named and not there, once; it stays named."""
+        if self.missing.add(span):
+            self.quarantine.note(Damage(span.name, 0, span.end, MISSING, proven=True))
+
+    def look_for_missing(self) -> None:
+        """Use missing files again that have come back. Cost: a stat of each that is missing."""
+        with self.lock:
+            for span in self.missing.found() if self.missing else ():
+                self.handles.drop(span.name)
+                self.owes_drops = True
+                if self.on_return is not None:
+                    self.on_return(span.floor)
+
+    def _remove(self, name: str) -> None:
+        if self.disk.identity(name) is not None:  # a regular file: anything else is not ours
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(name)
+
+    def remove_dir(self, lap: int) -> None:
+        """Remove a lap's directory if it is empty."""
+        with contextlib.suppress(OSError):  # it is not empty; or it stays, and the next keeper removes it
+            self.disk.rmdir(layout.lap_dir(lap))
+            self.unlinked_in.discard(layout.lap_dir(lap))
+            self.unlinked_in.add(layout.LAPS)
+
+    def remove_empty_dirs(self) -> None:
+        """Remove the directories of past laps in which something was unlinked and nothing is left (X4)."""
+        now_lap = self.dir.settings.lap_of(self.clock.now_us() // US_PER_S)
+        kept = {self.dir.settings.lap_of(s) for s in self.manifest.slots}
+        for name in list(self.unlinked_in):
+            lap = layout.parse_lap_dir(name.rpartition("/")[2])
+            if lap is not None and lap < now_lap and lap not in kept:
+                self.remove_dir(lap)
+
+    # -- ingest --------------------------------------------------------------------------------------------
+
+    def ingest(self, *, test_locks: bool = False) -> None:
+        """Read what the journals have gained: one whole pass (I1-I3). Cost: a listing and a read a live writer."""
+        with self.lock:
+            now = self.clock.steady_us()
+            if now - self._locks_tested_us >= LOCK_TEST_US:
+                test_locks = True
+            if test_locks:
+                self._locks_tested_us = now
+            listing = self._list_journal()
+            for writer in listing:
+                if writer not in self.tails and writer != self.own.writer:
+                    self.tails[writer] = Tail(self.dir, self.handles, writer)
+            # A list: what is read may make the keeper write, and so begin its own journal.
+            for tail in list(self.tails.values()):
+                if not tail.ended and tail.writer != self.own.writer:
+                    self._poll(tail, listing, test_locks)
+            self.passes += 1
+
+    def _list_journal(self) -> dict[str, set[int]]:
+        """Return writer → its segments. To be read only: while the names stay, it is the one of last time."""
+        names = self.disk.listdir(layout.JOURNAL)
+        if names == self._names:
+            return self._listing
+        listing: dict[str, set[int]] = {}
+        for last in names:
+            parsed = layout.parse_segment(last)
+            if parsed is not None and parsed[0] not in self._foreign:
+                listing.setdefault(parsed[0], set()).add(parsed[1])
+        self._names, self._listing = names, listing
+        return listing
+
+    def _poll(self, tail: Tail, listing: dict[str, set[int]], test_lock: bool) -> None:
+        first = True
+
+        def present() -> set[int]:
+            nonlocal first
+            if first:  # the listing that this pass started with
+                first = False
+                return listing.get(tail.writer, set())
+            return self._list_journal().get(tail.writer, set())
+
+        def foreign(name: str) -> None:
+            """Leave a writer alone whose segment is no regular file; what it had before is dealt as usual."""
+            log.warning("%s: not a regular file; it is left alone", self.dir.place(name))
+            self._foreign.add(tail.writer)
+            self._names = None
+            if tail.seen == tail.covered:
+                self.tails.pop(tail.writer, None)
+
+        for frame in tail.poll(present, test_lock=test_lock, on_damage=self.quarantine.keep, on_foreign=foreign):
+            self.undealt_bytes += frame.end - frame.offset
+            self.undealt_records += frame.puts + frame.drops
+            self.undealt_puts += frame.puts
+            if self.on_frame is not None:
+                try:
+                    self.on_frame(frame)
+                except Damaged as exc:
+                    # Its checksums hold, so it was written like this: kept aside, and the rest goes on.
+                    name = layout.segment(tail.writer, tail.seen.segment)
+                    self.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
+
+    # -- the keeper's own journal --------------------------------------------------------------------------
+
+    def write(self, records: Sequence[bytes], puts: int) -> None:
+        """Write records to the keeper's own journal, without a flush: append and advance are one step (O3)."""
+        with self.lock:
+            self.own.write(records, puts)
+            self._note_own()
+            self.undealt_bytes += sum(map(len, records)) + 80
+            self.undealt_records += len(records)
+            self.undealt_puts += puts
+
+    def drop(self, ids: list[bytes], reason: int) -> None:
+        """Write a drop for each of these ids, as `write` does."""
+        with self.lock:
+            self.own.drop(ids, reason)
+            self._note_own()
+            self.undealt_bytes += len(ids) * DROP_BYTES + 80
+            self.undealt_records += len(ids)
+
+    def _note_own(self) -> None:
+        own = self.own
+        position = own.position
+        if position.segment:
+            tail = self.tails.get(own.writer)
+            if tail is None:
+                tail = self.tails[own.writer] = Tail(self.dir, self.handles, own.writer)
+            tail.seen = position
+
+    def _own_segment_ended(self, writer: str, position: Position, last: bool) -> None:
+        """Follow the own journal over a rotation, or over the end of a writer whose write failed."""
+        tail = self.tails.get(writer)
+        if tail is None:
+            tail = self.tails[writer] = Tail(self.dir, self.handles, writer)
+        tail.ends[position.segment] = position.offset
+        tail.seen = position
+        if last:
+            tail.ended = True
+
+    # -- reading back --------------------------------------------------------------------------------------
+
+    def spans(self, lo: bytes, hi: bytes) -> Iterator[Span]:
+        """Yield the parts of files that may hold ids from `lo` to below `hi`: undealt journals, then laps in order."""
+        yield from self.undealt_spans()
+        yield from spans_of(self.dir, self.manifest, lo, hi)
+
+    def undealt_spans(self) -> Iterator[Span]:
+        """Yield the parts of journals that were read and are not covered yet."""
+        for tail in self.tails.values():
+            for _, name, start, end in tail.spans(tail.covered, tail.seen):
+                yield Span(name, start, end, ID_MIN)
+
+    def window(self, lo: bytes, hi: bytes, budget: Budget) -> Window:
+        """Read what is pending from `lo` to below `hi`, within the budget."""
+        with self.lock:
+            return read_window(
+                self.dir,
+                self.handles,
+                self.spans(lo, hi),
+                lo,
+                hi,
+                on_gap=self.report_gap,
+                dropped=self.manifest.unmatched,
+                budget=budget,
+            )
+
+    def report_gap(self, span: Span, gap: Gap) -> None:
+        """Keep what a reader could not read: below a covered length everything was durable, so it is damage.
+
+        Raises OSError when the file could not be opened: it must not be taken for one in which nothing waits, or it
+        would be removed as finished.
+        """
+        if gap.error is not None:
+            raise gap.error
+        if gap.reason == MISSING:
+            self.miss(span)
+        elif not span.name.startswith(layout.JOURNAL):
+            self.quarantine.keep(Damage(span.name, gap.offset, gap.end, gap.reason, proven=True))
+
+    # -- what the deal needs -------------------------------------------------------------------------------
+
+    def cut(self) -> dict[str, Position]:
+        """Read what has come, end the own segment (D0), and return how far each journal has been read."""
+        with self.lock:
+            self.ingest()
+            if self.own.position.offset:
+                self.own.rotate()
+                self._note_own()
+            return {w: t.seen for w, t in self.tails.items() if not t.gone}
+
+    def has_undealt(self) -> bool:
+        """Tell whether a deal would cover anything, or remove what an ended writer left."""
+        return self.undealt_bytes > 0 or any(t.ended and not t.gone for t in self.tails.values())
+
+    def new_handles(self) -> Handles:
+        """Return handles for a thread of its own."""
+        return Handles(self.dir)
+
+    def unlink_file(self, name: str) -> None:
+        """Remove a file that nothing needs any more."""
+        with self.lock:
+            self.handles.drop(name)
+            self._remove(name)
+            self.unlinked_in.add(name.rpartition("/")[0])
+
+    def retire_segment(self, name: str) -> None:
+        """Remove a segment from the journals because it is covered: keep it for backups, if there are any."""
+        with self.lock:
+            if self.retained is None:
+                self.unlink_file(name)
+                return
+            self.handles.drop(name)
+            try:
+                self.retained.keep(name)
+            except OSError as exc:
+                # Whatever is wrong with retained/, covered segments must go: read anew, they would fire again.
+                log.warning("%s: not kept for backups: %s", self.dir.place(name), exc)
+                self.retained.owe()
+                self.give_up_retained()
+                self._remove(name)
+            self.unlinked_in |= {layout.JOURNAL, layout.RETAINED}
+
+    def _mark_behind(self) -> None:
+        """Mark in the roster who may have had to read what is given up: the counter may not be raised. Never raises."""
+        why = "journals that it may not have read went: too much had been kept for it"
+        try:
+            roster = read_roster(self.disk, self.dir.path)
+            if roster is not None:
+                mark_stale(
+                    self.dir, lambda m: m.mode == "ship", why,
+                    epoch=roster.epoch, now_us=self.clock.now_us(), disk=self._factory, unkept=True,
+                )  # fmt: skip
+        except (OSError, FilewheelError) as exc:
+            log.critical("%s: backups that are behind could not be marked stale: %s", self.dir.path, exc)
+
+    def give_up_retained(self) -> bool:
+        """Free what is kept for backups, which heal then; tell whether there was anything. Never raises OSError."""
+        with self.lock:
+            if self.retained is None:
+                return False
+            try:
+                freed = bool(self.retained.names())
+                self.retained.give_up()
+            except OSError as exc:
+                log.critical("%s: what is kept for backups cannot be given up: %s", self.dir.path, exc)
+                return False
+            return freed
+
+    # -- end -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the journal and the files. Deals nothing."""
+        try:
+            self.own.close()
+        finally:
+            self.handles.close()
+
+
+def spans_of(directory: Directory, manifest: Manifest, lo: bytes, hi: bytes) -> Iterator[Span]:
+    """Yield a manifest's files that may hold ids from `lo` to below `hi`, by rising floor."""
+    settings = directory.settings
+    low = due_of(lo) // US_PER_S
+    high = due_of(hi) // US_PER_S
+    found = [
+        Span(slot_name(directory, second), 0, length, slot_floor(second))
+        for second, length in manifest.slots.items()
+        if low <= second <= high
+    ]
+    low, high = settings.lap_of(low), settings.lap_of(high)
+    found += [
+        Span(layout.lap_file(lap), 0, length, lap_floor(directory, lap))
+        for lap, length in manifest.laps.items()
+        if low <= lap <= high
+    ]
+    found.sort(key=lambda span: span.floor)
+    yield from found

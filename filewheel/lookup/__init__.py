@@ -1,0 +1,1 @@
+"""A message is looked at: snapshots, a look by id, and counts."""

@@ -1,0 +1,186 @@
+"""An index of one file's frames: where each lies and which ids it may hold, and for some of them which it does hold.
+
+Frames are taken together into runs, so that a journal of single messages costs no more than one of batches. A run
+always knows its range of ids. Its ids themselves are read when they are first wanted, and can be let go again: they
+stand in the file.
+Invariant: what an index says of a run was read from frames that verified; a run's range covers every id in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgpack
+
+from filewheel.errors import Damaged
+from filewheel.format.frame import Frame
+from filewheel.format.record import DROP_PREFIX, ID, PUT_PREFIX, records_of
+from filewheel.message import ID_LIMIT
+from filewheel.native import compiled
+
+RUN_RECORDS = 8192
+RUN_BYTES = 1 << 20
+_DROP_BYTES = 21
+_REASON = 20
+_FEW = 8
+_GUESS_BYTES = 1 << 10
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Frames that lie one behind the other."""
+
+    name: str
+    offset: int
+    end: int
+    first: bytes
+    last: bytes
+    records: int
+    """How many records they hold, as their headers say."""
+    held: int = 0
+    """How many of them its owner has counted as held in memory."""
+    number: int = 0
+    """In a journal: the number of the last frame in it."""
+    asked: bool = False
+    """Whether it was searched before: what is wanted again is worth keeping."""
+    puts: dict[bytes, int] | None = None
+    """The ids of its puts, and where the frame of each starts; None while they are not known."""
+    drops: set[bytes] = field(default_factory=set)
+
+    def take(self, frame: Frame) -> None:
+        """Learn the ids of one of its frames. Of one that makes no sense nothing is taken."""
+        assert self.puts is not None
+        try:
+            puts, drops = ids_of(frame)
+        except Damaged:
+            return
+        self.puts.update(dict.fromkeys(puts, frame.offset))
+        self.drops.update(drops)
+
+    def let_go(self) -> None:
+        """Forget the ids."""
+        self.held = 0
+        self.puts = None
+        self.drops = set()
+
+
+Hits = list[tuple[Run, list[bytes]]]
+
+
+class FileIndex:
+    """What is known of one file, from `start` up to `pos`."""
+
+    def __init__(self, name: str, start: int = 0, *, run_bytes: int = RUN_BYTES) -> None:
+        """Know nothing yet. `run_bytes` is how much is read at once to learn the ids in it."""
+        self.name = name
+        self._run_bytes = run_bytes
+        self.start = start
+        self.pos = start
+        """Everything below has been read, or stepped over for good."""
+        self.runs: list[Run] = []
+        self.counted = 0
+        """How many of the runs its owner has counted."""
+        self.is_blank = False
+        """Of a journal: what lies above `pos` was blank to the end when it was last looked through."""
+        self.synced = 0
+        """Of a journal: the last frame that a later one says was durable."""
+        self.is_sealed = False
+        """Of a journal: its writer has ended it."""
+        self.has_gaps = False
+        """Of a journal: something was stepped over."""
+
+    def add(self, frame: Frame) -> Run:
+        """Go on over a frame; return the run that it is in now."""
+        self.pos = frame.end
+        self.synced = max(self.synced, frame.synced)
+        records = frame.puts + frame.drops
+        run = self.runs[-1] if self.runs else None
+        if run is None or run.records + records > RUN_RECORDS or frame.end - run.offset > self._run_bytes:
+            run = Run(self.name, frame.offset, frame.end, frame.first, frame.last, records, number=frame.number)
+            self.runs.append(run)
+            return run
+        run.end = frame.end
+        run.first = min(run.first, frame.first)
+        run.last = max(run.last, frame.last)
+        run.records += records
+        run.number = frame.number
+        return run
+
+    def hits(self, wanted: list[bytes]) -> Hits:
+        """Return the runs that may hold some of these sorted ids, each with those ids."""
+        if len(wanted) == 1:
+            id_ = wanted[0]
+            return [(run, wanted) for run in self.runs if run.first <= id_ <= run.last]
+        found = []
+        for run in self.runs:
+            among = within(wanted, run.first, run.last)
+            if among:
+                found.append((run, among))
+        return found
+
+
+def within(wanted: list[bytes], first: bytes, last: bytes) -> list[bytes]:
+    """Return those of sorted ids that lie from `first` to `last`."""
+    at = bisect_left(wanted, first)
+    if at == len(wanted) or wanted[at] > last:
+        return []
+    return wanted[at : bisect_right(wanted, last, at)]
+
+
+def ids_of(frame: Frame) -> tuple[Iterable[bytes], Iterable[bytes]]:
+    """Return the ids of a frame's puts and of its drops. Raises Damaged, as `records_of` does."""
+    if not frame.puts and _is_plain_drops(frame):
+        body = frame.body
+        ids = [body[i : i + 16] for i in range(4, len(body), _DROP_BYTES)]
+        if min(ids) >= frame.first and max(ids) <= frame.last < ID_LIMIT:
+            return (), ids
+    puts, drops = records_of(frame)
+    return compiled.ids_of(puts), compiled.ids_of(drops)
+
+
+def puts_in(frame: Frame, ids: list[bytes]) -> dict[bytes, bytes]:
+    """Return the packed puts of these ids out of a frame of which the index says that it holds them."""
+    found = {}
+    for id_ in ids if len(ids) <= _FEW else ():
+        start = PUT_PREFIX + id_
+        at = frame.body.find(start)
+        # A payload may look like it, and then the frame has to be cut apart.
+        put = _record_at(frame.body, at) if at >= 0 and frame.body.find(start, at + 1) < 0 else None
+        if put is not None:
+            found[id_] = put
+    if len(found) < len(ids):
+        among = set(ids)
+        try:
+            puts, _ = records_of(frame)
+        except Damaged:
+            return {}
+        found = {r[ID]: r for r in puts if r[ID] in among}
+    return found
+
+
+def _record_at(body: bytes, at: int) -> bytes | None:
+    """Return the record that starts here; None when there is none after all."""
+    size = _GUESS_BYTES
+    while True:
+        unpacker = msgpack.Unpacker(None, max_buffer_size=size)
+        unpacker.feed(memoryview(body)[at : at + size])
+        try:
+            unpacker.skip()
+        except Exception:  # msgpack raises more than its own tree
+            if at + size >= len(body):
+                return None
+            size *= 16
+            continue
+        return body[at : at + unpacker.tell()]
+
+
+def _is_plain_drops(frame: Frame) -> bool:
+    """Tell whether a body is nothing but drops: then they need not be cut apart by their msgpack."""
+    body, count = frame.body, frame.drops
+    return (
+        0 < len(body) == count * _DROP_BYTES
+        and all(body[i::_DROP_BYTES] == DROP_PREFIX[i : i + 1] * count for i in range(4))
+        and max(body[_REASON::_DROP_BYTES]) < 0x80
+    )

@@ -1,0 +1,319 @@
+"""A snapshot: what a wheel held at about now, read without a lock and without writing, keeper or no keeper.
+
+It reads the checkpoint, then every journal from the positions in it, and looks at the checkpoint once more: if a deal
+was committed meanwhile it starts again, so that no message is missed between a journal and the file it was dealt to.
+After that the files only ever grow (past the length it knows) or go away (because all they held is finished), so
+walking them later is safe; a lap that was opened meanwhile is found in its seconds.
+Invariant: every message that was pending throughout the walk is in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from filewheel.disk.checkpoint import Position, adopt, find_files, read_manifest
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import ForeignFile
+from filewheel.disk.quarantine import Damage
+from filewheel.errors import Damaged, disk_error
+from filewheel.format import layout
+from filewheel.format.frame import Frame, Gap, scan
+from filewheel.format.record import ID, records_of, unpack_put
+from filewheel.journal.gaps import UNKNOWN, confirmed, missing_in, number_before
+from filewheel.journal.tail import Handles
+from filewheel.laps.slot import slot_name
+from filewheel.laps.store import spans_of
+from filewheel.laps.window import MISSING, Budget, Span, Window, read_window
+from filewheel.message import DEAD_US, ID_LIMIT, ID_MIN, US_PER_S, Message, due_of, id_floor
+
+_TRIES = 20
+WALK_BUDGET = Budget(records=1 << 14, bytes=8 << 20)
+
+DEAD_FLOOR = id_floor(DEAD_US)
+"""Ids from here on are dead letters."""
+
+
+@dataclass
+class _Uncovered:
+    """What is not covered of one writer's journal."""
+
+    before: int
+    """The number of the last frame that is covered."""
+    number: int
+    """The number of the last frame that was met."""
+    segments: list[tuple[str, int]] = field(default_factory=list)
+    """Names, and from where on."""
+    is_suspect: bool = False
+    is_judged: bool = False
+
+
+class Snapshot:
+    """A consistent view of a wheel for one reader. Not thread-safe. Close it, or use it as a context manager."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Read the checkpoint and the journals. Cost: that of the undealt part, not of the backlog."""
+        self._dir = directory
+        self.damage: list[Damage] = []
+        """What could not be read so far."""
+        self.handles = Handles(directory)
+        try:
+            self._take()
+        except OSError as exc:
+            self.handles.close()
+            raise disk_error(exc, directory.path) from exc
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.handles.close()
+
+    def _take(self) -> None:
+        for left in reversed(range(_TRIES)):
+            before = self._dir.disk.identity(layout.CHECKPOINT)
+            self.manifest = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+            try:
+                self._uncovered: dict[str, _Uncovered] = {}
+                self.journals = list(self._journal_spans())
+            except FileNotFoundError:
+                if not left:
+                    raise  # not a segment, but where they lie: somebody is deleting the wheel
+                continue  # a segment was covered and removed: there is a newer checkpoint
+            if self._dir.disk.identity(layout.CHECKPOINT) == before:
+                break
+        self._doubt = self.manifest.doubt
+        if self._doubt:
+            lap_of = self._dir.settings.lap_of
+            adopt(self.manifest, self._dir.disk, find_files(self._dir.disk, lap_of), lap_of)
+        for part in self._uncovered.values():
+            if part.is_suspect:
+                self._judge(part)
+
+    def _journal_spans(self) -> Iterator[Span]:
+        """Yield the undealt part of each journal; opening each now keeps it readable after it is unlinked."""
+        segments: list[tuple[str, int]] = []
+        for last in self._dir.disk.listdir(layout.JOURNAL):
+            parsed = layout.parse_segment(last)
+            if parsed is not None:
+                segments.append(parsed)
+        for writer, n in sorted(segments):
+            covered = self.manifest.positions.get(writer, Position(0, 0, 0))
+            if n < covered.segment:
+                continue
+            start = covered.offset if n == covered.segment else 0
+            name = layout.segment(writer, n)
+            try:
+                fd = self.handles.get(name)
+            except ForeignFile:
+                continue
+            part = self._uncovered.get(writer)
+            if part is None:
+                before = number_before(self.manifest, writer, n)
+                part = self._uncovered[writer] = _Uncovered(before, before)
+            part.segments.append((name, start))
+            end = self._used(fd, name, start, part)
+            if end > start:
+                yield Span(name, start, end, ID_MIN)
+
+    def _used(self, fd: int, name: str, start: int, part: _Uncovered) -> int:
+        """Return where the last frame ends whose header verifies; note whether headers show that one is missing."""
+        disk = self._dir.disk
+        scanner = scan(disk, fd, start, disk.size(fd), self._dir.seed(name), headers=True)
+        for item in scanner:
+            if isinstance(item, Frame):
+                part.is_suspect |= part.number != UNKNOWN and item.missing_after(part.number) > 0
+                part.number = item.number
+            elif item.at_end:
+                return item.offset
+        return scanner.pos
+
+    def _judge(self, part: _Uncovered) -> None:
+        """Note what is missing from a writer's journal, once. Cost: everything of it that is not covered."""
+        if part.is_judged:
+            return
+        part.is_judged = True
+        looked = (self._dir, self.handles.get, part.segments, part.before)
+        for missing in confirmed(missing_in(*looked), *looked):
+            if missing.is_proven:
+                self.damage += missing.damages()
+
+    # -- walking ---------------------------------------------------------------------------------------------
+
+    def puts(self, lo: bytes = ID_MIN, hi: bytes = DEAD_FLOOR) -> Iterator[bytes]:
+        """Yield the packed puts that are pending from `lo` to below `hi`, in firing order. Memory: one window."""
+        while lo < hi:
+            window = self.window(lo, hi, WALK_BUDGET)
+            yield from window.puts
+            lo = window.hi
+
+    def window(self, lo: bytes, hi: bytes, budget: Budget) -> Window:
+        """Return what is pending from `lo` to below `hi`, or as much of it as the budget allows. Raises DiskError."""
+        for _ in range(_TRIES):
+            missing: list[Span] = []
+
+            def on_gap(span: Span, gap: Gap, missing: list[Span] = missing) -> None:
+                if gap.reason == MISSING:
+                    missing.append(span)
+                else:
+                    self._note(span, gap)
+
+            try:
+                window = read_window(
+                    self._dir,
+                    self.handles,
+                    [*self.journals, *spans_of(self._dir, self.manifest, lo, hi)],
+                    lo,
+                    hi,
+                    on_gap=on_gap,
+                    dropped=self.manifest.unmatched,
+                    budget=budget,
+                )
+                if not missing or not self._reread(missing):
+                    break
+            except OSError as exc:
+                raise disk_error(exc, self._dir.path) from exc
+        return window
+
+    def _reread(self, missing: list[Span]) -> bool:
+        """Learn what became of files that are not there: finished, or a lap that was opened into its seconds.
+
+        A file that the newest checkpoint names is missing, which is damage: it goes only after one without it.
+        """
+        newer = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+        if newer.deal == self.manifest.deal:
+            for span in missing:
+                self._note(span, Gap(0, span.end, MISSING, at_end=True))
+                self._forget(span)
+            return False
+        # Everything dealt since is in the journal spans that are held open here, or newer than this snapshot.
+        self.manifest = newer
+        return True
+
+    def _forget(self, span: Span) -> None:
+        last = span.name.rpartition("/")[2]
+        second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
+        if second is not None:
+            self.manifest.slots.pop(second, None)
+        if lap is not None:
+            self.manifest.laps.pop(lap, None)
+        if span in self.journals:
+            self.journals.remove(span)
+
+    def problems(self) -> list[Damage]:
+        """Return what is wrong with the wheel, as far as it was read: `verify` calls all of it damage."""
+        found = [Damage(layout.SETTINGS, 0, 0, note, proven=True) for note in self._dir.notes]
+        if self._doubt:
+            found.append(Damage(layout.CHECKPOINT, 0, 0, self._doubt, proven=True))
+        return found + self.damage
+
+    def _note(self, span: Span, gap: Gap) -> None:
+        segment = layout.parse_segment(span.name.rpartition("/")[2])
+        if segment is not None and not gap.is_frame and gap.error is None:
+            self._judge(self._uncovered[segment[0]])
+            return
+        damage = Damage(span.name, gap.offset, gap.end, gap.reason, proven=True)
+        if damage not in self.damage:
+            self.damage.append(damage)
+
+    def messages(self, lo: bytes = ID_MIN, hi: bytes = DEAD_FLOOR) -> Iterator[Message]:
+        """Yield the messages that are pending from `lo` to below `hi`, in firing order; note what is none."""
+        for put in self.puts(lo, hi):
+            try:
+                yield unpack_put(put)
+            except Damaged as exc:
+                name = slot_name(self._dir, due_of(put[ID]) // US_PER_S)
+                self.damage.append(Damage(name, 0, len(put), exc.what, proven=True))
+
+    def frames(self, span: Span, *, headers: bool = False, missing: list[Span] | None = None) -> Iterator[Frame]:
+        """Yield the frames of one file; what cannot be read is noted. One that has gone is added to `missing`."""
+        disk = self._dir.disk
+        try:
+            fd = self.handles.get(span.name)
+            end = min(span.end, disk.size(fd))
+            for item in scan(disk, fd, span.start, end, self._dir.seed(span.name), headers=headers):
+                if isinstance(item, Frame):
+                    yield item
+                else:
+                    self._note(span, item)
+        except FileNotFoundError:
+            if missing is not None:
+                missing.append(span)
+            else:
+                self._reread([span])
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(span.name)) from exc
+
+    def headers(self, span: Span) -> Iterator[Frame]:
+        """Yield the headers of one file's frames, with empty bodies."""
+        return self.frames(span, headers=True)
+
+    def find(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return, of these ids, those that are pending, with their packed puts.
+
+        Cost: one reading of the undealt journals, and of the frames that may hold one of the ids.
+        """
+        puts, drops = self._look_for(ids)
+        return {i: r for i, r in puts.items() if i not in drops}
+
+    def dropped(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return, of these ids, those of which a drop is there: a put that was added now would not be pending.
+
+        Cost: as `find`.
+        """
+        wanted = set(ids)
+        return wanted & self._look_for(wanted)[1]
+
+    def _look_for(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[bytes]]:
+        """Return what is there of these ids: packed puts, and the ids that were dropped."""
+        wanted = sorted(i for i in set(ids) if i < ID_LIMIT)
+        puts: dict[bytes, bytes] = {}
+        drops: set[bytes] = set()
+        for _ in range(_TRIES):
+            puts, drops = {}, set(self.manifest.unmatched)
+            missing: list[Span] = []
+            for span in self._spans_for(wanted):
+                self._find_in(span, wanted, puts, drops, missing)
+            # A lap that was opened meanwhile is found in its seconds.
+            if not missing or not self._reread(missing):
+                break
+        return puts, drops
+
+    def _find_in(
+        self, span: Span, wanted: list[bytes], puts: dict[bytes, bytes], drops: set[bytes], missing: list[Span]
+    ) -> None:
+        """Add what one file holds of the wanted ids."""
+        for frame in self.frames(span, missing=missing):
+            at = bisect_left(wanted, frame.first)
+            if at == len(wanted) or wanted[at] > frame.last:
+                continue
+            try:
+                found, dropped = records_of(frame)
+            except Damaged as exc:
+                self._note(span, Gap(frame.offset, frame.end, exc.what, is_frame=True))
+                continue
+            among = set(wanted[at : bisect_right(wanted, frame.last)])
+            puts.update((r[ID], r) for r in found if r[ID] in among)
+            drops.update(r[ID] for r in dropped if r[ID] in among)
+
+    def _spans_for(self, wanted: list[bytes]) -> list[Span]:
+        """List the journals, and the files that may hold one of these ids, each once."""
+        files: dict[str, Span] = {}
+        for second in sorted({due_of(i) // US_PER_S for i in wanted}):
+            low, high = id_floor(second * US_PER_S), id_floor((second + 1) * US_PER_S)
+            for span in spans_of(self._dir, self.manifest, low, high):
+                files[span.name] = span
+        return [*self.journals, *files.values()]
+
+    def first(self) -> bytes | None:
+        """Return the packed put that is due first, dead letters left out."""
+        return next(self.puts(), None)

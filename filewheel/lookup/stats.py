@@ -1,0 +1,217 @@
+"""Counting what is pending: totals, by topic, by time, without reading what need not be read.
+
+A file that holds no drops, and of which no journal drops anything, is counted by the headers of its frames; only the
+others are counted id by id. So the totals of ten million messages cost a header for each frame.
+Invariant: counts are those of the snapshot: all puts minus all drops, each id once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.directory import Directory
+from filewheel.disk.keeper_lock import holder
+from filewheel.disk.quarantine import bytes_in, items
+from filewheel.errors import Damaged
+from filewheel.format import layout
+from filewheel.format.frame import Frame
+from filewheel.format.record import ID, records_of
+from filewheel.laps.store import spans_of
+from filewheel.laps.window import Span
+from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
+from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor, to_datetime
+
+Progress = Callable[[int], None]
+"""Told how many messages have been counted so far."""
+
+
+@dataclass
+class Stats:
+    """A wheel at a glance."""
+
+    pending: int = 0
+    dead: int = 0
+    quarantined: int = 0
+    """Items in quarantine."""
+    quarantined_bytes: int = 0
+    next_due: datetime | None = None
+    journal_bytes: int = 0
+    journal_files: int = 0
+    slot_files: int = 0
+    lap_files: int = 0
+    file_bytes: int = 0
+    """Bytes in lap and slot files."""
+    keeper_up: bool = False
+    """Whether a process holds the lock as the keeper, in whatever container."""
+    keeper_pid: int | None = None
+    """Its number in its own pid namespace; None when that is not known."""
+    keeper_namespace: str = ""
+    """Its pid namespace; nothing when it is that of this process."""
+    damaged: int = 0
+    """Places that are damaged, as far as they were read to count: `verify` reads everything."""
+
+
+@dataclass
+class Histogram:
+    """Pending messages by due time: `counts[i]` are due from `edges_us[i]` to below `edges_us[i + 1]`."""
+
+    edges_us: list[int]
+    counts: list[int] = field(default_factory=list)
+    before: int = 0
+    """Due before the first edge."""
+    after: int = 0
+    """Due at or after the last edge; dead letters are not counted."""
+
+
+class _Counter:
+    """Counts the pending ids of a snapshot, file by file, with the memory of the undealt journals and one window."""
+
+    def __init__(self, directory: Directory, snapshot: Snapshot) -> None:
+        self._dir = directory
+        self._snapshot = snapshot
+        puts: set[bytes] = set()
+        drops: set[bytes] = set(snapshot.manifest.unmatched)
+        for span in snapshot.journals:
+            for frame in snapshot.frames(span):
+                found, dropped = _records(frame)
+                puts.update([r[ID] for r in found])
+                drops.update([r[ID] for r in dropped])
+        self._loose = sorted(puts - drops)
+        """Pending ids in the journals; a file that must be read brings those of its time with it."""
+        self._drops = sorted(drops)
+        manifest, lap_of = snapshot.manifest, directory.settings.lap_of
+        self._both = manifest.laps.keys() & {lap_of(second) for second in manifest.slots}
+        """Laps of which the file and some seconds are there, since one of them was missing: counted as one."""
+        self.spans = [s for s in spans_of(directory, manifest, ID_MIN, ID_END) if not self._is_counted_with_lap(s)]
+
+    def simple(self, span: Span) -> int | None:
+        """Count a file's messages by its headers; None when it must be read."""
+        low, high = self._between(self._drops, span)
+        if self._snapshot.manifest.doubt or low < high or self._lap_of(span) in self._both:
+            return None
+        count = 0
+        for frame in self._snapshot.headers(span):
+            if frame.drops:
+                return None
+            count += frame.puts
+        return count
+
+    def _lap_of(self, span: Span) -> int:
+        return self._dir.settings.lap_of(due_of(span.floor) // US_PER_S)
+
+    def _is_counted_with_lap(self, span: Span) -> bool:
+        return layout.parse_slot(span.name.rpartition("/")[2]) is not None and self._lap_of(span) in self._both
+
+    def ids(self, span: Span) -> Iterator[bytes]:
+        """Yield the pending ids of one file's time, those in the journals too."""
+        low, high = self._between(self._loose, span)
+        del self._loose[low:high]
+        for put in self._snapshot.puts(span.floor, self.ceil(span)):
+            yield put[ID]
+
+    def rest(self) -> list[bytes]:
+        """Return the pending ids that only the journals hold, and that no file brought with it."""
+        return self._loose
+
+    def _between(self, ids: list[bytes], span: Span) -> tuple[int, int]:
+        return bisect_left(ids, span.floor), bisect_left(ids, self.ceil(span))
+
+    def ceil(self, span: Span) -> bytes:
+        """Return the smallest id that is too late for a file."""
+        floor_s = due_of(span.floor) // US_PER_S
+        seconds = 1 if layout.parse_slot(span.name.rpartition("/")[2]) is not None else self._dir.settings.slots
+        return id_floor((floor_s + seconds) * US_PER_S)
+
+
+def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
+    """Part a frame into puts and drops; one that makes no sense holds none."""
+    try:
+        return records_of(frame)
+    except Damaged:
+        return [], []
+
+
+def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
+    """Count a snapshot. Cost: a header for each frame of the laps, and the undealt journals whole."""
+    stats = sizes_of(directory, snapshot.manifest, [(s.name, s.end - s.start) for s in snapshot.journals])
+    stats.pending, stats.dead = counts_of(directory, snapshot)
+    first = snapshot.first()
+    stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
+    stats.damaged = len(snapshot.problems())
+    return stats
+
+
+def sizes_of(directory: Directory, manifest: Manifest, journals: Sequence[tuple[str, int]]) -> Stats:
+    """Say what a wheel takes on disk and who keeps it; `journals` are names, and how many bytes are not covered."""
+    keeper = holder(directory)
+    return Stats(
+        quarantined=len(items(directory)),
+        quarantined_bytes=bytes_in(directory),
+        journal_bytes=sum(size for _, size in journals),
+        journal_files=len({name for name, _ in journals}),
+        slot_files=len(manifest.slots),
+        lap_files=len(manifest.laps),
+        file_bytes=sum(manifest.slots.values()) + sum(manifest.laps.values()),
+        keeper_up=keeper is not None,
+        keeper_pid=None if keeper is None else keeper.pid,
+        keeper_namespace="" if keeper is None else keeper.namespace,
+    )
+
+
+def counts_of(directory: Directory, snapshot: Snapshot) -> tuple[int, int]:
+    """Count what is pending in a snapshot, and the dead letters."""
+    counter = _Counter(directory, snapshot)
+    pending = dead = 0
+    for span in counter.spans:
+        mixed = span.floor < DEAD_FLOOR < counter.ceil(span)
+        count = None if mixed else counter.simple(span)
+        if count is None:
+            for id_ in counter.ids(span):
+                if id_ < DEAD_FLOOR:
+                    pending += 1
+                else:
+                    dead += 1
+        elif span.floor >= DEAD_FLOOR:
+            dead += count
+        else:
+            pending += count
+    rest = counter.rest()
+    at = bisect_left(rest, DEAD_FLOOR)
+    return pending + at, dead + len(rest) - at
+
+
+def histogram_of(directory: Directory, snapshot: Snapshot, edges_us: Sequence[int]) -> Histogram:
+    """Count a snapshot by due time. A file that lies between two edges is counted whole."""
+    edges = list(edges_us)
+    counts = [0] * (len(edges) + 1)  # before, between, after
+    counter = _Counter(directory, snapshot)
+    for span in counter.spans:
+        if span.floor >= DEAD_FLOOR:
+            continue
+        low = bisect_right(edges, due_of(span.floor))
+        high = bisect_right(edges, due_of(counter.ceil(span)) - 1)
+        count = counter.simple(span) if low == high else None
+        if count is not None:
+            counts[low] += count
+            continue
+        for id_ in counter.ids(span):
+            if id_ < DEAD_FLOOR:
+                counts[bisect_right(edges, due_of(id_))] += 1
+    for id_ in counter.rest():
+        if due_of(id_) < DEAD_US:
+            counts[bisect_right(edges, due_of(id_))] += 1
+    return Histogram(edges, counts[1:-1], counts[0], counts[-1])
+
+
+def topics_of(snapshot: Snapshot, progress: Progress | None = None) -> dict[str, int]:
+    """Count a snapshot by topic: this one reads every message, and the snapshot notes what is none."""
+    counts: dict[str, int] = {}
+    for n, message in enumerate(snapshot.messages()):
+        counts[message.topic] = counts.get(message.topic, 0) + 1
+        if progress is not None and n % 4096 == 0:
+            progress(n)
+    return counts

@@ -1,0 +1,176 @@
+"""How much is pending, asked again and again: remembered, and kept in step with what is written.
+
+What the laps hold is counted once for each checkpoint. Of the journals above it only what they gained since the last
+call is read. An id is given out once, so a put that its own writer wrote counts one; a drop takes one away when its put
+is there and no other drop was.
+Where that is not so simple (damage, a missing file, puts that one writer wrote for another), nothing is remembered, and
+a snapshot counts everything. Bytes that were counted are not read again before the next checkpoint.
+Invariant: what is answered from here is what a snapshot counts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.directory import Directory
+from filewheel.disk.reentry import one_call
+from filewheel.errors import Damaged
+from filewheel.format import layout
+from filewheel.format.frame import Frame, scan
+from filewheel.format.record import ID
+from filewheel.journal.tail import Handles
+from filewheel.lookup.finder import Finder
+from filewheel.lookup.front import Front
+from filewheel.lookup.index import FileIndex, ids_of
+from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
+from filewheel.lookup.stats import Stats, counts_of, sizes_of
+from filewheel.message import MessageId, due_of, to_datetime
+
+DROPS_MAX = 1 << 18
+"""How many drops are remembered at most."""
+_TRIES = 4
+
+
+class _Unknown(Exception):
+    """It cannot be said from what is remembered."""
+
+
+class _Stale(Exception):
+    """There is another checkpoint, or a journal has gone: what is remembered is void."""
+
+
+class Tally:
+    """Counts what is pending in a wheel. Thread-safe. Needs no closing."""
+
+    def __init__(self, directory: Directory, finder: Finder, front: Front) -> None:
+        self._dir = directory
+        self._finder = finder
+        self._front = front
+        self._lock = threading.RLock()
+        self._was_asked = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._deal = -1
+        """The checkpoint that all of this is above."""
+        self._listing: list[list[str]] = []
+        """The directories of the laps."""
+        self._is_simple = False
+        self._counts = [0, 0]
+        """How many are pending, and how many are dead letters."""
+        self._read: dict[str, tuple[int, int]] = {}
+        """Where reading each journal began, and where it stands."""
+        self._drops: set[bytes] = set()
+
+    def stats(self) -> Stats | None:
+        """Return the numbers of the wheel; None where a snapshot has to count them, as it has the first time.
+
+        Cost: a look of the finder and some listings; after a new checkpoint all of the journals and the laps' headers.
+
+        Raises Reentered, OSError.
+        """
+        with one_call(self._lock, self._dir.path):
+            if not self._was_asked:  # who asks once pays for no memory
+                self._was_asked = True
+                return None
+            for _ in range(_TRIES):
+                found = self._finder.read_on(self._try_to_count)
+                if isinstance(found, _Stale):
+                    self._learn()
+                    continue
+                first = self._front.first(1) if isinstance(found, Stats) else None
+                if not isinstance(found, Stats) or first is None:
+                    return None
+                found.next_due = to_datetime(due_of(first[0][ID])) if first else None
+                return found
+        return None
+
+    def _learn(self) -> None:
+        """Count what the laps hold."""
+        self._forget()
+        with Snapshot(self._dir) as snapshot:
+            listing = self._list_laps(snapshot.manifest)
+            snapshot.first()  # which finds the damage that a count of everything finds
+            snapshot.journals = []
+            counts = counts_of(self._dir, snapshot)
+            self._deal = snapshot.manifest.deal
+            self._listing = listing
+            self._is_simple = not snapshot.damage and not snapshot.manifest.doubt
+            self._counts = list(counts)
+
+    def _list_laps(self, manifest: Manifest) -> list[list[str]]:
+        """List the directories in which the files of a manifest lie: one that is removed by hand is missed."""
+        laps = sorted({self._dir.settings.lap_of(second) for second in manifest.slots})
+        names = [layout.LAPS, *map(layout.lap_dir, laps)]
+        return [sorted(self._dir.disk.listdir(name)) for name in names]
+
+    def _try_to_count(
+        self, manifest: Manifest, journals: Mapping[str, FileIndex], handles: Handles
+    ) -> Stats | _Stale | _Unknown:
+        try:
+            return self._count(manifest, journals, handles)
+        except (_Stale, _Unknown) as exc:  # an error that gets out has the finder forget all that it learned
+            return exc
+
+    def _count(self, manifest: Manifest, journals: Mapping[str, FileIndex], handles: Handles) -> Stats:
+        """Count what the journals have gained."""
+        if manifest.deal != self._deal or self._list_laps(manifest) != self._listing:
+            raise _Stale
+        if any(n not in journals or (journals[n].start, journals[n].pos) < at for n, at in self._read.items()):
+            raise _Stale
+        if not self._is_simple or any(file.has_gaps or not file.is_blank for file in journals.values()):
+            raise _Unknown
+        counts, new = list(self._counts), set[bytes]()
+        unmatched = set(manifest.unmatched)
+        for file in journals.values():
+            writer = layout.parse_segment(file.name.rpartition("/")[2])
+            assert writer is not None
+            for frame in self._news_of(file, handles):
+                puts, drops = _ids_of(frame)
+                _check_own(puts, writer[0])
+                new.update(drops)
+                pending = [i for i in puts if i not in self._drops and i not in unmatched]
+                dead = sum(i >= DEAD_FLOOR for i in pending)
+                counts[0] += len(pending) - dead
+                counts[1] += dead
+        new -= self._drops
+        if len(new) + len(self._drops) > DROPS_MAX:
+            raise _Unknown
+        for id_ in self._finder.has_put(new, handles) if new else ():
+            counts[id_ >= DEAD_FLOOR] -= 1
+        # Nothing was changed until now: an error, or another turn of the finder, finds all as it was.
+        self._drops |= new
+        self._counts = counts
+        self._read = {file.name: (file.start, file.pos) for file in journals.values()}
+        sizes = [(file.name, file.pos - file.start) for file in journals.values() if file.pos > file.start]
+        stats = sizes_of(self._dir, manifest, sizes)
+        stats.pending, stats.dead = counts
+        stats.damaged = len(self._dir.notes)
+        return stats
+
+    def _news_of(self, file: FileIndex, handles: Handles) -> Iterable[Frame]:
+        """Yield the frames that a journal has gained."""
+        start = self._read.get(file.name, (0, file.start))[1]
+        if start == file.pos:
+            return
+        end = min(file.pos, self._dir.disk.size(fd := handles.get(file.name)))
+        for item in scan(self._dir.disk, fd, start, end, self._dir.seed(file.name)):
+            if not isinstance(item, Frame):
+                raise _Unknown
+            yield item
+
+
+def _ids_of(frame: Frame) -> tuple[list[bytes], list[bytes]]:
+    try:
+        puts, drops = ids_of(frame)
+    except Damaged:
+        raise _Unknown from None
+    return list(puts), list(drops)
+
+
+def _check_own(ids: list[bytes], writer: str) -> None:
+    """Raise unless all of these ids were given out by this writer."""
+    if ids and (str(MessageId(ids[0]))[12:20] != writer or len({(i[7] & 63, i[8:12], i[12] >> 6) for i in ids}) > 1):
+        raise _Unknown

@@ -1,0 +1,163 @@
+"""A running scheduler's metrics as a file of its wheel, for readers in other processes, without a server.
+
+The keeper's process writes `metrics.prom` beside the checkpoint: whole, by rename, and not flushed, because after a
+power cut nobody wants the counters of a process that is gone. It says when it was written and by whom, so that a
+reader can tell a live one from what a dead process left: counters and times of the past are still true then, gauges
+are not.
+Invariant: publishing never stops whoever publishes, and nothing durable depends on the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.disk.directory import Directory
+from filewheel.errors import Damaged, DiskError, disk_error
+from filewheel.format import layout
+from filewheel.message import US_PER_S
+from filewheel.metrics.metrics import PREFIX, Metrics
+from filewheel.metrics.prometheus import GAUGE, Family, gauge, parse, render
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 5.0
+"""How often what has changed is published."""
+REST_S = 30.0
+"""How often it is published though nothing has changed, so that readers know that someone is there."""
+STALE_S = 90.0
+"""What is older than this was left by a process that is gone, or stuck."""
+_BYTES_MAX = 64 << 20
+_AT = f"{PREFIX}published_timestamp_seconds"
+_PID = f"{PREFIX}published_pid"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a scheduler published last."""
+
+    families: list[Family]
+    at_us: int
+    pid: int
+
+    def age_us(self, now_us: int) -> int:
+        """Return how old it is; 0 when it seems to come from the future."""
+        return max(0, now_us - self.at_us)
+
+    def is_stale(self, now_us: int, keeper_pid: int | None) -> bool:
+        """Tell whether the one who published it is gone, stuck, or not the keeper any more."""
+        return self.pid != keeper_pid or abs(now_us - self.at_us) > STALE_S * US_PER_S
+
+    def current(self, now_us: int, keeper_pid: int | None) -> list[Family]:
+        """Return the families that still mean something: when it is stale no gauges, except who wrote it and when."""
+        if not self.is_stale(now_us, keeper_pid):
+            return self.families
+        return [f for f in self.families if f.kind != GAUGE or f.name in (_AT, _PID)]
+
+
+class Publisher:
+    """Publishes the metrics of one process into a wheel. For the process that is the keeper; one thread calls it."""
+
+    def __init__(
+        self, metrics: Metrics, directory: Directory, *, clock: Clock = SYSTEM_CLOCK, interval_s: float = INTERVAL_S
+    ) -> None:
+        """Publish nothing yet."""
+        self._metrics = metrics
+        self._dir = directory
+        self._clock = clock
+        self._interval_us = int(interval_s * US_PER_S)
+        self._looked_us: int | None = None
+        self._wrote_us = 0
+        self._last = ""
+        self._failed = False
+
+    def tick(self) -> bool:
+        """Publish if it is time to; tell whether it was done. Never raises for the disk: that is logged once.
+
+        Call it often: before its time it costs one look at the clock.
+        """
+        now_us = self._clock.steady_us()
+        if self._looked_us is not None and now_us - self._looked_us < self._interval_us:
+            return False
+        first = self._looked_us is None
+        self._looked_us = now_us
+        text = self._metrics.text()
+        if not first and text == self._last and now_us - self._wrote_us < REST_S * US_PER_S:
+            return False
+        return self._try(text, now_us)
+
+    def close(self) -> bool:
+        """Publish what the end was, while this process is the keeper still. Never raises for the disk."""
+        return self._try(self._metrics.text(), self._clock.steady_us())
+
+    def _try(self, text: str, now_us: int) -> bool:
+        try:
+            _write(self._dir, text, self._clock.now_us())
+        except DiskError as exc:
+            if not self._failed:
+                log.warning("the metrics cannot be published; said once: %s", exc)
+            self._failed = True
+            return False
+        self._failed = False
+        self._last, self._wrote_us = text, now_us
+        return True
+
+
+def publish(metrics: Metrics, directory: Directory, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Write the metrics into the wheel now, for `filewheel metrics`. On return a reader sees them; a crash may not.
+
+    Cost: one small file, not flushed. Raises DiskError.
+    """
+    _write(directory, metrics.text(), clock.now_us())
+
+
+def _write(directory: Directory, text: str, now_us: int) -> None:
+    signed = render([
+        gauge(_AT, "When this was published, in seconds since the epoch.", now_us / US_PER_S),
+        gauge(_PID, "The process that published this.", os.getpid()),
+    ])  # fmt: skip
+    disk = directory.disk
+    try:
+        fd = disk.open(layout.METRICS_TMP, "w")
+        try:
+            disk.truncate(fd, 0)  # a crash may have left one
+            disk.pwrite(fd, (signed + text).encode(), 0)
+        finally:
+            disk.close(fd)
+        disk.rename(layout.METRICS_TMP, layout.METRICS)
+    except OSError as exc:
+        with contextlib.suppress(OSError):  # a full disk has no room for half a file
+            disk.unlink(layout.METRICS_TMP)
+        undone = "the metrics in the wheel are those of before"
+        raise disk_error(exc, directory.place(layout.METRICS), undone=undone) from exc
+
+
+def read_published(directory: Directory) -> Published | None:
+    """Return what was published last in this wheel, or None. Takes no lock.
+
+    Raises Damaged when it is not what was written, DiskError when it cannot be read.
+    """
+    place = directory.place(layout.METRICS)
+    disk = directory.disk
+    try:
+        fd = disk.open(layout.METRICS, "r")
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise disk_error(exc, place) from exc
+    try:
+        data = disk.pread(fd, min(disk.size(fd), _BYTES_MAX), 0)
+    except OSError as exc:
+        raise disk_error(exc, place) from exc
+    finally:
+        disk.close(fd)
+    try:
+        families = parse(data.decode(), place)
+        signed = {f.name: f.samples[0].value for f in families if f.name in (_AT, _PID)}
+        return Published(families, round(signed[_AT] * US_PER_S), int(signed[_PID]))
+    except (UnicodeDecodeError, KeyError, OverflowError, ValueError) as exc:
+        # A power cut may leave the new name with nothing, or zeros, behind it.
+        raise Damaged("these are no published metrics", path=place, hint="remove it; it is written anew") from exc

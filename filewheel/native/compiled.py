@@ -1,0 +1,108 @@
+"""The inner loops that are used: those in C when they were built, else those in Python. Both do the same.
+
+FILEWHEEL_PURE=1 in the environment takes those in Python. Owns that choice, and nothing else.
+Invariant: whoever imports from here cannot tell which they got, but by the time it takes.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from filewheel.message import Message, MessageId
+from filewheel.native import loops, puts
+
+
+class Pen(Protocol):
+    """Writes a writer's next puts, one call each; a journal lends it to its own `put`."""
+
+    def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, /) -> MessageId | None:
+        """Write the frame that `put_frame` returns; None when the journal has to do it. Nothing comes in between.
+
+        Raises OSError when a part of the frame may be missing; the pen is at its end then.
+        """
+
+    def end(self) -> tuple[int, int, int, bool]:
+        """Write nothing more; return the next place in the sequence, the next frame's offset, the last frame's number,
+        and whether a write failed.
+
+        May be called again, and returns the same.
+        """
+
+
+class MakePen(Protocol):
+    """Makes a pen."""
+
+    def __call__(
+        self, fd: int, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int, /
+    ) -> Pen:
+        """Return a pen that writes frames from `offset` on that end at `end` or before."""
+
+
+COMPILED = False
+"""Whether the loops in C are used."""
+
+due_column = loops.due_column
+due_at = loops.due_at
+size_of = loops.size_of
+pack_puts = loops.pack_puts
+put_frame = loops.put_frame
+pack_drops = loops.pack_drops
+seal_frame = loops.seal_frame
+part = loops.part
+ids_of = loops.ids_of
+moved = loops.moved
+sort = loops.sort
+count_seconds = loops.count_seconds
+plain_messages = loops.plain_messages
+Puts = puts.Puts
+crc32: Callable[[bytes, int], int] = zlib.crc32
+ReadFrames = Callable[[bytes, int, int, int, int, bytes | None, bytes | None, int], tuple[list[Any], int]]
+read_frames: ReadFrames | None = None
+"""Reads many plain frames of a block at once; None where only Python can."""
+learn_frame: Callable[[type[Any]], None] | None = None
+"""Tells what a frame is made as."""
+make_pen: MakePen | None = None
+"""Makes a pen; None where only Python can write."""
+keep_from_children: Callable[[int], None] | None = None
+"""Has each child of a fork lose its copy of this descriptor; None where only Python's own forks are seen."""
+let_children_have: Callable[[int], None] | None = None
+"""The opposite."""
+count_forks: Callable[[], int] | None = None
+"""Returns a number that is another in a child than in its parent."""
+write_all: Callable[[int, bytes, int], None] | None = None
+"""Writes all of some bytes at an offset; None where only Python can."""
+
+if not os.environ.get("FILEWHEEL_PURE"):
+    try:
+        from filewheel.native import _loops
+    except ImportError:
+        pass
+    else:
+        if _loops.INTERFACE == loops.INTERFACE:  # else it is left over from another version
+            _loops.learn(Message, MessageId)
+            due_column = _loops.due_column
+            due_at = _loops.due_at
+            size_of = _loops.size_of
+            pack_puts = _loops.pack_puts
+            put_frame = _loops.put_frame
+            pack_drops = _loops.pack_drops
+            seal_frame = _loops.seal_frame
+            part = _loops.part
+            ids_of = _loops.ids_of
+            moved = _loops.moved
+            sort = _loops.sort
+            count_seconds = _loops.count_seconds
+            plain_messages = _loops.plain_messages
+            Puts = _loops.Puts  # type: ignore[assignment,misc]
+            crc32 = _loops.crc32
+            read_frames = _loops.read_frames
+            learn_frame = _loops.learn_frame
+            make_pen = _loops.Pen
+            write_all = _loops.write_all
+            keep_from_children = _loops.keep_from_children
+            let_children_have = _loops.let_children_have
+            count_forks = _loops.count_forks
+            COMPILED = True

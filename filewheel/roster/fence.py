@@ -1,0 +1,220 @@
+"""A handle's standing: the place of its wheel in a set, kept up to date while others change it.
+
+Producers look every fifth of a second, which costs one stat; a keeper looks before each claim, at its own roster and
+at those of the other wheels, because a promotion may have been able to reach only one of them. Whoever meets a higher
+epoch than its own stops, and says so in its own roster if that can be written.
+Invariant: `check_may_fire` returns only if no wheel of the set that can be seen has an epoch above this one's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from filewheel.disk.directory import Directory, DiskFactory
+from filewheel.disk.disk import Disk, OsDisk, is_scarce
+from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
+from filewheel.format import layout
+from filewheel.roster.roster import Roster, change_roster, read_roster, was_in_set
+
+log = logging.getLogger(__name__)
+
+LOOK_US = 200_000
+"""How long a producer goes without a look at the roster."""
+_FENCE_S = LOOK_US / 1_000_000 * 1.25
+_FORGET_US = 1_000_000
+"""How long another wheel's directory stays open: a mount must not be kept busy by whoever only looks."""
+
+Identity = tuple[int, int, int] | None
+
+
+class Standing:
+    """The place of one wheel in its set. Not thread-safe: whoever has it guards it."""
+
+    def __init__(self, directory: Directory, *, disk: DiskFactory = OsDisk) -> None:
+        """Read the roster. Raises Damaged, DiskError."""
+        self._dir = directory
+        self._factory = disk
+        self.roster: Roster | None = None
+        """None when the wheel stands alone."""
+        self._identity: Identity = None
+        self._others: dict[str, _Other] = {}
+        self.on_change: Callable[[], None] | None = None
+        """Called after the roster was read anew."""
+        self.look()
+        # Looked at again: the first roster may have been written, and the mark, between the two.
+        if self.roster is None and self._is_marked() and not self.look():
+            raise _roster_gone(directory.path)
+
+    def _is_marked(self) -> bool:
+        try:
+            return was_in_set(self._dir.disk)
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(layout.ROSTER_LOCK)) from exc
+
+    # -- its own roster --------------------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """Read the roster if it was replaced; tell whether it was. Cost: one stat.
+
+        Raises Fenced when it has gone: then the wheel has, or someone took it out of its set by hand. Also Damaged,
+        DiskError.
+        """
+        try:
+            return self._look()
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(layout.ROSTER)) from exc
+
+    def _look(self) -> bool:
+        disk = self._dir.disk
+        identity = disk.identity(layout.ROSTER)
+        if identity == self._identity:
+            return False
+        if identity is None and self.roster is not None:
+            raise _roster_gone(self._dir.path)
+        self.roster = read_roster(disk, self._dir.path)
+        self._identity = identity
+        if self.on_change is not None:
+            self.on_change()
+        return True
+
+    def check_may_write(self) -> None:
+        """Raise Fenced unless this wheel stands alone, or is the primary of its set as far as its own roster says."""
+        roster = self.roster
+        if roster is not None and roster.role != "primary":
+            raise fenced(roster, self._dir.path)
+
+    # -- the others' -----------------------------------------------------------------------------------------
+
+    def check_may_fire(self, now_us: int) -> None:
+        """Raise Fenced unless this wheel may fire now. Cost: one stat, and one for each other wheel of the set."""
+        self.look()
+        self.check_may_write()
+        roster = self.roster
+        if roster is None or not roster.members:
+            return
+        for member in roster.members:
+            other = self._others.get(member.path)
+            if other is None:
+                other = self._others[member.path] = _Other(member.path, self._factory)
+            theirs = other.look(now_us)
+            if (
+                theirs is not None
+                and theirs.set == roster.set
+                and (theirs.epoch > roster.epoch or _is_rival(theirs, roster))
+            ):
+                self._yield_to(theirs)
+
+    def _yield_to(self, theirs: Roster) -> None:
+        """Write down that another wheel was promoted, and raise Fenced."""
+
+        def fence(mine: Roster | None) -> Roster | None:
+            if mine is None or not (mine.epoch < theirs.epoch or _is_rival(theirs, mine)):
+                return mine
+            # One that only begins to be promoted is not the primary: whoever is promoted next reads this wheel.
+            latest = mine if mine.held >= theirs.held and not _is_rival(theirs, mine) else theirs
+            known = replace(
+                mine, primary=latest.primary, primary_wheel=latest.primary_wheel, epoch=latest.held, office=0
+            )
+            return known.announced(theirs.epoch, "fenced")
+
+        # It may be another backup that says so.
+        error = fenced(replace(theirs, role="fenced"), self._dir.path)
+        log.critical("%s: %s; this wheel fires nothing more", self._dir.path, error.what)
+        with contextlib.suppress(FilewheelError):  # its disk may be what failed; it stops all the same
+            change_roster(self._dir, fence)
+        raise error
+
+    def close(self) -> None:
+        """Let go of the other wheels' directories."""
+        for other in self._others.values():
+            other.forget()
+        self._others.clear()
+
+
+def _roster_gone(path: str) -> Fenced:
+    return Fenced(
+        "the roster of this wheel has gone, and perhaps the wheel with it", path=path,
+        hint=f"use another wheel of its set; if it is to stand alone, remove {path}/{layout.ROSTER_LOCK}",
+    )  # fmt: skip
+
+
+def _is_rival(theirs: Roster, mine: Roster) -> bool:
+    """Tell whether two were promoted to one epoch, neither of which could see the other, and this one is to yield."""
+    return (
+        theirs.role == mine.role == "primary"
+        and theirs.epoch == mine.epoch
+        and theirs.primary_wheel > mine.primary_wheel
+    )
+
+
+class _Other:
+    """Another wheel's roster, looked at by its path."""
+
+    def __init__(self, path: str, factory: DiskFactory) -> None:
+        self._path = path
+        self._factory = factory
+        self._disk: Disk | None = None
+        self._opened_us = 0
+        self._identity: Identity = None
+        self._roster: Roster | None = None
+
+    def look(self, now_us: int) -> Roster | None:
+        """Return its roster as it is now; None when it cannot be seen.
+
+        Raises DiskError when that is for want of files or memory here: nobody may fire who did not look.
+        """
+        if self._disk is not None and not 0 <= now_us - self._opened_us < _FORGET_US:
+            self.forget()
+        try:
+            if self._disk is None:
+                self._disk = self._factory(self._path)
+                self._opened_us = now_us
+            identity = self._disk.identity(layout.ROSTER)
+            if identity != self._identity:
+                self._roster = read_roster(self._disk, self._path)
+                self._identity = identity
+        except (OSError, Damaged) as exc:
+            self.forget()
+            if isinstance(exc, OSError) and is_scarce(exc):
+                raise disk_error(exc, self._path) from exc
+            return None  # its disk is out of reach, or it was deleted
+        return None if identity is None else self._roster
+
+    def forget(self) -> None:
+        """Close its directory."""
+        if self._disk is not None:
+            self._disk.release()
+        self._disk = None
+
+
+def let_producers_look() -> None:
+    """Wait until nobody goes on writing to a wheel that was fenced because it has not looked yet."""
+    threading.Event().wait(_FENCE_S)
+
+
+def fenced(roster: Roster, path: str) -> Fenced:
+    """Return the error for a wheel that may not be written to, or fired from, because of this roster."""
+    if roster.role == "backup":
+        return Fenced(
+            f"this wheel is a backup of {roster.primary}", primary=roster.primary, epoch=roster.epoch, path=path,
+            hint=f"use {roster.primary}, or `filewheel promote` this one",
+        )  # fmt: skip
+    if roster.role == "promoting":
+        return Fenced(
+            "this wheel is being promoted", primary=roster.primary, epoch=roster.epoch, path=path,
+            hint="wait a moment; if that was cut short, `filewheel promote` it again",
+        )  # fmt: skip
+    if roster.held < roster.epoch:
+        return Fenced(
+            f"another wheel of this set is being promoted (epoch {roster.epoch})", epoch=roster.epoch, path=path,
+            hint="wait a moment; if that was cut short, `filewheel promote` this or another wheel of the set",
+        )  # fmt: skip
+    return Fenced(
+        f"{roster.primary} was promoted in the place of this wheel (epoch {roster.epoch})",
+        primary=roster.primary, epoch=roster.epoch, path=path,
+        hint=f"use {roster.primary}; `filewheel rejoin` makes this wheel a backup of it",
+    )  # fmt: skip

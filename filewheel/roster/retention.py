@@ -1,0 +1,237 @@
+"""Covered segments of a primary's journals, which wait until every backup has read them.
+
+The deal moves them from journal/ to retained/: a rename needs no room, and whoever has one open reads on. They are kept
+up to a bound. When it is passed a counter is raised and only then they go, so a backup that misses a segment finds the
+counter changed, and heals. A segment keeps the seed of the name that it was written under.
+
+Not thread-safe: the ledger's lock guards it. Another process may release segments meanwhile.
+Invariant: a segment given to `keep` is in journal/, in retained/, was released, or the counter has changed since; but
+for a disk that takes neither the rename nor the counter: then the roster says so (`on_overflow`), and the counter is
+tried again with the next segment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import secrets
+import zlib
+from collections.abc import Callable, Iterable
+
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import is_unreadable
+from filewheel.errors import Damaged
+from filewheel.format import layout
+from filewheel.format.writer import Entropy
+
+log = logging.getLogger(__name__)
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_BLOCK_BYTES = 4096
+"""What a segment takes at least: one-shot producers leave many small ones, and files are no cheaper than bytes."""
+_COUNTER_BYTES_MAX = 64
+_COUNTER_END = 1 << 62
+_AFRESH = 1 << 48
+"""Where a counter begins anew, at a random place above, when the one before cannot be read."""
+
+
+class Retained:
+    """What lies in retained/. Makes the directory with the first segment."""
+
+    def __init__(self, directory: Directory, *, limit_bytes: int, entropy: Entropy = secrets.token_bytes) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._entropy = entropy
+        self.limit_bytes = limit_bytes
+        self.on_overflow: Callable[[], None] | None = None
+        """Called before segments go that backups may still have to read. It must not raise."""
+        self._size_bytes: int | None = None
+        self._made = False
+        self._owes = False
+        """Segments went while the counter could not be raised."""
+
+    # -- segments --------------------------------------------------------------------------------------------
+
+    def keep(self, name: str) -> None:
+        """Move a segment out of journal/; if that is too much, all that are kept go. A missing one is passed by.
+
+        Raises OSError with the segment in journal/, or with all segments still kept.
+        """
+        known = self._disk.identity(name)
+        if known is None:
+            return
+        if self._owes:
+            self._raise()
+        self._make()
+        size_bytes = self.size_bytes
+        # A crash before this leaves it in journal/, where the next keeper finds that it is covered; so does a power
+        # cut after it that undoes the rename.
+        self._disk.rename(name, layout.retained(name))
+        self._size_bytes = size_bytes + _room(known[1])
+        if self._size_bytes > self.limit_bytes:
+            self._size_bytes = None  # counted anew: some may have been released
+            if self.size_bytes > self.limit_bytes:
+                self.give_up()
+
+    def give_up(self) -> None:
+        """Raise the counter, and then remove every segment that is kept; nothing where none is. Raises OSError."""
+        gone = self.names()
+        if not gone and not self._owes:
+            return
+        self._owes = True
+        if self.on_overflow is not None:
+            self.on_overflow()
+        log.warning(
+            "%s: %d journal segments go before every backup has read them; backups that miss them heal",
+            self._dir.path, len(gone),
+        )  # fmt: skip
+        self._raise()
+        # A crash from here on leaves segments that nobody has to read.
+        self.release(gone)
+
+    def release(self, names: Iterable[str]) -> None:
+        """Remove segments that every backup has read, by the last part of their names. Raises OSError."""
+        self._size_bytes = None
+        for last in names:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(f"{layout.RETAINED}/{last}")
+
+    def names(self) -> list[str]:
+        """Return the last parts of the names of what is kept, sorted."""
+        try:
+            return sorted(n for n in self._disk.listdir(layout.RETAINED) if layout.parse_segment(n) is not None)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    @property
+    def size_bytes(self) -> int:
+        """How much room is taken, in whole blocks, as far as this handle knows. Cost: a listing the first time."""
+        if self._size_bytes is None:
+            found = (self._disk.identity(f"{layout.RETAINED}/{last}") for last in self.names())
+            self._size_bytes = sum(_room(known[1]) for known in found if known is not None)
+        return self._size_bytes
+
+    def _make(self) -> None:
+        if not self._made:
+            with contextlib.suppress(FileExistsError):
+                self._disk.mkdir(layout.RETAINED)
+            self._disk.sync_dir("")
+            self._made = True
+
+    # -- the counter -----------------------------------------------------------------------------------------
+
+    def overflow(self) -> int:
+        """Return the counter of `read_overflow`."""
+        return read_overflow(self._dir)
+
+    def owe(self) -> None:
+        """Note that a segment went though the counter was not raised: it is, before the next one is kept."""
+        self._owes = True
+
+    def _raise(self) -> None:
+        """Change the counter, durably. Raises OSError."""
+        self._make()
+        try:
+            number = read_overflow(self._dir) + 1
+        except Damaged:
+            number = 0
+        if number <= 0:
+            number = _AFRESH + int.from_bytes(self._entropy(5), "big")
+        try:
+            self._write(number)
+        except OSError as exc:
+            if exc.errno not in _FULL:
+                raise
+            self._spoil()
+        self._owes = False
+
+    def _write(self, number: int) -> None:
+        fd = self._disk.open(layout.OVERFLOW_TMP, "w")
+        try:
+            self._disk.truncate(fd, 0)  # a crash may have left one
+            self._disk.pwrite(fd, _pack(number), 0)
+            self._disk.fdatasync(fd)
+        finally:
+            self._disk.close(fd)
+        self._disk.rename(layout.OVERFLOW_TMP, layout.OVERFLOW)
+        self._disk.sync_dir(layout.RETAINED)
+
+    def _spoil(self) -> None:
+        """Change the counter without room: what cannot be read counts as changed, and a rename needs none."""
+        with contextlib.suppress(OSError):
+            self._disk.unlink(layout.OVERFLOW_TMP)
+        names = self.names()
+        if not names:
+            raise OSError(errno.ENOSPC, "no room for the counter, and nothing to put in its place", layout.OVERFLOW)
+        self._disk.rename(f"{layout.RETAINED}/{names[0]}", layout.OVERFLOW)
+        self._size_bytes = None
+        # Before it is emptied: a power cut that undid the rename would bring the segment back without its frames.
+        self._disk.sync_dir(layout.RETAINED)
+        fd = self._disk.open(layout.OVERFLOW, "rw")
+        try:
+            self._disk.truncate(fd, 0)
+        finally:
+            self._disk.close(fd)
+
+
+def read_overflow(directory: Directory) -> int:
+    """Return how often segments had to go: 0 when none ever had to.
+
+    A counter that cannot be read gives a number below 0, which stays the same while the file does, and which no other
+    state of it gives: so it compares as changed. Raises Damaged when the name is that of something else than a file,
+    OSError when it cannot be read now, and perhaps can in a moment.
+    """
+    disk = directory.disk
+    try:
+        fd = disk.open(layout.OVERFLOW, "r")
+        try:
+            number = _unpack(disk.pread(fd, _COUNTER_BYTES_MAX, 0))
+        finally:
+            disk.close(fd)
+    except FileNotFoundError:
+        return 0
+    except OSError as exc:
+        if not is_unreadable(exc):
+            raise
+        number = None
+    if number is not None:
+        return number
+    known = disk.identity(layout.OVERFLOW)
+    if known is None:
+        raise Damaged("not a regular file", path=directory.place(layout.OVERFLOW), hint="remove it")
+    return -1 - int.from_bytes(hashlib.blake2b(repr(known).encode(), digest_size=7).digest(), "big")
+
+
+def discard_retained(directory: Directory) -> None:
+    """Remove retained/ with what is in it: nobody is to read it any more. Raises OSError."""
+    disk = directory.disk
+    try:
+        names = disk.listdir(layout.RETAINED)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    ours = {layout.OVERFLOW.rpartition("/")[2], layout.OVERFLOW_TMP.rpartition("/")[2]}
+    for last in names:
+        if last in ours or layout.parse_segment(last) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                disk.unlink(f"{layout.RETAINED}/{last}")
+    with contextlib.suppress(OSError):  # something in it that is not ours
+        disk.rmdir(layout.RETAINED)
+
+
+def _room(size: int) -> int:
+    return max(1, -(-size // _BLOCK_BYTES)) * _BLOCK_BYTES
+
+
+def _pack(number: int) -> bytes:
+    digits = b"%d" % number
+    return digits + b" %d\n" % zlib.crc32(digits)
+
+
+def _unpack(data: bytes) -> int | None:
+    digits, _, rest = data.partition(b" ")
+    if not digits.isdigit() or rest != b"%d\n" % zlib.crc32(digits):
+        return None
+    number = int(digits)
+    return number if number < _COUNTER_END else None

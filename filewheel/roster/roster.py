@@ -1,0 +1,263 @@
+"""The roster: which wheels hold the same messages, which of them fires, and under which epoch.
+
+Each wheel of a set keeps a copy of it as roster.json: whole, replaced by rename, with a checksum, durable on return.
+The primary's copy is the one that counts; a backup's is there so that a promotion knows whom to tell. A wheel without
+one stands alone. Whoever changes it holds the kernel lock of roster.lock from reading to replacing.
+
+An epoch says who may fire: it is raised with each promotion, and a wheel that meets a higher one than its own stops.
+Invariant: a roster that was read is one that was written, and the epoch in a wheel's file only ever rises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+from filewheel.disk.directory import Directory, DiskFactory, opened
+from filewheel.disk.disk import Disk, OsDisk
+from filewheel.errors import Damaged, disk_error
+from filewheel.format import layout
+
+Mode = Literal["mirror", "ship"]
+"""`"mirror"`: producers write to it themselves; `"ship"`: the replicator does, later."""
+
+State = Literal["joining", "matching", "current", "stale", "fenced"]
+"""`"joining"`: being filled; `"matching"`: a mirror that producers write to, and that may lack what they wrote just
+before; `"current"`: in step; `"stale"`: misses something; `"fenced"`: was the primary before."""
+
+IN_USE: tuple[State, ...] = ("matching", "current")
+"""The states of a mirror that producers write to."""
+
+Role = Literal["primary", "backup", "promoting", "fenced"]
+"""`"promoting"`: a backup whose promotion has begun, and may have been cut short."""
+
+OnFailure = Literal["refuse", "stale"]
+"""What an enqueue does when a mirror fails: refuse, or mark it stale and go on."""
+
+TIMEOUT_S = 5.0
+RETAIN_BYTES = 256 << 20
+TIMEOUT_MAX_S = 3600
+COPIES_MAX = 16
+MEMBERS_MAX = 100
+WHY_MAX = 1000
+NO_OVERFLOW = -(1 << 62)
+"""No wheel's counter of segments that went too early is ever this: who is compared with it is told that some went."""
+_BYTES_MAX = 1 << 20
+_ID_MAX = 64
+_PATH_MAX = 4096
+_INT_END = 1 << 63
+_MARK = b"1\n"
+"""What roster.lock holds while there is a roster."""
+_CRC_MARK = b',\n  "crc32": '
+_MEND = "copy the roster.json of a backup of its set, then `filewheel promote` the wheel that is to fire"
+
+
+@dataclass(frozen=True)
+class Member:
+    """Another wheel of the set, as the primary sees it."""
+
+    path: str
+    """Its absolute path."""
+    wheel: str
+    """Its id, as its wheel.json says: a directory that has come in its place is not taken for it."""
+    mode: Mode = "ship"
+    state: State = "joining"
+    since_us: int = 0
+    """When it came into this state."""
+    why: str = ""
+    """What it was marked stale for."""
+    overflow: int = 0
+    """How often the primary's retained segments had overflown when it was promoted."""
+    absorb: bool = False
+    """It was in step with the primary before: what only it has goes to this one before it is made equal."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """A set of wheels that hold the same messages."""
+
+    set: str
+    """The id of the set."""
+    epoch: int
+    role: Role
+    """What the wheel is whose file this is."""
+    primary: str
+    """The absolute path of the wheel that fires."""
+    primary_wheel: str
+    """Its id."""
+    members: tuple[Member, ...] = ()
+    """All other wheels."""
+    on_failure: OnFailure = "refuse"
+    copies: int = 0
+    """How many wheels hold an enqueue before it returns; 0 is the primary and every mirror that is current."""
+    timeout_s: float = TIMEOUT_S
+    """How long an enqueue waits for a mirror before that counts as failed."""
+    retain_bytes: int = RETAIN_BYTES
+    """How many bytes of journals the primary keeps for backups that are behind."""
+    office: int = 0
+    """The epoch in which `primary` became the primary, where a promotion has raised `epoch` since; else 0."""
+
+    @property
+    def held(self) -> int:
+        """The epoch in which `primary` became the primary. Below `epoch`, a promotion has begun since."""
+        return self.office or self.epoch
+
+    def announced(self, epoch: int, role: Role) -> Roster:
+        """Return the roster with a promotion begun: a higher epoch, and the primary that there was before."""
+        return replace(self, role=role, epoch=epoch, office=self.held if self.held < epoch else 0)
+
+    def member(self, wheel: str) -> Member | None:
+        """Return the member with this wheel id."""
+        return next((m for m in self.members if m.wheel == wheel), None)
+
+    def mirrors(self) -> list[Member]:
+        """Return the members that producers write to themselves."""
+        return [m for m in self.members if m.mode == "mirror" and m.state in IN_USE]
+
+    def with_member(self, member: Member) -> Roster:
+        """Return the roster with this member in the place of the one with its wheel id, or added."""
+        if self.member(member.wheel) is None:
+            return replace(self, members=(*self.members, member))
+        return replace(self, members=tuple(member if m.wheel == member.wheel else m for m in self.members))
+
+    def without_member(self, wheel: str) -> Roster:
+        """Return the roster without the member with this wheel id."""
+        return replace(self, members=tuple(m for m in self.members if m.wheel != wheel))
+
+    def to_json(self) -> bytes:
+        """Write roster.json, with its checksum as the last line."""
+        fields = asdict(self)
+        if not self.office:
+            del fields["office"]
+        body = json.dumps({"roster": 1, **fields}, indent=2).encode()
+        return body[:-2] + _CRC_MARK + b"%d\n}\n" % zlib.crc32(body)
+
+
+def parse_roster(data: bytes, path: str) -> Roster:
+    """Read roster.json. Raises Damaged when it is not what was written."""
+    body, mark, tail = data.rpartition(_CRC_MARK)
+    if not mark or tail != b"%d\n}\n" % zlib.crc32(body + b"\n}"):
+        raise Damaged("the roster fails its checksum", path=path, hint=_MEND)
+    try:
+        fields: dict[str, Any] = json.loads(body + b"\n}")
+        if fields.pop("roster") != 1:
+            raise ValueError("another version")
+        members = tuple(Member(**m) for m in fields.pop("members"))
+        roster = Roster(members=members, **fields)
+        _check(roster)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        raise Damaged(f"not a roster ({exc})", path=path, hint=f"upgrade filewheel, or {_MEND}") from exc
+    return roster
+
+
+def _check(roster: Roster) -> None:
+    """Raise ValueError unless every value is one that this library may have written."""
+    wheels = [m.wheel for m in roster.members]
+    _that(len(wheels) <= MEMBERS_MAX and len({*wheels}) == len(wheels), "members", len(wheels))
+    _that(roster.role in get_args(Role), "role", roster.role)
+    _that(roster.on_failure in get_args(OnFailure), "on_failure", roster.on_failure)
+    _that(_is_int(roster.epoch, 0), "epoch", roster.epoch)
+    _that(_is_int(roster.office, 0) and roster.office <= roster.epoch, "office", roster.office)
+    _that(_is_int(roster.copies, 0) and roster.copies <= COPIES_MAX, "copies", roster.copies)
+    _that(
+        type(roster.timeout_s) in (int, float) and 0 < roster.timeout_s <= TIMEOUT_MAX_S, "timeout_s", roster.timeout_s
+    )
+    _that(_is_int(roster.retain_bytes, 0), "retain_bytes", roster.retain_bytes)
+    for value in (roster.set, roster.primary_wheel, *wheels):
+        _that(isinstance(value, str) and len(value) <= _ID_MAX, "id", value)
+    for value in (roster.primary, *(m.path for m in roster.members)):
+        is_path = isinstance(value, str) and value.startswith("/") and "\0" not in value
+        _that(is_path and len(os.fsencode(value)) <= _PATH_MAX, "path", value)
+    for member in roster.members:
+        _that(member.mode in get_args(Mode), "mode", member.mode)
+        _that(member.state in get_args(State), "state", member.state)
+        _that(_is_int(member.since_us, 0), "since_us", member.since_us)
+        _that(_is_int(member.overflow, -_INT_END), "overflow", member.overflow)
+        _that(isinstance(member.why, str) and len(member.why) <= WHY_MAX, "why", member.why)
+        _that(type(member.absorb) is bool, "absorb", member.absorb)
+
+
+def _is_int(value: object, least: int) -> bool:
+    return type(value) is int and least <= value < _INT_END
+
+
+def _that(is_so: bool, key: str, value: object) -> None:
+    if not is_so:
+        raise ValueError(f"{key} is {str(value)[:100]!r}")
+
+
+def read_roster(disk: Disk, path: str) -> Roster | None:
+    """Read a wheel's roster; None when it stands alone. Raises Damaged, OSError."""
+    try:
+        fd = disk.open(layout.ROSTER, "r")
+    except FileNotFoundError:
+        return None
+    try:
+        return parse_roster(disk.pread(fd, _BYTES_MAX, 0), f"{path}/{layout.ROSTER}")
+    finally:
+        disk.close(fd)
+
+
+def roster_at(path: str | os.PathLike[str], disk: DiskFactory = OsDisk) -> Roster | None:
+    """Read the roster of the wheel at `path`; None when it stands alone. Raises what `open_directory` does, OSError."""
+    with opened(path, disk) as directory:
+        return read_roster(directory.disk, directory.path)
+
+
+def was_in_set(disk: Disk) -> bool:
+    """Tell whether a wheel without a roster must have one: it was in a set, and was not taken out. Raises OSError."""
+    known = disk.identity(layout.ROSTER_LOCK)
+    return known is not None and known[1] > 0
+
+
+def write_roster(disk: Disk, roster: Roster) -> None:
+    """Replace a wheel's roster. On return it is durable. The caller holds roster.lock. Raises OSError."""
+    fd = disk.open(layout.ROSTER_TMP, "w")
+    try:
+        disk.truncate(fd, 0)  # a crash may have left one
+        disk.pwrite(fd, roster.to_json(), 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    # A crash before this leaves the old roster, after it the new one.
+    disk.rename(layout.ROSTER_TMP, layout.ROSTER)
+    disk.sync_dir("")
+
+
+def change_roster(directory: Directory, change: Callable[[Roster | None], Roster | None]) -> Roster | None:
+    """Replace a wheel's roster by what `change` makes of it, alone; return the new one. None removes it.
+
+    An epoch that would fall is refused: the roster stays as it is. Raises Damaged, DiskError, and what `change` raises.
+    """
+    disk = directory.disk
+    try:
+        fd = disk.open(layout.ROSTER_LOCK, "rw")
+        try:
+            disk.lock(fd, wait=True)
+            old = read_roster(disk, directory.path)
+            new = change(old)
+            if new == old or (old is not None and new is not None and new.epoch < old.epoch):
+                return old
+            if new is None:
+                # Durable first: without its roster and with the mark, the wheel would be taken for one that is lost.
+                disk.truncate(fd, 0)
+                disk.fdatasync(fd)
+                with contextlib.suppress(FileNotFoundError):
+                    disk.unlink(layout.ROSTER)
+                disk.sync_dir("")
+            else:
+                write_roster(disk, new)
+                if not disk.size(fd):
+                    # Without the mark a roster lost later counts as one never written; the next change tries again.
+                    with contextlib.suppress(OSError):
+                        disk.pwrite(fd, _MARK, 0)
+            return new
+        finally:
+            disk.close(fd)
+    except OSError as exc:
+        raise disk_error(exc, directory.place(layout.ROSTER)) from exc

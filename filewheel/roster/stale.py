@@ -1,0 +1,76 @@
+"""Marking backups stale: written into the primary's roster, and then told to the other wheels of the set.
+
+A backup that lacks something must not be promoted as if it had everything, and when the primary is lost only the other
+wheels' copies of the roster can say so. Telling them is tried, in a thread of its own: a disk that does not answer must
+not hold up the primary.
+Invariant: on return of a roster the mark is durable in the primary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from filewheel.disk.directory import Directory, DiskFactory, open_directory
+from filewheel.disk.started import started
+from filewheel.errors import FilewheelError
+from filewheel.roster.roster import IN_USE, NO_OVERFLOW, WHY_MAX, Member, Roster, change_roster, read_roster
+
+TELL_S = 1.0
+"""How long the other wheels are waited for."""
+
+
+def mark_stale(
+    directory: Directory,
+    wanted: Callable[[Member], bool],
+    why: str,
+    *,
+    epoch: int,
+    now_us: int,
+    disk: DiskFactory,
+    unkept: bool = False,
+) -> Roster | None:
+    """Mark those of a primary's current members stale that are `wanted`; return the roster, or None if it is another's.
+
+    With `unkept` those that are to be compared with this wheel later are told then that it has not kept its journals.
+
+    Raises Damaged, DiskError.
+    """
+
+    def mark(roster: Roster | None, marked: Collection[str] | None = None) -> Roster | None:
+        if roster is None or roster.epoch != epoch:
+            return roster
+        for member in roster.members:
+            if member.state in IN_USE and (wanted(member) if marked is None else member.wheel in marked):
+                roster = roster.with_member(replace(member, state="stale", since_us=now_us, why=why[:WHY_MAX]))
+            elif unkept and marked is None and (member.state == "fenced" or member.absorb):
+                roster = roster.with_member(replace(member, overflow=NO_OVERFLOW))
+        return roster
+
+    found = change_roster(directory, mark)
+    if found is None or found.epoch != epoch or found.role != "primary":
+        return None
+    marked = [m.wheel for m in found.members if m.state == "stale" and m.since_us == now_us]
+    if marked:
+        tell = functools.partial(_tell, found, disk, lambda old: mark(old, marked))
+        try:
+            started(threading.Thread(target=tell, name="filewheel-roster", daemon=True)).join(TELL_S)
+        except OSError:
+            tell()  # no thread: rather wait for a disk than leave the others without the mark
+    return found
+
+
+def _tell(roster: Roster, disk: DiskFactory, mark: Callable[[Roster | None], Roster | None]) -> None:
+    """Write the marks into the other wheels' rosters, as far as these can be reached."""
+    for member in roster.members:
+        with contextlib.suppress(FilewheelError, OSError):
+            directory = open_directory(member.path, write=True, disk=disk)
+            try:
+                theirs = read_roster(directory.disk, directory.path)
+                if directory.settings.id == member.wheel and theirs is not None and theirs.set == roster.set:
+                    change_roster(directory, mark)
+            finally:
+                directory.disk.release()

@@ -1,0 +1,1 @@
+"""Where a handler runs: inline, on threads, on an event loop, or in processes."""

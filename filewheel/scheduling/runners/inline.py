@@ -1,0 +1,69 @@
+"""The runner that calls handlers in the calling thread, one after another: for tests of programs, and for `drain`.
+
+Coroutine functions run in an event loop of its own, or as tasks of another that runs, for which the calling thread
+waits: it must not be that loop's thread.
+
+Invariant: when `start` returns, the call has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+
+from filewheel.clock import Clock
+from filewheel.scheduling.runners.loop import cancelled_itself, run_async
+from filewheel.scheduling.runners.task import Begin, Call, Finish, Outcome, run
+
+
+class Inline:
+    """Runs each call at once. Without a `loop` coroutine functions get one of their own."""
+
+    starts_anywhere = False  # it would call one in the midst of another
+
+    def __init__(
+        self, begin: Begin, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        self._begin = begin
+        self._finish = finish
+        self._clock = clock
+        self._wheel = wheel
+        self._callers = loop
+        self._own: asyncio.Runner | None = None
+
+    def start(self, call: Call) -> None:
+        """Run a call and finish it."""
+        if not self._begin(call):
+            return
+        call.begun_us = self._clock.steady_us()
+        is_async = call.handler.terms.where == "loop"
+        outcome = self._await(call) if is_async else run(call, self._clock, self._wheel)
+        outcome.ended_us = self._clock.steady_us()
+        self._finish(outcome)
+
+    def _await(self, call: Call) -> Outcome:
+        running = run_async(call, self._clock, self._wheel)
+        try:
+            if self._callers is not None:
+                return asyncio.run_coroutine_threadsafe(running, self._callers).result()
+            if self._own is None:
+                self._own = asyncio.Runner()
+            return self._own.run(running)
+        except (asyncio.CancelledError, concurrent.futures.CancelledError):  # Ctrl-C comes as KeyboardInterrupt
+            return Outcome.failed(call, cancelled_itself())
+
+    def quiet(self) -> None:
+        """Do nothing: nothing is queued here."""
+
+    def busy(self) -> int:
+        """Return 0: nothing goes on here."""
+        return 0
+
+    def give_up(self, call: Call) -> None:
+        """Do nothing: a call has ended before anyone could give it up."""
+
+    def stop(self) -> None:
+        """Close the event loop of its own."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None

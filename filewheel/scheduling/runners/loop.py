@@ -1,0 +1,185 @@
+"""The runner for coroutine functions: one task for each call, in an event loop of its own or in the caller's.
+
+A time-out cancels the task, which a coroutine sees at its next await. Calls are handed over in bunches: one wake-up of
+the loop for all that came since the last.
+Invariant: a task that is cancelled because the runner stops has no outcome, so its message is offered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+
+from filewheel.clock import Clock
+from filewheel.disk.started import started
+from filewheel.errors import disk_errors
+from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.job import Job, enter, leave
+from filewheel.scheduling.runners.task import Begin, Call, Finish, Outcome, failure_of, jobs_of, outcome_of
+
+log = logging.getLogger(__name__)
+
+_END_S = 5.0
+"""How long cancelled tasks have to end."""
+
+
+async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
+    """Await a coroutine function, and return what came of it.
+
+    Raises CancelledError when the task was cancelled, but for the time-out, and KeyboardInterrupt as `run` does.
+    """
+    jobs = jobs_of(call, clock, wheel)
+    good = [job for job in jobs if isinstance(job, Job)]
+    raised = None
+    limit: asyncio.Timeout | None = None
+    if good:
+        terms, function = call.handler.terms, call.handler.function
+        token = enter(None if terms.batch else good[0])
+        try:
+            awaited = function(good) if terms.batch else function(*good[0].args, **good[0].kwargs)
+            if terms.timeout_s is None:
+                await awaited
+            else:
+                async with asyncio.timeout(terms.timeout_s) as limit:
+                    await awaited
+        except TimeoutError as exc:
+            raised = time_out(terms.timeout_s) if limit is not None and limit.expired() else failure_of(exc)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raised = cancelled_itself()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:
+            raised = failure_of(exc)
+        finally:
+            leave(token)
+    return outcome_of(call, jobs, raised)
+
+
+def cancelled_itself() -> Failure:
+    """Return the failure of a call that was cancelled by its own handler."""
+    return Failure("CancelledError: the handler cancelled itself")
+
+
+def time_out(timeout_s: float | None) -> Failure:
+    """Return the failure of a call that took too long."""
+    return Failure(
+        f"TimeoutError: took longer than {timeout_s:g} s",
+        frozenset({"builtins.TimeoutError", "builtins.OSError", "builtins.Exception", "builtins.BaseException"}),
+        is_time_out=True,
+    )
+
+
+class Loop:
+    """Runs calls as tasks. Without a `loop` it makes one, in a thread of its own, when the first call comes."""
+
+    starts_anywhere = False  # the event loop must not wait for the disk
+
+    def __init__(
+        self, begin: Begin, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        self._begin = begin
+        self._finish = finish
+        self._clock = clock
+        self._wheel = wheel
+        self._loop = loop
+        self._thread: threading.Thread | None = None
+        self._coming: deque[Call] = deque()
+        self._is_told = False
+        self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, call: Call) -> None:
+        """Hand a call to the loop, which begins it as soon as it gets to run. It looks at no disk, so here is asked."""
+        if self._loop is None:
+            self._make_loop()
+        if not self._begin(call):
+            return
+        assert self._loop is not None
+        self._coming.append(call)
+        if not self._is_told:
+            self._is_told = True
+            self._loop.call_soon_threadsafe(self._take)
+
+    def _make_loop(self) -> None:
+        loop = asyncio.new_event_loop()
+
+        def live() -> None:
+            asyncio.set_event_loop(loop)
+            loop.run_forever()
+            loop.close()
+
+        try:
+            with disk_errors(self._wheel):
+                self._thread = started(threading.Thread(target=live, name="filewheel-loop", daemon=True))
+        except BaseException:
+            loop.close()
+            raise
+        self._loop = loop
+
+    def _take(self) -> None:
+        """In the loop: begin what has come."""
+        self._is_told = False
+        while self._coming:
+            try:
+                call = self._coming.popleft()
+            except IndexError:  # `quiet`, in another thread, has just cleared it
+                break
+            task = asyncio.ensure_future(self._run(call))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, call: Call) -> None:
+        call.begun_us = self._clock.steady_us()
+        try:
+            outcome = await run_async(call, self._clock, self._wheel)
+        except asyncio.CancelledError:
+            if self._stopping:
+                return  # the message stays claimed, and is offered again
+            outcome = Outcome.failed(call, cancelled_itself())
+        except KeyboardInterrupt as exc:  # raised by the handler itself
+            outcome = Outcome.failed(call, Failure.of(exc))
+        if call.end():
+            outcome.ended_us = self._clock.steady_us()
+            self._finish(outcome)
+
+    def quiet(self) -> None:
+        """Begin nothing more."""
+        self._coming.clear()
+
+    def busy(self) -> int:
+        """Return how many tasks there are."""
+        return len(self._tasks)
+
+    def give_up(self, call: Call) -> None:
+        """Do nothing: a time-out cancels the task from inside."""
+
+    def stop(self) -> None:
+        """Cancel what still runs. Not to be called in the loop's own thread."""
+        if self._loop is None or self._loop.is_closed():
+            return
+        self._stopping = True
+        ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        try:
+            ending.result(_END_S)
+        except TimeoutError:
+            log.warning("a coroutine does not end though it was cancelled; its event loop is left to itself")
+            if self._thread is not None:  # until it does
+                loop = self._loop
+                ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+            return
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop = None
+
+    async def _end(self) -> None:
+        self._coming.clear()
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,141 @@
+"""A call in another process: what is sent to a process of the pool, and what comes back.
+
+The process imports the handler by its module and name; what travels is the message as it is stored, and back come the
+failure, if any, and what was enqueued in transactions.
+Invariant: only plain data crosses; an exception crosses as its names and text.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import msgpack
+
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.errors import BadArgument
+from filewheel.format.record import pack_message, unpack_put
+from filewheel.message import MessageId
+from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.handler import Handler
+from filewheel.scheduling.job import NO_PUTS, Puts
+from filewheel.scheduling.runners.loop import time_out
+from filewheel.scheduling.runners.pool import Pool
+from filewheel.scheduling.runners.pool_result import Result
+from filewheel.scheduling.runners.pool_worker import resolve
+from filewheel.scheduling.runners.task import Begin, Call, Finish, Outcome, run
+
+TARGET = "filewheel.scheduling.runners.remote:serve"
+
+
+def check_reachable(handler: Handler[..., Any]) -> None:
+    """Raise BadArgument when another process could not import this handler."""
+    function = handler.function
+    qualname = getattr(function, "__qualname__", "<unknown>")
+    if "<" in qualname:
+        raise BadArgument(
+            f"{handler.name!r} cannot run in a process: {qualname} is not at the top level of a module",
+            hint='move it to the top level, or use where="thread"',
+        )
+
+
+def request_of(call: Call, wheel: str) -> bytes:
+    """Pack a call for a process."""
+    function = call.handler.function
+    (message,) = call.messages
+    packed: bytes = msgpack.packb(
+        [function.__module__, function.__qualname__, call.handler.name, pack_message(message), call.started_us, wheel]
+    )
+    return packed
+
+
+@functools.cache
+def _handler(module: str, qualname: str, name: str) -> Handler[..., Any]:
+    """In the process: return the handler, found once; it takes longer to make than to call."""
+    if module == "__main__":
+        # In a spawned process the script that was started has this other name, so that its `main` does not run again.
+        module = "__mp_main__" if "__mp_main__" in sys.modules else module
+    found: Any = resolve(f"{module}:{qualname}")
+    return found if isinstance(found, Handler) else Handler.plain(name, found)
+
+
+def serve(request: bytes) -> bytes:
+    """In the process: call the handler, and return what came of it."""
+    module, qualname, name, put, started_us, wheel = msgpack.unpackb(request)
+    handler = _handler(module, qualname, name)
+    outcome = run(Call(handler, [unpack_put(put)], started_us), SYSTEM_CLOCK, wheel)
+    failure = outcome.failures[0] if outcome.failures else None
+    puts = outcome.puts[0] if outcome.puts else NO_PUTS
+    packed: bytes = msgpack.packb(
+        [None if failure is None else failure.to_plain(), [pack_message(m) for m in puts.messages], puts.replaces]
+    )
+    return packed
+
+
+class Processes:
+    """Runs calls in a pool of processes, started when the first call comes."""
+
+    starts_anywhere = True
+
+    def __init__(self, count: int, begin: Begin, finish: Finish, clock: Clock, wheel: str) -> None:
+        self._pool = Pool(count, clock=clock)
+        self._begin = begin
+        self._finish = finish
+        self._clock = clock
+        self._wheel = wheel
+        self._running: set[Call] = set()
+        self._stopping = False
+
+    def start(self, call: Call) -> None:
+        """Give a call to a process, or queue it."""
+        if self._stopping:
+            return
+        self._running.add(call)
+
+        def begin() -> bool:
+            call.begun_us = self._clock.steady_us()
+            return not self._stopping and self._begin(call)
+
+        def done(result: Result) -> None:
+            # Closed: the message stays claimed, and is offered again. Not begun: it was cancelled.
+            if result.outcome not in ("closed", "not begun"):
+                outcome = outcome_of_result(call, result)
+                outcome.ended_us = self._clock.steady_us()
+                self._finish(outcome)
+            self._running.discard(call)
+
+        request = request_of(call, self._wheel)
+        self._pool.submit(TARGET, request, timeout_s=call.handler.terms.timeout_s, done=done, begin=begin)
+
+    def quiet(self) -> None:
+        """Begin nothing more: what is queued is said to be not begun when its turn comes."""
+        self._stopping = True
+
+    def busy(self) -> int:
+        """Return how many calls run, or wait for a process."""
+        return len(self._running)
+
+    def give_up(self, call: Call) -> None:
+        """Do nothing: the pool ends a process that takes too long."""
+
+    def stop(self) -> None:
+        """End the processes, whatever they do."""
+        self._stopping = True
+        self._pool.close(timeout_s=0)
+
+
+def outcome_of_result(call: Call, result: Result) -> Outcome:
+    """Return what came of a call from what the pool tells."""
+    if result.outcome == "returned":
+        failure, packed, replaces = msgpack.unpackb(result.value)
+        if failure is None and not packed:
+            return Outcome(call)
+        puts = Puts([unpack_put(put) for put in packed], [MessageId(i) for i in replaces])
+        return Outcome(call, [None if failure is None else Failure.of_plain(failure)], [puts])
+    if result.outcome == "timed_out":
+        return Outcome.failed(call, time_out(call.handler.terms.timeout_s))
+    if result.outcome == "raised":
+        text = f"{result.names[0].rpartition('.')[2]}: {result.message}" if result.names else result.message
+        return Outcome.failed(call, Failure(text, frozenset(result.names), result.traceback))
+    return Outcome.failed(call, Failure(result.message or f"its process ended: {result.exit_status}"))

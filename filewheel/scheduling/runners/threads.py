@@ -1,0 +1,108 @@
+"""The runner for plain functions: a fixed number of threads that take calls from one queue.
+
+A thread cannot be stopped from outside. When a call times out it is given up: its thread is left to itself and
+another takes its place, and what the call returns later counts for nothing.
+Invariant: `count` threads take calls, whatever the calls do.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+from filewheel.clock import Clock
+from filewheel.disk.started import started
+from filewheel.errors import DiskError, disk_errors
+from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.runners.task import Begin, Call, Finish, Outcome, run
+
+log = logging.getLogger(__name__)
+
+
+class Threads:
+    """Runs calls in threads of its own, made when the first call comes."""
+
+    starts_anywhere = True
+
+    def __init__(self, count: int, begin: Begin, finish: Finish, clock: Clock, wheel: str) -> None:
+        self._count = count
+        self._begin = begin
+        self._finish = finish
+        self._clock = clock
+        self._wheel = wheel
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._threads: set[threading.Thread] = set()
+        self._running: dict[Call, threading.Thread] = {}
+        self._stopping = False
+        self._adding = threading.Lock()
+        self.given_up = 0
+        """Threads that were left to themselves."""
+
+    def start(self, call: Call) -> None:
+        """Queue a call."""
+        self._calls.put(call)
+        if len(self._threads) < self._count:
+            with self._adding:
+                if len(self._threads) < self._count:
+                    self._add_thread()
+
+    def _add_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"filewheel-{len(self._threads) + 1}", daemon=True)
+        self._threads.add(thread)
+        try:
+            with disk_errors(self._wheel):
+                started(thread)
+        except DiskError as exc:
+            self._threads.discard(thread)
+            if not self._threads:
+                raise
+            log.warning("%s; %d threads take the calls", exc, len(self._threads))
+
+    def _work(self) -> None:
+        while True:
+            call = self._calls.get()
+            if call is None:
+                return
+            self._running[call] = threading.current_thread()
+            if self._stopping:  # looked at last: whoever asks what runs waits for this call, or it is not begun
+                del self._running[call]
+                return
+            if not self._begin(call):
+                del self._running[call]
+                continue
+            call.begun_us = self._clock.steady_us()
+            try:
+                outcome = run(call, self._clock, self._wheel)
+            except KeyboardInterrupt as exc:  # raised by the handler itself: a thread never gets a real one
+                outcome = Outcome.failed(call, Failure.of(exc))
+            if not call.end():
+                return  # it timed out, and another thread has taken this one's place
+            outcome.ended_us = self._clock.steady_us()
+            self._finish(outcome)
+            self._running.pop(call, None)
+
+    def give_up(self, call: Call) -> None:
+        """Put another thread in the place of the one that is stuck."""
+        self.given_up += 1
+        stuck = self._running.pop(call, None)
+        log.warning("a call of %s goes on after its time-out; its thread is left to itself", call.handler.name)
+        if stuck is not None:
+            self._threads.discard(stuck)
+        if not self._stopping:
+            self._add_thread()
+
+    def quiet(self) -> None:
+        """Begin nothing more."""
+        self._stopping = True
+        for _ in self._threads:
+            self._calls.put(None)  # one for each thread: a stuck one is none of them
+
+    def busy(self) -> int:
+        """Return how many calls run."""
+        return len(self._running)
+
+    def stop(self) -> None:
+        """Leave what still runs to its thread, which ends with the process."""
+        if not self._stopping:
+            self.quiet()

@@ -1,0 +1,1 @@
+"""Verify, repair, dump and diff: tools that read a whole wheel."""

@@ -1,0 +1,137 @@
+"""Messages as JSON lines: one object a line, the keys an API (docs/cli.md).
+
+A payload that is UTF-8 travels as text under `payload`, any other as base64 under `payload_b64`; headers are an object
+of strings. `dump` writes in firing order, dead letters last; `load` reads what `dump` wrote and keeps the ids, so that
+dump, load and dump again give the same bytes.
+Invariant: from_json(to_json(m)) == m.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from filewheel.disk.directory import PAYLOAD_BYTES_LIMIT
+from filewheel.errors import BadArgument
+from filewheel.format.limits import check_message
+from filewheel.message import ID_END, ID_MIN, Message, MessageId, to_datetime
+from filewheel.wheel import Wheel
+
+
+def to_json(message: Message) -> dict[str, Any]:
+    """Return a message as an object that JSON can carry."""
+    try:
+        payload = {"payload": message.payload.decode()}
+    except UnicodeDecodeError:
+        payload = {"payload_b64": base64.b64encode(message.payload).decode()}
+    fields: dict[str, Any] = {
+        "id": str(message.id),
+        "due": iso(message.due_us),
+        "due_us": message.due_us,
+        "topic": message.topic,
+        **payload,
+        "headers": message.headers,
+        "attempt": message.attempt,
+        "enqueued_us": message.enqueued_us,
+    }
+    if message.root is not None:
+        fields["root"] = str(message.root)
+    if message.is_dead:
+        fields["dead"] = True
+    return fields
+
+
+def iso(us: int) -> str:
+    """Write microseconds since the epoch as ISO 8601 in UTC, always with six digits."""
+    return to_datetime(us).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def from_json(fields: object) -> Message:
+    """Read a message from the object that `to_json` made. Raises BadArgument naming the key that is wrong."""
+    if not isinstance(fields, dict):
+        raise BadArgument("not a JSON object")
+    id_ = MessageId.parse(_field(fields, "id", str))
+    root = fields.get("root")
+    message = Message(
+        id=id_,
+        payload=payload_of(fields),
+        topic=_field(fields, "topic", str, ""),
+        headers=_headers(fields),
+        attempt=_count(fields, "attempt"),
+        enqueued_us=_count(fields, "enqueued_us"),
+        root=None if root is None else MessageId.parse(_field(fields, "root", str)),
+    )
+    check_message(message, PAYLOAD_BYTES_LIMIT)
+    return message
+
+
+def payload_of(fields: dict[str, Any]) -> bytes:
+    """Read the payload of a JSON message from `payload` or `payload_b64`."""
+    if "payload" in fields and "payload_b64" in fields:
+        raise BadArgument("give payload or payload_b64, not both")
+    if "payload_b64" in fields:
+        try:
+            return base64.b64decode(_field(fields, "payload_b64", str), validate=True)
+        except (binascii.Error, ValueError):
+            raise BadArgument("payload_b64 is not base64") from None
+    try:
+        return str(_field(fields, "payload", str)).encode()
+    except UnicodeEncodeError:
+        raise BadArgument("payload is not valid Unicode", hint="send bytes as payload_b64") from None
+
+
+def _field(fields: dict[str, Any], key: str, kind: type, default: object = None) -> Any:
+    value = fields.get(key, default)
+    if not isinstance(value, kind):
+        if key not in fields:
+            raise BadArgument(f"the key {key!r} is missing")
+        raise BadArgument(f"{key!r} is a {kind.__name__}, not {value!r}")
+    return value
+
+
+def _headers(fields: dict[str, Any]) -> dict[str, str]:
+    headers = _field(fields, "headers", dict, {})
+    for key, value in headers.items():
+        if not isinstance(value, str):
+            raise BadArgument(f"the header {key!r} is a str, not {value!r}")
+    return dict(headers)
+
+
+def _count(fields: dict[str, Any], key: str) -> int:
+    value = fields.get(key, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise BadArgument(f"{key!r} is a count, not {value!r}")
+    return value
+
+
+def parse_line(line: str | bytes, number: int) -> dict[str, Any]:
+    """Read one line as a JSON object; errors name the line."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as exc:
+        raise BadArgument(f"line {number}: not JSON: {exc}") from None
+    if not isinstance(fields, dict):
+        raise BadArgument(f"line {number}: not a JSON object")
+    return fields
+
+
+def dump(wheel: Wheel) -> Iterator[Message]:
+    """Yield every pending message and every dead letter, in the order of their ids. Memory: one window."""
+    # One snapshot: a dead letter that is revived meanwhile must not fall between two.
+    with wheel.snapshot() as snapshot:
+        yield from snapshot.messages(ID_MIN, ID_END)
+
+
+def load(lines: Iterable[str | bytes]) -> Iterator[Message]:
+    """Read dumped lines as messages; blank lines are skipped, a bad one is named by its number."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield from_json(parse_line(line, number))
+            except BadArgument as exc:
+                if exc.what.startswith("line "):
+                    raise
+                raise BadArgument(f"line {number}: {exc.what}", hint=exc.hint) from None

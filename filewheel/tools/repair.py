@@ -1,0 +1,264 @@
+"""Repairing a wheel: bring it back to a state that verifies, keeping aside every byte that cannot be read.
+
+Works as the keeper (it takes the lock), in this order: a damaged wheel.json is written again from its copy; what the
+journals hold is dealt, which also replaces a checkpoint that cannot be read; a lap or slot file with damage is
+written anew from the frames that verify, after its bad ranges were copied to quarantine/; unique keys that are not
+listed are entered again. A damaged roster is left as it is: who fires is not for a repair to say.
+Invariant: repairing loses nothing that could be read, and repairing twice changes nothing more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from dataclasses import dataclass, field
+
+from filewheel.clock import Clock
+from filewheel.disk.checkpoint import write_manifest
+from filewheel.disk.directory import Directory, parse_settings, write_settings
+from filewheel.disk.disk import ForeignFile
+from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.locks import WAIT_S
+from filewheel.disk.quarantine import Damage
+from filewheel.errors import Damaged, disk_error
+from filewheel.format import layout
+from filewheel.format.frame import Frame, scan
+from filewheel.format.record import ID, SET_ASIDE, pack_drop, records_of, unpack_put
+from filewheel.headers import KEY
+from filewheel.keys.bucket import Unreadable, entries
+from filewheel.keys.index import Keys
+from filewheel.keys.unlisted import Unlisted
+from filewheel.laps.deal import Deal
+from filewheel.laps.slot import frames
+from filewheel.laps.store import Ledger, spans_of
+from filewheel.laps.window import MISSING, Span
+from filewheel.lookup.snapshot import Snapshot
+from filewheel.message import ID_END, ID_MIN
+from filewheel.tools.verify import Finding, verify
+
+_SETTINGS_BYTES = 65536
+
+
+@dataclass
+class Repair:
+    """What a repair did, or would do."""
+
+    found: list[Finding] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    bytes_kept: int = 0
+    bytes_aside: int = 0
+    """Bytes that could not be read; they are in quarantine/ now."""
+    bytes_lost: int = 0
+    """Bytes of files that are missing: the checkpoint does not name those any more, so that loss is accepted."""
+
+
+def plan(directory: Directory, clock: Clock) -> Repair:
+    """Say what a repair would mend, without changing anything."""
+    return Repair(found=verify(directory, clock).damage)
+
+
+def repair(directory: Directory, clock: Clock) -> Repair:
+    """Mend what can be mended. Raises Locked while a keeper runs, DiskError when the disk refuses."""
+    result = plan(directory, clock)
+    owner = Owner(directory)
+    owner.take("repair", wait=False)
+    try:
+        _mend_settings(directory, result)
+        ledger = Ledger(directory, clock, entropy=secrets.token_bytes)
+        with contextlib.closing(ledger):
+            ledger.recover()
+            if ledger.manifest.doubt:
+                result.done.append("the checkpoint was made anew from the files that are there")
+            while True:
+                before = ledger.undealt_bytes
+                Deal(ledger, spread=False).run()
+                if not ledger.undealt_bytes or ledger.undealt_bytes >= before:
+                    break
+            for span in list(spans_of(directory, ledger.manifest, ID_MIN, ID_END)):
+                _mend_file(ledger, span, result)
+            for damage in ledger.quarantine.aside:
+                result.bytes_aside += damage.end - damage.offset
+                if damage.name.startswith(layout.JOURNAL):
+                    size = damage.end - damage.offset
+                    result.done.append(f"{damage.name}: {size} bytes at offset {damage.offset} put aside")
+            _mend_long_keys(directory, result)
+            _mend_keys(directory, clock, result)
+    except OSError as exc:
+        raise disk_error(exc, directory.path) from exc
+    finally:
+        owner.release()
+    return result
+
+
+def _mend_settings(directory: Directory, result: Repair) -> None:
+    for name in (layout.SETTINGS, layout.SETTINGS_COPY):
+        try:
+            fd = directory.disk.open(name, "r")
+        except OSError:
+            pass
+        else:
+            try:
+                parse_settings(directory.disk.pread(fd, _SETTINGS_BYTES, 0), name)
+                continue
+            except Damaged:
+                pass
+            finally:
+                directory.disk.close(fd)
+        write_settings(directory.disk, directory.settings, name)
+        result.done.append(f"{name} was written again")
+
+
+def _mend_long_keys(directory: Directory, result: Repair) -> None:
+    """Make anew the files of keys that are too long to be read, from the messages that are pending.
+
+    Their locks are held all the while, so that no key in them is taken before it is entered again.
+    """
+    keys = Keys(directory)
+    long = [b for b in range(layout.KEY_BUCKETS) if keys.is_too_long(b)]
+    if not long:
+        return
+    with contextlib.ExitStack() as locks:
+        for bucket in long:
+            fd = keys.lock(bucket, WAIT_S)
+            if fd is None:
+                result.done.append(f"{layout.key_file(bucket)} was left as it is: another process has its lock")
+                return
+            locks.callback(keys.unlock, fd)
+        pairs: dict[int, list[tuple[bytes, bytes]]] = {bucket: [] for bucket in long}
+        with Snapshot(directory) as snapshot:
+            for message in snapshot.messages():
+                key = message.headers.get(KEY)
+                hash_ = b"" if key is None else keys.hash_of(key)
+                if hash_ and hash_[0] in pairs:
+                    pairs[hash_[0]].append((hash_, message.id))
+        for bucket, found in pairs.items():
+            keys.replace(bucket, found)
+            result.done.append(f"{layout.key_file(bucket)} was too long, and was made anew with {len(found)} keys")
+
+
+def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
+    """Enter the keys of living messages that are not listed, and leave out of the index what cannot be read.
+
+    Cost: a walk over everything that is pending.
+    """
+    keys, unlisted, entered = Keys(directory), Unlisted(directory), 0
+    with Snapshot(directory) as snapshot:
+        for message in snapshot.messages():
+            unlisted.add(message)
+    for id_, key in unlisted.found().items():
+        with keys.hold([key]) as hold:
+            if not hold.busy:
+                hold.look(key, clock.now_us())
+                hold.note([(key, id_)])
+                entered += 1
+    if entered:
+        result.done.append(f"{entered} keys were entered again")
+    for bucket in range(layout.KEY_BUCKETS):
+        name = layout.key_file(bucket)
+        bad = [e for e in entries(keys.read(bucket), directory.seed(name)) if isinstance(e, Unreadable)]
+        fd = keys.lock(bucket, WAIT_S) if bad else None
+        if fd is not None:
+            try:
+                keys.compact(bucket, clock.now_us())
+            finally:
+                keys.unlock(fd)
+            result.done.append(f"{name} was made anew without {sum(b.end - b.offset for b in bad)} unreadable bytes")
+
+
+def _mend_file(ledger: Ledger, span: Span, result: Repair) -> None:
+    """Write a damaged file anew from what verifies."""
+    puts, drops, bad = _read_all(ledger, span)
+    senseless = _take_out_senseless(puts, drops)
+    if not bad and not senseless:
+        result.bytes_kept += span.end
+        return
+    is_missing = any(damage.reason == MISSING for damage in bad)
+    for damage in bad:
+        (ledger.quarantine.note if is_missing else ledger.quarantine.keep)(damage)
+    for put, what in senseless:
+        ledger.quarantine.keep_bytes(Damage(span.name, 0, len(put), what, proven=True), put)
+    manifest = ledger.manifest.copy()
+    manifest.deal += 1
+    last = span.name.rpartition("/")[2]
+    second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
+    lengths, key = (manifest.laps, lap) if second is None else (manifest.slots, second)
+    if key is None:
+        return
+    data = frames(sorted(puts), sorted(drops), seed=ledger.dir.seed(span.name), offset=0, number=manifest.deal)
+    lengths.pop(key, None)
+    if data:
+        _replace(ledger, span.name, data)
+        lengths[key] = len(data)
+    # A crash before this leaves a shorter file than the checkpoint says: reported, and repaired again.
+    write_manifest(ledger.disk, manifest, ledger.dir.seed)
+    ledger.manifest = manifest
+    if not data:
+        ledger.unlink_file(span.name)
+    result.bytes_kept += len(data)
+    if is_missing:
+        result.bytes_lost += span.end
+        result.done.append(f"{span.name}: the file is missing, with {span.end} bytes; it is not named any more")
+        return
+    aside = f"{len(bad)} unreadable ranges put aside" if bad else ""
+    aside += (", " if bad else "") + f"{len(senseless)} records that are no message put aside" if senseless else ""
+    result.done.append(f"{span.name}: {len(puts)} messages kept, {aside}")
+
+
+def _take_out_senseless(puts: set[bytes], drops: set[bytes]) -> list[tuple[bytes, str]]:
+    """Take out of a file's puts those that are no message, and end each by a drop; return them, and what they lack."""
+    found = []
+    for put in sorted(puts):
+        try:
+            unpack_put(put)
+        except Damaged as exc:
+            found.append((put, exc.what))
+            drops.add(pack_drop(put[ID], SET_ASIDE))
+    puts.difference_update(put for put, _ in found)
+    return found
+
+
+def _read_all(ledger: Ledger, span: Span) -> tuple[set[bytes], set[bytes], list[Damage]]:
+    puts: set[bytes] = set()
+    drops: set[bytes] = set()
+    bad: list[Damage] = []
+    try:
+        fd = ledger.disk.open(span.name, "r")
+    except FileNotFoundError:
+        return puts, drops, [Damage(span.name, 0, span.end, MISSING, proven=True)]
+    except ForeignFile:
+        # Any other error is raised: a file that cannot be opened now must not be replaced by nothing.
+        return puts, drops, [Damage(span.name, 0, span.end, "cannot be opened", proven=True)]
+    try:
+        size = ledger.disk.size(fd)
+        if size + 7 < span.end:
+            bad.append(Damage(span.name, size, span.end, "the file is too short", proven=True))
+        for item in scan(ledger.disk, fd, 0, min(size, span.end), ledger.dir.seed(span.name)):
+            if isinstance(item, Frame):
+                try:
+                    found, dropped = records_of(item)
+                except Damaged as exc:
+                    bad.append(Damage(span.name, item.offset, item.end, exc.what, proven=True))
+                    continue
+                puts.update(found)
+                drops.update(dropped)
+            else:
+                bad.append(Damage(span.name, item.offset, item.end, item.reason, proven=True))
+    finally:
+        ledger.disk.close(fd)
+    return puts, drops, bad
+
+
+def _replace(ledger: Ledger, name: str, data: bytes) -> None:
+    """Put a new file in the place of a damaged one: atomic and durable."""
+    disk = ledger.disk
+    aside = f"{layout.QUARANTINE}/{name.replace('/', '_')}.new"
+    fd = disk.open(aside, "w")
+    try:
+        disk.truncate(fd, 0)
+        disk.pwrite(fd, data, 0)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+    ledger.handles.drop(name)
+    disk.rename(aside, name)
+    disk.sync_dir(name.rpartition("/")[0])

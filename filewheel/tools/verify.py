@@ -1,0 +1,434 @@
+"""Verifying a wheel: every byte that should be readable is read, and what is not right is named.
+
+Takes no lock and writes nothing, so it runs beside a keeper, on a dead wheel, on a damaged one, on a read-only
+mount. It tells apart what is damage (bytes that had been durable cannot be read), what is a note (left by a crash or
+put there by someone, and harmless), and says what each costs and what to do.
+Invariant: a finding names the file and the offset; no finding of kind "damage" means that nothing acknowledged is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.disk.checkpoint import Manifest, Position, adopt, find_files, read_checkpoint, read_manifest
+from filewheel.disk.directory import Directory, read_settings
+from filewheel.disk.disk import ForeignFile
+from filewheel.disk.keeper_lock import Holder, holder
+from filewheel.disk.quarantine import items
+from filewheel.errors import Damaged, disk_error
+from filewheel.format import layout
+from filewheel.format.frame import Frame, Gap, pad, scan
+from filewheel.format.record import ID, records_of, unpack_put
+from filewheel.journal.gaps import UNKNOWN, Account, confirmed, number_before
+from filewheel.journal.tail import Handles
+from filewheel.keys.unlisted import FOREIGN, Unlisted, check_keys, unreadable
+from filewheel.laps.store import spans_of
+from filewheel.laps.window import MISSING, Span
+from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
+from filewheel.roster.retention import read_overflow
+from filewheel.roster.roster import read_roster
+
+_TRIES = 5
+_HEALS = "a backup that has not read it heals"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    kind: str
+    """"damage", or "note"."""
+    name: str
+    offset: int
+    end: int
+    what: str
+    hint: str = ""
+
+
+@dataclass
+class Report:
+    """What verifying found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    frames: int = 0
+    puts: int = 0
+    drops: int = 0
+    files: int = 0
+    bytes: int = 0
+    retained_bytes: int = 0
+    """Bytes that only backups have still to read: no part of `bytes`, nor are their files of `files`."""
+
+    @property
+    def damage(self) -> list[Finding]:
+        """The findings that cost something."""
+        return [f for f in self.findings if f.kind == "damage"]
+
+
+Progress = Callable[[int, int], None]
+"""Told (bytes read, bytes in all)."""
+
+
+def verify(directory: Directory, clock: Clock = SYSTEM_CLOCK, progress: Progress | None = None) -> Report:
+    """Read everything and report. Cost: every byte of the wheel once.
+
+    Raises DiskError when the disk refuses to read.
+    """
+    try:
+        for _ in range(_TRIES):
+            deal = read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path).deal
+            report = _Verifier(directory, clock, progress).run()
+            # Beside a running keeper files come and go while they are being read: what is damaged stays so.
+            if (
+                not report.damage
+                or deal == read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path).deal
+            ):
+                break
+    except OSError as exc:
+        raise disk_error(exc, directory.path) from exc
+    return report
+
+
+class _Verifier:
+    def __init__(self, directory: Directory, clock: Clock, progress: Progress | None) -> None:
+        self._dir = directory
+        self._clock = clock
+        self._disk = directory.disk
+        self._progress = progress
+        self._report = Report()
+        self._total = 0
+        self._newest: tuple[tuple[int, int, int] | None, set[str]] = None, set()
+        """The checkpoint that was read last, and the files that it names."""
+        self._unlisted = Unlisted(directory)
+
+    def run(self) -> Report:
+        keeper = holder(self._dir, "keeper", "backup")
+        for note in self._dir.notes:
+            self._add("damage", layout.SETTINGS, 0, 0, note, "filewheel repair")
+        self._check_spares()
+        manifest = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+        if manifest.doubt:
+            self._add(
+                "damage", layout.CHECKPOINT, 0, 0, manifest.doubt,
+                "filewheel repair; nothing is lost, but acknowledged messages may fire again",
+            )  # fmt: skip
+            lap_of = self._dir.settings.lap_of
+            adopt(manifest, self._disk, find_files(self._disk, lap_of), lap_of)
+        spans = list(spans_of(self._dir, manifest, ID_MIN, ID_END))
+        segments = self._segments()
+        self._total = sum(s.end for s in spans) + sum(size for _, _, size in segments)
+        for span in spans:
+            self._check_file(span, manifest)
+        self._check_journals(manifest, segments)
+        self._check_retained()
+        self._check_names(manifest, keeper)
+        check_keys(self._dir, self._unlisted if self._is_primary() else None, self._add)
+        self._check_ids()
+        self._check_set()
+        for item in items(self._dir):
+            self._add(
+                "note", str(item["item"]), 0, 0,
+                f"{item.get('name', '?')} at offset {item.get('offset', '?')}: {item.get('reason', '?')}",
+                "look at it, then remove it",
+            )  # fmt: skip
+        return self._report
+
+    def _add(self, kind: str, name: str, offset: int, end: int, what: str, hint: str = "") -> None:
+        self._report.findings.append(Finding(kind, name, offset, end, what, hint))
+
+    def _read(self, count: int) -> None:
+        self._report.bytes += count
+        if self._progress is not None:
+            self._progress(self._report.bytes, self._total)
+
+    # -- spares ----------------------------------------------------------------------------------------------
+
+    def _check_spares(self) -> None:
+        """Look at what is read only when something else cannot be: found out then, it would be too late."""
+        try:
+            spare = read_settings(self._disk, layout.SETTINGS_COPY, self._dir.place(layout.SETTINGS_COPY))
+            what = "" if spare == self._dir.settings else "not the settings of this wheel"
+        except FileNotFoundError:
+            what = ""
+            self._add("note", layout.SETTINGS_COPY, 0, 0, "the file is missing", "filewheel repair")
+        except OSError as exc:
+            what = unreadable(exc)
+        except Damaged as exc:
+            what = exc.what
+        if what and not self._dir.notes:
+            self._add("damage", layout.SETTINGS_COPY, 0, 0, what, "filewheel repair")
+        # A crash, or a file system without hard links, may leave none.
+        try:
+            read_checkpoint(
+                self._disk,
+                layout.CHECKPOINT_OLD,
+                self._dir.seed,
+                self._dir.settings.lap_of,
+                self._dir.place(layout.CHECKPOINT_OLD),
+            )
+        except FileNotFoundError:
+            pass
+        except Damaged as exc:
+            # Nothing depends on it while the newer one verifies, and it goes with the next deal.
+            self._add("note", layout.CHECKPOINT_OLD, 0, 0, exc.what, "the next deal replaces it")
+
+    # -- laps and slots --------------------------------------------------------------------------------------
+
+    def _check_file(self, span: Span, manifest: Manifest) -> None:
+        try:
+            fd = self._disk.open(span.name, "r")
+        except FileNotFoundError:
+            if not self._has_gone(span):
+                self._add("damage", span.name, 0, span.end, MISSING, "restore it; filewheel repair accepts the loss")
+            return
+        except OSError as exc:
+            self._add("damage", span.name, 0, span.end, unreadable(exc))
+            return
+        try:
+            self._report.files += 1
+            size = self._disk.size(fd)
+            if size + 7 < span.end and not manifest.doubt:
+                what = f"{span.end - size} bytes are missing at the end"
+                self._add("damage", span.name, size, span.end, what, "filewheel repair")
+            end = min(size, span.end)
+            for item in scan(self._disk, fd, 0, end, self._dir.seed(span.name)):
+                if isinstance(item, Gap):
+                    self._add("damage", span.name, item.offset, item.end, item.reason, "filewheel repair")
+                else:
+                    self._check_frame(span.name, fd, item, _range_of(self._dir, span))
+            self._read(end)
+        finally:
+            self._disk.close(fd)
+
+    def _has_gone(self, span: Span) -> bool:
+        """Tell whether a newer checkpoint does not name a file any more: it was finished, or dealt on.
+
+        Whatever the clock says: a keeper removes a file only after the checkpoint without it.
+        """
+        known = self._disk.identity(layout.CHECKPOINT)
+        if known is None or known != self._newest[0]:  # read once, however many files it names that are not there
+            newer = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+            self._newest = known, {s.name for s in spans_of(self._dir, newer, ID_MIN, ID_END)}
+        return span.name not in self._newest[1]
+
+    def _check_frame(self, name: str, fd: int, frame: Frame, seconds: tuple[int, int] | None) -> None:
+        self._report.frames += 1
+        self._report.puts += frame.puts
+        self._report.drops += frame.drops
+        padding = pad(len(frame.body))
+        if self._disk.pread(fd, padding, frame.end - padding).strip(b"\0"):
+            self._add("note", name, frame.end - padding, frame.end, "padding that is not zero; it costs nothing")
+        try:
+            puts, drops = records_of(frame)
+            for put in puts:
+                self._unlisted.add(unpack_put(put))
+        except Damaged as exc:
+            self._add("damage", name, frame.offset, frame.end, exc.what)
+            return
+        ids = [r[ID] for r in (*puts, *drops)]
+        if (len(puts), len(drops)) != (frame.puts, frame.drops) or (
+            ids and (min(ids), max(ids)) != (frame.first, frame.last)
+        ):
+            self._add("note", name, frame.offset, frame.end, "the header does not fit the records, which are taken")
+        if seconds is not None and ids:
+            low, high = due_of(frame.first) // US_PER_S, due_of(frame.last) // US_PER_S
+            if low < seconds[0] or high >= seconds[1]:
+                self._add("damage", name, frame.offset, frame.end, "holds a message of another time")
+
+    # -- journals --------------------------------------------------------------------------------------------
+
+    def _segments(self) -> list[tuple[str, int, int]]:
+        found = []
+        first = set(self._disk.listdir(layout.JOURNAL))
+        ends: dict[str, int] = {}
+        for writer, n in filter(None, map(layout.parse_segment, first)):
+            ends[writer] = max(n, ends.get(writer, 0))
+        # A listing beside a writer may hold a new segment and miss the one before it; another one has both.
+        for last in first | set(self._disk.listdir(layout.JOURNAL)):
+            parsed = layout.parse_segment(last)
+            if parsed and parsed[1] > ends.get(parsed[0], 0):
+                continue
+            if parsed:
+                # One that has gone since stays in the list: frames that the next one seems to lack may be covered.
+                known = self._disk.identity(f"{layout.JOURNAL}/{last}")
+                found.append((*parsed, known[1] if known else 0))
+        return sorted(found)
+
+    def _check_journals(self, manifest: Manifest, segments: list[tuple[str, int, int]]) -> None:
+        by_writer: dict[str, list[tuple[int, int]]] = {}
+        for writer, n, _ in segments:
+            covered = manifest.positions.get(writer, Position(0, 0, 0))
+            if n >= covered.segment:
+                by_writer.setdefault(writer, []).append((n, covered.offset if n == covered.segment else 0))
+        for writer, parts in by_writer.items():
+            number = before = number_before(manifest, writer, parts[0][0])
+            account = Account()
+            for n, start in parts:
+                number = self._check_segment(layout.segment(writer, n), start, number, account)
+            named = [(layout.segment(writer, n), start) for n, start in parts]
+            self._report_missing(account, named, before)
+
+    def _report_missing(self, account: Account, segments: list[tuple[str, int]], number: int) -> None:
+        """Report what is missing from a writer's journal, now that everything behind it was read."""
+        handles = Handles(self._dir)
+        try:
+            sure = confirmed(account.missing, self._dir, handles.get, segments, number)
+        finally:
+            handles.close()
+        for missing in sure:
+            for name, gap in missing.places:
+                kind, hint = ("damage", "filewheel repair") if missing.is_proven else ("note", "")
+                self._add(kind, name, gap.offset, gap.end, missing.describe(), hint)
+        for left in account.judge.passed():
+            self._add("note", left.name, left.offset, left.end, "a commit that never completed, at the end")
+
+    def _check_segment(self, name: str, start: int, number: int, account: Account) -> int:
+        """Check a segment from `start` on, after frame `number`; return the last frame's number."""
+        try:
+            fd = self._disk.open(name, "r")
+        except FileNotFoundError:
+            return UNKNOWN  # covered meanwhile, and perhaps more of it than the manifest says that was read before
+        except ForeignFile:
+            self._foreign(name)
+            return UNKNOWN
+        except OSError as exc:
+            self._add("damage", name, 0, 0, unreadable(exc))
+            return number
+        try:
+            self._report.files += 1
+            for item in self._scan(fd, name, start):
+                number = account.add(name, item, number)
+                if isinstance(item, Frame):
+                    self._check_frame(name, fd, item, None)
+            self._read(self._disk.size(fd))
+        finally:
+            self._disk.close(fd)
+        return number
+
+    def _check_retained(self) -> None:
+        """Look through the covered segments that backups have still to read. This wheel needs none of them."""
+        try:
+            names = sorted(self._disk.listdir(layout.RETAINED))
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            self._foreign(layout.RETAINED)
+            return
+        numbers: dict[str, int] = {}
+        accounts: dict[str, Account] = {}
+        for last in names:
+            parsed = layout.parse_segment(last)
+            name = f"{layout.RETAINED}/{last}"
+            if parsed is not None:
+                number = numbers.get(parsed[0], UNKNOWN if parsed[1] > 1 else 0)
+                account = accounts.setdefault(parsed[0], Account())
+                numbers[parsed[0]] = self._check_kept(name, layout.segment(*parsed), number, account)
+            elif name not in (layout.OVERFLOW, layout.OVERFLOW_TMP):
+                self._foreign(name)
+        for account in accounts.values():
+            for missing in account.missing:
+                for name, gap in missing.places if missing.is_proven else ():
+                    self._add("note", name, gap.offset, gap.end, missing.describe(), _HEALS)
+        try:
+            unread = read_overflow(self._dir) < 0
+        except Damaged:
+            unread = True
+        if unread:
+            self._add("note", layout.OVERFLOW, 0, 0, "the counter cannot be read; each backup heals once for that")
+
+    def _check_kept(self, name: str, was: str, number: int, account: Account) -> int:
+        """Check a segment that is kept, by the seed of the name it had; return the last frame's number."""
+        try:
+            fd = self._disk.open(name, "r")
+        except FileNotFoundError:
+            return UNKNOWN  # released meanwhile
+        except OSError as exc:
+            self._add("note", name, 0, 0, unreadable(exc), _HEALS)
+            return UNKNOWN
+        try:
+            for item in self._scan(fd, was, 0):
+                number = account.add(name, item, number)
+            self._report.retained_bytes += self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
+        return number
+
+    def _scan(self, fd: int, name: str, start: int) -> Iterator[Frame | Gap]:
+        return iter(scan(self._disk, fd, start, self._disk.size(fd), self._dir.seed(name)))
+
+    # -- names -----------------------------------------------------------------------------------------------
+
+    def _check_names(self, manifest: Manifest, keeper: Holder | None) -> None:
+        for last in self._disk.listdir(layout.JOURNAL):
+            if layout.parse_segment(last) is None and not layout.is_segment_tmp(last):
+                self._foreign(f"{layout.JOURNAL}/{last}")
+        for last in self._disk.listdir(layout.LAPS):
+            name = f"{layout.LAPS}/{last}"
+            lap_file, lap_dir = layout.parse_lap_file(last), layout.parse_lap_dir(last)
+            if lap_file is not None:
+                self._stray(name, lap_file in manifest.laps, manifest, keeper)
+            elif lap_dir is None:
+                self._foreign(name)
+            else:
+                self._check_lap_dir(name, lap_dir, manifest, keeper)
+
+    def _check_lap_dir(self, name: str, lap: int, manifest: Manifest, keeper: Holder | None) -> None:
+        try:
+            inside = self._disk.listdir(name)
+        except FileNotFoundError:
+            return  # its last file has expired since the listing
+        except NotADirectoryError:
+            self._foreign(name)
+            return
+        for inner in inside:
+            second = layout.parse_slot(inner)
+            if second is None or self._dir.settings.lap_of(second) != lap:
+                self._foreign(f"{name}/{inner}")
+            else:
+                self._stray(f"{name}/{inner}", second in manifest.slots, manifest, keeper)
+
+    def _check_ids(self) -> None:
+        """Look at the names of the locks of ids."""
+        try:
+            names = self._disk.listdir(layout.IDS)
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            self._foreign(layout.IDS)
+            return
+        for last in sorted(names):
+            if not layout.is_id_lock(last):
+                self._foreign(f"{layout.IDS}/{last}")
+
+    def _is_primary(self) -> bool:
+        """Tell whether keys are taken here: a backup enters the keys that it holds when it is promoted."""
+        try:
+            roster = read_roster(self._disk, self._dir.path)
+        except (Damaged, OSError):
+            return False  # which is reported
+        return roster is None or roster.role == "primary"
+
+    def _check_set(self) -> None:
+        """Look at the roster of a wheel that is in a set."""
+        try:
+            read_roster(self._disk, self._dir.path)
+        except Damaged as exc:
+            self._add("damage", layout.ROSTER, 0, 0, exc.what, exc.hint or "")
+        except OSError as exc:
+            self._add("damage", layout.ROSTER, 0, 0, unreadable(exc))
+
+    def _foreign(self, name: str) -> None:
+        self._add("note", name, 0, 0, FOREIGN)
+
+    def _stray(self, name: str, known: bool, manifest: Manifest, keeper: Holder | None) -> None:
+        # A running keeper may be in the middle of a deal: its new files are not named yet.
+        if not known and keeper is None and not manifest.doubt:
+            self._add("note", name, 0, 0, "left by a deal that never completed; the next keeper removes it")
+
+
+def _range_of(directory: Directory, span: Span) -> tuple[int, int]:
+    """Return the seconds that a lap or slot file is for: from, to."""
+    low = due_of(span.floor) // US_PER_S
+    is_slot = layout.parse_slot(span.name.rpartition("/")[2]) is not None
+    return low, low + (1 if is_slot else directory.settings.slots)
