@@ -27,8 +27,10 @@ lint: $(VENV)/.ready-dev ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.ready-dev ## mypy, strict
+types: $(VENV)/.ready-dev ## mypy, strict; and the stub of the C module beside what was compiled
 	$(BIN)/mypy
+	@ls filewheel/native/_loops.*.so >/dev/null 2>&1 || echo "(the C module was not built: its stub is not checked)"
+	@! ls filewheel/native/_loops.*.so >/dev/null 2>&1 || $(BIN)/stubtest --mypy-config-file pyproject.toml filewheel.native._loops
 
 bench: $(VENV)/.ready-bench ## filewheel beside other stores, 20 to 30 minutes; FULL=1: hours; DOCS=1: writes docs/benchmarks.md
 	@tests/bench/servers.sh
