@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from filewheel.firing.housekeeper import BALLAST_BYTES
 from filewheel.laps.deal import Deal
 from filewheel.laps.store import Ledger
 from filewheel.roster.retention import Retained, discard_retained, read_overflow
-from filewheel.roster.roster import Member, Roster, change_roster
+from filewheel.roster.roster import Member, Roster, State, change_roster
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from tests.model.crashes import RandomFates, crash
@@ -33,9 +32,9 @@ from tests.support import FaultyDisk, eventually
 NAMES = [f"journal/WRTR000{w}-000001.log" for w in range(1, 5)]
 
 
-def primary(path: Path, **options: object) -> Roster:
+def primary(path: Path, *, state: State = "joining", **options: object) -> Roster:
     """Make a wheel the primary of a set with one backup."""
-    member = Member(f"{path}.backup", "b" * 32)
+    member = Member(f"{path}.backup", "b" * 32, state=state)
     roster = Roster("5" * 32, 1, "primary", os.fspath(path), "a" * 32, (member,), **options)  # type: ignore[arg-type]
     set_roster(path, roster)
     return roster
@@ -334,30 +333,6 @@ def test_a_segment_that_cannot_be_moved_goes_with_the_others_and_the_counter_is_
     assert read_overflow(ledger.dir) == 1
 
 
-def test_covered_segments_go_though_nothing_can_be_written_and_the_counter_is_raised_before_the_next_is_kept(
-    wheel_dir: Path,
-) -> None:
-    roster = primary(wheel_dir)
-    left = [True]
-
-    def fail(what: str, name: str) -> None:
-        if left[0] and what in ("rename", "open") and name.startswith("retained/"):
-            raise OSError(errno.EIO, "Input/output error", name)
-
-    ledger = Ledger(open_directory(wheel_dir, write=True, disk=lambda path: FaultyDisk(path, fail)), SYSTEM_CLOCK)
-    ledger.follow(roster)
-    (wheel_dir / NAMES[0]).write_bytes(b"segment")
-    ledger.retire_segment(NAMES[0])
-    assert os.listdir(wheel_dir / "journal") == []
-    left[0] = False
-    assert read_overflow(ledger.dir) == 0
-    (wheel_dir / NAMES[1]).write_bytes(b"segment")
-    ledger.retire_segment(NAMES[1])
-    assert read_overflow(ledger.dir) == 1
-    assert list(kept(wheel_dir)) == [NAMES[1].rpartition("/")[2]]
-    shutil.rmtree(wheel_dir / "retained")
-
-
 def test_acknowledgements_on_a_full_disk_take_the_room_of_what_is_kept_before_the_ballast(wheel_dir: Path) -> None:
     primary(wheel_dir)
     full = [False]
@@ -453,8 +428,7 @@ def model(contents: dict[str, bytes], *, counter: bool) -> Machine:
         disk.close(fd)
     if counter:
         keeping = Retained(Directory("model.wheel", disk, SETTINGS), limit_bytes=0)
-        keeping.owe()
-        keeping.give_up()
+        assert keeping.forgo()
     disk.sync_all()
     return machine
 

@@ -234,9 +234,11 @@ class Housekeeper:
             ):
                 # Not even begun: what little room there is belongs to acknowledgements.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            Deal(self._ledger, spread=True, finished=self._finished).run()
+            done = Deal(self._ledger, spread=True, finished=self._finished).run()
             self._dealt_us = now
             self._behind = self._much_is_undealt()
+            if done.left_segments and not self._behind:
+                self._retry_us = now + RETRY_US  # what made it due may be what could not be removed
         except (OSError, DiskError) as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise

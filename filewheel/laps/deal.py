@@ -51,6 +51,8 @@ class Dealt:
     """Files of which everything was finished."""
     left_bytes: int = 0
     """What was read, and is not covered yet."""
+    left_segments: int = 0
+    """Covered segments that could be neither kept for backups nor counted: they stay in journal/."""
 
 
 Finished = Callable[[], Files]
@@ -388,13 +390,18 @@ class Deal:
                 last_first.callback(self._retire, ledger.tails[writer], ended=writer in cut.ended)
 
     def _retire(self, tail: Tail, *, ended: bool) -> None:
+        left = 0
         for n in [n for n in tail.ends if n < tail.covered.segment]:
-            self._ledger.retire_segment(layout.segment(tail.writer, n))
-            tail.ends.pop(n, None)
+            if self._ledger.retire_segment(layout.segment(tail.writer, n)):
+                tail.ends.pop(n, None)
+            else:
+                left += 1
         if ended:
             # K3: nobody appends to it (its lock was free when it was read), and nothing valid lies past the cut.
-            self._ledger.retire_segment(layout.segment(tail.writer, tail.covered.segment))
-            tail.gone = True
+            left += not self._ledger.retire_segment(layout.segment(tail.writer, tail.covered.segment))
+            # K4: while one is left in journal/ the writer must not be forgotten.
+            tail.gone = not left
+        self._done.left_segments += left
 
 
 def near_laps(settings: Settings, now_us: int) -> frozenset[int]:

@@ -34,7 +34,7 @@ from filewheel.laps.window import MISSING, Budget, Span, Window, read_window
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
 from filewheel.native.loops import DROP_BYTES
 from filewheel.roster.retention import Retained, discard_retained
-from filewheel.roster.roster import RETAIN_BYTES, Roster, read_roster
+from filewheel.roster.roster import RETAIN_BYTES, Roster, read_roster, was_in_set
 from filewheel.roster.stale import mark_stale
 
 log = logging.getLogger(__name__)
@@ -101,6 +101,10 @@ class Ledger:
             self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.settings.lap_of, self.dir.path)
             self._remove(layout.CHECKPOINT_TMP)
             self._keep_for_own_roster()
+            for writer, covered in self.manifest.positions.items():
+                self.tails[writer] = Tail(
+                    self.dir, self.handles, writer, covered, doubt=bool(self.manifest.doubt)
+                )  # fmt: skip
             self._sweep_journal()
             found = find_files(self.disk, self.dir.settings.lap_of)
             if self.manifest.doubt:
@@ -109,10 +113,6 @@ class Ledger:
             else:
                 self._sweep_laps(found)
                 self._miss_laps(found)
-            for writer, covered in self.manifest.positions.items():
-                self.tails[writer] = Tail(
-                    self.dir, self.handles, writer, covered, doubt=bool(self.manifest.doubt)
-                )  # fmt: skip
             self.ingest(test_locks=True)
             # K4: what the last keeper removed is durable (R1), and what was removed just now is before the next
             # checkpoint (D6). Keepers that deal once, as `run --once` and tidying, would never come to forget a writer.
@@ -168,8 +168,8 @@ class Ledger:
             parsed = layout.parse_segment(last)
             if parsed is not None:
                 covered = self.manifest.positions.get(parsed[0])
-                if covered is not None and parsed[1] < covered.segment:
-                    self.retire_segment(name)
+                if covered is not None and parsed[1] < covered.segment and not self.retire_segment(name):
+                    self.tails[parsed[0]].ends[parsed[1]] = 0  # the next deal tries again
                 continue
             if not layout.is_segment_tmp(last):
                 continue
@@ -400,35 +400,40 @@ class Ledger:
             self._remove(name)
             self.unlinked_in.add(name.rpartition("/")[0])
 
-    def retire_segment(self, name: str) -> None:
-        """Remove a segment from the journals because it is covered: keep it for backups, if there are any."""
+    def retire_segment(self, name: str) -> bool:
+        """Remove a segment from the journals because it is covered: keep it for backups, if there are any.
+
+        False: it could be neither kept nor counted, and stays. Its writer's position must be kept, or it is read anew.
+        """
         with self.lock:
             if self.retained is None:
                 self.unlink_file(name)
-                return
+                return True
             self.handles.drop(name)
             try:
                 self.retained.keep(name)
             except OSError as exc:
-                # Whatever is wrong with retained/, covered segments must go: read anew, they would fire again.
                 log.warning("%s: not kept for backups: %s", self.dir.place(name), exc)
-                self.retained.owe()
-                self.give_up_retained()
+                if not self.retained.forgo():
+                    return False
                 self._remove(name)
             self.unlinked_in |= {layout.JOURNAL, layout.RETAINED}
+            return True
 
-    def _mark_behind(self) -> None:
-        """Mark in the roster who may have had to read what is given up: the counter may not be raised. Never raises."""
+    def _mark_behind(self) -> bool:
+        """Mark in the roster who may have had to read what is given up; tell whether it says so. Never raises."""
         why = "journals that it may not have read went: too much had been kept for it"
         try:
             roster = read_roster(self.disk, self.dir.path)
-            if roster is not None:
-                mark_stale(
-                    self.dir, lambda m: m.mode == "ship", why,
-                    epoch=roster.epoch, now_us=self.clock.now_us(), disk=self._factory, unkept=True,
-                )  # fmt: skip
+            if roster is None:
+                return not was_in_set(self.disk)
+            return None is not mark_stale(
+                self.dir, lambda m: m.mode == "ship" or m.state != "current", why,
+                epoch=roster.epoch, now_us=self.clock.now_us(), disk=self._factory, unkept=True,
+            )  # fmt: skip
         except (OSError, FilewheelError) as exc:
             log.critical("%s: backups that are behind could not be marked stale: %s", self.dir.path, exc)
+            return False
 
     def give_up_retained(self) -> bool:
         """Free what is kept for backups, which heal then; tell whether there was anything. Never raises OSError."""

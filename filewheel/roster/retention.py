@@ -7,7 +7,7 @@ counter changed, and heals. A segment keeps the seed of the name that it was wri
 Not thread-safe: the ledger's lock guards it. Another process may release segments meanwhile.
 Invariant: a segment given to `keep` is in journal/, in retained/, was released, or the counter has changed since; but
 for a disk that takes neither the rename nor the counter: then the roster says so (`on_overflow`), and the counter is
-tried again with the next segment.
+tried again with the next segment. Where the roster cannot be written either, the segment stays in journal/.
 """
 
 from __future__ import annotations
@@ -45,12 +45,17 @@ class Retained:
         self._disk = directory.disk
         self._entropy = entropy
         self.limit_bytes = limit_bytes
-        self.on_overflow: Callable[[], None] | None = None
-        """Called before segments go that backups may still have to read. It must not raise."""
+        self.on_overflow: Callable[[], bool] | None = None
+        """Called before segments go that backups may still have to read; tells whether the roster says so, durably.
+
+        It must not raise.
+        """
         self._size_bytes: int | None = None
         self._made = False
         self._owes = False
         """Segments went while the counter could not be raised."""
+        self._told = False
+        """The roster says so of those that were to go last."""
 
     # -- segments --------------------------------------------------------------------------------------------
 
@@ -81,8 +86,7 @@ class Retained:
         if not gone and not self._owes:
             return
         self._owes = True
-        if self.on_overflow is not None:
-            self.on_overflow()
+        self._told = self.on_overflow is not None and self.on_overflow()
         log.warning(
             "%s: %d journal segments go before every backup has read them; backups that miss them heal",
             self._dir.path, len(gone),
@@ -90,6 +94,21 @@ class Retained:
         self._raise()
         # A crash from here on leaves segments that nobody has to read.
         self.release(gone)
+
+    def forgo(self) -> bool:
+        """Give up all, with a segment that could not be kept; tell whether the counter or the roster says so durably.
+
+        If not, that segment must stay. Never raises OSError.
+        """
+        owed, self._owes, self._told = self._owes, True, False
+        try:
+            self.give_up()
+        except OSError as exc:
+            log.critical("%s: what is kept for backups cannot be given up: %s", self._dir.path, exc)
+            if self._owes and not self._told:
+                self._owes = owed
+                return False
+        return True
 
     def release(self, names: Iterable[str]) -> None:
         """Remove segments that every backup has read, by the last part of their names. Raises OSError."""
@@ -125,10 +144,6 @@ class Retained:
     def overflow(self) -> int:
         """Return the counter of `read_overflow`."""
         return read_overflow(self._dir)
-
-    def owe(self) -> None:
-        """Note that a segment went though the counter was not raised: it is, before the next one is kept."""
-        self._owes = True
 
     def _raise(self) -> None:
         """Change the counter, durably. Raises OSError."""

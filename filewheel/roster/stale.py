@@ -35,7 +35,8 @@ def mark_stale(
 ) -> Roster | None:
     """Mark those of a primary's current members stale that are `wanted`; return the roster, or None if it is another's.
 
-    With `unkept` those that are to be compared with this wheel later are told then that it has not kept its journals.
+    With `unkept`, journals go that were not kept: a comparison that has begun begins anew, and those that are to be
+    compared with this wheel later are told then.
 
     Raises Damaged, DiskError.
     """
@@ -46,8 +47,8 @@ def mark_stale(
         for member in roster.members:
             if member.state in IN_USE and (wanted(member) if marked is None else member.wheel in marked):
                 roster = roster.with_member(replace(member, state="stale", since_us=now_us, why=why[:WHY_MAX]))
-            elif unkept and marked is None and (member.state == "fenced" or member.absorb):
-                roster = roster.with_member(replace(member, overflow=NO_OVERFLOW))
+            elif unkept and marked is None:
+                roster = roster.with_member(_told_of_unkept(member, now_us))
         return roster
 
     found = change_roster(directory, mark)
@@ -61,6 +62,15 @@ def mark_stale(
         except OSError:
             tell()  # no thread: rather wait for a disk than leave the others without the mark
     return found
+
+
+def _told_of_unkept(member: Member, now_us: int) -> Member:
+    if member.state == "fenced" or member.absorb:
+        member = replace(member, overflow=NO_OVERFLOW)
+    if member.state in ("joining", "stale"):
+        # Its link may have compared already what it would have read in them: another time makes it begin anew.
+        member = replace(member, since_us=max(now_us, member.since_us + 1))
+    return member
 
 
 def _tell(roster: Roster, disk: DiskFactory, mark: Callable[[Roster | None], Roster | None]) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, promote
+from filewheel import BadArgument, Keeper, promote
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.format.record import CANCELLED, pack_drop
 from filewheel.journal.journal import Journal
 from filewheel.replication.sets import add_backup
 from filewheel.roster.roster import Roster, read_roster
+from filewheel.roster.stale import mark_stale
 from filewheel.tools.diff import differences
 from filewheel.wheel import Wheel
 from tests.replication.support import Pair, fire
+from tests.support import FaultyDisk
 
 
 def roster_of(path: Path) -> Roster:
@@ -53,6 +58,40 @@ def test_a_backup_for_which_journals_were_given_up_is_stale_in_every_roster_and_
     pair.assert_equal()
     pair.close()
     pair.verify()
+
+
+@pytest.mark.parametrize("state", ["joining", "stale"])
+def test_a_backup_that_is_being_compared_while_journals_go_that_only_the_roster_tells_of_is_compared_anew(
+    pair: Pair, state: str
+) -> None:
+    with pair.wheel() as wheel:
+        wheel.enqueue(b"before", delay=3600)
+    if state == "stale":
+        pair.settle()
+        pair.close()
+        directory = open_directory(pair.primary, write=True)
+        now_us = pair.clock.now_us()
+        mark_stale(directory, lambda m: True, "gone", epoch=pair.roster().epoch, now_us=now_us, disk=OsDisk)
+    link = pair.tick()
+    while link._heal.is_on:
+        link.tick()
+    assert pair.member().state == state
+
+    def refuse(what: str, name: str) -> None:
+        if what in ("open", "rename") and name.startswith("retained/"):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), name)
+
+    # What it has not read goes: nothing can be kept for it, and the counter cannot be raised.
+    with pair.wheel() as wheel:
+        wheel.enqueue(b"after", delay=3600)
+    Keeper(
+        pair.primary, wait=False, background=False, clock=pair.clock, disk=lambda path: FaultyDisk(path, refuse)
+    ).close()
+    assert not list((pair.primary / "journal").glob("*.log"))
+    assert not list((pair.primary / "retained").glob("*"))
+    pair.settle()
+    assert pair.member().state == "current"
+    pair.assert_equal()
 
 
 def test_a_backup_that_is_added_again_while_it_is_followed_is_compared_before_it_counts(pair: Pair) -> None:
