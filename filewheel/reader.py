@@ -162,6 +162,7 @@ class Reader:
 
         Cost: the first time, and after each new checkpoint, what is undealt and the headers of the laps; else about a
         millisecond, and the reading of what is new. What was counted is not read again before the next checkpoint.
+        In a backup, and a wheel that was promoted, about 0.7 µs for each message of files that several commits wrote.
 
         Raises DiskError.
         """

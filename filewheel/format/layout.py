@@ -16,6 +16,7 @@
       roster.json  roster.lock         which wheels hold the same messages; only in a set
       promote.lock                     held by a promotion of the set
       probe                            in a primary: written and removed, to see whether its disk takes anything
+      repeats                          there once a file may hold one message twice: counting looks at ids
       follows.json                     in a backup: how far it has followed the primary's journals
       retained/<writer>-<n>.log        in a primary: covered segments that a backup has still to read
       retained/overflow                how often such segments had to go before all had read them
@@ -56,6 +57,7 @@ ROSTER_TMP = "roster.json.tmp"
 ROSTER_LOCK = "roster.lock"
 PROMOTE_LOCK = "promote.lock"
 PROBE = "probe"
+REPEATS = "repeats"
 FOLLOWS = "follows.json"
 FOLLOWS_TMP = "follows.json.tmp"
 RETAINED = "retained"

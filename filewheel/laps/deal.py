@@ -32,6 +32,7 @@ from filewheel.laps.store import Ledger
 from filewheel.laps.window import Budget, Span, read_window
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.native.compiled import Puts, ids_of, sort
+from filewheel.roster.repeats import note_repeats
 
 CHUNK_BYTES = 24 << 20
 CHUNK_RECORDS = 150_000
@@ -117,6 +118,8 @@ class Deal:
             new.positions = {w: p for w, p in new.positions.items() if w in limits} | cut.positions
         try:
             if not self._only_expire:
+                if base.doubt:  # what is dealt now may lie in the files already
+                    note_repeats(self._disk)
                 self._write(cut, base, new, finished)
                 self._added.sync(self._ledger.unlinked_in)
             self._expire(new, finished)
@@ -165,6 +168,7 @@ class Deal:
     def _write(self, cut: Cut, base: Manifest, new: Manifest, finished: Files) -> None:
         puts, cut.puts = cut.puts, Puts()
         puts.sort()
+        puts.unique()
         # Only a drop can meet a put that is yet to come.
         has_drops = bool(cut.drops or cut.drop_frames or base.unmatched)
         coming = puts_above(self._ledger, cut, self._chunk_bytes) if has_drops else set()
@@ -331,6 +335,8 @@ class Deal:
 
     def _open_lap(self, lap: int, new: Manifest) -> None:
         """Deal a lap's one file into seconds. Part of the same commit, so never half (L1-L6)."""
+        if self._has_slots(lap, new):  # what was added while one of them was missing may lie in both
+            note_repeats(self._disk)
         length = new.laps.pop(lap)
         name = layout.lap_file(lap)
         self._gone.append(name)

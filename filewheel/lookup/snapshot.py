@@ -9,6 +9,7 @@ Invariant: every message that was pending throughout the walk is in it.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -272,6 +273,21 @@ class Snapshot:
         """
         wanted = set(ids)
         return wanted & self._look_for(wanted)[1]
+
+    def named(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return, of these ids, those of which a put or a drop is there. Cost: as `find`."""
+        wanted = set(ids)
+        puts, drops = self._look_for(wanted)
+        return puts.keys() | (wanted & drops)
+
+    def journal_puts(self) -> set[bytes]:
+        """Return the ids of all puts in the undealt journals. Cost: a reading of these."""
+        found: set[bytes] = set()
+        for span in self.journals:
+            for frame in self.frames(span):
+                with contextlib.suppress(Damaged):  # one that makes no sense holds none
+                    found.update(r[ID] for r in records_of(frame)[0])
+        return found
 
     def _look_for(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[bytes]]:
         """Return what is there of these ids: packed puts, and the ids that were dropped."""

@@ -1,7 +1,8 @@
 """Counting what is pending: totals, by topic, by time, without reading what need not be read.
 
 A file that holds no drops, and of which no journal drops anything, is counted by the headers of its frames; only the
-others are counted id by id. So the totals of ten million messages cost a header for each frame.
+others are counted id by id. So the totals of ten million messages cost a header for each frame. In a wheel that may
+have a message twice (repeats.py) a file of which the frames overlap is counted id by id, too.
 Invariant: counts are those of the snapshot: all puts minus all drops, each id once.
 """
 
@@ -11,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 
 from filewheel.disk.checkpoint import Manifest
 from filewheel.disk.directory import Directory
@@ -22,11 +24,14 @@ from filewheel.format.frame import Frame
 from filewheel.format.record import ID, records_of
 from filewheel.laps.store import spans_of
 from filewheel.laps.window import Span
-from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
+from filewheel.lookup.snapshot import DEAD_FLOOR, WALK_BUDGET, Snapshot
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor, to_datetime
+from filewheel.roster.repeats import may_repeat
 
 Progress = Callable[[int], None]
 """Told how many messages have been counted so far."""
+Known = dict[str, tuple[object, int]]
+"""By a file's name: which file it was, as far as it is covered, and how many messages it holds."""
 
 
 @dataclass
@@ -70,9 +75,14 @@ class Histogram:
 class _Counter:
     """Counts the pending ids of a snapshot, file by file, with the memory of the undealt journals and one window."""
 
-    def __init__(self, directory: Directory, snapshot: Snapshot) -> None:
+    def __init__(self, directory: Directory, snapshot: Snapshot, known: Known | None = None) -> None:
         self._dir = directory
         self._snapshot = snapshot
+        self._known: Known = known or {}
+        self.learnt: Known = {}
+        """What was counted id by id though nothing in the journals concerns it."""
+        # Asked after the snapshot was taken: what makes a wheel so is durable before it holds anything twice.
+        self._repeats = may_repeat(directory)
         puts: set[bytes] = set()
         drops: set[bytes] = set(snapshot.manifest.unmatched)
         for span in snapshot.journals:
@@ -90,15 +100,45 @@ class _Counter:
 
     def simple(self, span: Span) -> int | None:
         """Count a file's messages by its headers; None when it must be read."""
-        low, high = self._between(self._drops, span)
-        if self._snapshot.manifest.doubt or low < high or self._lap_of(span) in self._both:
+        if not self._is_alone(span):
             return None
         count = 0
+        ranges: list[tuple[bytes, bytes]] = []
         for frame in self._snapshot.headers(span):
             if frame.drops:
                 return None
             count += frame.puts
+            if self._repeats and frame.puts:
+                ranges.append((frame.first, frame.last))
+        # Within one frame each id stands once: a deal writes it so.
+        return None if _overlap(ranges) else count
+
+    def read(self, span: Span) -> int:
+        """Count what is pending of one file's time, id by id. Cost: about 0.2 µs for each message."""
+        which = (self._dir.disk.identity(span.name), span.end)
+        low, high = self._between(self._loose, span)
+        is_alone = low == high and self._is_alone(span)
+        if is_alone and self._known.get(span.name, (None, 0))[0] == which:
+            self.learnt[span.name] = self._known[span.name]
+            return self._known[span.name][1]
+        del self._loose[low:high]
+        lo, hi, count = span.floor, self.ceil(span), 0
+        while lo < hi:
+            window = self._snapshot.window(lo, hi, WALK_BUDGET)
+            count += len(window.found)
+            lo = window.hi
+        if is_alone and all(damage.name != span.name for damage in self._snapshot.damage):
+            self.learnt[span.name] = which, count
         return count
+
+    def _is_alone(self, span: Span) -> bool:
+        """Tell whether a file's messages are what its frames say: no journal or other file concerns them."""
+        if self._snapshot.manifest.doubt or self._lap_of(span) in self._both:
+            return False
+        low, high = self._between(self._drops, span)
+        if self._repeats and low == high:
+            low, high = self._between(self._loose, span)
+        return low == high
 
     def _lap_of(self, span: Span) -> int:
         return self._dir.settings.lap_of(due_of(span.floor) // US_PER_S)
@@ -125,6 +165,12 @@ class _Counter:
         floor_s = due_of(span.floor) // US_PER_S
         seconds = 1 if layout.parse_slot(span.name.rpartition("/")[2]) is not None else self._dir.settings.slots
         return id_floor((floor_s + seconds) * US_PER_S)
+
+
+def _overlap(ranges: list[tuple[bytes, bytes]]) -> bool:
+    """Tell whether two of these ranges of ids have one in common."""
+    ranges.sort()
+    return any(one[1] >= next_[0] for one, next_ in pairwise(ranges))
 
 
 def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
@@ -162,23 +208,32 @@ def sizes_of(directory: Directory, manifest: Manifest, journals: Sequence[tuple[
     )
 
 
-def counts_of(directory: Directory, snapshot: Snapshot) -> tuple[int, int]:
-    """Count what is pending in a snapshot, and the dead letters."""
-    counter = _Counter(directory, snapshot)
+def counts_of(directory: Directory, snapshot: Snapshot, known: Known | None = None) -> tuple[int, int]:
+    """Count what is pending in a snapshot, and the dead letters.
+
+    `known` saves the reading of files that are as they were, and is brought up to date.
+    """
+    counter = _Counter(directory, snapshot, known)
     pending = dead = 0
     for span in counter.spans:
         mixed = span.floor < DEAD_FLOOR < counter.ceil(span)
-        count = None if mixed else counter.simple(span)
-        if count is None:
+        if mixed:
             for id_ in counter.ids(span):
                 if id_ < DEAD_FLOOR:
                     pending += 1
                 else:
                     dead += 1
-        elif span.floor >= DEAD_FLOOR:
+            continue
+        count = counter.simple(span)
+        if count is None:
+            count = counter.read(span)
+        if span.floor >= DEAD_FLOOR:
             dead += count
         else:
             pending += count
+    if known is not None:
+        known.clear()
+        known.update(counter.learnt)
     rest = counter.rest()
     at = bisect_left(rest, DEAD_FLOOR)
     return pending + at, dead + len(rest) - at

@@ -3,8 +3,9 @@
 What the laps hold is counted once for each checkpoint. Of the journals above it only what they gained since the last
 call is read. An id is given out once, so a put that its own writer wrote counts one; a drop takes one away when its put
 is there and no other drop was.
-Where that is not so simple (damage, a missing file, puts that one writer wrote for another), nothing is remembered, and
-a snapshot counts everything. Bytes that were counted are not read again before the next checkpoint.
+Where that is not so simple (damage, a missing file, puts that one writer wrote for another, or that a lap holds too),
+nothing is remembered, and a snapshot counts everything. Bytes that were counted are not read again before the next
+checkpoint.
 Invariant: what is answered from here is what a snapshot counts.
 """
 
@@ -25,8 +26,9 @@ from filewheel.lookup.finder import Finder
 from filewheel.lookup.front import Front
 from filewheel.lookup.index import FileIndex, ids_of
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
-from filewheel.lookup.stats import Stats, counts_of, sizes_of
+from filewheel.lookup.stats import Known, Stats, counts_of, sizes_of
 from filewheel.message import MessageId, due_of, to_datetime
+from filewheel.roster.repeats import may_repeat
 
 DROPS_MAX = 1 << 18
 """How many drops are remembered at most."""
@@ -50,6 +52,7 @@ class Tally:
         self._front = front
         self._lock = threading.RLock()
         self._was_asked = False
+        self._known: Known = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -93,11 +96,13 @@ class Tally:
         with Snapshot(self._dir) as snapshot:
             listing = self._list_laps(snapshot.manifest)
             snapshot.first()  # which finds the damage that a count of everything finds
+            puts = snapshot.journal_puts() if may_repeat(self._dir) else set[bytes]()
             snapshot.journals = []
-            counts = counts_of(self._dir, snapshot)
+            is_apart = not puts or not snapshot.named(puts)
+            counts = counts_of(self._dir, snapshot, self._known)
             self._deal = snapshot.manifest.deal
             self._listing = listing
-            self._is_simple = not snapshot.damage and not snapshot.manifest.doubt
+            self._is_simple = is_apart and not snapshot.damage and not snapshot.manifest.doubt
             self._counts = list(counts)
 
     def _list_laps(self, manifest: Manifest) -> list[list[str]]:

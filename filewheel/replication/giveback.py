@@ -9,12 +9,13 @@ import contextlib
 
 from filewheel.clock import Clock
 from filewheel.disk.directory import Directory
-from filewheel.errors import FilewheelError
+from filewheel.errors import FilewheelError, disk_errors
 from filewheel.format.writer import Entropy
 from filewheel.journal.journal import Journal
 from filewheel.keys.index import Keys
 from filewheel.replication.backupkeeper import enter_keys
 from filewheel.replication.bundle import Bundle
+from filewheel.roster.repeats import note_repeats
 
 
 class GiveBack:
@@ -29,6 +30,9 @@ class GiveBack:
     def write(self, commits: list[tuple[list[bytes], list[bytes]]]) -> None:
         """Write (puts, drops), each pair whole or not at all. On return they are durable. Raises DiskError, Locked."""
         if self._journal is None:
+            # What could not be read may turn up again, a disk that was away with all that is on it.
+            with disk_errors(self._primary.path):
+                note_repeats(self._primary.disk)
             self._journal = Journal(self._primary, entropy=self._entropy)
         puts = [put for some, _ in commits for put in some]
         # The index may have forgotten a message that was lost: its key is its own again before it is there.

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from filewheel import Wheel
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.sets import add_backup
 from filewheel.roster import fence
+from filewheel.roster.roster import Mode
 from tests.replication.support_sets import Place, place
 
 __all__ = ["place"]
@@ -27,8 +29,9 @@ STEPS = 14
 class World:
     """A set, and what was promised of its messages."""
 
-    def __init__(self, place: Place, seed: int) -> None:
+    def __init__(self, place: Place, seed: int, mode: Mode = "ship") -> None:
         self.place = place
+        self.mode: Mode = mode
         self.rng = random.Random(seed)
         self.primary = place.a
         self.backups = [place.b, place.c]
@@ -41,7 +44,7 @@ class World:
         """For each wheel that was fenced, what only it has."""
         self.fired: Counter[str] = Counter()
         self.count = 0
-        place.make_set(*self.backups)
+        place.make_set(*self.backups, mode=mode)
 
     def enqueue(self) -> None:
         names = [f"m{self.count + n}" for n in range(self.rng.randrange(1, 5))]
@@ -102,7 +105,7 @@ class World:
             self.primary = self.rng.choice(self.backups)
             promote(self.primary, clock=self.place.clock, wait_s=0)
             self.backups.remove(self.primary)
-            add_backup(self.primary, old, clock=self.place.clock)
+            add_backup(self.primary, old, mode=self.mode, clock=self.place.clock)
             self.backups.append(old)
 
     def end(self) -> None:
@@ -129,3 +132,33 @@ def test_whatever_happens_to_a_set_what_was_promised_fires_and_all_wheels_are_eq
         world.rng.choice(acts)()
         assert place.may_fire() == [world.primary]
     world.end()
+
+
+def assert_counted(path: Path) -> None:
+    """Assert that each way to count a wheel counts what a walk over it shows, when asked once and again."""
+    with Wheel(path) as wheel:
+        here = {bytes(m.id) for m in wheel.list()}
+        dead = {bytes(m.id) for m in wheel.list(dead=True)}
+        for _ in range(3):  # the first time a snapshot counts, then what is remembered
+            stats = wheel.stats()
+            assert (stats.pending, stats.dead) == (len(here), len(dead)), path
+        found = wheel.histogram([0, 4_000_000_000])
+        assert found.before + sum(found.counts) + found.after == len(here), path
+        assert sum(wheel.topics().values()) == len(here), path
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("mode", ["ship", "mirror"])
+def test_whatever_happens_to_a_set_each_of_its_wheels_counts_as_many_messages_as_it_lists(
+    place: Place, seed: int, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "_FENCE_S", 0.0)
+    world = World(place, seed, mode)
+    acts = [world.enqueue, world.enqueue, world.fire, world.level, world.promote, world.come_back, world.lose]
+    for _ in range(STEPS):
+        world.rng.choice(acts)()
+        for path in place.wheels():
+            assert_counted(path)
+    world.end()
+    for path in place.wheels():
+        assert_counted(path)
