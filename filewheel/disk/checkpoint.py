@@ -21,6 +21,7 @@ from typing import NamedTuple
 import msgpack
 
 from filewheel.disk.disk import NO_DIRECTORY, Disk, is_unreadable
+from filewheel.disk.replace import put_in_place, write_aside
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, scan, seal
@@ -197,13 +198,7 @@ def _lengths(flat: list[object], end: int) -> dict[int, int]:
 
 def prepare_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
     """Write a manifest aside, and make it durable there (K1). Until it is put in place, it counts for nothing."""
-    fd = disk.open(layout.CHECKPOINT_TMP, "w")
-    try:
-        disk.truncate(fd, 0)
-        disk.pwrite(fd, encode(manifest, seeds(layout.CHECKPOINT)), 0)
-        disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
+    write_aside(disk, layout.CHECKPOINT_TMP, encode(manifest, seeds(layout.CHECKPOINT)))
 
 
 def place_manifest(disk: Disk) -> None:
@@ -216,8 +211,7 @@ def place_manifest(disk: Disk) -> None:
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(layout.CHECKPOINT_OLD)
         disk.link(layout.CHECKPOINT, layout.CHECKPOINT_OLD)
-    disk.rename(layout.CHECKPOINT_TMP, layout.CHECKPOINT)
-    disk.sync_dir("")
+    put_in_place(disk, layout.CHECKPOINT_TMP, layout.CHECKPOINT)
 
 
 def write_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:

@@ -10,18 +10,17 @@ Invariant: a directory that `open_directory` returned is a wheel of this format,
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import secrets
 import stat
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 
 from filewheel.disk.checkpoint import Manifest, write_manifest
 from filewheel.disk.disk import Disk, ForeignFile, OsDisk
 from filewheel.disk.mounts import NETWORK_TYPES, file_system_type
+from filewheel.disk.replace import replace_file
 from filewheel.errors import (
     BadArgument,
     Damaged,
@@ -34,6 +33,7 @@ from filewheel.errors import (
 )
 from filewheel.format import layout
 from filewheel.format.frame import FORMAT
+from filewheel.format.sealed import Unsealed, seal, unseal
 from filewheel.message import US_PER_S, to_datetime
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,6 @@ SLOTS_DEFAULT = 900
 PAYLOAD_BYTES_MAX_DEFAULT = 1 << 20
 PAYLOAD_BYTES_LIMIT = 64 << 20
 _SETTINGS_BYTES_MAX = 65536
-_CRC_MARK = b',\n  "crc32": '
 
 _LEFT_BEHIND = {
     layout.JOURNAL,
@@ -51,7 +50,7 @@ _LEFT_BEHIND = {
     layout.CHECKPOINT,
     layout.CHECKPOINT_OLD,
     layout.CHECKPOINT_TMP,
-    "wheel.json.tmp",
+    layout.SETTINGS_TMP,
 }
 
 Sync = float | str
@@ -100,8 +99,7 @@ class Settings:
     def to_json(self) -> bytes:
         """Write wheel.json, with its checksum as the last line."""
         fields = {k: v for k, v in asdict(self).items() if k != "salt_bytes"}
-        body = json.dumps({"format": self.format, **fields}, indent=2).encode()
-        return body[:-2] + _CRC_MARK + b"%d\n}\n" % zlib.crc32(body)
+        return seal({"format": self.format, **fields})
 
 
 def parse_settings(data: bytes, path: str) -> Settings:
@@ -109,12 +107,9 @@ def parse_settings(data: bytes, path: str) -> Settings:
 
     Raises NewerFormat when a newer filewheel wrote it, Damaged when it is not what was written.
     """
-    body, mark, tail = data.rpartition(_CRC_MARK)
-    if not mark or tail != b"%d\n}\n" % zlib.crc32(body + b"\n}"):
-        raise Damaged("the settings fail their checksum", path=path, hint="`filewheel repair`")
     try:
-        fields = json.loads(body + b"\n}")
-        number = fields.get("format") if isinstance(fields, dict) else None
+        fields = unseal(data)
+        number = fields.get("format")
         if type(number) is int and number > FORMAT:
             raise NewerFormat(
                 f"this wheel has format {number}; this filewheel reads up to format {FORMAT}",
@@ -122,7 +117,9 @@ def parse_settings(data: bytes, path: str) -> Settings:
             )  # fmt: skip
         settings = Settings(**fields)
         _check_settings(settings)
-    except (ValueError, TypeError, RecursionError) as exc:
+    except Unsealed as exc:
+        raise Damaged("the settings fail their checksum", path=path, hint="`filewheel repair`") from exc
+    except (ValueError, TypeError) as exc:
         raise Damaged(f"not a wheel's settings ({exc})", path=path, hint="`filewheel repair`") from exc
     return settings
 
@@ -257,16 +254,7 @@ def _write(disk: Disk, settings: Settings) -> None:
 
 def write_settings(disk: Disk, settings: Settings, name: str) -> None:
     """Put wheel.json, or its copy, in place: atomic and durable."""
-    data = settings.to_json()
-    fd = disk.open("wheel.json.tmp", "w")
-    try:
-        disk.truncate(fd, 0)
-        disk.pwrite(fd, data, 0)
-        disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
-    disk.rename("wheel.json.tmp", name)
-    disk.sync_dir("")
+    replace_file(disk, name, layout.SETTINGS_TMP, settings.to_json())
 
 
 def open_directory(

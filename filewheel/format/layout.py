@@ -38,6 +38,7 @@ from filewheel.message import DUE_LIMIT_US, US_PER_S
 
 SETTINGS = "wheel.json"
 SETTINGS_COPY = "wheel.json.copy"
+SETTINGS_TMP = "wheel.json.tmp"
 LOCK = "keeper.lock"
 CHECKPOINT = "checkpoint"
 CHECKPOINT_OLD = "checkpoint.old"

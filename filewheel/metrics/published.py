@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory
+from filewheel.disk.replace import replace_file
 from filewheel.errors import Damaged, DiskError, disk_error
 from filewheel.format import layout
 from filewheel.message import US_PER_S
@@ -121,13 +122,7 @@ def _write(directory: Directory, text: str, now_us: int) -> None:
     ])  # fmt: skip
     disk = directory.disk
     try:
-        fd = disk.open(layout.METRICS_TMP, "w")
-        try:
-            disk.truncate(fd, 0)  # a crash may have left one
-            disk.pwrite(fd, (signed + text).encode(), 0)
-        finally:
-            disk.close(fd)
-        disk.rename(layout.METRICS_TMP, layout.METRICS)
+        replace_file(disk, layout.METRICS, layout.METRICS_TMP, (signed + text).encode(), flush=False)
     except OSError as exc:
         with contextlib.suppress(OSError):  # a full disk has no room for half a file
             disk.unlink(layout.METRICS_TMP)

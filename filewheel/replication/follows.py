@@ -8,22 +8,20 @@ Invariant: what is read is what was written, or None.
 
 from __future__ import annotations
 
-import json
 import logging
-import zlib
 from dataclasses import dataclass, replace
-from typing import Any
 
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.disk import Disk, ForeignFile
+from filewheel.disk.replace import replace_file
 from filewheel.format import layout
+from filewheel.format.sealed import seal, unseal
 from filewheel.journal.gaps import UNKNOWN
 
 log = logging.getLogger(__name__)
 
 _VERSION = 1
 _BYTES_MAX = 64 << 20
-_CRC_MARK = b',"crc32":'
 _TYPES = {
     "primary_wheel": str,
     "epoch": int,
@@ -60,24 +58,20 @@ class Follows:
     def to_json(self) -> bytes:
         """Write follows.json, with its checksum at the end."""
         fields = {name: getattr(self, name) for name in _TYPES}
-        body = json.dumps({"follows": _VERSION, **fields}, separators=(",", ":")).encode()
-        return body[:-1] + _CRC_MARK + b"%d}\n" % zlib.crc32(body)
+        return seal({"follows": _VERSION, **fields}, lines=False)
 
 
 def parse_follows(data: bytes) -> Follows:
     """Read follows.json. Raises ValueError when it is not what was written."""
-    body, mark, end = data.rpartition(_CRC_MARK)
-    if not mark or end != b"%d}\n" % zlib.crc32(body + b"}"):
-        raise ValueError("it fails its checksum")
     try:
-        fields: dict[str, Any] = json.loads(body + b"}")
+        fields = unseal(data, lines=False)
         if fields.pop("follows") != _VERSION or fields.keys() != _TYPES.keys():
             raise ValueError("another version")
         if any(type(fields[name]) is not kind for name, kind in _TYPES.items()):
             raise ValueError("a field of another type")
         follows = Follows(**fields)
         return replace(follows, positions={w: _position(w, p) for w, p in follows.positions.items()})
-    except (TypeError, KeyError, AttributeError, RecursionError) as exc:
+    except (TypeError, KeyError, AttributeError) as exc:
         raise ValueError(f"not a place in journals ({exc})") from exc
 
 
@@ -110,13 +104,7 @@ def read_follows(disk: Disk, path: str) -> Follows | None:
 
 def write_follows(disk: Disk, follows: Follows) -> None:
     """Replace follows.json, without a flush. What it vouches for must be durable before. Raises OSError."""
-    fd = disk.open(layout.FOLLOWS_TMP, "w")
-    try:
-        disk.truncate(fd, 0)  # a process that was killed may have left one
-        disk.pwrite(fd, follows.to_json(), 0)
-    finally:
-        disk.close(fd)
-    disk.rename(layout.FOLLOWS_TMP, layout.FOLLOWS)
+    replace_file(disk, layout.FOLLOWS, layout.FOLLOWS_TMP, follows.to_json(), flush=False)
 
 
 def boot_id() -> str:

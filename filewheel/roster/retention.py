@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import is_unreadable
+from filewheel.disk.replace import replace_file
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.writer import Entropy
@@ -163,15 +164,7 @@ class Retained:
         self._owes = False
 
     def _write(self, number: int) -> None:
-        fd = self._disk.open(layout.OVERFLOW_TMP, "w")
-        try:
-            self._disk.truncate(fd, 0)  # a crash may have left one
-            self._disk.pwrite(fd, _pack(number), 0)
-            self._disk.fdatasync(fd)
-        finally:
-            self._disk.close(fd)
-        self._disk.rename(layout.OVERFLOW_TMP, layout.OVERFLOW)
-        self._disk.sync_dir(layout.RETAINED)
+        replace_file(self._disk, layout.OVERFLOW, layout.OVERFLOW_TMP, _pack(number))
 
     def _spoil(self) -> None:
         """Change the counter without room: what cannot be read counts as changed, and a rename needs none."""

@@ -11,17 +11,17 @@ Invariant: a roster that was read is one that was written, and the epoch in a wh
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from filewheel.disk.directory import Directory, DiskFactory, opened
 from filewheel.disk.disk import Disk, OsDisk
+from filewheel.disk.replace import replace_file
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
+from filewheel.format.sealed import Unsealed, seal, unseal
 
 Mode = Literal["mirror", "ship"]
 """`"mirror"`: producers write to it themselves; `"ship"`: the replicator does, later."""
@@ -53,7 +53,6 @@ _PATH_MAX = 4096
 _INT_END = 1 << 63
 _MARK = b"1\n"
 """What roster.lock holds while there is a roster."""
-_CRC_MARK = b',\n  "crc32": '
 _MEND = "copy the roster.json of a backup of its set, then `filewheel promote` the wheel that is to fire"
 
 
@@ -134,23 +133,21 @@ class Roster:
         fields = asdict(self)
         if not self.office:
             del fields["office"]
-        body = json.dumps({"roster": 1, **fields}, indent=2).encode()
-        return body[:-2] + _CRC_MARK + b"%d\n}\n" % zlib.crc32(body)
+        return seal({"roster": 1, **fields})
 
 
 def parse_roster(data: bytes, path: str) -> Roster:
     """Read roster.json. Raises Damaged when it is not what was written."""
-    body, mark, tail = data.rpartition(_CRC_MARK)
-    if not mark or tail != b"%d\n}\n" % zlib.crc32(body + b"\n}"):
-        raise Damaged("the roster fails its checksum", path=path, hint=_MEND)
     try:
-        fields: dict[str, Any] = json.loads(body + b"\n}")
+        fields = unseal(data)
         if fields.pop("roster") != 1:
             raise ValueError("another version")
         members = tuple(Member(**m) for m in fields.pop("members"))
         roster = Roster(members=members, **fields)
         _check(roster)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+    except Unsealed as exc:
+        raise Damaged("the roster fails its checksum", path=path, hint=_MEND) from exc
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
         raise Damaged(f"not a roster ({exc})", path=path, hint=f"upgrade filewheel, or {_MEND}") from exc
     return roster
 
@@ -217,16 +214,7 @@ def was_in_set(disk: Disk) -> bool:
 
 def write_roster(disk: Disk, roster: Roster) -> None:
     """Replace a wheel's roster. On return it is durable. The caller holds roster.lock. Raises OSError."""
-    fd = disk.open(layout.ROSTER_TMP, "w")
-    try:
-        disk.truncate(fd, 0)  # a crash may have left one
-        disk.pwrite(fd, roster.to_json(), 0)
-        disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
-    # A crash before this leaves the old roster, after it the new one.
-    disk.rename(layout.ROSTER_TMP, layout.ROSTER)
-    disk.sync_dir("")
+    replace_file(disk, layout.ROSTER, layout.ROSTER_TMP, roster.to_json())
 
 
 def change_roster(directory: Directory, change: Callable[[Roster | None], Roster | None]) -> Roster | None:

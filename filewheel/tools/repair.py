@@ -20,6 +20,7 @@ from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import Owner
 from filewheel.disk.locks import WAIT_S
 from filewheel.disk.quarantine import Damage
+from filewheel.disk.replace import put_in_place, write_aside
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
@@ -252,13 +253,6 @@ def _replace(ledger: Ledger, name: str, data: bytes) -> None:
     """Put a new file in the place of a damaged one: atomic and durable."""
     disk = ledger.disk
     aside = f"{layout.QUARANTINE}/{name.replace('/', '_')}.new"
-    fd = disk.open(aside, "w")
-    try:
-        disk.truncate(fd, 0)
-        disk.pwrite(fd, data, 0)
-        disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
+    write_aside(disk, aside, data)
     ledger.handles.drop(name)
-    disk.rename(aside, name)
-    disk.sync_dir(name.rpartition("/")[0])
+    put_in_place(disk, aside, name)

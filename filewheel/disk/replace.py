@@ -1,0 +1,35 @@
+"""Replace a small file whole: write it aside, flush it, rename it, flush the directory.
+
+Every small file of a wheel that changes is written here: its settings, roster, checkpoint, counters, metrics.
+Invariant: a reader finds the old file or the new one, and never a part of one; a crash leaves one of the two, and
+perhaps the file aside, which the next call overwrites.
+"""
+
+from __future__ import annotations
+
+from filewheel.disk.disk import Disk
+
+
+def write_aside(disk: Disk, aside: str, data: bytes, *, flush: bool = True) -> None:
+    """Write a file that counts for nothing until it is renamed. On return it is durable if `flush`. Raises OSError."""
+    fd = disk.open(aside, "w")
+    try:
+        disk.truncate(fd, 0)  # a crash may have left one
+        disk.pwrite(fd, data, 0)
+        if flush:
+            disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+
+
+def put_in_place(disk: Disk, aside: str, name: str, *, flush: bool = True) -> None:
+    """Rename what lies aside. On return the name is durable if `flush`. When it raises, either file may be there."""
+    disk.rename(aside, name)
+    if flush:
+        disk.sync_dir(name.rpartition("/")[0])
+
+
+def replace_file(disk: Disk, name: str, aside: str, data: bytes, *, flush: bool = True) -> None:
+    """Replace a file by these bytes. On return they are durable if `flush`. Raises OSError."""
+    write_aside(disk, aside, data, flush=flush)
+    put_in_place(disk, aside, name, flush=flush)
