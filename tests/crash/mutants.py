@@ -326,7 +326,7 @@ MUTANTS: list[Mutant] = [
     _m("checkpoint-name-unflushed", "K1", "its name is durable before anything that it covers is removed", "word 17750 @53",
        "disk.checkpoint", "    put_in_place(disk, layout.CHECKPOINT_TMP, layout.CHECKPOINT)\n",
        "    put_in_place(disk, layout.CHECKPOINT_TMP, layout.CHECKPOINT, flush=False)\n"),
-    _m("checkpoint-in-place", "K1", "a checkpoint replaces the one before as a whole", "word 432 @358",
+    _m("checkpoint-in-place", "K1", "a checkpoint replaces the one before as a whole", "word 17750 @100",
        "disk.checkpoint", "    write_aside(disk, layout.CHECKPOINT_TMP, ", "    write_aside(disk, layout.CHECKPOINT, ",
        "disk.checkpoint", "    put_in_place(disk, layout.CHECKPOINT_TMP, layout.CHECKPOINT)\n", "    disk.sync_dir(\"\")\n"),
     _m("checkpoint-first", "K1", "a checkpoint comes after everything that it covers is durable", "word 17750 @32",
