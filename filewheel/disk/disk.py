@@ -20,6 +20,7 @@ import os
 import stat
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Protocol
 
 from filewheel.disk import forks, pipe
@@ -119,6 +120,9 @@ class Disk(Protocol):
 
     def lock(self, fd: int, *, wait: bool) -> bool:
         """Take the exclusive kernel lock of an open file; False when held and not waiting."""
+
+    def share(self, fd: int) -> bool:
+        """Take the kernel lock of an open file together with others that share it; False when one has it alone."""
 
     def unlock(self, fd: int) -> None: ...
     def is_free(self, fd: int) -> bool:
@@ -378,12 +382,20 @@ class OsDisk:
     def lock(self, fd: int, *, wait: bool) -> bool:
         from filewheel.disk import flock
 
+        return self._lock(fd, lambda: flock.take(fd, wait=wait))
+
+    def share(self, fd: int) -> bool:
+        from filewheel.disk import flock
+
+        return self._lock(fd, lambda: flock.share(fd))
+
+    def _lock(self, fd: int, take: Callable[[], bool]) -> bool:
         # Before it is taken: a child that is forked while this waits would be handed the lock with its copy.
         forks.keep_from_children(fd)
         self._locked.add(fd)
         taken = False
         try:
-            taken = flock.take(fd, wait=wait)
+            taken = take()
         finally:
             if not taken:
                 self._forget_lock(fd)

@@ -12,12 +12,22 @@ import portalocker
 
 _WAITING = portalocker.LockFlags.EXCLUSIVE
 _AT_ONCE = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
+_SHARED = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 
 
 def take(fd: int, *, wait: bool = False) -> bool:
     """Take the lock of an open file, alone; False when another has it. Raises OSError."""
+    return _take(fd, _WAITING if wait else _AT_ONCE)
+
+
+def share(fd: int) -> bool:
+    """Take the lock of an open file with others that share it; False when one has it alone. Raises OSError."""
+    return _take(fd, _SHARED)
+
+
+def _take(fd: int, flags: portalocker.LockFlags) -> bool:
     try:
-        portalocker.lock(fd, _WAITING if wait else _AT_ONCE)
+        portalocker.lock(fd, flags)
     except portalocker.AlreadyLocked:
         return False
     except portalocker.LockException as exc:

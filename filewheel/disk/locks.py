@@ -37,14 +37,17 @@ def open_made(disk: Disk, name: str) -> int:
         return disk.open(name, "rw")
 
 
-def take(directory: Directory, name: str, wait_s: float) -> int | None:
-    """Take the lock of a file; return its descriptor, or None when another has it for longer than `wait_s`."""
+def take(directory: Directory, name: str, wait_s: float, *, shared: bool = False) -> int | None:
+    """Take the lock of a file; return its descriptor, or None when another has it for longer than `wait_s`.
+
+    With `shared`, together with others that do so: until nobody has it alone.
+    """
     disk = directory.disk
     try:
         fd = open_made(disk, name)
         waited_s, pause_s = 0.0, _PAUSE_S
         try:
-            while not disk.lock(fd, wait=False):
+            while not (disk.share(fd) if shared else disk.lock(fd, wait=False)):
                 if waited_s >= wait_s:
                     disk.close(fd)
                     return None

@@ -12,6 +12,7 @@
       laps/<lap>.lap                   a lap that is still far away, or long past: one file
       laps/<lap>/<second>.slot         a lap that is near: one file for each second that holds anything
       keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made with the first of them
+      keys/recent.keys  keys/all.lock  the entries of late that batches made; held alone by a batch, shared by others
       ids/<b>.lock                     held while a message with such an id is moved or cancelled; made with the first
       roster.json  roster.lock         which wheels hold the same messages; only in a set
       promote.lock                     held by a promotion of the set
@@ -71,6 +72,9 @@ LAP_END = SECOND_END
 """No lap has this number, however short laps are; `manifest.lap_end` is what holds for one wheel."""
 SEGMENT_END = 10**12
 KEY_BUCKETS = 256
+KEY_RECENT = KEY_BUCKETS
+"""Stands for a bucket: the file of recent entries, of keys of all of them."""
+KEYS_LOCK = "keys/all.lock"
 ID_BUCKETS = 16
 
 _WRITER = "[0-9A-HJKMNP-TV-Z]{8}"
@@ -79,9 +83,9 @@ _SEGMENT_TMP = re.compile(f"\\.({_WRITER})-([0-9]{{6,12}})\\.tmp")
 _LAP_FILE = re.compile(r"(0|[1-9][0-9]{0,11})\.lap")
 _LAP_DIR = re.compile(r"(0|[1-9][0-9]{0,11})")
 _SLOT = re.compile(r"(0|[1-9][0-9]{0,11})\.slot")
-_KEY_FILE = re.compile(r"([0-9a-f]{2})\.keys")
+_KEY_FILE = re.compile(r"([0-9a-f]{2}|recent)\.keys")
 _ID_LOCK = re.compile(r"[0-9a-f]\.lock")
-_KEY_SPARE = re.compile(r"[0-9a-f]{2}\.lock|\.[0-9a-f]{2}\.tmp")
+_KEY_SPARE = re.compile(r"([0-9a-f]{2}|all)\.lock|\.([0-9a-f]{2}|recent)\.tmp")
 
 
 def segment(writer: str, n: int) -> str:
@@ -156,8 +160,12 @@ def parse_slot(last: str) -> int | None:
 
 @functools.cache
 def key_file(bucket: int) -> str:
-    """Name the file of the keys whose hash begins with this byte."""
-    return f"{KEYS}/{bucket:02x}.keys"
+    """Name the file of the keys whose hash begins with this byte, or the file of recent entries."""
+    return f"{KEYS}/{_key_name(bucket)}.keys"
+
+
+def _key_name(bucket: int) -> str:
+    return "recent" if bucket == KEY_RECENT else f"{bucket:02x}"
 
 
 @functools.cache
@@ -168,13 +176,13 @@ def key_lock(bucket: int) -> str:
 
 def key_tmp(bucket: int) -> str:
     """Name a file of keys that is being made anew."""
-    return f"{KEYS}/.{bucket:02x}.tmp"
+    return f"{KEYS}/.{_key_name(bucket)}.tmp"
 
 
 def parse_key_file(last: str) -> int | None:
     """Read the bucket from the last part of the name of a file of keys."""
     match = _KEY_FILE.fullmatch(last)
-    return int(match[1], 16) if match else None
+    return None if match is None else KEY_RECENT if match[1] == "recent" else int(match[1], 16)
 
 
 def is_key_spare(last: str) -> bool:

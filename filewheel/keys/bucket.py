@@ -4,12 +4,14 @@
 
 An entry is found at any alignment, and counts only when its checksum holds: one that was torn hides no other. The first
 entry is a mark, with zeros for hash and id; a file that is put in place of another has zeros there until it is marked.
+The file of recent entries (recent.py) has random bytes for the id of its mark.
 Behind the last entry may be zeros that were written ahead. A file is read whole, so its length is bounded first.
 Invariant: what is yielded as an entry was written as one, to this file of this wheel.
 """
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ BUCKET_BYTES_MAX = 1 << 28
 _HASH = slice(4, 20)
 _ID = slice(20, 36)
 _MARK = bytes(32)
+_ENTRY = struct.Struct("<4s32sI")
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,12 @@ class Unreadable:
     end: int
 
 
-def read_bucket(disk: Disk, fd: int, place: str) -> bytes:
+def read_bucket(disk: Disk, fd: int, place: str, most: int = BUCKET_BYTES_MAX) -> bytes:
     """Read an open bucket whole. Raises OSError, Damaged with nothing read when it is too long to be one."""
     size = disk.size(fd)
-    if size > BUCKET_BYTES_MAX:
+    if size > most:
         raise Damaged(
-            f"{size} bytes are more than a file of keys can have ({BUCKET_BYTES_MAX}): its keys cannot be looked up",
+            f"{size} bytes are more than a file of keys can have ({most}): its keys cannot be looked up",
             path=place, hint="stop the keeper, then `filewheel repair` makes it anew",
         )  # fmt: skip
     return disk.pread(fd, size, 0)
@@ -64,6 +67,22 @@ def pack_entry(seed: int, hash_: bytes, id_: bytes) -> bytes:
 def pack_mark(seed: int) -> bytes:
     """Pack the entry that says: the name of this file is durable."""
     return pack_entry(seed, _MARK[:16], _MARK[16:])
+
+
+def is_marked(data: bytes, seed: int) -> bool:
+    """Tell whether a file begins with a mark."""
+    return data.startswith(MAGIC + _MARK[:16]) and _entry_at(data, 0, seed) is not None
+
+
+def run_of(data: bytes, seed: int, start: int) -> tuple[list[tuple[bytes, bytes]], int]:
+    """Return the entries (hash, id) that stand one after the other from an offset on, and where they end."""
+    pairs = []
+    crc32 = zlib.crc32
+    for magic, both, crc in _ENTRY.iter_unpack(data[start : len(data) - (len(data) - start) % ENTRY_BYTES]):
+        if magic != MAGIC or crc32(both, seed) != crc:
+            break
+        pairs.append((both[:16], both[16:]))
+    return pairs, start + len(pairs) * ENTRY_BYTES
 
 
 def end_of(data: bytes, seed: int) -> int:
@@ -122,7 +141,7 @@ def entries(data: bytes, seed: int) -> Iterator[Entry | Unreadable]:
         if at > bad:
             yield Unreadable(bad, at)
         hash_ = data[at : at + ENTRY_BYTES][_HASH]
-        if hash_ + id_ != _MARK:
+        if hash_ != _MARK[:16]:
             yield Entry(at, hash_, id_)
         at = bad = at + ENTRY_BYTES
     end = len(data.rstrip(b"\0"))

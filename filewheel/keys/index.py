@@ -11,45 +11,39 @@ U3 The name of a bucket is durable before an entry in it counts: its first entry
 U4 So are the drops of all that had the key before, though they lie in the journals of others; also when the message
    that has it now only moves.
 U5 The keeper never waits for a lock here: a producer that has it may have been stopped.
+U6 The holder of a bucket's lock holds that of all too, shared. A batch that has that one alone needs no other, and
+   enters its keys in one file, of recent entries (docs/adr/0037-one-file-of-recent-keys.md).
+U7 An entry leaves that file only when it is durable in its bucket, or compacted. So a look reads that file first.
 Invariant: every message with a key that lives is listed under it, also after a power cut.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from filewheel.disk import locks
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import is_scarce
-from filewheel.errors import UNWRITTEN, Damaged, disk_error
+from filewheel.disk.disk import is_scarce, is_unreadable
+from filewheel.errors import Damaged, DiskError, disk_error
 from filewheel.format import layout
 from filewheel.format.record import unpack_put
 from filewheel.headers import KEY
 from filewheel.journal.journal import Journal
 from filewheel.keys import bucket as keyfile
-from filewheel.keys.bucket import (
-    BUCKET_BYTES_MAX,
-    ENTRY_BYTES,
-    FILL_BYTES,
-    Entry,
-    end_of,
-    entries,
-    pack_entry,
-    pack_mark,
-    read_bucket,
-)
-from filewheel.laps.deal import flush_file
+from filewheel.keys.bucket import ENTRY_BYTES, Entry, entries, read_bucket
+from filewheel.keys.files import KeyFiles, told
+from filewheel.keys.recent import RECENT_ENTRIES_MAX
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.snapshot import DEAD_FLOOR
 from filewheel.message import MessageId, due_of
 
-_SYNC_EACH_MAX = 4
-"""More files than this are flushed by one `syncfs`: 16 flushes one by one took ten times as long."""
+MANY = 5
+"""So many keys at once try to have the lock of all alone."""
+PATIENCE_S = 0.02
+"""How long they wait for it, unless the last ones did so in vain: about as long as they take with the other locks."""
 LISTED_MAX = 128
 """A bucket with more entries than this is worth compacting, if it has also doubled."""
 LISTED_EACH_MAX = 32
@@ -72,35 +66,17 @@ class Held:
     """The journals with drops, of what had it before, that may not be durable; None when that is not known."""
 
 
-class Keys:
+class Keys(KeyFiles):
     """The index of one wheel. Thread-safe. Needs no closing; memory does not grow with what is in it."""
 
     def __init__(self, directory: Directory, finder: Finder | None = None) -> None:
-        self._dir = directory
-        self._disk = directory.disk
+        super().__init__(directory)
         self._finder = finder or Finder(directory)
-        self._salt = directory.settings.salt_bytes
         self._turn = 0
-        self._left: dict[int, int] = {}
-        """How many bytes a bucket had when it was last compacted by this handle."""
-        self._seeds: dict[int, int] = {}
+        self.is_patient = True
+        """The last batch that waited for the lock of all had it in time."""
 
     # -- asking ----------------------------------------------------------------------------------------------
-
-    def hash_of(self, key: str) -> bytes:
-        """Return what stands for a key in the index."""
-        return hashlib.blake2b(key.encode(), digest_size=16, key=self._salt).digest()
-
-    def bucket_of(self, key: str) -> int:
-        """Return the bucket in which a key is listed."""
-        return self.hash_of(key)[0]
-
-    def seed(self, bucket: int) -> int:
-        """Return the number that the checksums of a bucket start from."""
-        seed = self._seeds.get(bucket)
-        if seed is None:
-            seed = self._seeds[bucket] = self._dir.seed(layout.key_file(bucket))
-        return seed
 
     def find(self, key: str) -> Held:
         """Return who holds a key, without a lock. Cost: one read of its bucket, and a look of the finder."""
@@ -126,28 +102,8 @@ class Keys:
     def listed(self, key: str) -> list[bytes]:
         """Return the ids that are listed for a key, in the order in which they were written."""
         hash_ = self.hash_of(key)
-        return keyfile.listed(self.read(hash_[0]), self.seed(hash_[0]), hash_)
-
-    def read(self, bucket: int) -> bytes:
-        """Return a bucket's bytes; none when there is no such file. Raises Damaged, DiskError."""
-        name = layout.key_file(bucket)
-        try:
-            fd = self._disk.open(name, "r")
-        except FileNotFoundError:
-            return b""
-        except OSError as exc:
-            raise disk_error(exc, self._dir.place(name)) from exc
-        try:
-            return read_bucket(self._disk, fd, self._dir.place(name))
-        except OSError as exc:
-            raise disk_error(exc, self._dir.place(name)) from exc
-        finally:
-            self._disk.close(fd)
-
-    def is_too_long(self, bucket: int) -> bool:
-        """Tell whether a bucket is longer than one can be, so that nothing reads it."""
-        known = self._disk.identity(layout.key_file(bucket))
-        return known is not None and known[1] > BUCKET_BYTES_MAX
+        recent = self.recent.listed([hash_], is_still=False).get(hash_, [])  # first: from there they go to the buckets
+        return keyfile.listed(self.read(hash_[0]), self.seed(hash_[0]), hash_) + recent
 
     def put_of(self, id_: bytes) -> bytes | None:
         """Return a pending message, packed, by its id."""
@@ -158,79 +114,10 @@ class Keys:
     def hold(self, keys: Iterable[str], *, wait_s: float = locks.WAIT_S) -> Hold:
         """Lock the buckets of some keys, to be used in a `with`. Those that could not be locked in time are `busy`.
 
-        While it is held nobody else brings a message with one of these keys to life. Locks are taken in ascending
-        order. Cost: about 10 µs for each bucket.
+        While it is held nobody else brings a message with one of these keys to life. The lock of all is taken before
+        those of buckets, and those in ascending order. Cost: about 17 µs for each; many keys share one.
         """
         return Hold(self, keys, wait_s)
-
-    def lock(self, bucket: int, wait_s: float) -> int | None:
-        """Take a bucket's lock; return its descriptor, or None when another has it for longer than `wait_s`."""
-        return locks.take(self._dir, layout.key_lock(bucket), wait_s)
-
-    def unlock(self, fd: int) -> None:
-        """Let go of a bucket's lock."""
-        self._disk.close(fd)
-
-    # -- writing, under the lock -----------------------------------------------------------------------------
-
-    def write(
-        self,
-        by_bucket: Mapping[int, Sequence[tuple[bytes, bytes]]],
-        read: Mapping[int, bytes],
-        files: MutableMapping[int, int],
-    ) -> None:
-        """Append entries (hash, id) to buckets whose locks are held, as they were read. Durable after `flush`.
-
-        `files` has the descriptors of those that are open; each is closed, and taken out, once it was written to.
-        """
-        disk = self._disk
-        unnamed = [b for b in by_bucket if read[b][:ENTRY_BYTES] != pack_mark(self.seed(b))]
-        if unnamed:
-            # U3: whoever made the file, or put it in place, may have died before its name was durable.
-            for bucket in unnamed:
-                if bucket not in files:
-                    with _told(self._dir, layout.key_file(bucket)):
-                        disk.close(locks.open_made(disk, layout.key_file(bucket)))
-            with _told(self._dir, layout.KEYS):
-                self._settle_names()
-        name = layout.KEYS
-        try:
-            for bucket, pairs in by_bucket.items():
-                name = layout.key_file(bucket)
-                fd = files.pop(bucket) if bucket in files else locks.open_made(disk, name)
-                try:
-                    if bucket in unnamed:
-                        disk.pwrite(fd, pack_mark(self.seed(bucket)), 0)
-                    self._append(fd, self.seed(bucket), pairs, read[bucket])
-                finally:
-                    disk.close(fd)
-        except OSError as exc:
-            raise disk_error(exc, self._dir.place(name)) from exc
-
-    def _append(self, fd: int, seed: int, pairs: Sequence[tuple[bytes, bytes]], old: bytes) -> None:
-        data = b"".join([pack_entry(seed, hash_, id_) for hash_, id_ in pairs])
-        start = end_of(old, seed)
-        end = start + len(data)
-        try:
-            self._disk.pwrite(fd, data if end <= len(old) else data + bytes(-end % FILL_BYTES), start)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._disk.truncate(fd, start)
-            raise
-
-    def flush(self, names: Collection[str]) -> None:
-        """Make what was written to these files durable."""
-        if len(names) > _SYNC_EACH_MAX:
-            self._disk.sync_all()
-            return
-        for name in sorted(names):
-            # A journal that has gone was dealt, and is durable.
-            with contextlib.suppress(FileNotFoundError):
-                flush_file(self._disk, name)
-
-    def _settle_names(self) -> None:
-        self._disk.sync_dir(layout.KEYS)
-        self._disk.sync_dir("")
 
     # -- compacting ------------------------------------------------------------------------------------------
 
@@ -243,25 +130,49 @@ class Keys:
             buckets = [(self._turn + i) % layout.KEY_BUCKETS for i in range(LOOK_BUCKETS)]
             self._turn = (self._turn + LOOK_BUCKETS) % layout.KEY_BUCKETS
         done = 0
-        for bucket in buckets:
+        for bucket in (layout.KEY_RECENT, *buckets):
             known = self._disk.identity(layout.key_file(bucket))
             most = max(LISTED_MAX * ENTRY_BYTES, 2 * self._left.get(bucket, 0))
+            if bucket == layout.KEY_RECENT:
+                most = max(RECENT_ENTRIES_MAX // 2 * ENTRY_BYTES, most)
             if known is None or known[1] <= most:
                 continue
-            fd = self.lock(bucket, 0)
-            if fd is not None:
+            with self.locked(bucket, 0) as is_locked:
                 try:
-                    self.compact(bucket, now_us)
-                    done += 1
+                    if is_locked and bucket == layout.KEY_RECENT:
+                        self.merge()
+                    elif is_locked:
+                        self.compact(bucket, now_us)
+                    done += is_locked
                 except Damaged:
                     self._left[bucket] = known[1]  # said once
                     raise
-                finally:
-                    self.unlock(fd)
         return done
 
+    def merge(self) -> None:
+        """Move the recent entries to their buckets; the lock of all is held alone. Durable on return."""
+        found = entries(self.read(layout.KEY_RECENT), self.seed(layout.KEY_RECENT))
+        by_bucket: dict[int, dict[tuple[bytes, bytes], None]] = {}
+        for entry in found:
+            if isinstance(entry, Entry):
+                by_bucket.setdefault(entry.hash[0], {})[entry.hash, entry.id] = None
+        read: dict[int, bytes] = {}
+        for bucket in by_bucket:
+            try:
+                read[bucket] = self.read(bucket, "r+")
+            except Damaged:
+                pass  # nobody can take a key there; its entries stay where they are
+            except DiskError as exc:
+                if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
+                    raise
+        self.write({bucket: list(by_bucket[bucket]) for bucket in read}, read, {})
+        # U7: that flushes everything before the new file takes the name.
+        self.replace(
+            layout.KEY_RECENT, [pair for bucket in by_bucket.keys() - read.keys() for pair in by_bucket[bucket]]
+        )
+
     def compact(self, bucket: int, now_us: int) -> None:
-        """Leave out of a bucket, whose lock is held, what cannot hold a key any more.
+        """Leave out of a bucket, or of the recent entries, of which the lock is held, what cannot hold a key any more.
 
         Without a look are kept those that are due in the future and the newest of their key; so it costs no walk over
         the backlog.
@@ -272,25 +183,6 @@ class Keys:
         asked = {e.id for e in found if due_of(e.id) <= now_us or newest[e.hash] != e.id}
         gone = asked - self._finder.pending(asked)
         self.replace(bucket, list(dict.fromkeys((e.hash, e.id) for e in found if e.id not in gone)))
-
-    def replace(self, bucket: int, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put a bucket with exactly these entries (hash, id) in place of one whose lock is held. Durable on return."""
-        name, tmp = layout.key_file(bucket), layout.key_tmp(bucket)
-        seed = self.seed(bucket)
-        # U4: a drop that a power cut takes back would bring back a message that is not listed any more.
-        self._disk.sync_all()
-        fd = self._disk.open(tmp, "w")
-        try:
-            self._disk.truncate(fd, 0)
-            data = bytes(ENTRY_BYTES) + b"".join(pack_entry(seed, h, i) for h, i in pairs)
-            self._disk.pwrite(fd, data, 0)
-            self._disk.fdatasync(fd)
-            self._disk.rename(tmp, name)
-            self._settle_names()
-            self._disk.pwrite(fd, pack_mark(seed), 0)
-        finally:
-            self._disk.close(fd)
-        self._left[bucket] = len(data)
 
 
 class Hold:
@@ -304,6 +196,10 @@ class Hold:
         self._keys = keys
         self._hashes = {name: keys.hash_of(name) for name in names}
         self._wait_s = wait_s
+        self._all: int | None = None
+        """The lock of all (U6)."""
+        self._is_alone = False
+        """Nobody else has that lock."""
         self._fds: dict[int, int] = {}
         self._unsure: set[str] | None = set()
         """What is to be flushed before a key is taken (U4); None when everything is."""
@@ -316,10 +212,13 @@ class Hold:
         """The keys whose bucket another has locked: nothing may be decided about them."""
 
     def __enter__(self) -> Self:
-        busy = set()
+        busy: set[int] = set()
         try:
+            if not self._hashes or (len(self._hashes) >= MANY and self._take_all()):
+                return self
+            self._all = self._keys.lock_all(self._wait_s, shared=True)
             for bucket in sorted({h[0] for h in self._hashes.values()}):
-                fd = self._keys.lock(bucket, self._wait_s)
+                fd = None if self._all is None else self._keys.lock(bucket, self._wait_s)
                 if fd is None:
                     busy.add(bucket)
                 else:
@@ -329,6 +228,14 @@ class Hold:
             raise
         self.busy = frozenset(name for name, h in self._hashes.items() if h[0] in busy)
         return self
+
+    def _take_all(self) -> bool:
+        """Take the lock of all alone, if that is soon to be had."""
+        wait_s = min(self._wait_s, PATIENCE_S if self._keys.is_patient else 0)
+        self._all = self._keys.lock_all(wait_s, shared=False)
+        self._is_alone = self._all is not None
+        self._keys.is_patient = self._is_alone or (not wait_s and self._keys.is_patient)
+        return self._is_alone
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -342,6 +249,9 @@ class Hold:
         finally:
             while self._fds:
                 self._keys.unlock(self._fds.popitem()[1])
+            fd, self._all, self._is_alone = self._all, None, False
+            if fd is not None:
+                self._keys.unlock(fd)
 
     def _close_files(self) -> None:
         while self._files:
@@ -353,39 +263,50 @@ class Hold:
 
     def look_all(self, names: Iterable[str], now_us: int) -> dict[str, Held]:
         """Return who holds each of some keys, as `look` does. Cost: a read of each bucket, one look of the finder."""
-        keys, listed = self._keys, self._listed(names)
-        for key, ids in listed.items():
-            bucket = self._hashes[key][0]
-            if len(ids) > LISTED_EACH_MAX:
-                # Also where no keeper runs, the list of a key that is used again and again stays short.
-                with _told(keys._dir, layout.key_file(bucket)):
-                    keys.compact(bucket, now_us)
-                del self._read[bucket]
-                if bucket in self._files:  # that one has no name any more
-                    keys._disk.close(self._files.pop(bucket))
-                listed |= self._listed(k for k in listed if self._hashes[k][0] == bucket)
+        keys, names = self._keys, list(names)
+        listed, long = self._listed(names)
+        for bucket in long:
+            # Also where no keeper runs, the list of a key that is used again and again stays short.
+            with told(keys._dir, layout.key_file(bucket)):
+                keys.compact(bucket, now_us)
+            self._read.pop(bucket, None)
+            if bucket in self._files:  # that one has no name any more
+                keys._disk.close(self._files.pop(bucket))
+        if long:
+            listed, _ = self._listed(names)
         self._looked.update(listed)
         found = keys._look_all(listed)
-        for held in found.values():
-            self._unsure = None if self._unsure is None or held.journals is None else self._unsure | held.journals
+        for journals in {held.journals for held in found.values()}:
+            self._unsure = None if self._unsure is None or journals is None else self._unsure | journals
         return found
 
-    def _listed(self, names: Iterable[str]) -> dict[str, list[bytes]]:
-        """Return the ids that are listed for each key."""
+    def _listed(self, names: Iterable[str]) -> tuple[dict[str, list[bytes]], set[int]]:
+        """Return the ids that are listed for each key; and the files with too many for one that may be compacted."""
         keys = self._keys
+        hashes = {name: self._hashes[name] for name in names}
+        recent = keys.recent.listed(list(hashes.values()), is_still=True)
         listed: dict[str, list[bytes]] = {}
-        for name in names:
-            hash_ = self._hashes[name]
-            if hash_[0] not in self._fds:
+        long: set[int] = set()
+        for name, hash_ in hashes.items():
+            bucket = hash_[0]
+            if not self._is_alone and bucket not in self._fds:
                 raise AssertionError(f"the key {name!r} is not locked")
-            listed[name] = keyfile.listed(self._bucket(hash_[0]), keys.seed(hash_[0]), hash_)
-        return listed
+            ids = keyfile.listed(self._bucket(bucket), keys.seed(bucket), hash_)
+            if len(ids) > LISTED_EACH_MAX:
+                long.add(bucket)
+            late = recent.get(hash_)
+            if late is not None:
+                ids += late
+                if self._is_alone and len(late) > LISTED_EACH_MAX:
+                    long.add(layout.KEY_RECENT)
+            listed[name] = ids
+        return listed, long
 
     def _bucket(self, bucket: int) -> bytes:
         """Return the bytes of a bucket, read once."""
         data = self._read.get(bucket)
         if data is None:
-            data = self._read[bucket] = self._read_open(bucket)
+            data = self._read[bucket] = self._keys.read(bucket) if self._is_alone else self._read_open(bucket)
         return data
 
     def _read_open(self, bucket: int) -> bytes:
@@ -421,15 +342,26 @@ class Hold:
         the journal of the caller, which knows what of it was flushed. Cost: a flush for each bucket and such journal.
         """
         keys = self._keys
-        by_bucket: dict[int, list[tuple[bytes, bytes]]] = {}
+        enters: list[tuple[bytes, bytes]] = []
         for key, id_ in pairs:
             if key not in self._looked:
                 raise AssertionError(f"the key {key!r} was not looked at")
-            hash_ = self._hashes[key]
-            by_bucket.setdefault(hash_[0], []).append((hash_, id_))
-        keys.write(by_bucket, {bucket: self._bucket(bucket) for bucket in by_bucket}, self._files)
+            enters.append((self._hashes[key], id_))
+        if not enters:
+            return
+        by_bucket: dict[int, list[tuple[bytes, bytes]]] = {}
+        # More than a quarter of what fits: it would come to the buckets soon, and at as many a bucket.
+        if self._is_alone and len(enters) <= RECENT_ENTRIES_MAX // 4:
+            by_bucket[layout.KEY_RECENT] = enters
+            if keys.recent.still().end // ENTRY_BYTES + len(enters) > RECENT_ENTRIES_MAX:
+                keys.merge()
+            keys.enter(enters)
+        else:
+            for hash_, id_ in enters:
+                by_bucket.setdefault(hash_[0], []).append((hash_, id_))
+            keys.write(by_bucket, {bucket: self._bucket(bucket) for bucket in by_bucket}, self._files)
         self._read.clear()
-        with _told(keys._dir, layout.KEYS):
+        with told(keys._dir, layout.KEYS):
             if self._unsure is None:
                 keys._disk.sync_all()
             else:
@@ -447,14 +379,6 @@ def _held(key: str, ids: list[bytes], found: Mapping[bytes, bytes], journals: fr
         if put is not None and id_ < DEAD_FLOOR and key_of(put) == key:
             return Held(MessageId(id_), put, journals)
     return Held(None, None, journals)
-
-
-@contextlib.contextmanager
-def _told(directory: Directory, name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as exc:
-        raise disk_error(exc, directory.place(name), undone=UNWRITTEN) from exc
 
 
 def key_of(put: bytes) -> str | None:

@@ -204,8 +204,9 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
         journal.write(puts, len(puts))
         return
     with holding(keys, by_key, path) as hold:
+        holders = hold.look_all(by_key, now_us)
         for key, id_ in by_key.items():
-            held = hold.look(key, now_us)
+            held = holders[key]
             if held.id is not None and held.id != id_:
                 raise key_held(key, held.id, path)
         hold.note(by_key.items(), journal)

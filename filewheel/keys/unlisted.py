@@ -17,6 +17,7 @@ from filewheel.errors import Damaged, DiskError
 from filewheel.format import layout
 from filewheel.headers import KEY
 from filewheel.keys.bucket import Entry, Unreadable, entries, read_bucket
+from filewheel.keys.files import most_of
 from filewheel.keys.index import Keys
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
 from filewheel.message import Message
@@ -30,9 +31,11 @@ Add = Callable[[str, str, int, int, str, str], None]
 class Unlisted:
     """Collects messages with a key, and finds those that are not listed."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, *, with_recent: bool = True) -> None:
+        """Without `with_recent` the entries count that stand in the buckets."""
         self._dir = directory
         self._keys = Keys(directory)
+        self._with_recent = with_recent
         self._batch: dict[int, dict[bytes, tuple[bytes, str]]] = {}
         """bucket → id → (hash, key)."""
         self._size = 0
@@ -59,23 +62,33 @@ class Unlisted:
 
     def _ask(self) -> None:
         suspects: dict[bytes, str] = {}
-        for bucket, some in self._batch.items():
-            try:
-                data = self._keys.read(bucket)
-            except Damaged:
-                continue  # too long to be read: that is found elsewhere, and it is made anew whole
-            except DiskError as exc:
-                if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
-                    raise
-                continue  # found elsewhere too; nobody can take a key there
-            seed = self._dir.seed(layout.key_file(bucket))
-            listed = {(e.hash, e.id) for e in entries(data, seed) if isinstance(e, Entry)}
-            suspects.update((id_, key) for id_, (hash_, key) in some.items() if (hash_, id_) not in listed)
-        self._batch, self._size = {}, 0
+        batch, self._batch, self._size = self._batch, {}, 0
+        # Before the buckets: from there they move to them (U7).
+        recent = self._entries_of(layout.KEY_RECENT) if batch and self._with_recent else set()
+        for bucket, some in batch.items():
+            listed = None if recent is None else self._entries_of(bucket)
+            if recent is None or listed is None:
+                continue
+            for id_, (hash_, key) in some.items():
+                if (hash_, id_) not in listed and (hash_, id_) not in recent:
+                    suspects[id_] = key
         if suspects:
             with Snapshot(self._dir) as snapshot:
                 living = snapshot.find(suspects)
             self._found.update((i, key) for i, key in suspects.items() if i in living)
+
+    def _entries_of(self, bucket: int) -> set[tuple[bytes, bytes]] | None:
+        """Return the (hash, id) that a file has; None when it cannot be read."""
+        try:
+            data = self._keys.read(bucket)
+        except Damaged:
+            return None  # too long to be read: that is found elsewhere, and it is made anew whole
+        except DiskError as exc:
+            if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
+                raise
+            return None  # found elsewhere too; nobody can take a key there
+        seed = self._dir.seed(layout.key_file(bucket))
+        return {(e.hash, e.id) for e in entries(data, seed) if isinstance(e, Entry)}
 
 
 def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> None:
@@ -100,14 +113,15 @@ def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> Non
         return
     for last in sorted(names):
         name = f"{layout.KEYS}/{last}"
-        if layout.parse_key_file(last) is not None:
-            _check_file(directory, name, add)
+        bucket = layout.parse_key_file(last)
+        if bucket is not None:
+            _check_file(directory, bucket, add)
         elif not layout.is_key_spare(last):
             add("note", name, 0, 0, FOREIGN, "")
 
 
-def _check_file(directory: Directory, name: str, add: Add) -> None:
-    disk = directory.disk
+def _check_file(directory: Directory, bucket: int, add: Add) -> None:
+    disk, name = directory.disk, layout.key_file(bucket)
     try:
         fd = disk.open(name, "r")
     except FileNotFoundError:
@@ -119,7 +133,7 @@ def _check_file(directory: Directory, name: str, add: Add) -> None:
         add("damage", name, 0, 0, unreadable(exc), "")
         return
     try:
-        data = read_bucket(disk, fd, directory.place(name))
+        data = read_bucket(disk, fd, directory.place(name), most_of(bucket))
     except Damaged as exc:
         add("damage", name, 0, 0, exc.what, exc.hint or "")
         return

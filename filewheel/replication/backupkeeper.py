@@ -217,6 +217,5 @@ def enter_keys(keys: Keys, puts: Iterable[bytes], now_us: int, path: str) -> Non
     missing = [(key, id_) for key, id_ in pairs if id_ not in keys.listed(key)]
     if missing:
         with holding(keys, [key for key, _ in missing], path) as hold:
-            for key, _ in missing:
-                hold.look(key, now_us)
+            hold.look_all([key for key, _ in missing], now_us)
             hold.note(missing)

@@ -115,10 +115,17 @@ def _mend_long_keys(directory: Directory, result: Repair) -> None:
     Their locks are held all the while, so that no key in them is taken before it is entered again.
     """
     keys = Keys(directory)
+    if keys.is_too_long(layout.KEY_RECENT):
+        _mend_recent(directory, keys, result)
     long = [b for b in range(layout.KEY_BUCKETS) if keys.is_too_long(b)]
     if not long:
         return
     with contextlib.ExitStack() as locks:
+        fd = keys.lock_all(WAIT_S, shared=True)
+        if fd is None:
+            result.done.append(f"{layout.KEYS} was left as it is: another process has the lock of all keys")
+            return
+        locks.callback(keys.unlock, fd)
         for bucket in long:
             fd = keys.lock(bucket, WAIT_S)
             if fd is None:
@@ -135,6 +142,27 @@ def _mend_long_keys(directory: Directory, result: Repair) -> None:
         for bucket, found in pairs.items():
             keys.replace(bucket, found)
             result.done.append(f"{layout.key_file(bucket)} was too long, and was made anew with {len(found)} keys")
+
+
+def _mend_recent(directory: Directory, keys: Keys, result: Repair) -> None:
+    """Make the file of recent entries anew, which is too long to be read; what it listed is listed in the buckets."""
+    name = layout.key_file(layout.KEY_RECENT)
+    with keys.locked(layout.KEY_RECENT, WAIT_S) as is_locked:
+        if not is_locked:
+            result.done.append(f"{name} was left as it is: another process has the lock of all keys")
+            return
+        unlisted = Unlisted(directory, with_recent=False)
+        with Snapshot(directory) as snapshot:
+            for message in snapshot.messages():
+                unlisted.add(message)
+        pairs: dict[int, list[tuple[bytes, bytes]]] = {}
+        for id_, key in unlisted.found().items():
+            hash_ = keys.hash_of(key)
+            pairs.setdefault(hash_[0], []).append((hash_, id_))
+        keys.write(pairs, {bucket: keys.read(bucket) for bucket in pairs}, {})
+        keys.replace(layout.KEY_RECENT, [])
+        count = sum(map(len, pairs.values()))
+        result.done.append(f"{name} was too long, and was made anew; {count} keys were entered again")
 
 
 def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
@@ -154,16 +182,14 @@ def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
                 entered += 1
     if entered:
         result.done.append(f"{entered} keys were entered again")
-    for bucket in range(layout.KEY_BUCKETS):
+    for bucket in (*range(layout.KEY_BUCKETS), layout.KEY_RECENT):
         name = layout.key_file(bucket)
         bad = [e for e in entries(keys.read(bucket), directory.seed(name)) if isinstance(e, Unreadable)]
-        fd = keys.lock(bucket, WAIT_S) if bad else None
-        if fd is not None:
-            try:
+        with keys.locked(bucket, WAIT_S) if bad else contextlib.nullcontext(False) as is_locked:
+            if is_locked:
                 keys.compact(bucket, clock.now_us())
-            finally:
-                keys.unlock(fd)
-            result.done.append(f"{name} was made anew without {sum(b.end - b.offset for b in bad)} unreadable bytes")
+                size = sum(b.end - b.offset for b in bad)
+                result.done.append(f"{name} was made anew without {size} unreadable bytes")
 
 
 def _mend_file(ledger: Ledger, span: Span, result: Repair) -> None:

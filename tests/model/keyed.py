@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable
 
 from filewheel.errors import KeyHeld, Locked, NotFound
+from filewheel.format import layout
 from filewheel.message import MessageId
 from tests.model.directed import script
 from tests.model.history import Result
@@ -53,6 +54,51 @@ def put(
     if held is not None:
         oracle.is_cancelled(held, durable=durable)
     return id_
+
+
+BATCH = (KEY, "two", "three")
+"""As many keys as take the lock of all alone, where everything is tiny."""
+
+
+def put_all(
+    s: Stage,
+    who: str,
+    in_s: float,
+    *,
+    keys: tuple[str, ...] = BATCH,
+    on_conflict: str = "replace",
+    durable: bool = True,
+) -> None:
+    """Enqueue a batch with keys, in one commit; one that is held is replaced, or left as it is ("keep")."""
+    oracle, due_us = s.oracle, s.due(in_s)
+    oracle.keys.update(keys)
+    helds = [holder(s, key) if on_conflict == "replace" else None for key in keys]
+    for held in helds:
+        if held is not None:
+            oracle.cancelling(held)
+    tolds = [oracle.new(due_us) for _ in keys]
+    ids = s.wheel(who).enqueue_many(
+        [told.payload for told in tolds],
+        at=exact(due_us),
+        sync="always" if durable else "never",
+        keys=keys,
+        on_conflict=on_conflict,  # type: ignore[arg-type]
+    )
+    for told, id_, held in zip(tolds, ids, helds, strict=True):
+        if id_ in oracle.of_id:  # kept
+            del oracle.messages[told.payload]
+            continue
+        oracle.enqueued(told, id_, durable=durable)
+        if held is not None:
+            oracle.is_cancelled(held, durable=durable)
+
+
+def merge(s: Stage) -> None:
+    """Merge the recent entries into their buckets, as the keeper does."""
+    keys = s.keep()._keys
+    with keys.locked(layout.KEY_RECENT, 0) as is_locked:
+        if is_locked:
+            keys.merge()
 
 
 def holder(s: Stage, key: str = KEY) -> MessageId | None:
@@ -100,11 +146,10 @@ def revive(s: Stage, who: str, in_s: float) -> None:
 def compact(s: Stage) -> None:
     """Compact every bucket that has anything in it, as the keeper does."""
     keys = s.keep()._keys
-    for bucket in {keys.hash_of(key)[0] for key in s.oracle.keys}:
-        fd = keys.lock(bucket, 0)
-        if fd is not None:
-            keys.compact(bucket, s.clock.wall_us)
-            keys.unlock(fd)
+    for bucket in {layout.KEY_RECENT, *(keys.hash_of(key)[0] for key in s.oracle.keys)}:
+        with keys.locked(bucket, 0) as is_locked:
+            if is_locked and keys.read(bucket):
+                keys.compact(bucket, s.clock.wall_us)
 
 
 # -- scripts -------------------------------------------------------------------------------------------------
@@ -130,7 +175,7 @@ def key_never(s: Stage) -> None:
 
 @script
 def key_maker_killed(s: Stage) -> None:
-    """Who makes the file of a key is killed before its name is durable; the next one relies on the name."""
+    """Who makes the file of a key is killed before its name is durable; the next relies on it."""
     s.when("sync_dir", "^keys", lambda: s.kill("A"))
     with contextlib.suppress(Killed):
         put(s, "A", 90, key="lost")
@@ -314,6 +359,160 @@ def key_death(s: Stage) -> None:
     put(s, "B", 90)
 
 
+# -- batches, and the file of recent entries -----------------------------------------------------------------
+
+
+@script
+def key_batch(s: Stage) -> None:
+    """Batches take keys and replace each other; others take them one by one, before and after a merge."""
+    put(s, "A", 90, key="two")
+    put_all(s, "A", 90)
+    put_all(s, "B", 91)
+    put(s, "B", 92, on_conflict="replace")
+    merge(s)
+    put_all(s, "A", 93, durable=False)
+    put(s, "B", 94, key="two", on_conflict="replace")
+    merge(s)
+    put_all(s, "B", 95)
+
+
+@script
+def key_batch_of_all_that_fits(s: Stage) -> None:
+    """Batches fill the file of recent entries, and merge it by themselves; and one is too large for it."""
+    for n in range(5):
+        put_all(s, "AB"[n % 2], 90, keys=tuple(f"{n}-{i}" for i in range(3)))
+    put_all(s, "A", 91, keys=tuple(f"{n}-{i}" for n in range(2) for i in range(3)))
+    put(s, "B", 92, key="0-0", on_conflict="replace")
+
+
+@script
+def key_batch_maker_killed(s: Stage) -> None:
+    """A batch that makes the file of recent entries is killed before its name is durable; the next relies on it."""
+    put(s, "B", 90)
+    s.when("sync_dir", "^keys", lambda: s.kill("A"))
+    with contextlib.suppress(Killed):
+        put_all(s, "A", 90)
+    put_all(s, "B", 91)
+    put(s, "B", 92, key="two", on_conflict="replace")
+
+
+@script
+def key_batch_torn(s: Stage) -> None:
+    """A batch is killed between its entries and its frame; the next goes on behind them."""
+    put_all(s, "B", 90)
+    s.when("pwrite", "^journal", lambda: s.kill("A"))
+    with contextlib.suppress(Killed):
+        put_all(s, "A", 91)
+    put_all(s, "B", 92)
+    put(s, "A", 93, on_conflict="replace")
+
+
+@script
+def key_merger_killed(s: Stage) -> None:
+    """A keeper that merges is killed when the new file is in place and its name not durable."""
+    put_all(s, "A", 90)
+    s.keep()
+    s.when("rename", "^keys/recent", lambda: s.when("sync_dir", "^keys", s.kill_keeper))
+    with contextlib.suppress(Killed):
+        merge(s)
+    put_all(s, "B", 95)
+    put(s, "A", 96, key="two", on_conflict="replace")
+
+
+@script
+def key_merged_early(s: Stage) -> None:
+    """Recent entries are merged and compacted while the end of a message is not durable."""
+    put_all(s, "A", 0)
+    s.claim()
+    s.ack()
+    s.wait(2)
+    compact(s)
+    put_all(s, "B", 91)
+    merge(s)
+    put_all(s, "A", 92)
+
+
+@script
+def key_merge_beside_a_look(s: Stage) -> None:
+    """A merge takes place between the two reads of a look without a lock."""
+    s.keep()
+    put_all(s, "A", 90)
+    s.when("open", "^keys/[0-9a-f]", lambda: merge(s))
+    if s.wheel("B").get(key=KEY) is None:
+        s.oracle.violations.append("a key that is held was not found")
+    s.when("open", "^keys/[0-9a-f]", lambda: put_all(s, "A", 91))
+    if s.wheel("B").get(key=KEY) is None:
+        s.oracle.violations.append("a key that is held was not found, for it moved")
+
+
+@script
+def key_retry_beside_a_batch(s: Stage) -> None:
+    """A keeper puts a message back while a batch replaces it; and while one that shares the lock does; nobody waits."""
+    put_all(s, "A", 0)
+    s.claim()
+
+    def nack(id_: MessageId) -> None:
+        s.oracle.moving(id_, s.due(3))
+        keeper = s.keep()
+        keeper.nack(id_, delay=3)
+        s.claimed.remove(id_)
+        assert id_ in keeper._settler.later
+
+    first, second, *_ = s.claimed
+    s.when("pwrite", "^keys/recent", lambda: nack(first))
+    put_all(s, "A", 90)
+    s.claim()
+    s.when("pwrite", "^journal", lambda: put_all(s, "A", 91, keys=("four", "five", "six")))
+    put(s, "B", 92, key="seven")
+    s.nack(second, delay=70) if second in s.claimed else None
+    put_all(s, "B", 93)
+
+
+@script
+def key_batch_in_the_way(s: Stage) -> None:
+    """One comes to take a key while a batch is between its look and its frame."""
+    put(s, "B", 90, key="two")
+    s.when("pwrite", "^keys/recent", lambda: put_alone(s, "B", 90))
+    put_all(s, "A", 90, on_conflict="keep")
+    put_alone(s, "B", 91)
+
+
+@script
+def key_alone_in_the_way(s: Stage) -> None:
+    """A batch comes while one is between its look and its frame."""
+    put_all(s, "A", 90, keys=("two", "three", "four"))
+    s.when("pwrite", "^keys/[0-9a-f]", lambda: put_all_alone(s, "A", 90))
+    put(s, "B", 92)
+    put_all(s, "A", 93, on_conflict="keep")
+
+
+def put_alone(s: Stage, who: str, in_s: float) -> None:
+    """Enqueue with a key, unless another process has its lock for long."""
+    with contextlib.suppress(Locked):
+        put(s, who, in_s)
+
+
+def put_all_alone(s: Stage, who: str, in_s: float) -> None:
+    """Enqueue a batch with keys, unless another process has a lock for long."""
+    with contextlib.suppress(Locked):
+        put_all(s, who, in_s, on_conflict="keep")
+
+
+@script
+def key_batch_retried(s: Stage) -> None:
+    """A keeper puts back many messages at once, which enters them as a batch."""
+    put_all(s, "A", 0)
+    s.claim()
+    for id_ in list(s.claimed):
+        s.nack(id_, delay=1)
+    merge(s)
+    s.wait(3)
+    s.claim()
+    put_all(s, "B", 90)
+    merge(s)
+    put(s, "A", 91, on_conflict="replace")
+
+
 # -- every small workload ------------------------------------------------------------------------------------
 
 OPERATIONS: dict[str, Callable[[Stage], object]] = {
@@ -321,6 +520,9 @@ OPERATIONS: dict[str, Callable[[Stage], object]] = {
     "put far, unflushed": lambda s: put(s, "B", 200, durable=False),
     "replace": lambda s: put(s, "A", 70, on_conflict="replace"),
     "replace, unflushed": lambda s: put(s, "B", 0, on_conflict="replace", durable=False),
+    "batch": lambda s: put_all(s, "A", 60),
+    "batch kept, unflushed": lambda s: put_all(s, "B", 1, on_conflict="keep", durable=False),
+    "merge": merge,
     "keep": lambda s: put(s, "B", 1, on_conflict="keep"),
     "cancel": lambda s: cancel(s, "B"),
     "move": lambda s: move(s, "B", 130),

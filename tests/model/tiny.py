@@ -12,6 +12,7 @@ import filewheel.firing.housekeeper
 import filewheel.firing.settler
 import filewheel.journal.appender
 import filewheel.keeper
+import filewheel.keys.files
 import filewheel.keys.group_commit
 import filewheel.keys.index
 import filewheel.laps.deal
@@ -61,6 +62,9 @@ def tiny(
     patch(filewheel.lookup.finder, "_FEW", 1)
     patch(filewheel.keys.index, "LISTED_MAX", 4)
     patch(filewheel.keys.index, "LISTED_EACH_MAX", 3)
+    patch(filewheel.keys.index, "MANY", 3)
+    patch(filewheel.keys.index, "RECENT_ENTRIES_MAX", 12)
+    patch(filewheel.keys.files, "_RECENT_FILL_BYTES", 400)
     for module in (
         filewheel.journal.appender,
         filewheel.disk.begun,

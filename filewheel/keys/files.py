@@ -1,0 +1,231 @@
+"""The files of the index of unique keys: read, appended to, flushed and replaced; and the locks beside them.
+
+Nothing here knows which message lives: index.py asks that, and has the rules.
+Invariant: the name of a file is durable before its mark is there (U3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+
+from filewheel.disk import locks
+from filewheel.disk.directory import Directory
+from filewheel.errors import UNWRITTEN, disk_error
+from filewheel.format import layout
+from filewheel.keys.bucket import (
+    BUCKET_BYTES_MAX,
+    ENTRY_BYTES,
+    FILL_BYTES,
+    end_of,
+    is_marked,
+    pack_entry,
+    pack_mark,
+    read_bucket,
+)
+from filewheel.keys.recent import RECENT_BYTES_MAX, Recent
+from filewheel.laps.deal import flush_file
+
+_SYNC_EACH_MAX = 4
+"""More files than this are flushed by one `syncfs`: 16 flushes one by one took ten times as long."""
+_RECENT_FILL_BYTES = 64 * 1024
+"""How far zeros are written ahead in the file of recent entries, so that few batches have to commit a new size."""
+
+
+class KeyFiles:
+    """The files of one index. Thread-safe, as far as the locks are held. Needs no closing."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._salt = directory.settings.salt_bytes
+        self._seeds: dict[int, int] = {}
+        self._left: dict[int, int] = {}
+        """How many bytes a bucket had when it was last compacted by this handle."""
+        self.recent = Recent(directory)
+
+    def hash_of(self, key: str) -> bytes:
+        """Return what stands for a key in the index."""
+        return hashlib.blake2b(key.encode(), digest_size=16, key=self._salt).digest()
+
+    def bucket_of(self, key: str) -> int:
+        """Return the bucket in which a key is listed."""
+        return self.hash_of(key)[0]
+
+    def seed(self, bucket: int) -> int:
+        """Return the number that the checksums of a bucket start from."""
+        seed = self._seeds.get(bucket)
+        if seed is None:
+            seed = self._seeds[bucket] = self._dir.seed(layout.key_file(bucket))
+        return seed
+
+    def read(self, bucket: int, mode: str = "r") -> bytes:
+        """Return a bucket's bytes; none when there is no such file. Raises Damaged, DiskError."""
+        name = layout.key_file(bucket)
+        try:
+            fd = self._disk.open(name, mode)
+        except FileNotFoundError:
+            return b""
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(name)) from exc
+        try:
+            return read_bucket(self._disk, fd, self._dir.place(name), most_of(bucket))
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(name)) from exc
+        finally:
+            self._disk.close(fd)
+
+    def is_too_long(self, bucket: int) -> bool:
+        """Tell whether a bucket is longer than one can be, so that nothing reads it."""
+        known = self._disk.identity(layout.key_file(bucket))
+        return known is not None and known[1] > most_of(bucket)
+
+    # -- locks -----------------------------------------------------------------------------------------------
+
+    def lock(self, bucket: int, wait_s: float) -> int | None:
+        """Take a bucket's lock; return its descriptor, or None when another has it for longer than `wait_s`.
+
+        The lock of all is held before, shared (U6).
+        """
+        return locks.take(self._dir, layout.key_lock(bucket), wait_s)
+
+    def lock_all(self, wait_s: float, *, shared: bool) -> int | None:
+        """Take the lock of all buckets, shared or alone; return as `lock` does."""
+        return locks.take(self._dir, layout.KEYS_LOCK, wait_s, shared=shared)
+
+    def unlock(self, fd: int) -> None:
+        """Let go of a lock."""
+        self._disk.close(fd)
+
+    @contextlib.contextmanager
+    def locked(self, bucket: int, wait_s: float) -> Iterator[bool]:
+        """Hold what it takes to write to a file anew, in a `with`; yield whether it was had in time."""
+        with contextlib.ExitStack() as held:
+            is_recent = bucket == layout.KEY_RECENT
+            fd = self.lock_all(wait_s, shared=not is_recent)
+            if fd is not None:
+                held.callback(self.unlock, fd)
+            if fd is not None and not is_recent:
+                fd = self.lock(bucket, wait_s)
+                if fd is not None:
+                    held.callback(self.unlock, fd)
+            yield fd is not None
+
+    # -- writing, under the lock -----------------------------------------------------------------------------
+
+    def write(
+        self,
+        by_bucket: Mapping[int, Sequence[tuple[bytes, bytes]]],
+        read: Mapping[int, bytes],
+        files: MutableMapping[int, int],
+    ) -> None:
+        """Append entries (hash, id) to buckets whose locks are held, as they were read. Durable after `flush`.
+
+        `files` has the descriptors of those that are open; each is closed, and taken out, once it was written to.
+        """
+        disk = self._disk
+        unnamed = [b for b in by_bucket if read[b][:ENTRY_BYTES] != pack_mark(self.seed(b))]
+        if unnamed:
+            # U3: whoever made the file, or put it in place, may have died before its name was durable.
+            for bucket in unnamed:
+                if bucket not in files:
+                    with told(self._dir, layout.key_file(bucket)):
+                        disk.close(locks.open_made(disk, layout.key_file(bucket)))
+            with told(self._dir, layout.KEYS):
+                self._settle_names()
+        name = layout.KEYS
+        try:
+            for bucket, pairs in by_bucket.items():
+                name = layout.key_file(bucket)
+                fd = files.pop(bucket) if bucket in files else locks.open_made(disk, name)
+                try:
+                    if bucket in unnamed:
+                        disk.pwrite(fd, pack_mark(self.seed(bucket)), 0)
+                    self._append(fd, self.seed(bucket), pairs, read[bucket])
+                finally:
+                    disk.close(fd)
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(name)) from exc
+
+    def _append(self, fd: int, seed: int, pairs: Sequence[tuple[bytes, bytes]], old: bytes) -> None:
+        data = b"".join([pack_entry(seed, hash_, id_) for hash_, id_ in pairs])
+        start = end_of(old, seed)
+        end = start + len(data)
+        try:
+            self._disk.pwrite(fd, data if end <= len(old) else data + bytes(-end % FILL_BYTES), start)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.truncate(fd, start)
+            raise
+
+    def enter(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Append entries (hash, id) to the recent ones; the lock of all is held alone. Durable after `flush`."""
+        disk, name, seen = self._disk, layout.key_file(layout.KEY_RECENT), self.recent.still()
+        with told(self._dir, name):
+            fd = locks.open_made(disk, name)
+            try:
+                mark = seen.mark
+                if not is_marked(mark, self.seed(layout.KEY_RECENT)):  # U3, as in `write`
+                    self._settle_names()
+                    mark = self.recent.pack_mark()
+                    disk.pwrite(fd, mark, 0)
+                data = self.recent.pack(pairs)
+                end = seen.end + len(data)
+                fill = b"" if end <= disk.size(fd) else bytes(-end % _RECENT_FILL_BYTES)
+                try:
+                    disk.pwrite(fd, data + fill, seen.end)
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        disk.truncate(fd, seen.end)
+                    raise
+            finally:
+                disk.close(fd)
+        self.recent.added(seen, mark, pairs, end, data[-ENTRY_BYTES:])
+
+    def flush(self, names: Collection[str]) -> None:
+        """Make what was written to these files durable."""
+        if len(names) > _SYNC_EACH_MAX:
+            self._disk.sync_all()
+            return
+        for name in sorted(names):
+            # A journal that has gone was dealt, and is durable.
+            with contextlib.suppress(FileNotFoundError):
+                flush_file(self._disk, name)
+
+    def _settle_names(self) -> None:
+        self._disk.sync_dir(layout.KEYS)
+        self._disk.sync_dir("")
+
+    def replace(self, bucket: int, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put a bucket with exactly these entries (hash, id) in place of one whose lock is held. Durable on return."""
+        name, tmp = layout.key_file(bucket), layout.key_tmp(bucket)
+        seed = self.seed(bucket)
+        # U4: a drop that a power cut takes back would bring back a message that is not listed any more.
+        self._disk.sync_all()
+        fd = self._disk.open(tmp, "w")
+        try:
+            self._disk.truncate(fd, 0)
+            data = bytes(ENTRY_BYTES) + b"".join(pack_entry(seed, h, i) for h, i in pairs)
+            self._disk.pwrite(fd, data, 0)
+            self._disk.fdatasync(fd)
+            self._disk.rename(tmp, name)
+            self._settle_names()
+            self._disk.pwrite(fd, self.recent.pack_mark() if bucket == layout.KEY_RECENT else pack_mark(seed), 0)
+        finally:
+            self._disk.close(fd)
+        self._left[bucket] = len(data)
+
+
+def most_of(bucket: int) -> int:
+    """Return how many bytes a file of keys may have."""
+    return RECENT_BYTES_MAX if bucket == layout.KEY_RECENT else BUCKET_BYTES_MAX
+
+
+@contextlib.contextmanager
+def told(directory: Directory, name: str) -> Iterator[None]:
+    """Tell an error of the disk as one of a write that was not done."""
+    try:
+        yield
+    except OSError as exc:
+        raise disk_error(exc, directory.place(name), undone=UNWRITTEN) from exc
