@@ -54,6 +54,21 @@ def test_what_is_over_the_bound_of_its_topic_is_passed_over_and_comes_in_order_w
         assert not keeper.has_passed_over("slow")
 
 
+@pytest.mark.parametrize("budget", [SMALL, Budget(records=16, bytes=1 << 20)])
+def test_an_overdue_newcomer_of_a_topic_that_was_passed_over_is_claimed_in_its_order(
+    wheel_dir: Path, clock: FakeClock, budget: Budget
+) -> None:
+    with Wheel(wheel_dir, clock=clock) as wheel, open_keeper(wheel_dir, clock, budget) as keeper:
+        slow = [wheel.enqueue(b"", topic="slow", delay=i - 100) for i in range(12)]
+        assert not keeper.claim(at_most={"slow": 0})
+        first = [wheel.enqueue(b"", topic="slow", delay=i - 200) for i in range(12)]
+        between = wheel.enqueue(b"", topic="slow", delay=-99.5)
+        last = wheel.enqueue(b"", topic="slow", delay=-1)
+        expected = [*first, slow[0], between, *slow[1:], last]
+        assert [keeper.claim(at_most={"slow": 1}).ids for _ in expected] == [[id_] for id_ in expected]
+        assert not keeper.claim()
+
+
 def test_what_was_passed_over_is_offered_again_by_the_next_keeper_and_not_after_a_cancel(
     wheel_dir: Path, clock: FakeClock
 ) -> None:

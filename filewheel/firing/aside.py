@@ -70,6 +70,17 @@ class Aside:
         self.bytes += len(put)
         return True
 
+    def join(self, puts: list[bytes]) -> list[bytes]:
+        """Keep those that come before what waits here of their topic; return the others."""
+        return [put for put in puts if not self._joins(put)] if self.is_in_use else puts
+
+    def _joins(self, put: bytes) -> bool:
+        topic = topic_of(put)
+        gap, puts = self._gaps.get(topic), self._puts.get(topic)
+        # Before the gap, or before the last that was passed over: so it is due too.
+        is_before = put[ID] < gap[0] if gap is not None else puts is not None and put < puts[-1]
+        return is_before and self.keep(topic, put)
+
     def without_known(self, puts: list[bytes]) -> list[bytes]:
         """Return those that are neither here nor in a gap, where they are found when it is read."""
         return [put for put in puts if not self._knows(put)] if self.is_in_use else puts

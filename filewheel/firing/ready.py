@@ -83,6 +83,9 @@ class Ready:
         self._trim()
         puts = self._new(puts)
         puts = self.aside.without_known(puts)
+        self._note(puts)
+        # First what is overdue of a topic that was passed over: it is claimed before the rest of its topic.
+        puts = self.aside.join(puts)
         if len(puts) <= _INSERT_MAX:
             for put in puts:
                 insort(self._puts, put, self._head)
@@ -90,7 +93,7 @@ class Ready:
             self._puts += puts
             self._puts.sort()
         self._bytes += size_of(puts, _ANY)
-        self._note(puts)
+        self._forget(self.aside.let_go())
         if len(self) > self._budget.records or self._bytes + self.aside.bytes > self._budget.bytes:
             self._let_go()
 
