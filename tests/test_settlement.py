@@ -15,7 +15,7 @@ import pytest
 from filewheel import AsyncWheel, BadArgument, Damaged, Keeper, Message, NotClaimed, Wheel, WheelFull
 from filewheel.format import layout
 from filewheel.headers import KEY, REASON
-from filewheel.journal.settlement import Settlement
+from filewheel.journal.settlement import Settlement, What
 from filewheel.keys.bucket import BUCKET_BYTES_MAX
 from filewheel.message import MessageId, to_datetime
 from tests.support import START_US, FakeClock, FaultyDisk
@@ -165,6 +165,18 @@ def test_on_a_full_disk_everything_stays_claimed_and_is_written_when_there_is_ro
     assert sorted(payloads(wheel)) == [b"1", b"b"]
 
 
+@pytest.mark.parametrize("what", ["retried", "deferred"])
+def test_a_settlement_that_says_no_time_is_due_at_once(
+    wheel: Wheel, keeper: Keeper, clock: FakeClock, what: What
+) -> None:
+    wheel.enqueue(b"a", delay=-60)
+    (message,) = keeper.claim()
+    (moved,) = keeper.settle([Settlement(message.id, what)])
+    assert moved is not None
+    assert moved.due_us == clock.now_us()
+    assert keeper.claim().ids == [moved]
+
+
 def test_on_a_full_disk_a_retry_makes_the_file_of_its_lock_with_the_room_of_the_ballast(
     wheel_dir: Path, wheel: Wheel, clock: FakeClock
 ) -> None:
@@ -174,7 +186,7 @@ def test_on_a_full_disk_a_retry_makes_the_file_of_its_lock_with_the_room_of_the_
 
     wheel.enqueue(b"a")
     with Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
-        keeper._housekeeper._keep_ballast()
+        keeper._housekeeper._ballast.keep()
         (message,) = keeper.claim()
         keeper.nack(message)
     assert payloads(wheel) == [b"a"]

@@ -23,6 +23,7 @@ What = Literal["acked", "retried", "deferred", "buried"]
 
 _WHATS = get_args(What)
 _REASONS: dict[str, int] = {"acked": ACKED, "retried": RETRIED, "deferred": RESCHEDULED, "buried": BURIED}
+_MOVED = ("retried", "deferred")
 _REASON_BYTES_MAX = 1000
 
 
@@ -37,7 +38,7 @@ class Settlement:
     id: bytes
     what: What = "acked"
     due_us: int = 0
-    """Retried or deferred: when it is due next, at once by default. Of a retry the attempt is raised by one."""
+    """Retried or deferred: when it is due next; 0, the default, is at once. Of a retry the attempt is raised by one."""
     reason: str = ""
     """Buried: why."""
     headers: Mapping[str, str] | None = None
@@ -61,7 +62,7 @@ class Settlement:
             return
         if (self.delay is not None and self.at is not None) or self.due_us:
             raise BadArgument("give one of due_us, delay and at")
-        if self.what not in ("retried", "deferred"):
+        if self.what not in _MOVED:
             raise BadArgument(f"a message that is {self.what} is not due again", hint='what="retried" or "deferred"')
         if self.at is not None:
             at_us(self.at)
@@ -70,7 +71,7 @@ class Settlement:
 
     def timed(self, now_us: int) -> Settlement:
         """Return it with its due time in `due_us`. Raises BadArgument for one outside of 1970 to 9999."""
-        if self.delay is None and self.at is None:
+        if self.delay is None and self.at is None and (self.due_us or self.what not in _MOVED):
             return self
         return replace(self, due_us=due_from(now_us, delay=self.delay, at=self.at), delay=None, at=None)
 
