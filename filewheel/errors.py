@@ -110,10 +110,11 @@ class NetworkFileSystem(Unsafe):
 class Locked(FilewheelError):
     """Another process holds the keeper's lock; `.pid` names it, and `.role` says as what, when known.
 
-    With the role "key" it is the lock of a unique key.
+    With the role "key" it is the lock of a unique key. `.is_own`: a handle of this very process holds it.
     """
 
     kind = "locked"
+    is_own = False
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ class NotClaimed(FilewheelError):
     kind = "not-claimed"
 
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -263,7 +264,7 @@ def disk_error(exc: OSError, path: str, *, undone: str = "") -> FilewheelError:
             "another thread closed this handle meanwhile", path=path, hint="close it when its threads have ended"
         )
     says = exc.strerror or str(exc)
-    if code in _FULL:
+    if code in FULL:
         return WheelFull(
             f"no space left ({says})" + (f"; {undone}" if undone else ""),
             errno=code, path=path, hint="free some space, or raise the quota, and call again",

@@ -266,6 +266,8 @@ class Keeper(Outcomes):
         journal, one at each roster of the set, and about 0.5 µs a message; with `at_most` 1 µs, also for what is passed
         over, once.
 
+        On a full disk without a ballast, where nothing may find room to be acknowledged, it claims one at a time.
+
         Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
         keeper is finished, and can only acknowledge. Closed, also when it is closed while this waits.
         """
@@ -293,7 +295,8 @@ class Keeper(Outcomes):
                 self._stand(now_us)
                 by_us = now_us if until_us is None else min(now_us, max(until_us, -1))
                 try:
-                    batch = Batch(*self._begins.claim(now_us, by_us, limit, bounds, begun=begun), self._set_aside)
+                    fit = self._housekeeper.room_for(limit)
+                    batch = Batch(*self._begins.claim(now_us, by_us, fit, bounds, begun=begun), self._set_aside)
                 except OSError as exc:
                     raise disk_error(exc, self._dir.path) from exc
                 if batch or not self._head.is_behind(by_us):

@@ -72,7 +72,15 @@ def test_a_wheel_that_was_created_can_be_opened_and_holds_nothing(made: Path) ->
     assert directory.settings.created == "2027-01-15T08:00:00+00:00"
     assert (directory.settings.slots, directory.settings.sync) == (900, "always")
     assert read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path) == Manifest()
-    assert sorted(os.listdir(made)) == ["checkpoint", "journal", "laps", "quarantine", "wheel.json", "wheel.json.copy"]
+    assert sorted(os.listdir(made)) == [
+        "ballast",
+        "checkpoint",
+        "journal",
+        "laps",
+        "quarantine",
+        "wheel.json",
+        "wheel.json.copy",
+    ]
     assert (made / "wheel.json").read_bytes() == (made / "wheel.json.copy").read_bytes()
 
 
@@ -85,6 +93,7 @@ def test_an_empty_directory_is_taken_over(tmp_path: Path) -> None:
 def test_what_a_create_that_was_cut_short_left_behind_is_taken_over(made: Path) -> None:
     (made / "wheel.json").unlink()
     (made / "wheel.json.copy").unlink()
+    (made / "ballast").unlink()
     (made / "wheel.json.tmp").write_bytes(b"half")
     (made / "checkpoint.tmp").write_bytes(b"half")
     create(made)

@@ -26,9 +26,9 @@ from filewheel import (
     Wheel,
     WheelFull,
 )
+from filewheel.disk.ballast import BALLAST_BYTES
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
-from filewheel.firing.housekeeper import BALLAST_BYTES
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
@@ -139,7 +139,7 @@ def test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back(small:
     with Wheel.create(path, clock=clock) as wheel:
         ids = wheel.enqueue_many([b"x" * 1000] * 500, delay=[i / 10 for i in range(500)])
         keeper = Keeper(path, clock=clock, background=False)
-        keeper._housekeeper._keep_ballast()
+        keeper._housekeeper._ballast.keep()
         keeper._ledger.ingest()
         assert 0 < (path / "ballast").stat().st_size <= BALLAST_BYTES
         filler = small / "filler"
@@ -186,19 +186,20 @@ def test_a_keeper_is_closed_on_a_full_disk_without_an_error_and_the_next_one_dea
 
 def test_a_ballast_that_was_made_with_little_room_grows_when_there_is_more(wheel_dir: Path) -> None:
     free = 2 << 20
+    (wheel_dir / "ballast").unlink()
 
     class Roomy(OsDisk):
         def free_bytes(self) -> int:
             return free
 
     with Keeper(wheel_dir, background=False, disk=Roomy) as keeper:
-        keeper._housekeeper._keep_ballast()
+        keeper._housekeeper._ballast.keep()
         assert (wheel_dir / "ballast").stat().st_size == free // 4
         free = 1 << 30
-        keeper._housekeeper._keep_ballast()
+        keeper._housekeeper._ballast.keep()
         assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES
         free = 0
-        keeper._housekeeper._keep_ballast()
+        keeper._housekeeper._ballast.keep()
         assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES
 
 

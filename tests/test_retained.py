@@ -14,10 +14,10 @@ import pytest
 import filewheel.laps.tidy
 from filewheel import Keeper, Wheel
 from filewheel.clock import SYSTEM_CLOCK
+from filewheel.disk.ballast import BALLAST_BYTES
 from filewheel.disk.directory import Directory, Settings, open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import Damaged
-from filewheel.firing.housekeeper import BALLAST_BYTES
 from filewheel.laps.deal import Deal
 from filewheel.laps.store import Ledger
 from filewheel.roster.retention import Retained, discard_retained, read_overflow
@@ -350,7 +350,7 @@ def test_acknowledgements_on_a_full_disk_take_the_room_of_what_is_kept_before_th
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"now", delay=0)
     keeper = Keeper(wheel_dir, background=False, disk=lambda path: FaultyDisk(path, fail))
-    keeper._housekeeper._keep_ballast()
+    keeper._housekeeper._ballast.keep()
     batch = keeper.claim()
     full[0] = True
     assert keeper.ack(batch, sync="always") == 1

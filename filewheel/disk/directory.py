@@ -17,6 +17,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 
+from filewheel.disk.ballast import Ballast
 from filewheel.disk.checkpoint import Manifest, write_manifest
 from filewheel.disk.disk import Disk, ForeignFile, OsDisk
 from filewheel.disk.mounts import NETWORK_TYPES, file_system_type
@@ -199,7 +200,7 @@ def create_directory(
             # Two that make it at once would each write a salt, and what was enqueued with the first be unreadable.
             with _alone(where, root):
                 _check_empty(where)
-                _write(root, settings)
+                _write(root, settings, where)
         finally:
             root.release()
         parent = os.open(os.path.dirname(os.path.abspath(where)), os.O_RDONLY | os.O_CLOEXEC)
@@ -240,7 +241,7 @@ def _check_empty(where: str) -> None:
         raise WheelExists("the directory is not empty", path=where, hint="choose an empty one")
 
 
-def _write(disk: Disk, settings: Settings) -> None:
+def _write(disk: Disk, settings: Settings, where: str) -> None:
     for name in (layout.JOURNAL, layout.LAPS, layout.QUARANTINE):
         with contextlib.suppress(FileExistsError):
             disk.mkdir(name)
@@ -248,8 +249,10 @@ def _write(disk: Disk, settings: Settings) -> None:
     write_manifest(disk, Manifest(), settings.seed)
     # wheel.json comes last and whole: a crash before it leaves a directory that `create` takes over. Its copy comes
     # after it, or it would make a wheel of what a later `create` takes over with another salt.
-    for name in (layout.SETTINGS, layout.SETTINGS_COPY):
-        write_settings(disk, settings, name)
+    write_settings(disk, settings, layout.SETTINGS)
+    # Between the two, so that its name is durable with the copy's. A crash here leaves a wheel, whose keeper makes it.
+    Ballast(disk, where).make()
+    write_settings(disk, settings, layout.SETTINGS_COPY)
 
 
 def write_settings(disk: Disk, settings: Settings, name: str) -> None:

@@ -15,9 +15,10 @@ import json
 import os
 from dataclasses import dataclass
 
+from filewheel.disk.ballast import Ballast
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import Disk, ForeignFile
-from filewheel.errors import Locked, disk_error
+from filewheel.errors import FULL, Locked, disk_error
 from filewheel.format import layout
 
 _NOTE_BYTES = 512
@@ -53,7 +54,7 @@ class Owner:
     def _lock(self, role: str, *, wait: bool) -> int | None:
         """Lock the file; None when it was removed or replaced while this process waited for it."""
         try:
-            fd = self._disk.open(layout.LOCK, "rw")
+            fd = self._open(role)
         except OSError as exc:
             raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
         try:
@@ -62,6 +63,7 @@ class Owner:
                 does = _DOES.get(who.role, "is the keeper")
                 error = Locked(f"{who} {does}", pid=who.pid, role=who.role, path=self._dir.place(layout.LOCK))
                 if who.is_self:
+                    error.is_own = True
                     error.hint = "close the one that it opened before: this process would wait for itself for ever"
                 raise error
             if not self._disk.is_named(fd, layout.LOCK):
@@ -77,6 +79,15 @@ class Owner:
             self._disk.close(fd)
             raise
         return fd
+
+    def _open(self, role: str) -> int:
+        """Open the file; the first keeper makes it, on a full disk with the room of the ballast."""
+        try:
+            return self._disk.open(layout.LOCK, "rw")
+        except OSError as exc:
+            if exc.errno not in FULL or role != "keeper" or not Ballast(self._disk, self._dir.path).give_up():
+                raise
+        return self._disk.open(layout.LOCK, "rw")
 
     def _lock_among_askers(self, fd: int) -> bool:
         """Lock the file if only those have it who ask whether it is held: each has it for a moment, shared."""

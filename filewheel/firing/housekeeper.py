@@ -7,20 +7,20 @@ Invariant: nothing here decides what fires, and stopping it at any point loses n
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
 
+from filewheel.disk.ballast import Ballast
 from filewheel.disk.started import started
 from filewheel.errors import Damaged, DiskError, FilewheelError, WheelFull, disk_error
-from filewheel.format import layout
 from filewheel.keys.index import Keys
 from filewheel.laps.deal import CHUNK_BYTES, Deal, Finished, near_laps
 from filewheel.laps.store import Ledger
 from filewheel.message import US_PER_S
+from filewheel.native.loops import DROP_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +33,8 @@ DEAL_FINISHED = 512
 LOOK_US = 250_000
 RETRY_US = 5 * US_PER_S
 TIDY_KEYS_US = 2 * US_PER_S
-BALLAST_BYTES = 2 << 20
-_BALLAST_BYTES_MIN = 64 << 10
-_BALLAST_BYTES_GOOD = 512 << 10  # XFS wants 256 KiB to make one file on a full disk
-_BALLAST_SHARE = 16
-_BALLAST_SHARE_MAX = 4
 _ROOM_BYTES = 64 << 10
+FIRES_AGAIN = "what was handed out could not be acknowledged: it fires again"
 
 
 class Housekeeper:
@@ -73,12 +69,16 @@ class Housekeeper:
         self._dealt_us = self._clock.steady_us()
         self._keys_tidied_us = self._dealt_us
         self._retry_us = 0
-        self._ballast_bytes = 0
+        self._ballast = Ballast(ledger.disk, ledger.dir.path)
+        self._was_refused = False
+        """The last acknowledgement found no room."""
+        self._is_short = False
 
     # -- the thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Run in a thread of its own. Raises OSError when there can be no more threads."""
+        self._ballast.keep()  # before the first claim: what is handed out needs room to be acknowledged
         self._thread = started(threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True))
 
     def stop(self) -> None:
@@ -118,7 +118,7 @@ class Housekeeper:
             # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
             self._ledger.ingest()
             self._ledger.look_for_missing()
-            self._keep_ballast()
+            self._ballast.keep()
             self._tidy_keys(now)
             if now >= self._retry_us and self._deal_is_due(now):
                 self._deal(now)
@@ -136,15 +136,43 @@ class Housekeeper:
     def spend(self, act: Callable[[], None]) -> None:
         """Do what writes for an acknowledgement; on a full disk, once more with the room of the ballast."""
         try:
-            self._attempt(act)
-        except WheelFull:
-            if not self._give_ballast():
-                raise
-            log.critical("%s: the disk is full; the ballast is given up for acknowledgements", self._ledger.dir.path)
-            act()
+            self._spend(act)
+        except WheelFull as exc:
+            self._was_refused = True
+            exc.what = f"{exc.what}; {FIRES_AGAIN}"
+            raise
+        self._was_refused = False
         if not self._dirty:
             self._dirty = True
             self._wake.set()
+
+    def _spend(self, act: Callable[[], None]) -> None:
+        try:
+            self._attempt(act)
+        except WheelFull:
+            if not self._ballast.give_up():
+                raise
+            log.critical("%s: the disk is full; the ballast is given up for acknowledgements", self._ledger.dir.path)
+            act()
+
+    def room_for(self, limit: int) -> int:
+        """Return how many messages may be handed out together: `limit`, or one where none may find room to be settled.
+
+        One, and not none, for firing goes on however full the disk is. Where room is not certain, it is made: zeros
+        are written ahead into the own journal. Cost: nothing while there is a ballast, else one look at the disk.
+        """
+        if self._ballast.is_there or (not self._was_refused and self._disk.free_bytes() >= _ROOM_BYTES):
+            self._is_short = False
+            return limit
+        try:
+            self._attempt(lambda: self._ledger.own.reserve(limit * DROP_BYTES))
+        except DiskError as exc:
+            if not self._is_short:
+                log.critical("%s: %s; there is no ballast, so messages are handed out one by one", exc.path, exc.what)
+            self._is_short = True
+            return 1
+        self._is_short = False
+        return limit
 
     def _attempt(self, act: Callable[[], None]) -> None:
         """Do it; on a full disk, once more without what is kept for backups: they can heal."""
@@ -154,40 +182,6 @@ class Housekeeper:
             if not self._ledger.give_up_retained():
                 raise
             act()
-
-    def _give_ballast(self) -> bool:
-        self._ballast_bytes = 0
-        known = self._disk.identity(layout.BALLAST)
-        if known is None or known[1] == 0:
-            return False
-        with contextlib.suppress(OSError):  # then there is no room, and the caller is told so
-            self._disk.unlink(layout.BALLAST)
-            return True
-        return False
-
-    def _keep_ballast(self) -> None:
-        """Reserve the ballast: a sixteenth of what is free, at most BALLAST_BYTES. It grows when more is free.
-
-        Where little is free it is half a mebibyte, or a quarter of it.
-        """
-        if self._ballast_bytes >= BALLAST_BYTES:
-            return
-        try:
-            free = self._disk.free_bytes()
-            small = min(_BALLAST_BYTES_GOOD, free // _BALLAST_SHARE_MAX)
-            size = min(BALLAST_BYTES, max(small, free // _BALLAST_SHARE))
-            if size < max(_BALLAST_BYTES_MIN, self._ballast_bytes + 1):
-                return
-            fd = self._disk.open(layout.BALLAST, "w")
-            try:
-                if self._disk.size(fd) < size:
-                    self._disk.allocate(fd, size)
-            finally:
-                self._disk.close(fd)
-            self._ballast_bytes = size
-        except OSError as exc:
-            log.warning("%s: no ballast: %s", self._ledger.dir.path, exc)
-            self._ballast_bytes = BALLAST_BYTES  # not asked again in this life
 
     def _tidy_keys(self, now: int) -> None:
         """Compact the index of keys where it has grown, a part of it at a time."""
@@ -259,7 +253,7 @@ class Housekeeper:
             except (OSError, DiskError) as exc:
                 if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                if not self._give_ballast():
+                if not self._ballast.give_up():
                     return
 
     def deal_all(self) -> None:

@@ -12,6 +12,8 @@ or afterwards.
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ from filewheel.disk.disk import OsDisk
 from filewheel.errors import UNWRITTEN, DiskError, FilewheelError, disk_error, partly_done, unconfirmed
 from filewheel.format import layout
 from filewheel.format.columns import Run, runs_of
-from filewheel.format.frame import body_of
+from filewheel.format.frame import HEADER_BYTES, body_of
 from filewheel.format.ids import Ids
 from filewheel.format.record import ID, PUT_PREFIX
 from filewheel.format.writer import SEQ_END, Entropy
@@ -339,6 +341,17 @@ class Journal(Appender):
             segment = self._ready(len(body))
             self._write(segment, body, puts, drops, first, last)
             return self._written
+
+    def reserve(self, body_bytes: int) -> None:
+        """Make room for frames with so many bytes in all, on a disk that is about to be full. May make a segment.
+
+        Raises WheelFull where there is none.
+        """
+        with self.one_call():
+            self._recall()
+            segment = self._ready(body_bytes)
+            if not segment.reserve(HEADER_BYTES + body_bytes + 8):
+                raise disk_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), segment.place)
 
     def new_id(self, due_us: int) -> MessageId:
         """Return an id for a message that the caller writes with `write` or `append`."""

@@ -119,10 +119,16 @@ class Segment:
         try:
             self._disk.pwrite(self.fd, bytes(size), start)
         except OSError:
+            self.filled = 0
             self.cut_off()  # the zeros are given back
             return False
         self.filled = start + size
         return True
+
+    def reserve(self, size: int) -> bool:
+        """See to it that frames of this size in all find room here; tell whether they do."""
+        missing = self.offset + size - max(self.filled, self.offset)
+        return missing <= 0 or self.fill(missing, self.offset + size)
 
     def cut_off(self) -> None:
         """Give back what lies behind the last frame, if that can be."""

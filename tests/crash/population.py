@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from unittest import mock
 
-import filewheel.firing.housekeeper
+import filewheel.disk.ballast
 from filewheel.disk.directory import Sync
 from filewheel.journal.journal import Journal
 from filewheel.keeper import Keeper
@@ -35,7 +35,7 @@ def small_segments() -> Iterator[None]:
     defaults = {"segment_bytes": 900, "fill_bytes": 240}
     with (
         mock.patch.dict(Journal.__init__.__kwdefaults__, defaults),
-        mock.patch.object(filewheel.firing.housekeeper, "BALLAST_BYTES", 0),
+        mock.patch.object(filewheel.disk.ballast, "BALLAST_BYTES", 0),
         # A producer that tidies up does so in a thread: when would be anybody's guess.
         mock.patch.object(Tidier, "segment_ended", autospec=True),
     ):

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import filewheel.firing.housekeeper
+import filewheel.disk.ballast
 import filewheel.laps.tidy
 from filewheel import Wheel
 from filewheel.disk.directory import open_directory
@@ -78,7 +78,7 @@ def tiny() -> Iterator[None]:
     patches: list[tuple[Any, str, Any]] = [
         (Journal.__init__, "__kwdefaults__", journal),
         (Deal.__init__, "__kwdefaults__", {**Deal.__init__.__kwdefaults__, "chunk_records": 6}),
-        (filewheel.firing.housekeeper, "BALLAST_BYTES", 64 << 10),
+        (filewheel.disk.ballast, "BALLAST_BYTES", 64 << 10),
         (filewheel.laps.tidy, "TIDY_SEGMENTS", 3),
         # A producer tidies in a thread, with the keeper's lock: at a moment of its own it keeps a keeper out.
         (filewheel.laps.tidy, "threading", SimpleNamespace(Lock=threading.Lock, Thread=LateThread)),

@@ -53,10 +53,14 @@ class Trial:
         logging.disable(logging.CRITICAL)
         try:
             self.wheel = Wheel.create(self.path, slots=SLOTS, clock=self.clock)
-            self.begin()
+            has_keeper = self.begin()
             for left in lefts:
                 fill(left)
                 self.use_it_up()
+                if not has_keeper:
+                    self.open_keeper()
+                    has_keeper = True
+                    self.tally.count("first keepers on a full disk")
                 self.go_on_full()
                 if self.rng.random() < 0.4:
                     self.reopen()
@@ -73,15 +77,18 @@ class Trial:
             self.tally.violation(text)
         self.tally.count("refused", len(self.promises.refused))
 
-    def begin(self) -> None:
-        """Put messages into journals and, mostly, into seconds."""
+    def begin(self) -> bool:
+        """Put messages into journals and, mostly, into seconds; tell whether a keeper was opened."""
         for _ in range(6):
             self.enqueue_many(self.rng.randrange(1, 8), refusable=False)
+        if self.rng.random() < 0.25:
+            return False
         self.open_keeper()
         if self.rng.random() < 0.7:
             self.clock.advance(31)
             self.housekeep()
             self.enqueue_many(3, refusable=False)
+        return True
 
     def open_keeper(self) -> None:
         self.keeper = Keeper(self.path, clock=self.clock, background=False)

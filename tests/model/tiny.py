@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import filewheel.disk.ballast
 import filewheel.disk.begun
 import filewheel.disk.hint
 import filewheel.firing.housekeeper
@@ -47,8 +48,8 @@ def tiny(
 
     defaults(Journal.__init__, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
     defaults(Deal.__init__, chunk_records=chunk_records)
-    patch(filewheel.firing.housekeeper, "BALLAST_BYTES", ballast_bytes)
-    patch(filewheel.firing.housekeeper, "_BALLAST_BYTES_MIN", 1)
+    patch(filewheel.disk.ballast, "BALLAST_BYTES", ballast_bytes)
+    patch(filewheel.disk.ballast, "_BALLAST_BYTES_MIN", 1)
     patch(filewheel.firing.housekeeper, "_ROOM_BYTES", 600)
     patch(filewheel.laps.store, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
     patch(filewheel.laps.slot, "FRAME_BYTES", 400)

@@ -168,6 +168,6 @@ def make_wheel(machine: Machine, clock: ModelClock, entropy: Callable[[int], byt
 
     disk = ProcessDisk(machine)
     settings = Settings(id=entropy(16).hex(), salt=entropy(16).hex(), slots=SLOTS)
-    _write(disk, settings)
+    _write(disk, settings, "wheel")
     disk.sync_all()
     assert layout.SETTINGS in machine.root.entries
