@@ -33,7 +33,7 @@ from filewheel.metrics.metrics import Metrics
 from filewheel.reader import given
 from filewheel.scheduling.aiohandler import AsyncHandler
 from filewheel.scheduling.cron.recurrence import Missed
-from filewheel.scheduling.definitions import When
+from filewheel.scheduling.definitions import When, check_known
 from filewheel.scheduling.engine import Engine
 from filewheel.scheduling.events import Callback, Event
 from filewheel.scheduling.handler import At, Delay, OnConflict, Options, P, R, Terms, Where
@@ -157,8 +157,10 @@ class AsyncScheduler:
         batch: int | None = None,
         skip_late_s: float | None = None,
         coalesce: str | bool | None = None,
+        **unknown: object,
     ) -> Callable[..., AsyncHandler[..., Any]]:
         """Register a function, `async def` or plain, as the handler of a name (see Scheduler.on)."""
+        check_known(self.on, unknown)
         terms = Terms("thread", Retry() if retry is None else retry, timeout_s, concurrency, rate_per_s, batch)
         return self._register(name, where, terms, Options(skip_late_s=skip_late_s, coalesce=coalesce))
 

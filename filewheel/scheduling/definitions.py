@@ -7,6 +7,8 @@ Invariant: what is declared can be called and enqueued as it was declared.
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -88,6 +90,7 @@ class Definitions(ABC):
         batch: int | None = None,
         skip_late_s: float | None = None,
         coalesce: str | bool | None = None,
+        **unknown: object,
     ) -> Callable[..., Handler[..., Any]]:
         """Register a function as the handler of a name (its own by default), or of any that no other has: "*".
 
@@ -98,6 +101,7 @@ class Definitions(ABC):
 
         Raises BadArgument for an argument that is wrong, and when the name is taken by another function.
         """
+        check_known(self.on, unknown)
         terms = Terms("thread", Retry() if retry is None else retry, timeout_s, concurrency, rate_per_s, batch)
         return self.register(name, where, terms, Options(skip_late_s=skip_late_s, coalesce=coalesce))
 
@@ -163,6 +167,16 @@ class Definitions(ABC):
             return handler
 
         return decorate
+
+
+def check_known(method: Callable[..., object], unknown: Mapping[str, object]) -> None:
+    """Raise TypeError, as Python does, for an option that a method does not have; name the nearest that it has."""
+    for name in unknown:
+        owner = type(getattr(method, "__self__", None)).__name__
+        *known, _ = inspect.signature(method).parameters
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f". Try: {near[0]}=" if near else ""
+        raise TypeError(f"{owner}.{method.__name__}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def recurrence_of(when: When, tz: str) -> Recurrence:

@@ -288,12 +288,12 @@ class Dispatcher:
         return False
 
     def _is_unknown(self, message: Message, now_us: int) -> None:
-        why = f"no handler is named {message.topic!r}"
+        why = f"no handler is named {message.topic!r}: {self._handlers.named()}"
         # An occurrence waits in any case: buried, it would end its schedule, or leave a dead letter each time.
         if self._unknown == "bury" and SCHEDULE not in message.headers:
             self._verdicts.append((message, verdict.buried(message, why, "unknown")))
         else:
-            self._verdicts.append((message, verdict.deferred(message, now_us + UNKNOWN_DELAY_US, "unknown")))
+            self._verdicts.append((message, verdict.deferred(message, now_us + UNKNOWN_DELAY_US, "unknown", why)))
 
     def _admit(self, message: Message, now_us: int, handler: Handler[..., object] | None = None) -> None:
         """Start a message's call, or let it wait in its lane."""

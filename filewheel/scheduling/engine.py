@@ -154,7 +154,8 @@ class Engine:
                 keeper = self._open(wait=False)
             except Locked as exc:
                 if not told:
-                    log.info("standing by: %s", exc.what)
+                    # Two of one process are a mistake: this one fires nothing for as long as the other is there.
+                    log.log(logging.WARNING if exc.is_own else logging.INFO, "standing by: %s", exc.what)
                 told = True
                 self._stand_by()
                 continue

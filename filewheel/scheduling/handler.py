@@ -33,6 +33,7 @@ Sent_co = TypeVar("Sent_co", covariant=True)
 ANY = "*"
 """The name of the handler that is called for every name that no other handler has."""
 Where = Literal["thread", "process", "loop"]
+_NAMED = 5
 OnConflict = Literal["reject", "keep", "replace"]
 Delay = float | timedelta
 At = datetime | float
@@ -250,6 +251,14 @@ class Handlers:
     def find(self, name: str) -> Handler[..., Any] | None:
         """Return the handler that is called for a name: the one that has it, or else the one for any."""
         return self._by_name.get(name) or self._by_name.get(ANY)
+
+    def named(self) -> str:
+        """Say which names there are, for a name that is not among them; some of them where they are many."""
+        names = sorted(self._by_name)
+        if not names:
+            return "there is none"
+        shown = ", ".join(map(repr, names[:_NAMED]))
+        return f"there is {shown}" + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
 
     def __iter__(self) -> Iterator[Handler[..., Any]]:
         return iter(list(self._by_name.values()))

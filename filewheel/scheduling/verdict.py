@@ -73,12 +73,12 @@ def passed_over(message: Message, kind: Kind, successor: Message | None) -> Verd
     return Verdict(kind, Settlement(message.id, "acked", successor=successor))
 
 
-def deferred(message: Message, due_us: int, kind: Kind = "deferred") -> Verdict:
-    """Return the verdict on a message whose turn comes later."""
+def deferred(message: Message, due_us: int, kind: Kind = "deferred", why: str = "") -> Verdict:
+    """Return the verdict on a message whose turn comes later. `why` is for the log: it is not stored."""
     headers = None
     if SKIP_LATE in message.headers and DUE not in message.headers:
         headers = {**message.headers, DUE: str(message.due_us)}
-    return Verdict(kind, Settlement(message.id, "deferred", min(due_us, DUE_END_US - 1), headers=headers))
+    return Verdict(kind, Settlement(message.id, "deferred", min(due_us, DUE_END_US - 1), reason=why, headers=headers))
 
 
 def buried(message: Message, why: str, kind: Kind = "dead") -> Verdict:

@@ -159,6 +159,6 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: fl
     elif verdict.kind in ("skipped", "missed", "stopped"):
         log.warning("%s was not called: %s", name, error or verdict.kind, extra=extra)
     elif verdict.kind == "unknown":
-        log.warning("%s: no handler has this name", name, extra=extra)
+        log.warning("%s: %s", name, error, extra=extra)
     else:
         log.debug("%s: %s", name, verdict.kind, extra=extra)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, Scheduler, Wheel
+from filewheel import AsyncScheduler, BadArgument, Scheduler, Wheel
 from tests.support import FaultyDisk
 from tests.support_wheel import StillClock
 
@@ -19,6 +19,17 @@ def test_options_above_a_schedule_are_refused_because_they_would_be_lost(tmp_pat
         @scheduler.on("report", timeout_s=5)
         @scheduler.every(60)
         def report() -> None: ...
+
+
+@pytest.mark.parametrize("kind", [Scheduler, AsyncScheduler])
+def test_an_option_that_on_does_not_have_is_refused_by_the_name_that_was_called_with_the_nearest(
+    tmp_path: Path, kind: type[Scheduler | AsyncScheduler]
+) -> None:
+    scheduler = kind(tmp_path / "w")
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}\.on\(\) got .* 'retries'\. Try: retry=$"):
+        scheduler.on(retries=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="'zzz'$"):
+        scheduler.on("name", zzz=3)  # type: ignore[call-overload]
 
 
 def test_what_a_function_has_as_attributes_does_not_change_its_handler(tmp_path: Path) -> None:

@@ -306,9 +306,20 @@ def test_with_unknown_bury_it_is_a_dead_letter_that_names_the_handler(scheduler:
     strict.enqueue("typo", ["b"], coalesce="c")
     strict.enqueue("typo", ["c"], coalesce="c")
     strict.drain()
-    assert [m.headers[REASON] for m in dead_letters(strict)] == ["no handler is named 'typo'"] * 3
+    assert [m.headers[REASON] for m in dead_letters(strict)] == ["no handler is named 'typo': there is none"] * 3
     assert counted(strict) == {"enqueued": 3, "unknown": 3}
     strict.stop()
+
+
+def test_the_error_of_a_call_that_no_handler_has_names_five_of_the_handlers_there_are(
+    scheduler: Scheduler, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "gfedcba":
+        scheduler.on(name)(print)
+    scheduler.enqueue("typo")
+    with caplog.at_level(logging.WARNING):
+        scheduler.drain()
+    assert "no handler is named 'typo': there is 'a', 'b', 'c', 'd', 'e' and 2 more" in caplog.text
 
 
 def test_the_dead_letter_of_an_odd_text_can_be_dumped_and_loaded(scheduler: Scheduler) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from filewheel import BadArgument, Keeper, Scheduler
 from filewheel.scheduling import engine
+from tests.support import eventually
 
 OTHER_S = 0.3
 """How long one thread waits for the other to come in between; what keeps it out makes it wait in vain."""
@@ -81,3 +83,17 @@ def test_a_stop_beside_a_start_ends_what_was_started(wheel_dir: Path, monkeypatc
     assert not raised
     assert scheduler._engine is None
     Keeper(wheel_dir, wait=False).close()
+
+
+def test_a_second_scheduler_of_one_process_warns_that_it_fires_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = Scheduler(tmp_path / "w"), Scheduler(tmp_path / "w")
+    with caplog.at_level(logging.WARNING, "filewheel"):
+        first.start()
+        assert first.wait_until_keeper(30)
+        second.start()
+        eventually(lambda: "standing by" in caplog.text)
+    first.stop()
+    second.stop()
+    assert "standing by: this very process" in caplog.text
