@@ -449,3 +449,66 @@ def test_a_wheel_has_one_keeper_and_iterating_uses_it(wheel_dir: Path, play: Run
                 assert [m.attempt for m in await keeper.claim()] == [2]
 
     play(main())
+
+
+@pytest.mark.parametrize("how", ["async with", "aclosing", "close"])
+def test_an_iteration_that_is_closed_lets_another_process_fire_at_once(wheel_dir: Path, play: Run, how: str) -> None:
+    async def main() -> None:
+        async with AsyncWheel(wheel_dir) as wheel:
+            await wheel.enqueue_many([b"a", b"b"])
+            due = wheel.due()
+            if how == "async with":
+                async with due:
+                    assert (await anext(due)).payload == b"a"
+            elif how == "aclosing":
+                async with contextlib.aclosing(due):
+                    assert (await anext(due)).payload == b"a"
+            else:
+                assert (await anext(due)).payload == b"a"
+                await due.close()
+                await due.close()
+            with Keeper(wheel_dir, wait=False) as other:
+                assert sorted((m.payload, m.attempt) for m in other.claim()) == [(b"a", 1), (b"b", 0)]
+            with pytest.raises(StopAsyncIteration):
+                await anext(due)
+            async with wheel.due(wait=False) as again:  # a closed iteration does not keep the wheel from firing again
+                assert sorted([m.payload async for m in again]) == [b"a", b"b"]
+
+    play(main())
+
+
+def test_the_keeper_stays_open_until_the_last_iteration_that_uses_it_is_closed(wheel_dir: Path, play: Run) -> None:
+    async def main() -> None:
+        async with AsyncWheel(wheel_dir) as wheel:
+            await wheel.enqueue_many([b"a", b"b", b"c", b"d"])
+            first, second, third = wheel.due(), wheel.due(), wheel.due()
+            for due in (first, second, third):
+                await anext(due)
+            del third, due  # left by `break`: it uses the keeper no more
+            await first.close()
+            with pytest.raises(Locked):
+                Keeper(wheel_dir, wait=False)
+            await anext(second)
+            await second.close()
+            Keeper(wheel_dir, wait=False).close()
+            async with wheel.keeper():
+                async with wheel.due() as due:
+                    await anext(due)
+                with pytest.raises(Locked):  # the program's own
+                    Keeper(wheel_dir, wait=False)
+
+    play(main())
+
+
+def test_an_iteration_that_is_closed_while_it_stands_by_ends(wheel_dir: Path, play: Run) -> None:
+    async def main() -> None:
+        with Keeper(wheel_dir):
+            async with AsyncWheel(wheel_dir) as wheel:
+                due = wheel.due()
+                task = asyncio.create_task(anext(due, None))  # type: ignore[arg-type]
+                while not due._close or not wheel._keepers:
+                    await asyncio.sleep(0)
+                await due.close()
+                assert await task is None
+
+    play(main())

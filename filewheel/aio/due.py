@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from filewheel.checks import check_whole
-from filewheel.errors import NotClaimed
+from filewheel.errors import Closed, NotClaimed
 from filewheel.message import Message, MessageId
 
 
@@ -44,13 +44,24 @@ class Due(AsyncIterator[Message]):
     present message, unless it was given to `ack`, is put back with its attempt raised by one, as soon as this iterator
     is dropped or closed; all before it were acknowledged. Ends when the keeper is closed while it waits; a message in
     hand, which cannot be acknowledged then, raises Closed and is offered by the next keeper.
+
+    Close it (`async with wheel.due() as due`, or `await due.close()`), and the keeper that it opened is closed with the
+    last iteration that uses it: another process fires then.
     """
 
     _present: Message | None = None
 
-    def __init__(self, keeper: Callable[[], Awaitable[Hands]], limit: int, wait: bool) -> None:
+    def __init__(
+        self,
+        keeper: Callable[[Due], Awaitable[Hands]],
+        limit: int,
+        wait: bool,
+        ended: Callable[[Due], Awaitable[None]] | None = None,
+    ) -> None:
+        """`keeper` gives the keeper to an iteration that begins, `ended` takes it back from one that was closed."""
         check_whole("limit", limit)
         self._open = keeper
+        self._close = ended
         self._limit = limit
         self._wait = wait
         self._keeper: Hands | None = None
@@ -64,7 +75,12 @@ class Due(AsyncIterator[Message]):
             raise StopAsyncIteration
         keeper = self._keeper
         if keeper is None:
-            keeper = self._keeper = await self._open()
+            try:
+                keeper = self._keeper = await self._open(self)
+            except Closed:
+                if self._ended:  # meanwhile, by another task
+                    raise StopAsyncIteration from None
+                raise
         present = self._present
         if present is not None:
             keeper.ack_soon(present)
@@ -97,10 +113,19 @@ class Due(AsyncIterator[Message]):
             raise NotClaimed("no message of this iteration was handed out yet")
         return self._keeper
 
-    async def aclose(self) -> None:
-        """End the iteration and put the present message back."""
+    async def close(self) -> None:
+        """End the iteration, put the present message back, and close the keeper if no other iteration uses it.
+
+        A keeper that `wheel.keeper()` prepared stays open. Closing twice is fine.
+        """
         self._ended = True
         self._release()
+        if self._close is not None:
+            await self._close(self)
+
+    async def aclose(self) -> None:
+        """Do what `close` does: for contextlib.aclosing."""
+        await self.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,7 +133,7 @@ class Due(AsyncIterator[Message]):
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.aclose()
+        await self.close()
 
     def _release(self) -> None:
         present, self._present = self._present, None

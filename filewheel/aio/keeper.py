@@ -289,7 +289,7 @@ class AsyncKeeper:
 
         Up to `limit` are claimed at once. Several tasks may iterate: each message goes to one of them.
         """
-        return Due(self.open, limit, wait)
+        return Due(lambda _: self.open(), limit, wait)
 
     async def next_message(self, limit: int, *, wait: bool) -> Message | None:
         """Return the next message for whoever iterates; None when this is closed, or without `wait` at the end."""

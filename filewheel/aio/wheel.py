@@ -28,6 +28,7 @@ from typing import Self, TypeVar, overload
 from filewheel.aio.batching import JointWheel
 from filewheel.aio.due import Due
 from filewheel.aio.gathering import Gathering
+from filewheel.aio.iterations import Iterations
 from filewheel.aio.keeper import AsyncKeeper
 from filewheel.aio.thread import Worker, close_each
 from filewheel.changes import CLEAR_AT_ONCE
@@ -95,6 +96,7 @@ class AsyncWheel:
         self._reader: Worker | None = None
         self._keepers: list[AsyncKeeper] = []
         """Those that may be open. One at most is."""
+        self._dues = Iterations()
         self._lists: set[Iterator[Message]] = set()
         self._waiting_max = waiting_max
         self._gathering: Gathering | None = None
@@ -455,15 +457,15 @@ class AsyncWheel:
         """Iterate over messages as they become due: `async for message in wheel.due()`.
 
         Asking for the next one acknowledges the one before; when the body raises or breaks, the present one is put back
-        (see Due). Opens the wheel's keeper, unless it is open, as a standby if another process is the keeper; it stays
-        open until the wheel is closed. Up to `limit` messages are claimed at once. Without `wait` it ends when nothing
-        is due now. Several tasks may iterate at once; each message goes to one of them.
+        (see Due). Opens the wheel's keeper, unless it is open, as a standby if another process is the keeper. That is
+        closed with the last such iteration that is closed (`async with wheel.due() as due`), or with the wheel. Up to
+        `limit` messages are claimed at once. Without `wait` it ends when nothing is due now. Several tasks may iterate
+        at once; each message goes to one of them.
 
         Raises Locked, without `wait`, when another process is the keeper.
         """
-        return Due(partial(self._due_keeper, wait), limit, wait)
+        return Due(partial(self._begin_due, wait), limit, wait, self._dues.end)
 
-    async def _due_keeper(self, wait: bool) -> AsyncKeeper:
+    async def _begin_due(self, wait: bool, due: Due) -> AsyncKeeper:
         self._open()
-        keeper = next((k for k in self._keepers if k.is_used), None)
-        return await (keeper or self.keeper()).open(wait=wait)
+        return await self._dues.begin(due, lambda: self._keepers, self.keeper, wait=wait)
