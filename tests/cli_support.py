@@ -10,6 +10,7 @@ import os
 import pty
 import select
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -198,13 +199,30 @@ class Terminal:
 
 @contextlib.contextmanager
 def stopped(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Make sure that a process has ended when this is left."""
+    """Make sure that a process has ended when this is left, and every other that would write into its pipes."""
     try:
         yield process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
+        # A command of `run` is in a session of its own and outlives it: the end of the pipes would wait for it.
+        for pid in _writers(process):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.communicate()
+
+
+def _writers(process: subprocess.Popen[str]) -> set[int]:
+    """Return the other processes that have what this one writes into open for writing."""
+    streams = [stream for stream in (process.stdout, process.stderr) if stream is not None and not stream.closed]
+    pipes = {os.readlink(f"/proc/self/fd/{stream.fileno()}") for stream in streams}
+    found = set()
+    for fd in Path("/proc").glob("[0-9]*/fd/*") if pipes else ():
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            pid = int(fd.parts[2])
+            if pid != os.getpid() and os.readlink(fd) in pipes and fd.lstat().st_mode & stat.S_IWUSR:
+                found.add(pid)
+    return found
 
 
 def on_terminal(*args: object, **options: Any) -> Result:

@@ -394,6 +394,16 @@ def test_a_second_signal_aborts_with_130_and_the_message_fires_again(fw: Fw, tmp
     assert fw.process("run", "--once", "--", "cat").out == "x"
 
 
+def test_a_test_that_fails_while_a_command_runs_waits_for_nothing(fw: Fw, tmp_path: Path) -> None:
+    fw.enqueue("--in", "0", "x")
+    script = f'echo $$ > "{tmp_path}/new" && mv "{tmp_path}/new" "{tmp_path}/pid"; sleep 300'
+    with pytest.raises(KeyError), stopped(fw.start("run", "--", *SHELL, script)):
+        eventually((tmp_path / "pid").exists)
+        raise KeyError
+    pid = int((tmp_path / "pid").read_text())
+    eventually(lambda: not _runs(pid))
+
+
 def test_an_idle_run_ends_at_once_when_asked(fw: Fw) -> None:
     with stopped(fw.start("run")) as process:
         eventually(lambda: is_keeper(fw, process))
