@@ -69,6 +69,13 @@ def said(exc: BaseException) -> str:
     return f"{exc.path}: {exc.what}" if exc.path else exc.what
 
 
+def said_of(exc: BaseException, path: str) -> str:
+    """Say what an error says about a wheel that the sentence around it names already."""
+    if isinstance(exc, FilewheelError):
+        return exc.what if exc.path in (None, path) else said(exc)
+    return getattr(exc, "strerror", None) or said(exc)
+
+
 class BadArgument(FilewheelError, ValueError):
     """An argument is wrong; nothing was done."""
 

@@ -435,7 +435,10 @@ def test_copies_that_are_asked_for_are_asked_for_also_when_a_mirror_went_stale(m
 
 def test_more_copies_than_there_are_mirrors_are_refused_before_anything_is_written(make_set: MakeSet) -> None:
     wheels = make_set("ship", copies=2)
-    with wheels.open() as wheel, pytest.raises(TooFewCopies, match="1 of 2 wheels"):
+    with (
+        wheels.open() as wheel,
+        pytest.raises(TooFewCopies, match="2 wheels must hold a message, and only 1 can be written"),
+    ):
         wheel.enqueue(b"x", delay=60)
     assert wheels.payloads(0) == []
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -187,13 +188,27 @@ class Copies:
         return held
 
     def _too_few(self, held: int, needed: int, what: str) -> TooFewCopies:
-        failed = next((m for m in self._mirrors if m.error is not None), None)
-        why = "" if failed is None or failed.error is None else f" ({failed.member.path}: {reason(failed.error)})"
-        hint = "bring the mirror back" if failed is not None else "`filewheel backup list` shows what is stale"
+        failed = [(m.member.path, reason(m.error)) for m in self._mirrors if m.error is not None]
+        cannot = f"only {held} can be written"
+        if failed:
+            names = " and ".join(f"{path} cannot be written ({why})" for path, why in failed)
+            cannot = f"the mirror{'s' if failed[1:] else ''} {names}"
         return TooFewCopies(
-            f"{held} of {needed} wheels can hold it{why}; {what}",
-            copies=held, path=self._dir.path, hint=f"{hint}, ask for fewer copies, or let a mirror go stale",
+            f"{needed} wheels must hold a message, and {cannot}; {what}",
+            copies=held, path=self._dir.path, hint=self._go_on([path for path, _ in failed], held),
         )  # fmt: skip
+
+    def _go_on(self, failed: list[str], held: int) -> str:
+        """Say how enqueues succeed again, with commands that do not need the disk that failed."""
+        backup = f"filewheel -C {shlex.quote(self._dir.path)} backup"
+        back = f"bring {' and '.join(failed)} back" if failed else f"`{backup} list` says which backup is not in step"
+        if self._roster.copies:
+            some = [*failed, *(m.path for m in self._roster.members)]
+            fewer = f"; `{backup} add {shlex.quote(some[0])} --copies {held}` asks for fewer copies" if some else ""
+            return back + fewer
+        removed = f"`{backup} remove {shlex.quote(failed[0])}` or " if len(failed) == 1 else ""
+        stale = f"`{backup} add {shlex.quote(failed[0])} --on-failure stale`" if failed else ""
+        return f"{back}, or go on without it: {removed}{stale}" if failed else back
 
     # -- failures ----------------------------------------------------------------------------------------------
 

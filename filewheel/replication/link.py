@@ -408,7 +408,7 @@ class Link:
         give_up_missing(self.keeper, self.membership)
         member = self.membership.look()
         if member.state != "current" and member.since_us != self._state_us:
-            # It was marked stale, and whoever did writes to it no more; or it was added again, to be compared.
+            # It was marked stale, and whoever did writes to it no more; or its mode has changed.
             self._state_us = member.since_us
             self._matcher = self._entrance = None
             self.heal()

@@ -12,13 +12,24 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory, DiskFactory, create_directory, opened
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import OsDisk, is_scarce
 from filewheel.disk.keeper_lock import holder
-from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWheel, WheelExists, disk_errors, said
+from filewheel.errors import (
+    BadArgument,
+    Fenced,
+    FilewheelError,
+    NotFound,
+    NoWheel,
+    WheelExists,
+    disk_errors,
+    said_of,
+)
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
 from filewheel.replication.behind import Behind, how_far_behind
@@ -36,6 +47,7 @@ from filewheel.roster.roster import (
     Roster,
     change_roster,
     read_roster,
+    roster_at,
 )
 
 
@@ -55,51 +67,146 @@ def add_backup(
     """Make `path` a backup of a wheel, and return how it is registered. A replicator brings it in step.
 
     Makes the backup's wheel when nothing is there. What `on_failure`, `copies`, `timeout_s` and `retain_bytes` say
-    holds for the whole set. A member that is registered already gets the new mode.
+    holds for the whole set. A member that is registered already gets the new mode, and is else left as it is. These
+    changes do not need its directory, so they also work while its disk is away.
 
-    Raises Fenced when the wheel is not a primary, WheelExists when something waits in the other one, BadArgument.
+    Raises Fenced when the wheel is not a primary, WheelExists when something waits in the other one, NoWheel when a
+    member is registered there whose wheel is not there and nothing is to be changed, BadArgument.
     """
     where = os.path.abspath(os.fspath(path))
     _check(mode, on_failure, copies, timeout_s, retain_bytes)
+
+    def ruled(now: Roster) -> Roster:
+        return replace(
+            now,
+            on_failure=on_failure or now.on_failure,
+            copies=now.copies if copies is None else copies,
+            timeout_s=now.timeout_s if timeout_s is None else timeout_s,
+            retain_bytes=now.retain_bytes if retain_bytes is None else retain_bytes,
+        )
+
     with disk_errors(where), opened(os.path.abspath(os.fspath(primary)), disk) as ours:
         if where == os.path.abspath(ours.path):
             raise BadArgument("a wheel is no backup of itself", hint="name a directory on another disk")
         roster = read_roster(ours.disk, ours.path)
         if roster is not None and roster.role != "primary":
             raise fenced(roster, ours.path)
+        registered = None if roster is None else roster.member_at(where)
+        if roster is not None and registered is not None:
+            away = _why_away(registered, disk)
+            if away or _is_backup_of(roster.set, where, disk):
+                return _change(ours, registered, mode, ruled, away, clock, disk)
         _make(where, ours, force=force, clock=clock, disk=disk)
         with opened(where, disk) as theirs:
-            known = _check_free(theirs, ours, roster)
-            if roster is not None and len(roster.members) >= MEMBERS_MAX:
-                raise BadArgument(
-                    f"a set has {MEMBERS_MAX} backups at most", hint="`filewheel backup remove` one first"
-                )
-            member = Member(where, theirs.settings.id, mode, "joining", clock.now_us())
-            # What an `add_backup` that was cut short has written there is taken up.
-            made_up = (secrets.token_hex(16), 1) if known is None else (known.set, known.epoch)
-            first = Roster(*made_up, "primary", os.path.abspath(ours.path), ours.settings.id)
+            return _join(ours, theirs, roster, mode, ruled, clock)
 
-            def join(old: Roster | None) -> Roster | None:
-                now = old or first
-                return replace(
-                    now.with_member(member),
-                    on_failure=on_failure or now.on_failure,
-                    copies=now.copies if copies is None else copies,
-                    timeout_s=now.timeout_s if timeout_s is None else timeout_s,
-                    retain_bytes=now.retain_bytes if retain_bytes is None else retain_bytes,
-                )
 
-            def be_backup(mine: Roster) -> Roster:
-                return replace(mine, role="backup")
+def _join(
+    ours: Directory,
+    theirs: Directory,
+    roster: Roster | None,
+    mode: Mode,
+    ruled: Callable[[Roster], Roster],
+    clock: Clock,
+) -> Member:
+    """Register a wheel that is no member yet, or was one under another path."""
+    known = _check_free(theirs, ours, roster)
+    wheel = theirs.settings.id
+    if roster is not None and len(roster.members) >= MEMBERS_MAX and roster.member(wheel) is None:
+        raise BadArgument(f"a set has {MEMBERS_MAX} backups at most", hint="`filewheel backup remove` one first")
+    fresh = Member(theirs.path, wheel, mode, "joining", clock.now_us())
+    # What an `add_backup` that was cut short has written there is taken up.
+    made_up = (secrets.token_hex(16), 1) if known is None else (known.set, known.epoch)
+    first = Roster(*made_up, "primary", os.path.abspath(ours.path), ours.settings.id)
 
-            # A crash between the two leaves a backup that its primary does not know: added again, it is known.
-            planned = join(roster)
-            assert planned is not None
-            change_roster(theirs, lambda _: be_backup(planned))
-            made = change_roster(ours, join)
-            assert made is not None
-            change_roster(theirs, lambda _: be_backup(made))
-    return member
+    def join(old: Roster | None) -> Roster:
+        now = old or first
+        here = now.member_at(theirs.path)
+        if here is not None and here.wheel != wheel:
+            raise _is_away(here, _ANOTHER, ours.path)
+        was = now.member(wheel)
+        # What only it has goes to the primary, as it did before it moved.
+        kept = fresh if was is None else replace(fresh, absorb=was.absorb, overflow=was.overflow)
+        return ruled(now.with_member(kept))
+
+    # A crash between the two leaves a backup that its primary does not know: added again, it is known.
+    planned = join(roster)
+    change_roster(theirs, lambda _: replace(planned, role="backup"))
+    made = change_roster(ours, join)
+    assert made is not None
+    change_roster(theirs, lambda _: replace(made, role="backup"))
+    return made.member(wheel) or fresh
+
+
+_ANOTHER = "another wheel is in its place"
+
+
+def _why_away(member: Member, disk: DiskFactory) -> str:
+    """Return why a member's wheel cannot be read under its path; nothing when it can. Raises what says nothing of it.
+
+    This is for want of files or memory here.
+    """
+    try:
+        with opened(member.path, disk) as there:
+            read_roster(there.disk, there.path)
+            return "" if there.settings.id == member.wheel else _ANOTHER
+    except (FilewheelError, OSError) as exc:
+        if is_scarce(exc):
+            raise
+        return said_of(exc, member.path)
+
+
+def _is_backup_of(set_: str, path: str, disk: DiskFactory) -> bool:
+    roster = roster_at(path, disk)
+    return roster is not None and roster.role == "backup" and roster.set == set_
+
+
+def _is_away(member: Member, why: str, primary: str) -> NoWheel:
+    remove = f"filewheel -C {shlex.quote(primary)} backup remove {shlex.quote(member.path)}"
+    return NoWheel(
+        f"a backup is registered under this path, and its wheel cannot be read ({why}); nothing was changed",
+        path=member.path, hint=f"mount its disk; if it is lost, `{remove}`, and then add the new one",
+    )  # fmt: skip
+
+
+def _change(
+    ours: Directory,
+    member: Member,
+    mode: Mode,
+    ruled: Callable[[Roster], Roster],
+    away: str,
+    clock: Clock,
+    disk: DiskFactory,
+) -> Member:
+    """Change the mode of a member and the rules of its set. Nothing is written to it but a copy of the roster."""
+    now_us = max(clock.now_us(), member.since_us + 1)  # another time than before: a state is known by it
+
+    def change(old: Roster | None) -> Roster | None:
+        known = None if old is None else old.member(member.wheel)
+        if old is None or known is None:
+            raise NotFound(f"{member.path} was taken out of the set meanwhile", path=ours.path, hint="add it again")
+        changed = known if known.mode == mode else replace(known, mode=mode)
+        if changed is not known and known.state != "fenced":
+            # What comes from another hand from now on is compared first.
+            changed = replace(changed, state="joining", since_us=now_us, why="")
+        now = ruled(old.with_member(changed))
+        if away and now == old:
+            raise _is_away(member, away, ours.path)
+        return now
+
+    made = change_roster(ours, change)
+    assert made is not None
+
+    def tell(old: Roster | None) -> Roster | None:
+        is_told = old is not None and old.role == "backup" and old.set == made.set
+        return replace(made, role="backup") if is_told else old
+
+    # A replicator tells it otherwise, once it can be written.
+    if not away:
+        with contextlib.suppress(FilewheelError, OSError), opened(member.path, disk) as theirs:
+            if theirs.settings.id == member.wheel:
+                change_roster(theirs, tell)
+    return made.member(member.wheel) or member
 
 
 def _check(mode: object, on_failure: object, copies: object, timeout_s: object, retain_bytes: object) -> None:
@@ -260,6 +367,8 @@ class SetStatus:
     roster: Roster
     primary: str
     members: list[MemberStatus]
+    primary_why: str = ""
+    """Why the primary cannot be asked, as this wheel sees it; nothing when it can."""
 
 
 def set_status(
@@ -279,14 +388,26 @@ def set_status(
             return SetStatus(roster, roster.primary, [_status(here, m, clock, disk) for m in roster.members])
     with contextlib.ExitStack() as stack:
         primary: Directory | None = None
-        with contextlib.suppress(FilewheelError, OSError):
+        try:
             there = stack.enter_context(opened(roster.primary, disk))
             theirs = read_roster(there.disk, there.path)
-            if theirs is not None and theirs.role == "primary" and (theirs.set, True) == (
-                roster.set, theirs.epoch >= roster.epoch
-            ):  # fmt: skip
+            why = _why_not_primary(there, theirs, roster)
+            if not why and theirs is not None:
                 primary, roster = there, theirs
-        return SetStatus(roster, roster.primary, [_status(primary, m, clock, disk) for m in roster.members])
+        except (FilewheelError, OSError) as exc:
+            why = said_of(exc, roster.primary)
+        return SetStatus(roster, roster.primary, [_status(primary, m, clock, disk) for m in roster.members], why)
+
+
+def _why_not_primary(there: Directory, theirs: Roster | None, ours: Roster) -> str:
+    """Return why the wheel that a roster calls the primary is not; nothing when it is."""
+    if theirs is None or theirs.set != ours.set:
+        return "it is not of this set any more" if there.settings.id == ours.primary_wheel else _ANOTHER
+    if theirs.role == "primary" and theirs.epoch >= ours.epoch:
+        return ""
+    if theirs.held < theirs.epoch or ours.held < ours.epoch or theirs.role == "promoting":
+        return "a promotion was begun, and has not ended"
+    return f"{theirs.primary} was promoted in its place"
 
 
 def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskFactory) -> MemberStatus:
@@ -294,7 +415,7 @@ def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskF
     try:
         with opened(member.path, disk) as there:
             if there.settings.id != member.wheel:
-                return MemberStatus(member, False, why="another wheel is in its place")
+                return MemberStatus(member, False, why=_ANOTHER)
             lacks = len(missing_files(there))
             if lacks:
                 why = f"{lacks} of its files are missing: `filewheel replicate` heals it"
@@ -309,4 +430,4 @@ def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskF
                 lag_s = max(0, clock.now_us() - follows.in_step_us) / US_PER_S
             return MemberStatus(member, True, behind.messages, behind.bytes, lag_s, following, why, lacks)
     except (FilewheelError, OSError) as exc:
-        return MemberStatus(member, False, why=said(exc))
+        return MemberStatus(member, False, why=said_of(exc, member.path))

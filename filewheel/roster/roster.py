@@ -114,6 +114,10 @@ class Roster:
         """Return the member with this wheel id."""
         return next((m for m in self.members if m.wheel == wheel), None)
 
+    def member_at(self, path: str) -> Member | None:
+        """Return the member with this path."""
+        return next((m for m in self.members if m.path == path), None)
+
     def mirrors(self) -> list[Member]:
         """Return the members that producers write to themselves."""
         return [m for m in self.members if m.mode == "mirror" and m.state in IN_USE]

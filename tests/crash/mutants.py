@@ -619,7 +619,7 @@ MUTANTS: list[Mutant] = [
        "disk.forks", "    os.register_at_fork(after_in_child=_in_child)\n", "    pass\n"),
     _m("behind-unmarked", "B1", "a backup for which journals were given up says so", "tests/replication/test_stale.py::test_a_backup_for_which_journals_were_given_up_is_stale_in_every_roster_and_not_promoted",
        "laps.store", "            self.retained.on_overflow = self._mark_behind\n", ""),
-    _m("added-again-uncompared", "B", "a backup that is added again is compared", "tests/replication/test_stale.py::test_a_backup_that_is_added_again_while_it_is_followed_is_compared_before_it_counts",
+    _m("mode-uncompared", "B", "a backup whose mode changes is compared", "tests/replication/test_stale.py::test_a_backup_whose_mode_changes_while_it_is_followed_is_compared_before_it_counts",
        "replication.link", "            self._matcher = self._entrance = None\n            self.heal()\n", "            self._matcher = self._entrance = None\n"),
     _m("look-takes-it", "I1", "of two that look at once whether a writer lives neither takes the other for it", "tests/test_guards.py::test_of_two_that_look_at_once_whether_a_writer_lives_neither_takes_the_other_for_it",
        "disk.disk", "fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)", "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, DiskError, Fenced, NotFound, NoWheel, WheelExists
 from filewheel.replication.behind import how_far_behind
 from filewheel.replication.follows import read_follows
@@ -139,6 +141,98 @@ def test_a_member_that_is_added_again_gets_the_new_mode_and_keeps_what_it_has(pl
     (report,) = place.level(place.a)
     assert (report.mode, report.healed_puts, report.healed_drops) == ("mirror", 0, 0)
     assert place.payloads(place.b) == ["x"]
+
+
+def members(place: Place) -> list[tuple[str, str, str]]:
+    roster = roster_at(place.a)
+    assert roster is not None
+    return [(os.path.basename(m.path), m.mode, m.state) for m in roster.members]
+
+
+def test_a_member_that_is_added_again_as_it_is_stays_in_step(place: Place) -> None:
+    place.make_set(place.b, mode="mirror")
+    before = roster_at(place.a)
+    member = add_backup(place.a, place.b, mode="mirror", clock=place.clock)
+    assert (member.mode, member.state) == ("mirror", "current")
+    assert roster_at(place.a) == before
+    add_backup(place.a, place.b, mode="mirror", copies=2, clock=place.clock)
+    assert members(place) == [("b", "mirror", "current")]
+    ours = roster_at(place.a)
+    assert ours is not None
+    assert (ours.copies, roster_at(place.b)) == (2, replace(ours, role="backup"))
+
+
+def test_what_only_a_backup_has_is_kept_when_its_mode_changes_before_it_was_compared(place: Place) -> None:
+    place.make_set(place.b, place.c)
+    promote(place.b, clock=place.clock, wait_s=0)
+    add_backup(place.b, place.c, mode="mirror", clock=place.clock)
+    roster = roster_at(place.b)
+    assert roster is not None
+    assert [(m.mode, m.absorb) for m in roster.members if m.path == str(place.c)] == [("mirror", True)]
+
+
+@pytest.mark.parametrize("what", ["gone", "empty", "another", "damaged"])
+def test_in_the_place_of_a_backup_whose_wheel_is_away_none_is_made_and_the_rules_change(
+    place: Place, what: str
+) -> None:
+    place.make_set(place.b, mode="mirror")
+    place.b.rename(place.base / "away")
+    if what == "empty":
+        place.b.mkdir()
+    elif what == "another":
+        place.make(place.b)
+    elif what == "damaged":
+        shutil.copytree(place.base / "away", place.b, ignore=shutil.ignore_patterns("hint"))
+        (place.b / "roster.json").write_text("{}")
+    with pytest.raises(NoWheel, match=r"a backup is registered under this path, and its wheel cannot be read") as told:
+        add_backup(place.a, place.b, mode="mirror", clock=place.clock)
+    assert told.value.hint is not None
+    assert f"`filewheel -C {place.a} backup remove {place.b}`" in told.value.hint
+    assert members(place) == [("b", "mirror", "current")]
+    add_backup(place.a, place.b, mode="mirror", on_failure="stale", clock=place.clock)
+    assert members(place) == [("b", "mirror", "current")]
+    place.enqueue(place.a, "goes on without it", delay=1000)
+    assert members(place) == [("b", "mirror", "stale")]
+    if what == "gone":
+        assert not place.b.exists()
+    else:
+        shutil.rmtree(place.b)
+    (place.base / "away").rename(place.b)
+    place.level(place.a)
+    assert members(place) == [("b", "mirror", "current")]
+    assert place.waiting(place.a) == place.waiting(place.b)
+
+
+def test_a_backup_that_takes_no_writes_does_not_keep_the_rules_from_changing(place: Place) -> None:
+    place.make_set(place.b, mode="mirror")
+
+    def disk(path: str) -> OsDisk:
+        def fail(kind: str, name: str) -> None:
+            if path == str(place.b) and kind in ("pwrite", "fdatasync", "rename", "sync_dir"):
+                raise OSError(errno.EROFS, "Read-only file system")
+
+        return FaultyDisk(path, fail)
+
+    add_backup(place.a, place.b, mode="mirror", on_failure="stale", clock=place.clock, disk=disk)
+    ours, theirs = roster_at(place.a), roster_at(place.b)
+    assert ours is not None
+    assert theirs is not None
+    assert (ours.on_failure, theirs.on_failure) == ("stale", "refuse")
+    place.level(place.a)
+    assert roster_at(place.b) == replace(ours, role="backup")
+
+
+def test_of_two_members_none_has_the_path_of_another(place: Place) -> None:
+    place.make_set(place.b, place.c)
+    place.c.rename(place.base / "away")
+    shutil.rmtree(place.b)
+    (place.base / "away").rename(place.b)  # one disk is mounted where the other one was
+    with pytest.raises(NoWheel, match="another wheel is in its place"):
+        add_backup(place.a, place.b, clock=place.clock)
+    assert members(place) == [("b", "ship", "current"), ("c", "ship", "current")]
+    remove_backup(place.a, str(place.b), clock=place.clock)
+    add_backup(place.a, place.b, clock=place.clock)
+    assert members(place) == [("b", "ship", "joining")]
 
 
 def test_a_backup_and_a_fenced_wheel_get_no_backups_of_their_own(place: Place) -> None:

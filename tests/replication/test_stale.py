@@ -94,7 +94,7 @@ def test_a_backup_that_is_being_compared_while_journals_go_that_only_the_roster_
     pair.assert_equal()
 
 
-def test_a_backup_that_is_added_again_while_it_is_followed_is_compared_before_it_counts(pair: Pair) -> None:
+def test_a_backup_whose_mode_changes_while_it_is_followed_is_compared_before_it_counts(pair: Pair) -> None:
     with pair.wheel() as wheel:
         ids = [wheel.enqueue(b"x", delay=3600) for _ in range(20)]
     pair.settle()
@@ -107,6 +107,9 @@ def test_a_backup_that_is_added_again_while_it_is_followed_is_compared_before_it
     pair.settle()
     healed = pair.tick().report.healed_puts
     add_backup(pair.primary, pair.backup, clock=pair.clock)
+    assert pair.member().state == "current"  # nothing of it changes
+    add_backup(pair.primary, pair.backup, mode="mirror", clock=pair.clock)
+    add_backup(pair.primary, pair.backup, mode="ship", clock=pair.clock)
     assert pair.member().state == "joining"
     states = []
     for _ in range(40):
