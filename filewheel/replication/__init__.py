@@ -4,5 +4,5 @@ Module order (a module imports only from those to its left; tests/test_layers.py
 
     follows sources losses drops whole chunk laps bygone replay bundle finished follower matcher suspects moves
     | backupkeeper graft giveback behind bookmark membership report heal mender absorb carry
-    | link others replicator sets promote rejoin standby
+    | link others troubles replicator sets promote rejoin standby
 """

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import secrets
+import shlex
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,11 +21,12 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import DiskFactory, opened
 from filewheel.disk.disk import OsDisk, is_scarce
 from filewheel.disk.started import started
-from filewheel.errors import BadArgument, Fenced, FilewheelError, NoWheel, disk_errors, said
+from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.format import layout
 from filewheel.format.writer import Entropy
 from filewheel.replication.link import Link
 from filewheel.replication.report import LinkReport, Progress
+from filewheel.replication.troubles import Troubles
 from filewheel.roster.retention import Retained
 from filewheel.roster.roster import Member, Roster, read_roster, roster_at
 
@@ -34,8 +36,22 @@ INTERVAL_S = 0.02
 IDLE_S = 0.1
 RETRY_S = 1.0
 LOOK_S = 0.2
+PROMOTION_S = 60.0
+"""How long a set without a primary may be in a promotion before that is logged as a failure."""
+FENCED_S = 10.0
+"""How long a backup may be another one's before that is logged: in a promotion it is for a moment."""
+_PRIMARY = "primary"
 
 OnChange = Callable[[LinkReport], None]
+
+
+class NoPrimary(NoWheel):
+    """No wheel of a set can be seen that is its primary."""
+
+    def __init__(self, what: str, *, path: str, hint: str, promoting: bool) -> None:
+        super().__init__(what, path=path, hint=hint)
+        self.promoting = promoting
+        """A promotion was begun, and has not ended."""
 
 
 class Replicator:
@@ -66,6 +82,7 @@ class Replicator:
         self._stopped = False
         self._stopping = threading.Event()
         self._links: dict[str, _Service] = {}
+        self.troubles = Troubles(clock)
         with disk_errors(self._path):
             self._known = find_primary(self._path, disk)[1]
         """The set as it was last seen: the wheel at `path` may be the one that is lost."""
@@ -89,14 +106,13 @@ class Replicator:
         try:
             while not self._stopped:
                 try:
-                    primary, roster = find_primary(self._path, self._disk, self._known)
-                    self._known = roster
-                    self._serve(primary, roster)
-                    self._release(primary, roster)
+                    self._turn()
                 except BadArgument:
                     raise
+                except NoPrimary as exc:
+                    self.troubles.failed(_PRIMARY, str(exc), after_s=PROMOTION_S if exc.promoting else 0)
                 except (FilewheelError, OSError) as exc:
-                    log.warning("%s", exc)  # the links say so too; it may come back
+                    self.troubles.failed(_PRIMARY, str(exc))  # the links say so too; it may come back
                 self._stopping.wait(LOOK_S)
         finally:
             self._stopping.set()
@@ -104,6 +120,15 @@ class Replicator:
                 service.stop()
             for service in list(self._links.values()):
                 service.join()
+
+    def _turn(self) -> None:
+        primary, roster = find_primary(self._path, self._disk, self._known)
+        if roster.epoch != self._known.epoch:
+            log.info("%s is the primary now, epoch %d", primary, roster.epoch)
+        self._known = roster
+        self._serve(primary, roster)
+        self._release(primary, roster)
+        self.troubles.over(_PRIMARY, f"{primary}: the primary of this set can be read again")
 
     def _serve(self, primary: str, roster: Roster) -> None:
         """Have a thread for each backup, and none for what is no backup any more."""
@@ -113,6 +138,8 @@ class Replicator:
                 service.stop()
                 service.join()
                 del self._links[wheel]
+                if wheel not in wanted:
+                    self.troubles.over(wheel)
         for wheel, member in wanted.items():
             if wheel not in self._links:
                 self._links[wheel] = started(_Service(self, primary, member))
@@ -200,22 +227,52 @@ def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> t
     if mine is None or (best is not None and not mine.members):
         raise BadArgument(f"{path} is in no set of wheels", hint="`filewheel backup add`")
     seen = () if known is None else (known.primary, *(m.path for m in known.members))
+    away: dict[str, str] = {}
+    is_promoting = _is_promoting(mine)
     for other in dict.fromkeys((mine.primary, *(m.path for m in mine.members), *seen)):
         try:
             theirs = roster_at(other, disk)
         except (FilewheelError, OSError) as exc:
             if is_scarce(exc):
                 raise  # it may be a newer primary, and could be seen but for want of files or memory here
+            away[other] = said_of(exc, other)
             continue
-        if theirs is None or theirs.set != mine.set or theirs.role != "primary":
+        if theirs is None or theirs.set != mine.set:
             continue
-        if best is None or theirs.epoch > best[1].epoch:
+        is_promoting = is_promoting or _is_promoting(theirs)
+        if theirs.role == "primary" and (best is None or theirs.epoch > best[1].epoch):
             best = other, theirs
     if best is None:
-        raise NoWheel(
-            f"the primary of this set ({mine.primary}) cannot be seen", path=path, hint="`filewheel promote` a backup"
-        )
+        raise _no_primary(path, mine, away, is_promoting=is_promoting)
     return best
+
+
+def _is_promoting(roster: Roster) -> bool:
+    return roster.role == "promoting" or roster.held < roster.epoch
+
+
+def _no_primary(path: str, mine: Roster, away: dict[str, str], *, is_promoting: bool) -> NoPrimary:
+    """Return the error for a set whose primary is not among the wheels that can be read; `away` says which cannot."""
+    if is_promoting:
+        return NoPrimary(
+            "no wheel of this set is the primary: a promotion was begun, and has not ended", path=path, promoting=True,
+            hint="wait a moment; if it was cut short, `filewheel promote` it again",
+        )  # fmt: skip
+    why = away.get(mine.primary)
+    if why is not None:
+        what = f"{mine.primary}, the primary of this set, cannot be read ({why})"
+    else:
+        names = ", ".join(f"{other} ({why})" for other, why in away.items())
+        what = f"no wheel of this set that can be read is its primary; these cannot be read: {names or 'none'}"
+    return NoPrimary(what, path=path, promoting=False, hint=way_out(mine, path))
+
+
+def way_out(roster: Roster, path: str) -> str:
+    """Say what to do when the primary of a set cannot be read, seen from the wheel at `path`."""
+    first = next(iter(roster.promotable()), None)
+    if first is None:
+        return f"mount its disk; no backup is current, `filewheel -C {shlex.quote(path)} backup list` lists them"
+    return f"mount its disk; if it is lost, promote a current backup: `filewheel -C {shlex.quote(first.path)} promote`"
 
 
 def _state_of(exc: FilewheelError) -> str:
@@ -248,11 +305,12 @@ class _Service(threading.Thread):
             try:
                 self._serve()
             except Fenced as exc:
-                self._tell(replace(self.report, state="failed", error=said(exc)))
+                self._failed(exc, after_s=FENCED_S)
                 self._ending.wait(LOOK_S)
                 return  # the replicator looks who is the primary now
             except FilewheelError as exc:
-                self._tell(replace(self.report, state=_state_of(exc), error=said(exc)))
+                is_promoted = isinstance(exc, Locked) and exc.role == "promote"
+                self._failed(exc, after_s=FENCED_S if is_promoted else 0)
             except Exception as exc:
                 log.exception("%s: replicating failed", self._member.path)
                 self._tell(replace(self.report, state="failed", error=repr(exc)))
@@ -279,11 +337,31 @@ class _Service(threading.Thread):
         self.link = None
         link.close()
 
+    def _failed(self, exc: FilewheelError, *, after_s: float) -> None:
+        """Log and tell that the backup cannot be served. A directory that has gone is called gone, whatever failed."""
+        gone = exc if isinstance(exc, NoWheel) else self._why_gone()
+        shown = gone or exc
+        path = self._member.path
+        hint = f". Try: {exc.hint}" if isinstance(exc, Fenced) and not gone and exc.hint else ""
+        cannot = (
+            "cannot be reached" if gone else "cannot be followed" if isinstance(exc, Fenced) else "cannot be written"
+        )
+        self._of.troubles.failed(self._member.wheel, f"{path} {cannot}: {said_of(shown, path)}{hint}", after_s=after_s)
+        self._tell(replace(self.report, state=_state_of(shown), error=said(shown)))
+
+    def _why_gone(self) -> NoWheel | None:
+        try:
+            with opened(self._member.path, self._of._disk):
+                return None
+        except NoWheel as exc:
+            return exc
+        except (FilewheelError, OSError):
+            return None  # what was met first says more
+
     def _tell(self, report: LinkReport) -> None:
         changed = (report.state, report.error) != (self.report.state, self.report.error)
         self.report = report
-        if changed:
-            if report.error:
-                log.warning("%s: %s: %s", report.path, report.state, report.error)
-            if self._of._on_change is not None:
-                self._of._on_change(report)
+        if not report.error:
+            self._of.troubles.over(self._member.wheel)
+        if changed and self._of._on_change is not None:
+            self._of._on_change(report)

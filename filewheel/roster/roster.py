@@ -122,6 +122,11 @@ class Roster:
         """Return the members that producers write to themselves."""
         return [m for m in self.members if m.mode == "mirror" and m.state in IN_USE]
 
+    def promotable(self) -> list[Member]:
+        """Return the members that hold what the primary holds, as far as is known: mirrors first."""
+        found = [m for m in self.members if m.state == "current" and m.wheel != self.primary_wheel]
+        return sorted(found, key=lambda m: m.mode != "mirror")
+
     def with_member(self, member: Member) -> Roster:
         """Return the roster with this member in the place of the one with its wheel id, or added."""
         if self.member(member.wheel) is None:

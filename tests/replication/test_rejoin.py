@@ -243,7 +243,7 @@ def test_without_the_new_primary_nothing_is_changed(place: Place) -> None:
     place.make_set(place.b)
     go(place, place.b)
     place.b.rename(place.base / "away")
-    with pytest.raises(FilewheelError, match="cannot be seen"):
+    with pytest.raises(FilewheelError, match="the primary of this set, cannot be read"):
         back(place, place.a)
     assert role_of(place.a) == "fenced"
 

@@ -269,7 +269,7 @@ def test_when_the_set_is_dissolved_it_ends_with_an_error(place: Place) -> None:
 def test_the_primary_is_found_from_every_wheel_by_the_highest_epoch(place: Place) -> None:
     place.make_set(place.b, place.c)
     place.a.rename(place.base / "away")
-    with pytest.raises(FilewheelError, match="cannot be seen"):
+    with pytest.raises(FilewheelError, match="the primary of this set, cannot be read"):
         find_primary(str(place.c), OsDisk)
     promote(place.b, clock=place.clock, wait_s=0)
     (place.base / "away").rename(place.a)

@@ -1,0 +1,76 @@
+"""What a replicator logs of what fails: a line when it begins, a reminder every few minutes, and one when it is over.
+
+It tries again each second, and a log that says so each time hides what matters. Some failures are part of a planned
+promotion and end by themselves: these are logged only when they last.
+Invariant: a failure that lasts is in the log, and of each at most two lines a minute are.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+
+from filewheel.clock import Clock
+from filewheel.message import US_PER_S
+
+log = logging.getLogger(__name__)
+
+REMIND_US = 300 * US_PER_S
+_OTHER_US = 60 * US_PER_S
+"""How long a failure that changes its words is not logged again."""
+_OVER_US = 60 * US_PER_S
+"""A failure that was not met for this long is over."""
+
+
+@dataclass
+class _Trouble:
+    began_us: int
+    met_us: int
+    logged_us: int | None = None
+    was_over: bool = False
+    """It worked again since the last line, perhaps for a moment."""
+    said: set[str] = field(default_factory=set)
+
+
+class Troubles:
+    """The failures of one replicator, each under a name. Its threads share it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, _Trouble] = {}
+
+    def failed(self, name: str, text: str, *, after_s: float = 0) -> None:
+        """Log a failure, unless the log has it; with `after_s`, once it has lasted for so long."""
+        now_us = self._clock.steady_us()
+        with self._lock:
+            known = self._known.get(name)
+            if known is None or now_us - known.met_us > _OVER_US:
+                known = self._known[name] = _Trouble(now_us, now_us)
+            known.met_us = now_us
+            if known.logged_us is None:
+                is_due = now_us - known.began_us >= after_s * US_PER_S
+            else:
+                is_known = text in known.said and not known.was_over
+                is_due = now_us - known.logged_us >= (REMIND_US if is_known else _OTHER_US)
+            if not is_due:
+                return
+            minutes = (now_us - known.began_us) // (60 * US_PER_S)
+            is_again = known.logged_us is not None
+            known.logged_us, known.was_over = now_us, False
+            known.said.add(text)
+        log.warning("%s%s", text, f" (for {minutes} min)" if is_again and minutes else "")
+
+    def over(self, name: str, text: str = "") -> None:
+        """Note that it works again, and log the text if the failure was logged."""
+        with self._lock:
+            known = self._known.get(name)
+            if known is None or known.was_over:
+                return
+            if known.logged_us is None:
+                del self._known[name]
+                return
+            known.was_over = True
+        if text:
+            log.info("%s", text)
