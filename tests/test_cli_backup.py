@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ from cli.show.members import Copying, lag_text, member_fields, set_line, trouble
 from cli.show.output import Output
 from cli.show.progress import Progress
 from filewheel import TooFewCopies
+from filewheel.disk.directory import opened
 from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import MemberStatus, SetStatus
-from filewheel.roster.roster import Member, Roster
+from filewheel.roster.roster import Member, Roster, change_roster
 from tests.cli_support import Fw, Terminal, finish, invoke, on_terminal, start, stopped
 from tests.conftest import assert_whole
 from tests.support import eventually, lose
@@ -85,7 +87,7 @@ def test_the_first_copy_can_be_left_to_the_replicator(wheels: Set) -> None:
     assert not wheels.same(wheels.b)
     result = wheels.a("backup", "list", code=3)
     assert result.json[0]["state"] == "joining"
-    assert "b is joining" in result.err
+    assert "b: joining" in result.err
     (report,) = wheels.a("replicate", "--once").json
     assert (report["path"], report["state"]) == (str(wheels.b.wheel), "following")
     assert wheels.same(wheels.b)
@@ -104,7 +106,9 @@ def test_the_policy_of_the_set_is_what_the_options_say_and_stays_when_they_do_no
     assert roster["retain_bytes"] == 1 << 20
     assert [member["mode"] for member in roster["members"]] == ["mirror", "ship"]
     told = wheels.a("backup", "list", code=3).err
-    assert "2 wheels hold an enqueue before it returns; when a mirror fails, it goes on without it" in told
+    assert "2 wheels hold a message before its enqueue returns" in told
+    assert "A mirror that fails is marked stale" in told
+    assert "Enqueues are refused while fewer than 2 wheels can hold them" in told
 
 
 @pytest.mark.parametrize(
@@ -128,6 +132,91 @@ def test_a_backup_that_is_gone_is_unreachable_with_exit_code_three(wheels: Set) 
     states = {Path(report["path"]).name: report["state"] for report in result.json}
     assert states == {"b": "following", "c": "unreachable"}
     assert "1 backup of 2 not in step" in result.err
+
+
+def commands_in(hint: str) -> list[list[str]]:
+    """Return the commands that a hint names, as they would be typed."""
+    return [shlex.split(text)[1:] for text in hint.split("`")[1::2]]
+
+
+def test_a_backup_that_is_added_again_says_what_changed(wheels: Set) -> None:
+    add = ("backup", "add", wheels.b.wheel)
+    told = wheels.a(*add, "--mirror", "--no-json").out
+    assert told.startswith(f"{wheels.b.wheel} is a mirror of this wheel now")
+    again = wheels.a(*add, "--mirror", "--no-json")
+    assert again.out == f"{wheels.b.wheel} is a mirror of this wheel already; nothing changed\n"
+    assert wheels.a(*add).json[0]["changed"] is False
+    told = wheels.a(*add, "--on-failure", "stale", "--no-json").out
+    assert told == f"{wheels.b.wheel} is a mirror of this wheel already; the rules of the set have changed\n"
+    assert wheels.list(3)["b"]["state"] == "current"
+
+
+@pytest.mark.parametrize("copies", ["0", "2"])
+def test_while_the_disk_of_a_mirror_is_gone_each_command_of_the_hint_lets_enqueues_go_on(
+    wheels: Set, copies: str, tmp_path: Path
+) -> None:
+    wheels.add()
+    wheels.a("backup", "add", wheels.b.wheel, "--copies", copies)
+    wheels.b.wheel.rename(tmp_path / "away")
+    refused = wheels.a("enqueue", "--in", "1h", "x", "--json", code=6).error
+    assert f"the mirror {wheels.b.wheel} cannot be written (no such directory)" in refused["message"]
+    commands = commands_in(refused["hint"])
+    assert len(commands) == (2 if copies == "0" else 1)
+    kept = (wheels.a.wheel / "roster.json").read_bytes()
+    for command in commands:
+        assert invoke(*command).code == 0
+        wheels.a.enqueue("--in", "1h", "goes on")
+        assert not wheels.b.wheel.exists()
+        (wheels.a.wheel / "roster.json").write_bytes(kept)
+    (tmp_path / "away").rename(wheels.b.wheel)
+
+
+def test_a_backup_that_is_gone_is_mounted_or_removed_and_none_is_made_in_its_place(wheels: Set) -> None:
+    wheels.add()
+    lose(wheels.c.wheel)
+    result = invoke("-C", wheels.a.wheel, "backup", "add", wheels.c.wheel)
+    assert result.code == 10
+    assert "a backup is registered under this path" in result.err
+    assert not wheels.c.wheel.exists()
+    told = wheels.a("backup", "list", code=3).err
+    assert f"mount the disk of {wheels.c.wheel}; if it is lost, " in told
+    (remove, _) = commands_in(told)
+    assert invoke(*remove).code == 0
+    assert set(wheels.list(3)) == {"b"}
+
+
+def test_without_its_primary_a_set_names_the_current_backups_and_the_command_that_promotes_one(wheels: Set) -> None:
+    wheels.add()
+    lose(wheels.a.wheel)
+    for fw in (wheels.b, wheels.c):
+        failed = fw("backup", "list", "--json", code=3).error
+        assert failed["message"] == (
+            f"the primary {wheels.a.wheel} cannot be asked: no such directory; "
+            f"current: {wheels.b.wheel} (mirror), {wheels.c.wheel} (shipped)"
+        )
+        assert "mount its disk" in failed["hint"]
+        assert commands_in(failed["hint"]) == [["-C", str(wheels.b.wheel), "promote"]]
+        assert commands_in(fw("replicate", "--once", "--json", code=10).error["hint"]) == commands_in(failed["hint"])
+    assert "the primary cannot be asked (no such directory)" in wheels.c("stats", "--no-json").out
+    hint = wheels.a("backup", "list", "--json", code=10).error["hint"]
+    assert "mount its disk" in hint
+    assert "init" not in hint
+    wheels.b("promote", "--yes", "--wait", "0")
+    hint = wheels.b("backup", "list", "--json", code=3).error["hint"]
+    assert f"mount the disk of {wheels.a.wheel}, then `filewheel -C {wheels.a.wheel} rejoin`" in hint
+    assert ["-C", str(wheels.b.wheel), "backup", "remove", str(wheels.a.wheel)] in commands_in(hint)
+
+
+def test_a_set_whose_promotion_was_cut_short_says_so_and_how_to_go_on(wheels: Set) -> None:
+    wheels.add()
+    for fw, role in ((wheels.a, "fenced"), (wheels.b, "promoting")):
+        with opened(fw.wheel) as directory:
+            change_roster(directory, lambda r, role=role: r and r.announced(2, role))  # type: ignore[misc]
+    for fw in (wheels.b, wheels.a):
+        failed = fw("backup", "list", "--json", code=3).error
+        assert "a promotion to epoch 2 was begun, and has not ended" in failed["message"]
+        assert commands_in(failed["hint"]) == [["-C", str(fw.wheel), "promote"]]
+    wheels.b("promote", "--yes", "--wait", "0")
 
 
 def test_a_backup_is_removed_by_its_directory_or_its_id_and_stands_alone_then(wheels: Set) -> None:
@@ -164,8 +253,8 @@ def test_on_a_terminal_a_backup_is_its_path_and_how_it_is(wheels: Set) -> None:
     assert shown.code == 3
     at = shown.lines.index(str(wheels.b.wheel))
     assert shown.lines[at + 1].startswith("  current, mirror; ")
-    assert "followed by no replicator" in shown.out
-    assert f"{wheels.b.wheel} is followed by no replicator" in shown.out
+    assert "no replicator follows it" in shown.out
+    assert f"{wheels.b.wheel}: no replicator follows it" in shown.out
     assert "{" not in shown.out
 
 
@@ -262,7 +351,7 @@ def test_for_a_wheel_that_was_fenced_the_list_advises_to_rejoin_and_for_the_othe
     wheels.a("replicate", "--once")
     wheels.b("promote", "--yes")
     said = wheels.b("backup", "list", code=3).err
-    assert f"Try: `filewheel -C {wheels.a.wheel} rejoin`, `filewheel -C {wheels.b.wheel} replicate`" in said
+    assert f"Try: `filewheel -C {wheels.a.wheel} rejoin`; `filewheel -C {wheels.b.wheel} replicate`" in said
     wheels.b("backup", "remove", str(wheels.c.wheel))
     said = wheels.b("backup", "list", code=3).err
     assert "rejoin`" in said
@@ -415,7 +504,7 @@ def _status(*members: MemberStatus, role: str = "primary") -> SetStatus:
         (_member(state="stale", lag_messages=None), "stale (the disk is full)", "lag unknown"),
         (_member(reachable=False, lag_messages=None, why="no such directory"), "unreachable (no such directory)",
          "lag unknown"),
-        (_member(following=False), "followed by no replicator", "in step"),
+        (_member(following=False), "no replicator follows it", "in step"),
         (_member(state="joining", following=False), "joining", "in step"),
         (_member(lag_messages=None, lag_bytes=None), "not compared yet", "lag unknown"),
     ],

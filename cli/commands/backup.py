@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from shlex import quote
+from typing import NamedTuple, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,14 +14,24 @@ from filewheel import FilewheelError
 from filewheel.message import US_PER_S
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.report import LinkReport
-from filewheel.replication.sets import add_backup, remove_backup, set_status
+from filewheel.replication.sets import MemberStatus, SetStatus, add_backup, remove_backup, set_status
 from filewheel.roster.roster import RETAIN_BYTES, TIMEOUT_S, Member, Mode, OnFailure, Roster
 
 from ..failure import Failure
 from ..input.params import DURATION, SIZE, ParamType
-from ..show.members import Copying, print_members, report_fields, roster_of, trouble_of, work_text
+from ..show.members import (
+    Copying,
+    print_members,
+    report_fields,
+    roster_of,
+    rules_of,
+    set_roster_of,
+    state_of,
+    trouble_of,
+    work_text,
+)
 from ..show.output import Output
-from ..show.text import count, safe, size
+from ..show.text import count, safe
 from ..signals import interruptible
 from ..verb import common, examples, verb
 
@@ -53,8 +65,8 @@ def command() -> None:
     """Hold the same messages on other disks.
 
     A backup is a wheel that nothing fires from until `filewheel promote` makes it the primary. Producers and keepers
-    that run already honour what is changed here. `filewheel replicate` has to run as long as there are backups: it
-    brings them up to date, keeps them so, and clears what has fired.
+    that run already follow what is changed here. The service `filewheel replicate` has to run as long as there are
+    backups: it brings them up to date, keeps them so, and removes what has fired.
     """
 
 
@@ -70,7 +82,7 @@ def command() -> None:
 )
 @click.option(
     "--mirror/--ship", "mirror", default=None,
-    help="Written before an enqueue returns, or a moment later by the replicator.  [default: ship]",
+    help="Producers write to it before an enqueue returns, or the replicator does a moment later.  [default: ship]",
 )  # fmt: skip
 @click.option(
     "--on-failure", type=click.Choice(["refuse", "stale"]),
@@ -78,7 +90,7 @@ def command() -> None:
 )  # fmt: skip
 @click.option(
     "--copies", type=click.IntRange(0, 16), metavar="N",
-    help="How many wheels hold an enqueue before it returns; 0 is the primary and all mirrors.  [default: 0]",
+    help="How many wheels hold a message before its enqueue returns; 0: the primary and all mirrors.  [default: 0]",
 )  # fmt: skip
 @click.option(
     "--timeout", type=DURATION, metavar="DUR",
@@ -104,34 +116,79 @@ def add(
 
     DIR is made if it is not there. --on-failure, --copies, --timeout and --retain hold for the whole set, and stay as
     they are where they are not given. The first copy can be interrupted: `filewheel replicate` goes on with it.
+
+    For a DIR that is a backup already only what the options say changes, also while its disk is away.
     """
+    before = roster_of(out)
     member = add_backup(
-        out.dir, path, mode=_mode(out, mirror, path), on_failure=on_failure, copies=copies,
+        out.dir, path, mode=_mode(before, mirror, path), on_failure=on_failure, copies=copies,
         timeout_s=None if timeout is None else timeout / US_PER_S, retain_bytes=retain, force=out.force,
     )  # fmt: skip
-    _tell_of_one_disk(out, member)
-    report = None if no_copy else _copy(out, member)
+    status = set_status(out.dir)
+    seen = None if status is None else next((one for one in status.members if one.member.wheel == member.wheel), None)
+    change = _change(before, None if status is None else status.roster, member)
+    is_away = seen is not None and not seen.reachable
+    if change.is_new:
+        _tell_of_one_disk(out, member)
+    is_done = is_away or (not change.is_new and member.state == "current")
+    report = None if no_copy or is_done else _copy(out, member, status)
     if out.wants_json:
-        fields = {"path": member.path, "wheel": member.wheel, "mode": member.mode}
+        fields = {"path": member.path, "wheel": member.wheel, "mode": member.mode, "changed": change.is_any}
         out.record(fields | {"copied": report_fields(report) if report else None})
     else:
-        how = "mirrored: producers write to it" if member.mode == "mirror" else "shipped: the replicator writes to it"
-        out.write(f"{safe(member.path)} is a backup now, {how}" + (f"; {work_text(report)}" if report else ""))
+        done = work_text(report, nothing="") if report else ""
+        out.write(f"{safe(member.path)} is {_KIND[member.mode]} of this wheel {change.text}" + (done and f"; {done}"))
     if report is not None and report.error:
         raise Failure(
-            "partly", f"{member.path} is a backup, but the first copy is not done: {report.error}",
-            hint="`filewheel replicate` goes on with it",
+            "partly", f"{member.path} is a backup now, and its first copy is not complete: {report.error}",
+            hint=f"`filewheel -C {quote(out.dir)} replicate` goes on with it",
         )  # fmt: skip
-    out.note("`filewheel replicate` keeps it in step; it has to run")
+    if seen is not None and is_away:
+        out.warn(f"{member.path} cannot be read now ({seen.why}); it is told of this when its disk is back")
+    if change.is_any and status is not None:
+        for line in rules_of(status.roster):
+            out.note(line)
+    if seen is None or not seen.following:
+        out.note(f"The service `filewheel -C {quote(out.dir)} replicate` keeps the backups in step. Start it")
 
 
-def _mode(out: Output, mirror: bool | None, path: str) -> Mode:
-    """What was asked for; else what it is already."""
+_KIND = {"mirror": "a mirror", "ship": "a shipped backup"}
+
+
+class _Change(NamedTuple):
+    """What `backup add` changed."""
+
+    is_new: bool
+    """The directory is a backup now, or one in another mode."""
+    rules: bool
+    """Other rules hold for the set."""
+
+    @property
+    def is_any(self) -> bool:
+        return self.is_new or self.rules
+
+    @property
+    def text(self) -> str:
+        if self.is_new:
+            return "now"
+        return "already; the rules of the set have changed" if self.rules else "already; nothing changed"
+
+
+def _change(before: Roster | None, after: Roster | None, member: Member) -> _Change:
+    was = None if before is None else before.member(member.wheel)
+    is_new = was is None or (was.mode, was.path) != (member.mode, member.path)
+    return _Change(is_new, before is not None and after is not None and _rules(before) != _rules(after))
+
+
+def _rules(roster: Roster) -> tuple[object, ...]:
+    return roster.on_failure, roster.copies, roster.timeout_s, roster.retain_bytes
+
+
+def _mode(roster: Roster | None, mirror: bool | None, path: str) -> Mode:
+    """Return the mode that was asked for; else the one that the backup has."""
     if mirror is None:
-        roster = roster_of(out)
-        where = os.path.abspath(path)
-        known = [m.mode for m in roster.members if m.path == where] if roster is not None else []
-        return known[0] if known else "ship"
+        known = roster.member_at(os.path.abspath(path)) if roster is not None else None
+        return known.mode if known is not None else "ship"
     return "mirror" if mirror else "ship"
 
 
@@ -141,11 +198,10 @@ def _tell_of_one_disk(out: Output, member: Member) -> None:
             out.warn("the backup is on the file system of the primary: the loss of that disk takes both")
 
 
-def _copy(out: Output, member: Member) -> LinkReport | None:
+def _copy(out: Output, member: Member, status: SetStatus | None) -> LinkReport | None:
     """Make the first copy, unless a replicator runs that does."""
-    status = set_status(out.dir)
     if status is not None and any(one.following for one in status.members):
-        out.note("a replicator is running, and makes the first copy")
+        out.note("A replicator is running, and makes the first copy")
         return None
     with interruptible(), Replicator(out.dir) as replicator, out.progress("copying") as progress:
         reports = replicator.once(Copying(progress))
@@ -166,41 +222,87 @@ def show(out: Output) -> None:
     """List the backups: their state, how far they are behind, and whether a replicator follows.
 
     Exits with 0 when all of them are in order, and with 3 when one is not current (joining, matching, stale), cannot be
-    reached, has no replicator, or has not been compared since it was away. A wheel that stands alone has none, which
-    is in order.
+    reached, has no replicator, or has not been compared since it was away. It also exits with 3 when the primary cannot
+    be read, and names the backups that may be promoted. A wheel that stands alone has no backups, which is in order.
     """
-    own, status = roster_of(out), set_status(out.dir)
+    own, status = set_roster_of(out), set_status(out.dir)
     if own is None or status is None:
-        out.note("this wheel stands alone: `filewheel backup add DIR`")
+        out.note("This wheel stands alone: `filewheel backup add DIR` gives it a backup")
         return
     print_members(out, status)
     out.flush()
     if own.role != "primary":
-        out.note(f"{out.dir} is {'a backup' if own.role == 'backup' else own.role}")
-    out.note(f"epoch {status.roster.epoch}, the primary is {status.primary}")
-    out.note(_policy(status.roster))
+        out.note(f"{out.dir} is {_ROLE[own.role]}")
+    out.note(f"The primary is {status.primary}, epoch {status.roster.epoch}")
+    for line in rules_of(status.roster):
+        out.note(line)
     troubled = [(one, trouble) for one in status.members if (trouble := trouble_of(one))]
+    if status.primary_why:
+        _fail_without_primary(out, own, status)
     for one, trouble in troubled:
-        out.warn(f"{one.member.path} is {trouble}")
+        out.warn(f"{one.member.path}: {trouble}")
     if troubled:
-        # One that was the primary has to rejoin first: a replicator passes it over.
-        fenced = [one.member.path for one, _ in troubled if one.member.state == "fenced"]
-        hints = [f"`filewheel -C {path} rejoin`" for path in fenced]
-        if len(troubled) > len(fenced):
-            hints.append(f"`filewheel -C {status.primary} replicate`")
         needs = "needs" if len(troubled) == 1 else "need"
+        primary = out.dir if own.role == "primary" else status.primary
         raise Failure(
             "partly", f"{count(len(troubled), 'backup')} of {len(status.members)} {needs} a look",
-            hint=", ".join(hints),
+            hint="; ".join(_ways([one for one, _ in troubled], primary)),
         )  # fmt: skip
 
 
-def _policy(roster: Roster) -> str:
-    if not any(m.mode == "mirror" for m in roster.members):
-        return f"journals wait for backups up to {size(roster.retain_bytes)}"
-    held = f"{roster.copies} wheels hold" if roster.copies else "all mirrors hold"
-    fails = "is refused" if roster.on_failure == "refuse" else "goes on without it"
-    return f"{held} an enqueue before it returns; when a mirror fails, it {fails}"
+_ROLE = {
+    "backup": "a backup",
+    "fenced": "fenced: another wheel was promoted",
+    "promoting": "a backup whose promotion was begun, and has not ended",
+}
+
+
+def _ways(troubled: list[MemberStatus], primary: str) -> list[str]:
+    """Say what to do about backups that are not in order, in commands that work as things are."""
+    ways, waits, replicates = [], False, False
+    for one in troubled:
+        path = quote(one.member.path)
+        # One that was the primary has to rejoin first: a replicator passes it over.
+        back = f"`filewheel -C {path} rejoin`" if one.member.state == "fenced" else ""
+        if not one.reachable:
+            then = f", then {back}" if back else ""
+            ways.append(
+                f"mount the disk of {one.member.path}{then}; if it is lost, "
+                f"`filewheel -C {quote(primary)} backup remove {path}`"
+            )
+        elif back:
+            ways.append(back)
+        elif one.following and not one.lacks:
+            waits = True
+        else:
+            replicates = True
+    if replicates:
+        ways.append(f"`filewheel -C {quote(primary)} replicate`")
+    elif waits and not ways:
+        ways.append("wait, a replicator is at work on it")
+    return ways
+
+
+def _fail_without_primary(out: Output, own: Roster, status: SetStatus) -> NoReturn:
+    """Raise what a set without a primary needs: its disk, or a promotion."""
+    for one in status.members:
+        if state_of(one) != "current":
+            out.warn(f"{one.member.path}: {trouble_of(one)}")
+    cannot = f"the primary {status.primary} cannot be asked: {status.primary_why}"
+    if own.held < own.epoch or own.role == "promoting":
+        raise Failure(
+            "partly", f"this set has no primary: a promotion to epoch {own.epoch} was begun, and has not ended",
+            hint=f"wait a moment; if it was cut short, `filewheel -C {quote(out.dir)} promote`",
+        )  # fmt: skip
+    known = {one.member.wheel for one in status.members if state_of(one) == "current"}
+    current = [m for m in status.roster.promotable() if m.wheel in known]
+    if not current:
+        raise Failure("partly", f"{cannot}; no backup is current", hint="mount its disk")
+    names = ", ".join(f"{m.path} ({'mirror' if m.mode == 'mirror' else 'shipped'})" for m in current)
+    raise Failure(
+        "partly", f"{cannot}; current: {names}",
+        hint=f"mount its disk; if it is lost, promote a backup: `filewheel -C {quote(current[0].path)} promote`",
+    )  # fmt: skip
 
 
 # -- remove ---------------------------------------------------------------------------------------------------
@@ -215,15 +317,21 @@ def _policy(roster: Roster) -> str:
 )
 @click.argument("which", metavar="DIR|ID", type=_Which())
 def remove(out: Output, which: str) -> None:
-    """Take a backup out of the set; its directory stays, as a wheel that stands alone.
+    """Take a backup out of the set. Its directory stays, as a wheel that stands alone.
 
-    It still holds the messages: what fires from it from now on fires twice. Delete the directory, or keep it unused.
+    It still holds the messages. A keeper that is started on it fires them a second time, so delete the directory when
+    you no longer need it.
     """
     member = remove_backup(out.dir, which)
     if out.wants_json:
         out.record({"path": member.path, "wheel": member.wheel, "mode": member.mode, "removed": True})
     else:
-        out.write(f"{safe(member.path)} is no backup any more; its directory is still there")
+        out.write(f"{safe(member.path)} is no backup of this wheel any more")
+    if os.path.isdir(member.path):
+        out.note("The directory keeps its files; delete it when you no longer need it")
+    else:
+        again = f"`filewheel -C {quote(out.dir)} backup remove {quote(member.path)}`"
+        out.note(f"The directory cannot be read now. If its disk comes back, it has to be told: {again}")
 
 
 for _command in (add, show, remove):

@@ -57,8 +57,8 @@ class Teller:
                 return
             self._told[report.wheel] = state
             if not report.error:  # else the library has logged it
-                work = f" ({work_text(report)})" if report.state == "following" else ""
-                log.info("%s %s%s", report.path, _STATES[report.state], work)
+                work = work_text(report, nothing="") if report.state == "following" else ""
+                log.info("%s %s%s", report.path, _STATES[report.state], work and f" ({work})")
             self._record({"kind": "state", **report_fields(report)})
 
     def summary(self, status: SetStatus) -> None:

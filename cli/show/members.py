@@ -10,7 +10,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from filewheel import FilewheelError
+from filewheel import FilewheelError, NoWheel
 from filewheel.roster.roster import Roster, read_roster
 from filewheel.tools.dump import iso
 
@@ -30,6 +30,15 @@ def roster_of(out: Output) -> Roster | None:
         return read_roster(directory.disk, directory.path)
     finally:
         directory.disk.release()
+
+
+def set_roster_of(out: Output) -> Roster | None:
+    """Return the roster, as `roster_of` does, for a command that makes no sense where the wheel's disk is away."""
+    try:
+        return roster_of(out)
+    except NoWheel as exc:
+        exc.hint = "mount its disk, or name another wheel of its set with -C"
+        raise
 
 
 def find_set(out: Output) -> SetStatus | None:
@@ -65,7 +74,7 @@ def trouble_of(one: MemberStatus) -> str:
     if state != "current":
         return f"{state} ({why})" if why else state
     if not one.following:
-        return "followed by no replicator"
+        return "no replicator follows it"
     # A replicator that has just met it again does not know yet what it missed.
     return "not compared yet" if one.lag_messages is None else ""
 
@@ -114,9 +123,27 @@ def print_members(out: Output, status: SetStatus) -> None:
 def _member_text(one: MemberStatus) -> str:
     """Say how a backup is: "current, mirror; in step; followed by a replicator"."""
     size_ = f" ({size(one.lag_bytes)})" if one.lag_bytes else ""
-    follows = "followed by a replicator" if one.following else "followed by no replicator"
+    follows = "a replicator follows it" if one.following else "no replicator follows it"
     why = one.why or one.member.why
     return "; ".join(filter(None, [f"{state_of(one)}, {one.member.mode}", lag_text(one) + size_, follows, why]))
+
+
+def rules_of(roster: Roster) -> list[str]:
+    """Say what holds for the whole set, in sentences."""
+    rules = []
+    if any(m.mode == "mirror" for m in roster.members):
+        held = "The primary and every mirror in use hold"
+        if roster.copies:
+            held = f"{count(roster.copies, 'wheel')} {'hold' if roster.copies > 1 else 'holds'}"
+        rules.append(f"{held} a message before its enqueue returns")
+        if roster.on_failure == "stale":
+            rules.append("A mirror that fails is marked stale, and is no mirror until it was healed")
+        elif not roster.copies:
+            rules.append("While a mirror fails, enqueues are refused")
+    if roster.copies > 1:
+        rules.append(f"Enqueues are refused while fewer than {roster.copies} wheels can hold them")
+    rules.append(f"The primary keeps up to {size(roster.retain_bytes)} of journals for backups that are behind")
+    return rules
 
 
 # -- the set --------------------------------------------------------------------------------------------------
@@ -136,7 +163,8 @@ def set_line(status: SetStatus) -> str:
     """Write a set in a line: what this wheel is in it, and how its backups are."""
     roster = status.roster
     if roster.role == "backup":
-        return f"a backup of {status.primary}, epoch {roster.epoch}"
+        away = f"; the primary cannot be asked ({status.primary_why})" if status.primary_why else ""
+        return f"a backup of {status.primary}, epoch {roster.epoch}{away}"
     if roster.role == "promoting":
         return f"a promotion to epoch {roster.epoch} was begun: `filewheel promote` goes on with it"
     if roster.role == "fenced":
@@ -180,7 +208,7 @@ def report_fields(report: LinkReport) -> dict[str, Any]:
     }
 
 
-def work_text(report: LinkReport) -> str:
+def work_text(report: LinkReport, nothing: str = "nothing to do") -> str:
     """Say what was done for one backup: "12 records shipped, 3 messages added"."""
     parts = [
         f"{count(report.shipped, 'record')} shipped" if report.shipped else "",
@@ -188,4 +216,4 @@ def work_text(report: LinkReport) -> str:
         f"{count(report.healed_drops, 'message')} dropped" if report.healed_drops else "",
         f"{count(report.returned, 'message')} given back to the primary" if report.returned else "",
     ]
-    return ", ".join(part for part in parts if part) or "nothing to do"
+    return ", ".join(part for part in parts if part) or nothing
