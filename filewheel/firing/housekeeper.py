@@ -202,7 +202,7 @@ class Housekeeper:
 
     def _deal_is_due(self, now: int) -> bool:
         ledger = self._ledger
-        if self._much_is_undealt():
+        if self.much_is_undealt:
             return True
         with ledger.lock:
             ended = sum(t.ended and not t.gone for t in ledger.tails.values())
@@ -217,7 +217,9 @@ class Housekeeper:
         is_old = now - self._dealt_us >= DEAL_AGE_US
         return is_old and (ledger.undealt_records > 0 or bool(slots) or bool(laps) or bool(ledger.manifest.doubt))
 
-    def _much_is_undealt(self) -> bool:
+    @property
+    def much_is_undealt(self) -> bool:
+        """Whether the journals hold so much that they are dealt whatever else there is to do."""
         return self._ledger.undealt_bytes >= DEAL_BYTES or self._ledger.undealt_puts >= DEAL_PUTS
 
     def _deal(self, now: int) -> None:
@@ -230,7 +232,7 @@ class Housekeeper:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             done = Deal(self._ledger, spread=True, finished=self._finished).run()
             self._dealt_us = now
-            self._behind = self._much_is_undealt()
+            self._behind = self.much_is_undealt
             if done.left_segments and not self._behind:
                 self._retry_us = now + RETRY_US  # what made it due may be what could not be removed
         except (OSError, DiskError) as exc:

@@ -176,14 +176,18 @@ class BackupKeeper:
         except OSError as exc:
             raise disk_error(exc, self.dir.path) from exc
 
-    def tick(self) -> None:
-        """Read what has come, and do what housekeeping there is. Raises DiskError, Poisoned."""
+    def tick(self, *, deal: bool = True) -> None:
+        """Read what has come, and do what housekeeping there is; without `deal` only where much is undealt.
+
+        Raises DiskError, Poisoned.
+        """
         if self._broken is not None:
             raise self._broken
         try:
             with self.ledger.lock:
                 self._head.refresh(self._clock.now_us())
-            self._housekeeper.step()
+            if deal or self._housekeeper.much_is_undealt:
+                self._housekeeper.step()
         except OSError as exc:
             raise disk_error(exc, self.dir.path) from exc
 

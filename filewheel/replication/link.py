@@ -178,7 +178,7 @@ class Link:
         except OSError as exc:
             raise disk_error(exc, self.target.path) from exc
         finally:
-            self._release(deal=True)
+            self._release(deal=not self._fenced)
 
     def abandon(self) -> None:
         """Let go of the backup after an error: nothing more is written to it."""
@@ -239,7 +239,8 @@ class Link:
             busy = self._heal_on(now_us)
         else:
             busy = self._follow(self.follower.step(now_us), now_us)
-        self.keeper.tick()
+        # A primary that was fenced may have lost the drop of what it has: until it was read, that is remembered here.
+        self.keeper.tick(deal=not self._fenced)
         if self._matcher is not None:
             busy = self._level(self._matcher, now_us) or busy
         busy = self._judge(now_us) or busy

@@ -191,7 +191,8 @@ class _Promoting:
             if was != "promoting":
                 self._say(was, self._roster.epoch)
             raise
-        keeper.close()
+        # Dealt before the old primary was read, a drop that only this wheel has would be forgotten.
+        keeper.close(deal=False)
         begun = max([self._roster.epoch, *(one.roster.epoch for one in self._seen())])
         self._was_begun = begun > self._roster.held
         epoch = self._done.epoch = 1 + begun

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import closing
+
 import pytest
 
 from filewheel import Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.format.record import CANCELLED, RESCHEDULED, pack_drop
+from filewheel.format.record import ACKED, CANCELLED, RESCHEDULED, pack_drop
 from filewheel.journal.journal import Journal
+from filewheel.replication import promote as module
 from filewheel.replication.link import Link
 from filewheel.replication.promote import Promotion, promote
 from filewheel.roster.retention import Retained
@@ -94,3 +98,63 @@ def test_when_the_primary_gave_its_journals_up_a_promotion_does_not_say_that_it_
     assert not done.caught_up
     assert any("not kept all of its journals" in note for note in done.notes)
     assert place.payloads(place.b) == ["cancelled"]
+
+
+@pytest.mark.parametrize("mode", ["mirror", "ship"])
+@pytest.mark.parametrize("delay", [-4000, 0, 1000])
+def test_what_the_backup_has_a_drop_of_stays_gone_though_the_old_primary_lost_that_drop_before_it_was_flushed(
+    place: Place, mode: Mode, delay: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("filewheel.firing.housekeeper.LOOK_US", 0)  # whatever is old enough is dealt at each turn
+    monkeypatch.setattr("filewheel.firing.housekeeper.DEAL_AGE_US", 0)
+    monkeypatch.setattr("filewheel.replication.graft.STEP_BYTES", 1)  # the laps are compared one by one
+    place.make_set(place.b, mode=mode)
+    place.enqueue(place.a, "before it", delay=-9000)
+    (gone,) = place.enqueue(place.a, "acknowledged", delay=delay)
+    place.enqueue(place.a, "kept", delay=9000)
+    assert place.may_fire() == [place.a]  # its keeper deals
+    place.level(place.a)
+    (place.b / "follows.json").unlink()  # the replicator was killed: the promotion compares
+    with closing(Journal(open_directory(place.b, write=True))) as journal:
+        journal.append([pack_drop(gone, ACKED)], 0)
+    assert go(place).caught_up
+    assert place.payloads(place.b) == ["before it", "kept"]
+
+
+@pytest.mark.parametrize("mode", ["mirror", "ship"])
+def test_what_a_primary_dropped_before_it_was_promoted_again_does_not_come_back_from_a_backup_that_lacks_the_drop(
+    place: Place, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.make_set(place.b, mode=mode)
+    (gone,) = place.enqueue(place.a, "cancelled", delay=1000)
+    place.level(place.a)
+    drop_in_primary_only(place, gone)
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Promoting, "_catch_up", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            go(place)
+    module.promote(place.a, clock=place.clock, wait_s=0)
+    place.level(place.a)
+    assert place.payloads(place.a) == place.payloads(place.b) == []
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_the_promoted_wheel_has_a_drop_of_does_not_come_back_from_a_backup_that_lacks_it(
+    place: Place, gone: bool
+) -> None:
+    place.make_set(place.b, place.c)
+    (id_,) = place.enqueue(place.a, "acknowledged", delay=-9000)  # its lap is over, and goes whole with the next deal
+    place.enqueue(place.a, "kept", delay=9000)
+    place.level(place.a)
+    with closing(Journal(open_directory(place.b, write=True))) as journal:
+        journal.append([pack_drop(id_, ACKED)], 0)
+    if gone:
+        shutil.rmtree(place.a)
+    assert go(place).caught_up != gone
+    place.level(place.b)
+    assert place.payloads(place.b) == place.payloads(place.c) == ["kept"]
+
+
+def interrupted(*_: object) -> None:
+    """End as Ctrl-C ends a promotion."""
+    raise KeyboardInterrupt
