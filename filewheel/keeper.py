@@ -47,11 +47,11 @@ from filewheel.firing.jumps import Jumps
 from filewheel.firing.outcomes import Outcomes
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
-from filewheel.format import layout
 from filewheel.format.columns import At
 from filewheel.format.record import ID, SET_ASIDE
 from filewheel.format.writer import Entropy
 from filewheel.keys.index import Keys
+from filewheel.laps.slot import slot_file
 from filewheel.laps.store import Ledger
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, Message, MessageId
@@ -408,7 +408,7 @@ class Keeper(Outcomes):
             id_ = put[ID]
             if id_ in self._head.claims:
                 second = MessageId(id_).due_us // US_PER_S
-                name = layout.slot(self._dir.settings.lap_of(second), second)
+                name = slot_file(self._dir.settings, second).name
                 self._ledger.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
                 self._housekeeper.drop([id_], SET_ASIDE)
                 self._head.settle([id_])

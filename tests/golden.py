@@ -30,7 +30,7 @@ from filewheel.format.record import PUT_PREFIX, pack_middle, pack_payload
 from filewheel.journal.journal import Journal
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
-from filewheel.laps.slot import slot_name
+from filewheel.laps.slot import slot_file
 from filewheel.message import US_PER_S, MessageId, to_datetime
 from filewheel.roster.fence import Standing
 from filewheel.roster.roster import Member, Roster, change_roster
@@ -225,7 +225,7 @@ def _deal_in_vain(keeper: Keeper) -> None:
     """Leave what a deal leaves that dies before its commit: a longer file, and one that no checkpoint names."""
     for second, text in ((START_S + 10, b"above the covered length"), (START_S + 90, b"in a file that is not named")):
         put = PUT_PREFIX + MessageId.make(second * US_PER_S, 2, 2) + pack_middle(0, "", None) + pack_payload(text)
-        name = slot_name(keeper._dir, second)
+        name = slot_file(keeper._dir.settings, second).name
         length = keeper._ledger.manifest.slots.get(second, 0)
         append(keeper._dir, name, length, [put], [], deal=keeper._ledger.manifest.deal + 1)
 

@@ -63,7 +63,7 @@ def test_a_keeper_opens_over_thousands_of_missing_files_with_a_hundred_notes_and
         os.chmod(back, 0o600)
         ledger.look_for_missing()
         assert len(ledger.missing) == ABSENT - 1
-        assert FIRST_S not in ledger.missing.seconds
+        assert FIRST_S not in ledger.missing.slots
     directory = open_directory(path, write=False)
     manifest = read_manifest(directory.disk, directory.seed, directory.settings.lap_of, str(path))
     assert len(manifest.slots) == ABSENT

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from filewheel.disk.checkpoint import Manifest
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, ID, pack_drop, records_of, split
-from filewheel.laps.slot import FRAME_BYTES, frames, lap_floor, slot_floor, slot_name
+from filewheel.laps.slot import (
+    FRAME_BYTES,
+    file_named,
+    files_in,
+    files_of,
+    frames,
+    lap_file,
+    lap_floor,
+    slot_file,
+    slot_floor,
+)
 from filewheel.message import ID_MIN, due_of
 from tests.support_wheel import NOW_S, a_put, an_id, append, frames_of, make_directory, put_file, scan
 
@@ -149,10 +161,34 @@ def test_an_append_that_fails_leaves_no_descriptor_behind(
 
 
 def test_names_and_floors_of_seconds_and_laps(directory: Directory) -> None:
-    assert slot_name(directory, NOW_S) == NAME
+    assert slot_file(directory.settings, NOW_S).name == NAME
     assert due_of(slot_floor(NOW_S)) == NOW_S * 1_000_000
     assert lap_floor(directory, 30_000_000) == slot_floor(NOW_S)
     assert slot_floor(0) == lap_floor(directory, 0) == ID_MIN
+
+
+def test_a_file_knows_its_name_its_seconds_and_its_ids(directory: Directory) -> None:
+    slot, lap = slot_file(directory.settings, NOW_S, 8), lap_file(directory.settings, 30_000_000, 16)
+    assert (slot.name, slot.seconds, slot.key, slot.end) == (NAME, (NOW_S, NOW_S + 1), NOW_S, 8)
+    assert (lap.name, lap.seconds, lap.key, lap.end) == ("laps/30000000.lap", (NOW_S, NOW_S + 60), 30_000_000, 16)
+    assert slot.range == (slot_floor(NOW_S), slot_floor(NOW_S + 1))
+    assert lap.range == (slot_floor(NOW_S), slot_floor(NOW_S + 60))
+    for file in (slot, lap):
+        assert file_named(directory.settings, file.name) == replace(file, end=0)
+        assert file.floor == file.range[0]
+    assert file_named(directory.settings, "journal/ABCDEFGH-000001.log") is None
+
+
+def test_the_files_of_a_manifest_are_listed_by_ids_and_by_lap(directory: Directory) -> None:
+    manifest = Manifest(laps={30_000_001: 5}, slots={NOW_S + 3: 7, NOW_S: 6})
+    settings = directory.settings
+    slots = [slot_file(settings, NOW_S, 6), slot_file(settings, NOW_S + 3, 7)]
+    lap = lap_file(settings, 30_000_001, 5)
+    assert sorted(files_of(settings, manifest), key=lambda f: f.floor) == [*slots, lap]
+    assert list(files_of(settings, manifest, slot_floor(NOW_S + 1), slot_floor(NOW_S + 5))) == [slots[1]]
+    assert files_in(settings, manifest, 30_000_000) == slots
+    assert files_in(settings, manifest, 30_000_001) == [lap]
+    assert [f.key in f.among(manifest) for f in (*slots, lap, lap_file(settings, 7))] == [True, True, True, False]
 
 
 def test_a_link_where_a_slot_belongs_is_not_followed(directory: Directory, tmp_path: Path) -> None:

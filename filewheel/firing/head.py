@@ -163,7 +163,7 @@ class Head:
         frontier, waiting = ready.aside.floor(ready.frontier), ready.waiting
         manifest, settings, missing = self._ledger.manifest, self._ledger.dir.settings, self._ledger.missing
         slots = {s for s in manifest.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
-        slots -= missing.seconds  # nobody knows what waits in these
+        slots -= missing.slots  # nobody knows what waits in these
         laps: set[int] = set()
         if manifest.laps:
             busy = {settings.lap_of(s) for s in waiting} | missing.near()

@@ -27,9 +27,9 @@ from filewheel.format.record import CANCELLED, DROP_PREFIX, ID, pack_drop
 from filewheel.journal.tail import Tail
 from filewheel.laps.additions import SYNC_EACH_MAX, Additions, poisoned_by
 from filewheel.laps.cut import Cut, Files, puts_above, take_cut
-from filewheel.laps.slot import frames, frames_of, lap_floor, slot_floor
+from filewheel.laps.slot import File, files_in, frames, frames_of, lap_file, slot_file
 from filewheel.laps.store import Ledger
-from filewheel.laps.window import Budget, Span, read_window
+from filewheel.laps.window import Budget, read_window, span_of
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.native.compiled import Puts, ids_of, sort
 from filewheel.roster.repeats import note_repeats
@@ -233,10 +233,10 @@ class Deal:
         """Leave finished files out of the new manifest; the commit unlinks them."""
         for second in finished[0]:
             if new.slots.pop(second, None) is not None:
-                self._gone.append(layout.slot(self._dir.settings.lap_of(second), second))
+                self._gone.append(slot_file(self._dir.settings, second).name)
         for lap in finished[1]:
             if new.laps.pop(lap, None) is not None:
-                self._gone.append(layout.lap_file(lap))
+                self._gone.append(lap_file(self._dir.settings, lap).name)
         self._done.expired = len(self._gone)
 
     def _write_records(self, puts: Puts, drops: list[bytes], new: Manifest, near: Set[int]) -> None:
@@ -255,16 +255,16 @@ class Deal:
             end = id_floor((lap + 1) * settings.slots * US_PER_S if is_whole else (second + 1) * US_PER_S)
             upto = puts.find(end, at)
             drop_upto = bisect_left(drops, DROP_PREFIX + end, dropped) if dropped < len(drops) else dropped
-            lengths, key = (new.laps, lap) if in_lap_file else (new.slots, second)
-            length = lengths.get(key, 0)
+            file = lap_file(settings, lap) if in_lap_file else slot_file(settings, second)
+            lengths, name = file.among(new), file.name
+            length = lengths.get(file.key, 0)
             mine = drops[dropped:drop_upto] if length else []
-            name = layout.lap_file(lap) if in_lap_file else layout.slot(lap, second)
             if name in self._ledger.missing:
                 self._refuse(name, upto - at)
             elif upto > at or mine:
                 if not in_lap_file:
                     self._make_dir(lap)
-                lengths[key] = self._append(name, length, puts, (at, upto), mine, new.deal)
+                lengths[file.key] = self._append(name, length, puts, (at, upto), mine, new.deal)
             if self._ledger.missing and drop_upto > dropped:
                 self._held.update(filter(self._ledger.missing.hides, ids_of(drops[dropped:drop_upto])))
             at, dropped = upto, drop_upto
@@ -282,11 +282,11 @@ class Deal:
 
         But nothing is written to a file that is missing: beside it, the lap has the other state too.
         """
-        no_file = lap in new.laps and self._is_missing(layout.lap_file(lap), new.laps[lap], lap_floor(self._dir, lap))
+        settings = self._dir.settings
+        no_file = lap in new.laps and self._is_missing(lap_file(settings, lap, new.laps[lap]))
         if lap in new.laps and not no_file:
             return True
-        name = layout.slot(lap, second)
-        if second in new.slots and self._is_missing(name, new.slots[second], slot_floor(second)):
+        if second in new.slots and self._is_missing(slot_file(settings, second, new.slots[second])):
             return True
         if no_file:
             return False
@@ -294,24 +294,22 @@ class Deal:
             return False
         return not (self._spread and lap in near)
 
-    def _is_missing(self, name: str, length: int, floor: bytes) -> bool:
+    def _is_missing(self, file: File) -> bool:
         """Tell whether a file that is named is not there. Cost: a stat, once a deal."""
-        ledger = self._ledger
+        ledger, name = self._ledger, file.name
         if name not in self._looked_at:
             self._looked_at.add(name)
             # What this deal has made itself is named by no checkpoint so far.
             if name in ledger.missing or (not self._added.has(name) and self._disk.identity(name) is None):
                 with ledger.lock:
-                    ledger.miss(Span(name, 0, length, floor))
+                    ledger.miss(span_of(file))
         return name in ledger.missing
 
     def _can_open(self, lap: int, new: Manifest) -> bool:
         """Tell whether a lap can be dealt into its seconds: nothing of it is missing."""
-        self._is_missing(layout.lap_file(lap), new.laps[lap], lap_floor(self._dir, lap))
         # All are looked at before: found missing later, one would send its messages back to the file that goes.
-        for second, length in new.slots.items() if self._has_slots(lap, new) else ():
-            if self._dir.settings.lap_of(second) == lap:
-                self._is_missing(layout.slot(lap, second), length, slot_floor(second))
+        for file in files_in(self._dir.settings, new, lap):
+            self._is_missing(file)
         return lap not in self._ledger.missing.near()
 
     def _has_slots(self, lap: int, new: Manifest) -> bool:
@@ -337,9 +335,8 @@ class Deal:
         """Deal a lap's one file into seconds. Part of the same commit, so never half (L1-L6)."""
         if self._has_slots(lap, new):  # what was added while one of them was missing may lie in both
             note_repeats(self._disk)
-        length = new.laps.pop(lap)
-        name = layout.lap_file(lap)
-        self._gone.append(name)
+        file = lap_file(self._dir.settings, lap, new.laps.pop(lap))
+        self._gone.append(file.name)
         handles = self._ledger.new_handles()
         try:
             lo = ID_MIN
@@ -347,7 +344,7 @@ class Deal:
                 window = read_window(
                     self._dir,
                     handles,
-                    [Span(name, 0, length, ID_MIN)],
+                    [span_of(file)],
                     lo,
                     ID_END,
                     on_gap=self._ledger.report_gap,

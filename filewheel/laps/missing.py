@@ -13,7 +13,6 @@ import logging
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import NO_DIRECTORY
-from filewheel.format import layout
 from filewheel.laps.window import Span
 from filewheel.message import US_PER_S, due_of
 
@@ -32,7 +31,7 @@ class Missing:
         self._files: dict[str, Span] = {}
         self._in: dict[str, set[str]] = {}
         """Of each directory, the last parts of the names that are missing in it."""
-        self.seconds: set[int] = set()
+        self.slots: set[int] = set()
         """The seconds whose slot is missing."""
         self.laps: set[int] = set()
         """The laps whose file is missing."""
@@ -54,11 +53,8 @@ class Missing:
         self._files[span.name] = span
         directory, _, last = span.name.rpartition("/")
         self._in.setdefault(directory, set()).add(last)
-        second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
-        if second is not None:
-            self.seconds.add(second)
-        if lap is not None:
-            self.laps.add(lap)
+        if span.file is not None:
+            span.file.among(self).add(span.file.key)
         if len(self._files) > NAMED_MAX:
             if len(self._files) == NAMED_MAX + 1:
                 log.critical("%s: more files are missing; `filewheel verify` names each", self._dir.path)
@@ -94,23 +90,21 @@ class Missing:
 
     def forget(self, name: str) -> None:
         """Forget a file: it is there again, or the checkpoint does not name it any more."""
-        if self._files.pop(name, None) is None:
+        span = self._files.pop(name, None)
+        if span is None:
             return
         directory, _, last = name.rpartition("/")
         self._in[directory].discard(last)
         if not self._in[directory]:
             del self._in[directory]
-        second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
-        if second is not None:
-            self.seconds.discard(second)
-        if lap is not None:
-            self.laps.discard(lap)
+        if span.file is not None:
+            span.file.among(self).discard(span.file.key)
 
     def near(self) -> set[int]:
         """Return the laps of which the file, or the slot of a second, is missing."""
-        return self.laps | {self._lap_of(second) for second in self.seconds}
+        return self.laps | {self._lap_of(second) for second in self.slots}
 
     def hides(self, id_: bytes) -> bool:
         """Tell whether a missing file may hold the put of an id."""
         second = due_of(id_) // US_PER_S
-        return second in self.seconds or self._lap_of(second) in self.laps
+        return second in self.slots or self._lap_of(second) in self.laps

@@ -1,4 +1,7 @@
-"""The files that hold what waits: one for a lap that is far, one for each second of a lap that is near.
+"""The files in which messages wait: one for a lap that is far, one for each second of a lap that is near.
+
+`SlotFile` and `LapFile` know a file's name, the ids that belong into it and its covered length; nobody else takes a
+name apart. `files_of` lists the files that a manifest names.
 
 Both are runs of frames, written only by the keeper, appended to at the length that the manifest calls covered and
 deleted whole. The records of one append are sorted, and cut into frames of at most FRAME_BYTES, so that a reader of
@@ -8,16 +11,151 @@ Invariant: below its covered length a file holds exactly the frames of completed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeVar
 
-from filewheel.disk.directory import Directory
+from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.directory import Directory, Settings
 from filewheel.format import layout
 from filewheel.format.frame import portions, seal
 from filewheel.format.record import ID
-from filewheel.message import US_PER_S, id_floor
+from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.native.compiled import Puts
 
 FRAME_BYTES = 1 << 17
+Numbers = TypeVar("Numbers", bound=Collection[int], covariant=True)
+
+
+class Named(Protocol[Numbers]):
+    """Laps and seconds that have a file: a manifest, with the length of each, or a listing."""
+
+    @property
+    def laps(self) -> Numbers:
+        """The laps that have one file."""
+
+    @property
+    def slots(self) -> Numbers:
+        """The seconds that have a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFile:
+    """The file of one second."""
+
+    second: int
+    lap: int
+    end: int = 0
+    """The covered length."""
+    is_lap: ClassVar[bool] = False
+
+    @property
+    def key(self) -> int:
+        """The number that a manifest knows the file by."""
+        return self.second
+
+    @property
+    def name(self) -> str:
+        """The file's name in the wheel's directory."""
+        return layout.slot(self.lap, self.second)
+
+    @property
+    def floor(self) -> bytes:
+        """The least id that belongs into the file."""
+        return slot_floor(self.second)
+
+    @property
+    def seconds(self) -> tuple[int, int]:
+        """The seconds that belong into the file: from, to."""
+        return self.second, self.second + 1
+
+    @property
+    def range(self) -> tuple[bytes, bytes]:
+        """The ids that belong into the file: from, to."""
+        return slot_floor(self.second), slot_floor(self.second + 1)
+
+    def among(self, named: Named[Numbers]) -> Numbers:
+        """Return those of a manifest or a listing that this file is one of: `file.key in file.among(manifest)`."""
+        return named.slots
+
+
+@dataclass(frozen=True, slots=True)
+class LapFile:
+    """The one file of a lap."""
+
+    lap: int
+    slots: int
+    """How many seconds a lap has."""
+    end: int = 0
+    """The covered length."""
+    is_lap: ClassVar[bool] = True
+
+    @property
+    def key(self) -> int:
+        """The number that a manifest knows the file by."""
+        return self.lap
+
+    @property
+    def name(self) -> str:
+        """The file's name in the wheel's directory."""
+        return layout.lap_file(self.lap)
+
+    @property
+    def floor(self) -> bytes:
+        """The least id that belongs into the file."""
+        return slot_floor(self.lap * self.slots)
+
+    @property
+    def seconds(self) -> tuple[int, int]:
+        """The seconds that belong into the file: from, to."""
+        return self.lap * self.slots, (self.lap + 1) * self.slots
+
+    @property
+    def range(self) -> tuple[bytes, bytes]:
+        """The ids that belong into the file: from, to."""
+        low, high = self.seconds
+        return slot_floor(low), slot_floor(high)
+
+    def among(self, named: Named[Numbers]) -> Numbers:
+        """Return those of a manifest or a listing that this file is one of: `file.key in file.among(manifest)`."""
+        return named.laps
+
+
+File = SlotFile | LapFile
+
+
+def slot_file(settings: Settings, second: int, end: int = 0) -> SlotFile:
+    """Return the file of a second."""
+    return SlotFile(second, settings.lap_of(second), end)
+
+
+def lap_file(settings: Settings, lap: int, end: int = 0) -> LapFile:
+    """Return the file of a lap."""
+    return LapFile(lap, settings.slots, end)
+
+
+def file_named(settings: Settings, name: str) -> File | None:
+    """Return the slot or lap file of this name; None for the name of anything else."""
+    last = name.rpartition("/")[2]
+    second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
+    if second is not None:
+        return slot_file(settings, second)
+    return None if lap is None else lap_file(settings, lap)
+
+
+def files_of(settings: Settings, manifest: Manifest, lo: bytes = ID_MIN, hi: bytes = ID_END) -> Iterator[File]:
+    """Yield a manifest's files that may hold ids from `lo` to below `hi`; seconds first, each in no order."""
+    low, high = due_of(lo) // US_PER_S, due_of(hi) // US_PER_S
+    yield from (slot_file(settings, s, end) for s, end in manifest.slots.items() if low <= s <= high)
+    low, high = settings.lap_of(low), settings.lap_of(high)
+    yield from (lap_file(settings, n, end) for n, end in manifest.laps.items() if low <= n <= high)
+
+
+def files_in(settings: Settings, manifest: Manifest, lap: int) -> list[File]:
+    """Return the files of a lap that a manifest names, in the order of their seconds."""
+    found: list[File] = [lap_file(settings, lap, manifest.laps[lap])] if lap in manifest.laps else []
+    seconds = range(lap * settings.slots, (lap + 1) * settings.slots)
+    return found + [slot_file(settings, s, manifest.slots[s]) for s in seconds if s in manifest.slots]
 
 
 def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: int, number: int) -> bytes:
@@ -47,11 +185,6 @@ def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: 
 def frames_of(puts: Puts, part: tuple[int, int], *, seed: int, offset: int, number: int) -> bytes:
     """Return the frames, from `offset` of the file on, for a range of sorted puts."""
     return puts.frames(*part, seed, offset, number, FRAME_BYTES)
-
-
-def slot_name(directory: Directory, second: int) -> str:
-    """Name the file of a second."""
-    return layout.slot(directory.settings.lap_of(second), second)
 
 
 def slot_floor(second: int) -> bytes:

@@ -29,9 +29,9 @@ from filewheel.format.writer import Entropy
 from filewheel.journal.journal import Journal
 from filewheel.journal.tail import Handles, Tail
 from filewheel.laps.missing import Missing
-from filewheel.laps.slot import lap_floor, slot_floor, slot_name
-from filewheel.laps.window import MISSING, Budget, Span, Window, read_window
-from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
+from filewheel.laps.slot import lap_file, slot_file
+from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
+from filewheel.message import ID_MIN, US_PER_S
 from filewheel.native.loops import DROP_BYTES
 from filewheel.roster.retention import Retained, discard_retained
 from filewheel.roster.roster import RETAIN_BYTES, Roster, read_roster, was_in_set
@@ -185,17 +185,16 @@ class Ledger:
         """Remove what the manifest does not name: a deal that never completed, an unlink that came back."""
         lap_of = self.dir.settings.lap_of
         for lap in found.laps - self.manifest.laps.keys():
-            self._remove(layout.lap_file(lap))
+            self._remove(lap_file(self.dir.settings, lap).name)
         for second in found.slots - self.manifest.slots.keys():
-            self._remove(slot_name(self.dir, second))
+            self._remove(slot_file(self.dir.settings, second).name)
         for lap in found.dirs - {lap_of(s) for s in self.manifest.slots}:
             self.remove_dir(lap)
 
     def _miss_laps(self, found: Found) -> None:
         """Report files that are named but not there: a file goes only after a manifest without it."""
-        for span in spans_of(self.dir, self.manifest, ID_MIN, ID_END):
-            last = span.name.rpartition("/")[2]
-            if layout.parse_slot(last) not in found.slots and layout.parse_lap_file(last) not in found.laps:
+        for span in spans_of(self.dir, self.manifest):
+            if span.file is not None and span.file.key not in span.file.among(found):
                 self.miss(span)
 
     def miss(self, span: Span) -> None:
@@ -456,23 +455,3 @@ class Ledger:
             self.own.close()
         finally:
             self.handles.close()
-
-
-def spans_of(directory: Directory, manifest: Manifest, lo: bytes, hi: bytes) -> Iterator[Span]:
-    """Yield a manifest's files that may hold ids from `lo` to below `hi`, by rising floor."""
-    settings = directory.settings
-    low = due_of(lo) // US_PER_S
-    high = due_of(hi) // US_PER_S
-    found = [
-        Span(slot_name(directory, second), 0, length, slot_floor(second))
-        for second, length in manifest.slots.items()
-        if low <= second <= high
-    ]
-    low, high = settings.lap_of(low), settings.lap_of(high)
-    found += [
-        Span(layout.lap_file(lap), 0, length, lap_floor(directory, lap))
-        for lap, length in manifest.laps.items()
-        if low <= lap <= high
-    ]
-    found.sort(key=lambda span: span.floor)
-    yield from found

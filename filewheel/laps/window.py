@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from filewheel.disk.checkpoint import Manifest
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile, is_unreadable
 from filewheel.errors import Damaged
 from filewheel.format.frame import Frame, Gap, scan
 from filewheel.format.record import ID, add_puts, records_of
 from filewheel.journal.tail import Handles
-from filewheel.message import id_after
+from filewheel.laps.slot import File, files_of
+from filewheel.message import ID_END, ID_MIN, id_after
 from filewheel.native.compiled import Puts, ids_of
 
 MISSING = "the file is missing"
@@ -38,6 +40,18 @@ class Span:
     start: int
     end: int
     floor: bytes
+    file: File | None = None
+    """The slot or lap file that this is all of; None for a part of a journal."""
+
+
+def span_of(file: File) -> Span:
+    """Return the covered part of a slot or lap file."""
+    return Span(file.name, 0, file.end, file.floor, file)
+
+
+def spans_of(directory: Directory, manifest: Manifest, lo: bytes = ID_MIN, hi: bytes = ID_END) -> list[Span]:
+    """Return a manifest's files that may hold ids from `lo` to below `hi`, by rising floor."""
+    return sorted(map(span_of, files_of(directory.settings, manifest, lo, hi)), key=lambda span: span.floor)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from filewheel.format import layout
 from filewheel.format.frame import HEADER_BYTES, SMALL_BLOCK, Frame, scan
 from filewheel.format.record import ID, records_of
 from filewheel.journal.tail import Handles
-from filewheel.laps.slot import FRAME_BYTES
+from filewheel.laps.slot import FRAME_BYTES, File, file_named, lap_file, slot_file
 from filewheel.lookup.frames import Frames, Place
 from filewheel.lookup.index import FileIndex, Hits, Run, ids_of, puts_in, within
 from filewheel.lookup.snapshot import Snapshot
@@ -46,12 +46,6 @@ _NOWHERE = Position(0, 0, 0)
 Places = dict[bytes, Place]
 """For each id where its put is."""
 T = TypeVar("T")
-
-
-def _is_named(manifest: Manifest, name: str) -> bool:
-    """Tell whether a manifest names a lap or slot file."""
-    last = name.rpartition("/")[2]
-    return layout.parse_slot(last) in manifest.slots or layout.parse_lap_file(last) in manifest.laps
 
 
 class Finder:
@@ -200,7 +194,8 @@ class Finder:
             for file in list(self._files.values()):
                 self._drop(self._files, file)
         for file in list(self._files.values()):
-            if not _is_named(manifest, file.name):
+            known = file_named(self._dir.settings, file.name)
+            if known is None or known.key not in known.among(manifest):
                 self._drop(self._files, file)  # it has gone, and one of its name may come
         for file in self._journals.values():
             file.is_blank = False
@@ -423,12 +418,13 @@ class Finder:
             if lap_of(second) in laps:
                 by_lap.setdefault(lap_of(second), []).append(id_)
         for second, ids in by_slot.items():
-            yield self._file(layout.slot(lap_of(second), second), slots[second], handles), ids
+            yield self._file(slot_file(self._dir.settings, second, slots[second]), handles), ids
         for lap, ids in by_lap.items():
-            yield self._file(layout.lap_file(lap), laps[lap], handles), ids
+            yield self._file(lap_file(self._dir.settings, lap, laps[lap]), handles), ids
 
-    def _file(self, name: str, length: int, handles: Handles) -> FileIndex:
+    def _file(self, of: File, handles: Handles) -> FileIndex:
         """Return the index of a file up to its covered length."""
+        name, length = of.name, of.end
         file = self._files.get(name)
         if file is not None and file.pos > length:
             self._drop(self._files, file)  # `repair` has replaced it

@@ -26,9 +26,8 @@ from filewheel.format.frame import Frame, Gap, scan
 from filewheel.format.record import ID, records_of, unpack_put
 from filewheel.journal.gaps import UNKNOWN, confirmed, missing_in, number_before
 from filewheel.journal.tail import Handles
-from filewheel.laps.slot import slot_name
-from filewheel.laps.store import spans_of
-from filewheel.laps.window import MISSING, Budget, Span, Window, read_window
+from filewheel.laps.slot import slot_file
+from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
 from filewheel.message import DEAD_US, ID_LIMIT, ID_MIN, US_PER_S, Message, due_of, id_floor
 
 _TRIES = 20
@@ -201,12 +200,8 @@ class Snapshot:
         return True
 
     def _forget(self, span: Span) -> None:
-        last = span.name.rpartition("/")[2]
-        second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
-        if second is not None:
-            self.manifest.slots.pop(second, None)
-        if lap is not None:
-            self.manifest.laps.pop(lap, None)
+        if span.file is not None:
+            span.file.among(self.manifest).pop(span.file.key, None)
         if span in self.journals:
             self.journals.remove(span)
 
@@ -232,7 +227,7 @@ class Snapshot:
             try:
                 yield unpack_put(put)
             except Damaged as exc:
-                name = slot_name(self._dir, due_of(put[ID]) // US_PER_S)
+                name = slot_file(self._dir.settings, due_of(put[ID]) // US_PER_S).name
                 self.damage.append(Damage(name, 0, len(put), exc.what, proven=True))
 
     def frames(self, span: Span, *, headers: bool = False, missing: list[Span] | None = None) -> Iterator[Frame]:

@@ -19,13 +19,12 @@ from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
 from filewheel.disk.quarantine import bytes_in, items
 from filewheel.errors import Damaged
-from filewheel.format import layout
 from filewheel.format.frame import Frame
 from filewheel.format.record import ID, records_of
-from filewheel.laps.store import spans_of
-from filewheel.laps.window import Span
+from filewheel.laps.slot import SlotFile
+from filewheel.laps.window import Span, spans_of
 from filewheel.lookup.snapshot import DEAD_FLOOR, WALK_BUDGET, Snapshot
-from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor, to_datetime
+from filewheel.message import DEAD_US, ID_END, US_PER_S, due_of, to_datetime
 from filewheel.roster.repeats import may_repeat
 
 Progress = Callable[[int], None]
@@ -96,7 +95,7 @@ class _Counter:
         manifest, lap_of = snapshot.manifest, directory.settings.lap_of
         self._both = manifest.laps.keys() & {lap_of(second) for second in manifest.slots}
         """Laps of which the file and some seconds are there, since one of them was missing: counted as one."""
-        self.spans = [s for s in spans_of(directory, manifest, ID_MIN, ID_END) if not self._is_counted_with_lap(s)]
+        self.spans = [s for s in spans_of(directory, manifest) if not self._is_counted_with_lap(s)]
 
     def simple(self, span: Span) -> int | None:
         """Count a file's messages by its headers; None when it must be read."""
@@ -141,10 +140,10 @@ class _Counter:
         return low == high
 
     def _lap_of(self, span: Span) -> int:
-        return self._dir.settings.lap_of(due_of(span.floor) // US_PER_S)
+        return self._dir.settings.lap_of(due_of(span.floor) // US_PER_S) if span.file is None else span.file.lap
 
     def _is_counted_with_lap(self, span: Span) -> bool:
-        return layout.parse_slot(span.name.rpartition("/")[2]) is not None and self._lap_of(span) in self._both
+        return isinstance(span.file, SlotFile) and span.file.lap in self._both
 
     def ids(self, span: Span) -> Iterator[bytes]:
         """Yield the pending ids of one file's time, those in the journals too."""
@@ -162,9 +161,7 @@ class _Counter:
 
     def ceil(self, span: Span) -> bytes:
         """Return the smallest id that is too late for a file."""
-        floor_s = due_of(span.floor) // US_PER_S
-        seconds = 1 if layout.parse_slot(span.name.rpartition("/")[2]) is not None else self._dir.settings.slots
-        return id_floor((floor_s + seconds) * US_PER_S)
+        return ID_END if span.file is None else span.file.range[1]
 
 
 def _overlap(ranges: list[tuple[bytes, bytes]]) -> bool:

@@ -167,7 +167,7 @@ class BackupKeeper:
         """Accept the loss of the missing files: what was in them has to be healed. Raises OSError, Poisoned."""
         missing = self.ledger.missing
         floor = min(span.floor for span in missing.spans())
-        self.forget_files(set(missing.seconds), set(missing.laps), floor)
+        self.forget_files(set(missing.slots), set(missing.laps), floor)
 
     def ingest(self) -> None:
         """Read what the backup's journals have gained. Raises DiskError."""

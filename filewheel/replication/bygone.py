@@ -14,26 +14,26 @@ from collections.abc import Collection
 from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.format.record import moved, records_of
-from filewheel.laps.window import Span
+from filewheel.laps.slot import File
+from filewheel.laps.window import span_of
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.native.compiled import ids_of
-from filewheel.replication.laps import LapFile
 from filewheel.replication.whole import Range
 
 
-def absent(directory: Directory, files: Collection[LapFile]) -> tuple[list[LapFile], set[str]]:
+def absent(directory: Directory, files: Collection[File]) -> tuple[list[File], set[str]]:
     """Return, of another wheel's files, those of which this one has nothing; and the names of what it cannot read.
 
     Cost: a reading of the checkpoint and the journals. Raises DiskError, Damaged.
     """
     if not files:
         return [], set()
-    ordered = sorted(files, key=lambda file: file.range(directory))
+    ordered = sorted(files, key=lambda file: file.range)
     with Snapshot(directory) as snapshot:
         manifest = snapshot.manifest
         if manifest.doubt:
             return [], set()
-        met = _met_by_puts(snapshot, [file.range(directory) for file in ordered])
+        met = _met_by_puts(snapshot, [file.range for file in ordered])
         in_seconds = {directory.settings.lap_of(second) for second in manifest.slots}
         left = [
             file
@@ -64,7 +64,7 @@ def _met_by_puts(snapshot: Snapshot, ranges: list[Range]) -> set[int]:
     return met
 
 
-def moved_in(directory: Directory, files: Collection[LapFile]) -> tuple[list[bytes], int]:
+def moved_in(directory: Directory, files: Collection[File]) -> tuple[list[bytes], int]:
     """Return the ids of the messages in files that had moved before, and how many messages there are in all.
 
     Cost: about 0.3 µs a message. Raises DiskError.
@@ -73,7 +73,7 @@ def moved_in(directory: Directory, files: Collection[LapFile]) -> tuple[list[byt
     count = 0
     with Snapshot(directory) as snapshot:
         for file in files:
-            for frame in snapshot.frames(Span(file.name, 0, file.end, file.range(directory)[0]), missing=[]):
+            for frame in snapshot.frames(span_of(file), missing=[]):
                 count += frame.puts
                 try:
                     ids += ids_of(moved(records_of(frame)[0]))

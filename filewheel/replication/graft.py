@@ -27,12 +27,12 @@ from filewheel.format.frame import Frame, scan, seal
 from filewheel.format.record import CANCELLED, ID, moved, pack_drop, records_of, root_of
 from filewheel.journal.tail import Handles
 from filewheel.laps.additions import Additions
-from filewheel.laps.slot import lap_floor
+from filewheel.laps.slot import File, files_in, lap_floor
 from filewheel.laps.window import Budget
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.native.compiled import ids_of
 from filewheel.replication.backupkeeper import BackupKeeper
-from filewheel.replication.laps import LapFile, Laps, Plan, files_of
+from filewheel.replication.laps import Laps, Plan
 
 STEP_BYTES = 64 << 20
 """How much is copied before the link looks at the journals again."""
@@ -137,7 +137,7 @@ class Graft:
             others = [lap for lap in laps if snapshot.manifest.doubt or not self._is_same(snapshot, lap)]
             if others:
                 return self._refuse(others, lo)
-            files = [file for lap in laps for file in files_of(self._source, snapshot.manifest, lap)]
+            files = [file for lap in laps for file in files_in(self._source.settings, snapshot.manifest, lap)]
             done = Grafted(hi, size_bytes=sum(file.end for file in files))
             unseen = set(here)
             self._read_journals(snapshot, lo, done, unseen)
@@ -146,7 +146,7 @@ class Graft:
 
     def _is_same(self, snapshot: Snapshot, lap: int) -> bool:
         ours, theirs = (
-            files_of(wheel, manifest, lap)
+            files_in(wheel.settings, manifest, lap)
             for wheel, manifest in ((self._source, snapshot.manifest), (self._keeper.dir, self._keeper.ledger.manifest))
         )
         if ours != theirs:
@@ -226,14 +226,15 @@ class _Step:
         return None
 
     def _must_fit(self, laps: list[int]) -> None:
-        files = (f for lap in laps for f in files_of(self._source, self._snapshot.manifest, lap))
+        files = (f for lap in laps for f in files_in(self._source.settings, self._snapshot.manifest, lap))
         need = min(sum(f.end for f in files), 2 * STEP_BYTES)
         if self._keeper.dir.disk.free_bytes() < need + _ROOM_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _copy_lap(self, lap: int) -> bool:
         """Copy what the second wheel lacks of a lap; tell whether that could be read."""
-        files, theirs = files_of(self._source, self._snapshot.manifest, lap), files_of(self._keeper.dir, self._new, lap)
+        files = files_in(self._source.settings, self._snapshot.manifest, lap)
+        theirs = files_in(self._keeper.dir.settings, self._new, lap)
         if files and theirs and files[0].is_lap != theirs[0].is_lap:
             return False  # it was opened into seconds since it was planned
         self.offsets = dict(self._begun.offsets) if lap == self._begun.lap else {}
@@ -245,8 +246,8 @@ class _Step:
                 return False
         return True
 
-    def _copy_file(self, file: LapFile) -> bool:
-        lengths = self._new.laps if file.is_lap else self._new.slots
+    def _copy_file(self, file: File) -> bool:
+        lengths = file.among(self._new)
         if not file.is_lap:
             self._added.make_dir(file.lap)
         length = lengths.get(file.key, 0)
@@ -291,7 +292,7 @@ class _Step:
                     self.moved.update((root_of(put), put[ID]) for put in moved(puts))
 
 
-def read_file(directory: Directory, handles: Handles, file: LapFile, start: int) -> Iterator[Frame | None]:
+def read_file(directory: Directory, handles: Handles, file: File, start: int) -> Iterator[Frame | None]:
     """Yield a file's frames from `start` up to its covered length, and None where one cannot be read."""
     disk = directory.disk
     try:

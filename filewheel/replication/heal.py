@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 from filewheel.disk.directory import Directory
 from filewheel.format.record import ID, moved, root_of
+from filewheel.laps.slot import File
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_END, ID_MIN
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bygone import absent
 from filewheel.replication.chunk import compare
 from filewheel.replication.graft import Graft, Grafted
-from filewheel.replication.laps import LapFile
 from filewheel.replication.report import Progress
 
 _MOVED_MAX = 200_000
@@ -39,7 +39,7 @@ class Part:
     """Ids that only the backup seems to have."""
     copied: int = 0
     """How many messages were copied into it already."""
-    bygone: list[LapFile] = field(default_factory=list)
+    bygone: list[File] = field(default_factory=list)
     """Files of the backup for what the primary seems to have nothing of."""
     damaged: bool = False
     """Something of the primary could not be read."""

@@ -14,33 +14,13 @@ from dataclasses import dataclass, field
 
 from filewheel.disk.checkpoint import Manifest, lap_end, read_manifest
 from filewheel.disk.directory import Directory
-from filewheel.format import layout
-from filewheel.laps.slot import lap_floor, slot_floor
+from filewheel.laps.slot import File, files_in, lap_floor, slot_file, slot_floor
 from filewheel.message import ID_END
-from filewheel.replication.whole import Range
 
 _SHARE = 4
 """A lap is copied if the backup has no more than this part of it."""
 _SMALL_BYTES = 64 << 10
 """What is smaller is compared along with what lies before it, if that is: each step costs some milliseconds."""
-
-
-@dataclass(frozen=True)
-class LapFile:
-    """A file of a lap, and its covered length."""
-
-    name: str
-    lap: int
-    key: int
-    """What the manifest knows it by: its lap, or its second."""
-    is_lap: bool
-    end: int
-
-    def range(self, directory: Directory) -> Range:
-        """Return the ids that belong into it."""
-        if self.is_lap:
-            return lap_floor(directory, self.lap), lap_floor(directory, self.lap + 1)
-        return slot_floor(self.key), slot_floor(self.key + 1)
 
 
 @dataclass
@@ -52,7 +32,7 @@ class Plan:
     """Laps that are to be copied."""
     alike: list[int] = field(default_factory=list)
     """Laps of which both wheels have so many bytes that they may have the same."""
-    bygone: list[LapFile] = field(default_factory=list)
+    bygone: list[File] = field(default_factory=list)
     """Files of the second wheel for what the first has nothing of."""
 
 
@@ -64,7 +44,7 @@ class _Part:
     size: int
     copy: int | None = None
     alike: int | None = None
-    bygone: list[LapFile] = field(default_factory=list)
+    bygone: list[File] = field(default_factory=list)
 
     @property
     def kind(self) -> tuple[bool, bool, bool]:
@@ -146,7 +126,7 @@ class Laps:
             elif by_id or not self._is_known or theirs is None:
                 yield _Part(floor, size)
             elif ours is None and floor >= lo:
-                yield _Part(floor, size, bygone=files_of(self._second, self._their, lap))
+                yield _Part(floor, size, bygone=files_in(self._second.settings, self._their, lap))
             elif theirs.is_file or (ours is not None and ours.is_file):
                 yield _Part(floor, size)
             else:
@@ -161,19 +141,7 @@ class Laps:
             if ours is not None or (theirs is not None and floor < lo):
                 yield _Part(floor, ours or 0)
             elif theirs is not None:
-                file = LapFile(layout.slot(lap, second), lap, second, False, theirs)
-                yield _Part(floor, 0, bygone=[file])
-
-
-def files_of(directory: Directory, manifest: Manifest, lap: int) -> list[LapFile]:
-    """Return the files of a lap, in the order of their seconds."""
-    slots = directory.settings.slots
-    file = [LapFile(layout.lap_file(lap), lap, lap, True, manifest.laps[lap])] if lap in manifest.laps else []
-    return file + [
-        LapFile(layout.slot(lap, second), lap, second, False, manifest.slots[second])
-        for second in range(lap * slots, (lap + 1) * slots)
-        if second in manifest.slots
-    ]
+                yield _Part(floor, 0, bygone=[slot_file(self._second.settings, second, theirs)])
 
 
 def _sizes(directory: Directory, manifest: Manifest) -> dict[int, _Lap]:

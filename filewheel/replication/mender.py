@@ -15,13 +15,13 @@ from filewheel.errors import Damaged
 from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of
 from filewheel.journal.journal import Journal
+from filewheel.laps.slot import File
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.bygone import absent, moved_in
 from filewheel.replication.chunk import pending
 from filewheel.replication.giveback import GiveBack
-from filewheel.replication.laps import LapFile
 from filewheel.replication.membership import Membership
 from filewheel.replication.moves import lost_moves
 from filewheel.replication.suspects import Verdict
@@ -95,12 +95,12 @@ class Mender:
         self._give_back.write([([put], [pack_drop(old, RESCHEDULED)]) for put, old in found.values()])
         return [i for i in ids if i not in found]
 
-    def _forget(self, files: list[LapFile], given: Mapping[bytes, bytes]) -> int | None:
+    def _forget(self, files: list[File], given: Mapping[bytes, bytes]) -> int | None:
         """Delete files for what the primary has finished; return how many messages they had, None if that cannot be."""
         # What the journals have for them may have its drop in them, and would come back: first it is dealt to them.
         # So they hold what they did not when they were looked at, and are looked at once more.
         self._keeper.deal_all()
-        ranges = [file.range(self._target) for file in files]
+        ranges = [file.range for file in files]
         undealt = self._keeper.undealt(ranges[0][0], ranges[-1][1])
         is_met = len(absent(self._source, files)[0]) < len(files) or any(covers(ranges, id_) for id_ in undealt)
         lap_of, slots = self._target.settings.lap_of, self._keeper.ledger.manifest.slots

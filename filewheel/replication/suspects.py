@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from filewheel.disk.directory import Directory
+from filewheel.laps.slot import File
 from filewheel.replication.bygone import absent
 from filewheel.replication.chunk import dropped, look, pending
 from filewheel.replication.drops import dropped_among
-from filewheel.replication.laps import LapFile
 from filewheel.replication.whole import (
     EVERYTHING,
     Range,
@@ -41,7 +41,7 @@ class Verdict:
 
     drop: list[bytes] = field(default_factory=list)
     give_back: list[bytes] = field(default_factory=list)
-    forget: list[LapFile] = field(default_factory=list)
+    forget: list[File] = field(default_factory=list)
     """Files that are to be deleted whole."""
     by_id: bool = False
     """Whether there are files that must be looked into."""
@@ -56,8 +56,8 @@ class Suspects:
         self._epoch = epoch
         self._new: set[bytes] = set()
         self._seen: set[bytes] = set()
-        self._new_files: set[LapFile] = set()
-        self._seen_files: set[LapFile] = set()
+        self._new_files: set[File] = set()
+        self._seen_files: set[File] = set()
         self._seen_us = 0
         self._seen_pass = 0
         self._uneasy_us: int | None = None
@@ -69,7 +69,7 @@ class Suspects:
         """Suspect messages."""
         self._new.update(ids)
 
-    def add_files(self, files: Iterable[LapFile]) -> None:
+    def add_files(self, files: Iterable[File]) -> None:
         """Suspect files of the backup."""
         self._new_files.update(files)
 
@@ -110,9 +110,7 @@ class Suspects:
         ranges = [EVERYTHING] if all_lost else ranges_of(self._source, damaged)
         verdict = self._part(left, ranges)
         verdict.forget = [
-            f
-            for f in sorted(files, key=lambda f: f.range(self._source))
-            if not any(meets(f.range(self._source), one) for one in ranges)
+            f for f in sorted(files, key=lambda f: f.range) if not any(meets(f.range, one) for one in ranges)
         ]
         verdict.by_id = some_are_met or len(verdict.forget) < len(files)
         return verdict

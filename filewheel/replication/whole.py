@@ -18,8 +18,8 @@ from filewheel.disk.disk import is_scarce
 from filewheel.disk.quarantine import items
 from filewheel.errors import FilewheelError, said
 from filewheel.format import layout
-from filewheel.laps.slot import slot_name
-from filewheel.message import ID_END, ID_MIN, US_PER_S, id_floor, to_datetime
+from filewheel.laps.slot import file_named, files_of
+from filewheel.message import ID_END, ID_MIN, to_datetime
 from filewheel.roster.roster import read_roster
 
 _PROBE_BYTES = 64 << 10
@@ -115,13 +115,11 @@ def missing_files(directory: Directory) -> list[str]:
     """
     while True:
         manifest = _manifest(directory)
-        names = [(slot_name(directory, s), n) for s, n in manifest.slots.items()]
-        names += [(layout.lap_file(lap), n) for lap, n in manifest.laps.items()]
         missing = []
-        for name, length in names:
-            known = directory.disk.identity(name)
-            if known is None or known[1] + 7 < length:
-                missing.append(name)
+        for file in files_of(directory.settings, manifest):
+            known = directory.disk.identity(file.name)
+            if known is None or known[1] + 7 < file.end:
+                missing.append(file.name)
         # A file goes after the checkpoint that does not name it any more.
         if not missing or _manifest(directory).deal == manifest.deal:
             return missing
@@ -132,11 +130,5 @@ def _manifest(directory: Directory) -> Manifest:
 
 
 def _range_of(directory: Directory, name: str) -> Range:
-    last = name.rpartition("/")[2]
-    second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
-    if second is not None:
-        return id_floor(second * US_PER_S), id_floor((second + 1) * US_PER_S)
-    if lap is not None:
-        slots = directory.settings.slots
-        return id_floor(lap * slots * US_PER_S), id_floor((lap + 1) * slots * US_PER_S)
-    return EVERYTHING
+    file = file_named(directory.settings, name)
+    return EVERYTHING if file is None else file.range

@@ -31,10 +31,9 @@ from filewheel.keys.index import Keys
 from filewheel.keys.unlisted import Unlisted
 from filewheel.laps.deal import Deal
 from filewheel.laps.slot import frames
-from filewheel.laps.store import Ledger, spans_of
-from filewheel.laps.window import MISSING, Span
+from filewheel.laps.store import Ledger
+from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.message import ID_END, ID_MIN
 from filewheel.tools.verify import Finding, verify
 
 _SETTINGS_BYTES = 65536
@@ -75,7 +74,7 @@ def repair(directory: Directory, clock: Clock) -> Repair:
                 Deal(ledger, spread=False).run()
                 if not ledger.undealt_bytes or ledger.undealt_bytes >= before:
                     break
-            for span in list(spans_of(directory, ledger.manifest, ID_MIN, ID_END)):
+            for span in spans_of(directory, ledger.manifest):
                 _mend_file(ledger, span, result)
             for damage in ledger.quarantine.aside:
                 result.bytes_aside += damage.end - damage.offset
@@ -206,11 +205,9 @@ def _mend_file(ledger: Ledger, span: Span, result: Repair) -> None:
         ledger.quarantine.keep_bytes(Damage(span.name, 0, len(put), what, proven=True), put)
     manifest = ledger.manifest.copy()
     manifest.deal += 1
-    last = span.name.rpartition("/")[2]
-    second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
-    lengths, key = (manifest.laps, lap) if second is None else (manifest.slots, second)
-    if key is None:
+    if span.file is None:
         return
+    lengths, key = span.file.among(manifest), span.file.key
     data = frames(sorted(puts), sorted(drops), seed=ledger.dir.seed(span.name), offset=0, number=manifest.deal)
     lengths.pop(key, None)
     if data:

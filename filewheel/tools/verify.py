@@ -24,9 +24,8 @@ from filewheel.format.record import ID, records_of, unpack_put
 from filewheel.journal.gaps import UNKNOWN, Account, confirmed, number_before
 from filewheel.journal.tail import Handles
 from filewheel.keys.unlisted import FOREIGN, Unlisted, check_keys, unreadable
-from filewheel.laps.store import spans_of
-from filewheel.laps.window import MISSING, Span
-from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of
+from filewheel.laps.window import MISSING, Span, spans_of
+from filewheel.message import US_PER_S, due_of
 from filewheel.roster.retention import read_overflow
 from filewheel.roster.roster import read_roster
 
@@ -115,7 +114,7 @@ class _Verifier:
             )  # fmt: skip
             lap_of = self._dir.settings.lap_of
             adopt(manifest, self._disk, find_files(self._disk, lap_of), lap_of)
-        spans = list(spans_of(self._dir, manifest, ID_MIN, ID_END))
+        spans = spans_of(self._dir, manifest)
         segments = self._segments()
         self._total = sum(s.end for s in spans) + sum(size for _, _, size in segments)
         for span in spans:
@@ -196,7 +195,7 @@ class _Verifier:
                 if isinstance(item, Gap):
                     self._add("damage", span.name, item.offset, item.end, item.reason, "filewheel repair")
                 else:
-                    self._check_frame(span.name, fd, item, _range_of(self._dir, span))
+                    self._check_frame(span.name, fd, item, None if span.file is None else span.file.seconds)
             self._read(end)
         finally:
             self._disk.close(fd)
@@ -209,7 +208,7 @@ class _Verifier:
         known = self._disk.identity(layout.CHECKPOINT)
         if known is None or known != self._newest[0]:  # read once, however many files it names that are not there
             newer = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
-            self._newest = known, {s.name for s in spans_of(self._dir, newer, ID_MIN, ID_END)}
+            self._newest = known, {s.name for s in spans_of(self._dir, newer)}
         return span.name not in self._newest[1]
 
     def _check_frame(self, name: str, fd: int, frame: Frame, seconds: tuple[int, int] | None) -> None:
@@ -425,10 +424,3 @@ class _Verifier:
         # A running keeper may be in the middle of a deal: its new files are not named yet.
         if not known and keeper is None and not manifest.doubt:
             self._add("note", name, 0, 0, "left by a deal that never completed; the next keeper removes it")
-
-
-def _range_of(directory: Directory, span: Span) -> tuple[int, int]:
-    """Return the seconds that a lap or slot file is for: from, to."""
-    low = due_of(span.floor) // US_PER_S
-    is_slot = layout.parse_slot(span.name.rpartition("/")[2]) is not None
-    return low, low + (1 if is_slot else directory.settings.slots)
