@@ -378,7 +378,12 @@ def test_a_primary_that_is_gone_is_named_and_the_backup_fires(wheels: Set) -> No
     lose(wheels.a.wheel)
     result = wheels.b("promote", "--yes", "--wait", "0")
     assert result.json[0]["unreachable"] == [str(wheels.a.wheel)]
-    assert "make sure that nothing fires from it" in result.err
+    told = result.err.splitlines()
+    assert (
+        f"warning: {wheels.a.wheel} cannot be reached: no such directory; make sure that nothing fires from it" in told
+    )
+    assert len([line for line in told if "no such directory" in line]) == 1
+    assert f"when {wheels.a.wheel} is back, `filewheel -C {wheels.a.wheel} rejoin` brings them" in result.err
     assert [line["id"] for line in wheels.b("run", "--once").json] == ids
 
 
@@ -424,6 +429,8 @@ def test_an_old_primary_rejoins_and_brings_what_only_it_had(wheels: Set) -> None
     result = wheels.a("rejoin", "--yes")
     assert (result.json[0]["primary"], result.json[0]["kept"]) == (str(wheels.c.wheel), 1)
     assert [line["id"] for line in wheels.c.pending()] == [late]
+    again = wheels.a("rejoin", "--yes", "--force", "--no-json").out
+    assert again == f"{wheels.a.wheel} is a backup of {wheels.c.wheel} now\n"
     wheels.c("replicate", "--once")
     assert wheels.same(wheels.c)
     assert wheels.a("enqueue", "--in", "1h", "x", code=14).err

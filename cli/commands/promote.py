@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from filewheel.replication.standby import AFTER_S, Standby
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once
 from ..input.params import DURATION
-from ..show.members import find_set
+from ..show.members import find_set, set_roster_of
 from ..show.output import Output
 from ..show.text import safe
 from ..signals import Abort, Quit, Stop
@@ -63,6 +64,7 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
     if auto:
         result = _stand_by(out, AFTER_S if after_us is None else after_us / US_PER_S)
     else:
+        set_roster_of(out)  # a directory that is away is named once
         status = find_set(out)
         # It fires already: nothing is fenced that does.
         is_primary = status is not None and status.roster.role == "primary"
@@ -108,24 +110,29 @@ def promotion_fields(result: Promotion) -> dict[str, Any]:
 
 def print_promotion(out: Output, result: Promotion) -> None:
     """Tell whom a promotion fenced, whom it could not reach, and whether the wheel was up to date."""
+    old = result.old_primary
     if out.wants_json:
         out.record(promotion_fields(result))
     else:
         rows = [
             ("primary", safe(out.dir)),
             ("epoch", str(result.epoch)),
-            ("before", safe(result.old_primary)),
+            ("before", safe(old)),
             ("fenced", ", ".join(map(safe, result.fenced)) or "none"),
             ("unreachable", ", ".join(map(safe, result.unreachable)) or "none"),
-            ("up to date", "yes, it has everything" if result.caught_up else "as far as it had come"),
+            ("up to date", "yes, it has everything" if result.caught_up else "not known"),
         ]
         for name, value in rows:
             out.write(f"{out.style(name.ljust(13), bold=True)}{value}")
     out.flush()
     for text in result.notes:
-        out.note(text)
-    for path in result.unreachable:
-        out.warn(f"{path} could not be reached: make sure that nothing fires from it")
+        path = next((path for path in result.unreachable if text.startswith(f"{path} cannot be reached: ")), None)
+        if path is None:
+            out.note(text)
+        else:
+            out.warn(f"{text}; make sure that nothing fires from it")
     if not result.caught_up:
-        out.warn("what the old primary alone had is missing here; `filewheel rejoin` there brings it, if it comes back")
-    out.note(f"`filewheel -C {out.dir} run` fires from here now")
+        rejoin = f"`filewheel -C {quote(old)} rejoin`"
+        when = f"when {old} is back, {rejoin}" if old in result.unreachable else rejoin
+        out.warn(f"messages that only {old} holds are not here: {when} brings them, and says how many there were")
+    out.note(f"Messages fire from {out.dir} now: start its keeper or its scheduler there")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from shlex import quote
+
 import click
 
+from filewheel import FilewheelError
+from filewheel.disk.disk import OsDisk
 from filewheel.replication.rejoin import rejoin
+from filewheel.replication.replicator import find_primary
 
 from ..failure import Failure
-from ..show.members import Copying, roster_of
+from ..show.members import Copying, set_roster_of
 from ..show.output import Output
 from ..show.text import count, safe
 from ..signals import interruptible
@@ -31,8 +38,8 @@ def command(out: Output, yes: bool, force: bool) -> None:
     Messages that only it holds are added to the new primary first, so nothing is lost. Then it is brought in step:
     messages that fired or were cancelled meanwhile are removed from it.
     """
-    roster = roster_of(out)
-    where = f" of {roster.primary}" if roster else ""
+    set_roster_of(out)
+    where = _primary(out)
     if not out.ask(f"Make {out.dir} a backup{where}?", yes=yes):
         raise Failure("failed", "nothing was changed")
     with interruptible(), out.progress("rejoining") as progress:
@@ -42,11 +49,22 @@ def command(out: Output, yes: bool, force: bool) -> None:
         out.record(fields)
     else:
         out.write(f"{safe(out.dir)} is a backup of {safe(result.primary)} now")
-        kept = (
-            f"{count(result.kept, 'message')} that only it had {'is' if result.kept == 1 else 'are'} in the primary now"
-        )
-        out.write(f"{kept}, {result.dropped:,} that it need not have are gone")
+        if result.kept:
+            were = "was" if result.kept == 1 else "were"
+            out.write(f"{count(result.kept, 'message')} that only this wheel had {were} added to the primary")
+        if result.dropped:
+            were = "was" if result.dropped == 1 else "were"
+            out.write(f"{count(result.dropped, 'message')} that had ended here {were} removed from the primary")
     out.flush()
     for text in result.notes:
         out.note(text)
-    out.note(f"`filewheel -C {result.primary} replicate` keeps it in step; it has to run")
+    out.note(f"The service `filewheel -C {quote(result.primary)} replicate` brings it in step, and has to run")
+
+
+def _primary(out: Output) -> str:
+    """Return the words for the primary that there is now: this wheel may not have been told of it."""
+    with contextlib.suppress(FilewheelError, OSError):
+        here = os.path.abspath(out.dir)
+        primary, _ = find_primary(here, OsDisk)
+        return f" of {primary}" if primary != here else ""
+    return ""

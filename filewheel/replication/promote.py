@@ -24,7 +24,7 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory, DiskFactory, opened
 from filewheel.disk.disk import OsDisk, is_scarce
 from filewheel.disk.keeper_lock import Owner
-from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said
+from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said_of
 from filewheel.format.writer import Entropy
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.carry import Positions, carry_drops, place_of
@@ -290,7 +290,7 @@ class _Promoting:
             if is_scarce(exc):
                 raise
             self._done.unreachable.append(path)
-            self._done.notes.append(f"{path} could not be told: {said(exc)}")
+            self._done.notes.append(f"{path} cannot be reached: {said_of(exc, path)}")
 
     @contextlib.contextmanager
     def _old_keeper_stopped(self, wait_s: float) -> Iterator[None]:
@@ -335,7 +335,9 @@ class _Promoting:
                 link.abandon()
             if is_scarce(exc):
                 raise
-            self._done.notes.append(f"{self._old} could not be read to its end: {said(exc)}")
+            if self._old not in self._done.unreachable:  # else that is noted
+                why = said_of(exc, self._old)
+                self._done.notes.append(f"{self._old} could not be read to its end: {why}")
 
     def _carry_drops(self) -> None:
         """Tell this wheel what the old primary has finished and another backup that was in step may still hold."""
