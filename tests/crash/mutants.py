@@ -1063,7 +1063,7 @@ MUTANTS: list[Mutant] = [
     _m("release-unread", "B3", "a retained segment waits until it was read", "tests/replication/test_replicator.py::test_retained_segments_go_when_every_backup_has_read_them_and_not_before",
        "replication.replicator", "            if parsed is not None and all(link.has_read(*parsed) for link in links):\n", "            if parsed is not None:\n"),
     _m("replicator-loses-its-place", "B3", "a replicator knows the set when its own wheel is lost", "tests/replication/test_replicator.py::test_when_the_wheel_that_it_was_started_with_is_lost_it_goes_on_from_the_new_primary",
-       "replication.replicator", "find_primary(self._path, self._disk, self._known)\n", "find_primary(self._path, self._disk)\n"),
+       "replication.replicator", "find_primary(self._path, self._disk, self._known)\n        if roster", "find_primary(self._path, self._disk)\n        if roster"),
     _m("standby-at-once", "B3", "a standby waits before it promotes", "tests/replication/test_standby.py::test_a_flicker_that_is_shorter_promotes_nobody",
        "replication.standby", "now_us - failing_us >= self._after_s * US_PER_S", "now_us - failing_us >= 0"),
     _m("standby-sums-up", "B3", "only failures without a break count", "tests/replication/test_standby.py::test_a_flicker_that_is_shorter_promotes_nobody",
