@@ -30,7 +30,7 @@ from filewheel.tools import dump
 from filewheel.tools.verify import verify
 from tests.crash import shim
 from tests.crash.campaign import Campaign, Tally
-from tests.crash.promises import Promises
+from tests.crash.promises import Promises, text_of
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.set_whole import make_whole
 from tests.crash.shim import Plan
@@ -218,7 +218,7 @@ def _judge_unmade(path: Path) -> list[str]:
 def pending_in(path: Path, clock: FakeClock) -> Pending:
     """Return what a reader sees."""
     with Wheel(path, clock=clock) as wheel:
-        return [(bytes(m.id), m.payload.decode(), m.due_us) for m in dump.dump(wheel)]
+        return [(bytes(m.id), text_of(m.payload), m.due_us) for m in dump.dump(wheel)]
 
 
 def damage_in(path: Path, clock: FakeClock) -> list[str]:

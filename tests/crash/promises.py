@@ -34,6 +34,11 @@ class Told:
     """Ids whose drop was promised, and how firmly."""
 
 
+def text_of(payload: bytes) -> str:
+    """Return the text that a payload is known by; of a packed call too."""
+    return payload.decode(errors="backslashreplace")
+
+
 class Promises:
     """What the marks of one or more processes, one after the other, promise."""
 

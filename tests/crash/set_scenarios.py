@@ -26,11 +26,14 @@ from filewheel import (
 )
 from filewheel.tools.diff import differences
 from tests.crash.actor import Actor
+from tests.crash.baton import in_turns
 from tests.crash.scenarios import Scenario
 from tests.support import FakeClock
 
 PRIMARY, MIRROR, SHIPPED = NAMES = ("jobs.wheel", "b.wheel", "c.wheel")
 _STEP_US = 200_000
+_TURNS = 4
+_TURNS_MAX = 48
 
 
 class PassingClock(FakeClock):
@@ -94,6 +97,32 @@ class SetActor(Actor):
             replicate(self.at(name), self.clock, self.entropy)
 
         self.do("replicate", call)
+
+    def serve(self, *turns: Callable[[], None]) -> None:
+        """Run the replicator until every backup is in step; at each turn of its own that is given, do that first."""
+        left = list(turns)
+
+        def call(given: dict[str, Any]) -> None:
+            count = 0
+
+            def on_sleep() -> None:
+                nonlocal count
+                count += 1
+                if left and count % _TURNS == 0:
+                    left.pop(0)()
+                reports = replicator.status()
+                done = not left and bool(reports) and all(r.state == "following" and not r.error for r in reports)
+                if (done and count > (len(turns) + 1) * _TURNS) or count > _TURNS_MAX:
+                    replicator.stop()
+
+            with in_turns(on_sleep):
+                replicator = Replicator(self.path, interval_s=0.001, clock=self.clock, entropy=self.entropy)
+                replicator.run()
+            failed = [f"{r.path}: {r.state}: {r.error}" for r in replicator.status() if r.state != "following"]
+            if failed:
+                raise FilewheelError("; ".join(failed))
+
+        self.do("serve", call)
 
     def promote(self, name: str) -> None:
         """Promote a wheel, and go there."""
@@ -210,6 +239,21 @@ def follow(actor: SetActor) -> None:
     actor.replicate(SHIPPED)
 
 
+def serve(actor: SetActor) -> None:
+    """Run the replicator, and use the primary meanwhile."""
+    actor.serve(
+        lambda: actor.enqueue(7),
+        lambda: actor.cancel(actor.ids[5]),
+        lambda: actor.ack(*actor.claim(), sync="always"),
+        lambda: actor.keep_house(seconds=31),
+    )
+
+
+def go_after(actor: SetActor) -> None:
+    """Run the replicator while another wheel is promoted, which it goes on from."""
+    actor.serve(lambda: actor.promote(MIRROR), lambda: actor.rejoin(PRIMARY), lambda: actor.enqueue(2))
+
+
 def promote_mirror(actor: SetActor) -> None:
     """Promote the mirror, and use it."""
     actor.promote(MIRROR)
@@ -256,6 +300,9 @@ SET_SCENARIOS = {
     for s in (
         Scenario("mirrored", mirrored, trio, is_set=True),
         Scenario("replicate", follow, behind, is_set=True),
+        Scenario("serve", serve, behind, is_set=True),
+        Scenario("serve-heal", serve, away, is_set=True, damages=True),
+        Scenario("serve-promoted", go_after, behind, is_set=True),
         Scenario("heal", follow, away, is_set=True, damages=True),
         Scenario("promote", promote_mirror, behind, is_set=True),
         Scenario("promote-shipped", promote_shipped, behind, is_set=True),

@@ -1,8 +1,9 @@
 """Campaign: every call on a wheel's files fails with every error that the kernel may return for it, once and for good.
 
 The scenarios and the judge are those of the campaign of faults (fault.py), and beside them those of sets of wheels
-(set_scenarios.py); here nothing tears and nothing is killed, but listings, looks, locks and closes fail as writes and
-flushes do, for want of files, memory, room, permission, or a handle that is stale.
+(set_scenarios.py) and of schedulers (scheduler_scenarios.py); here nothing tears and nothing is killed, but listings,
+looks, locks and closes fail as writes and flushes do, for want of files, memory, room, permission, or a handle that is
+stale.
 The points come in an order in which each kind (scenario, call, error, once or for good) comes before any comes again,
 so that whatever share of them is played has some of each.
 Invariant: afterwards nothing confirmed is lost, nothing finished is back, and the error was one of our tree.
@@ -20,6 +21,7 @@ from tests.crash import fault, shim
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.fault import Point, Sweep
 from tests.crash.scenarios import SCENARIOS
+from tests.crash.scheduler_scenarios import SCHEDULER_SCENARIOS
 from tests.crash.set_scenarios import SET_SCENARIOS, alone
 
 ROUNDS = 20_000
@@ -29,7 +31,7 @@ _ORDER = 20261123
 @contextlib.contextmanager
 def rig() -> Iterator[Sweep]:
     """Prepare as the campaign of faults does."""
-    with alone(), fault.rig(shim.SWEEP, SCENARIOS | SET_SCENARIOS) as sweep:
+    with alone(), fault.rig(shim.SWEEP, SCENARIOS | SET_SCENARIOS | SCHEDULER_SCENARIOS) as sweep:
         sweep.points = in_turn(sweep.points)
         yield sweep
 

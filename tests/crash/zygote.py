@@ -21,10 +21,11 @@ import tests.crash.mutate  # noqa: F401
 import filewheel.disk.flock  # noqa: F401  imported late by the library, here once for all children
 from tests.crash.actor import Actor
 from tests.crash.scenarios import SCENARIOS, tiny
+from tests.crash.scheduler_scenarios import SCHEDULER_SCENARIOS, Jobs, hasty
 from tests.crash.set_scenarios import SET_SCENARIOS, SetActor, alone
 from tests.crash.shim import Plan, Shim
 
-EVERY = SCENARIOS | SET_SCENARIOS
+EVERY = SCENARIOS | SET_SCENARIOS | SCHEDULER_SCENARIOS
 HANGS_AFTER_S = 20.0
 
 
@@ -35,7 +36,7 @@ def child(order: dict[str, Any], pipe: int, shim: Shim) -> None:
         os.write(pipe, json.dumps(mark).encode() + b"\n")
 
     scenario = EVERY[order["scenario"]]
-    kind = SetActor if scenario.is_set else Actor
+    kind: type[Actor] = SetActor if scenario.is_set else Jobs if scenario.name in SCHEDULER_SCENARIOS else Actor
     path = os.path.join(order["dir"], "jobs.wheel")
     if order["part"] == "prepare":
         actor = kind(path, say, name="p")
@@ -46,6 +47,8 @@ def child(order: dict[str, Any], pipe: int, shim: Shim) -> None:
         say({"op": "prepared", "phase": "end", "ids": [i.hex() for i in actor.ids], "now": actor.clock.now_us()})
     else:
         actor = kind(path, say, ids=order["ids"], now_us=order["now"])
+        if isinstance(actor, Jobs):
+            actor.draw()
         shim.arm(order["dir"], Plan(*order["plan"]))
         scenario.run(actor)
         actor.close()
@@ -98,7 +101,7 @@ def main() -> None:
     shim = Shim()
     gc.collect()
     gc.freeze()
-    with tiny(), alone():
+    with tiny(), alone(), hasty():
         for line in sys.stdin:
             print(json.dumps(play(json.loads(line), shim)), flush=True)
 
