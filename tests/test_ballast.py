@@ -122,6 +122,32 @@ def test_without_a_ballast_a_full_disk_fires_one_message_a_run_and_says_that_it_
     assert_whole(path)
 
 
+@pytest.mark.parametrize("has_ballast", [True, False])
+def test_a_drain_on_a_full_disk_calls_all_with_a_ballast_and_without_one_ends_after_two_that_are_made_again(
+    disk: Path, has_ballast: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = disk / "jobs.wheel"
+    called: list[int] = []
+    scheduler = Scheduler(path)
+    scheduler.on("job")(called.append)
+    for i in range(30):
+        scheduler.enqueue("job", [i])
+    if not has_ballast:
+        (path / "ballast").unlink()
+    fill_up(disk, scheduler.wheel)
+    if has_ballast:
+        assert scheduler.drain() == len(called) == 30
+        assert "one by one" not in caplog.text
+    else:
+        for times in (1, 2):
+            with pytest.raises(WheelFull, match="it fires again"):
+                scheduler.drain()
+            assert called == [0, 1] * times
+    scheduler.stop()
+    (disk / "filler").unlink()
+    assert_whole(path)
+
+
 class Quota(OsDisk):
     """A disk with free space that a quota keeps from this user."""
 

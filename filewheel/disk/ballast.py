@@ -52,7 +52,7 @@ class Ballast:
             if size >= max(_BALLAST_BYTES_MIN, self._bytes + 1):
                 self._bytes = self._reserve(size)
             elif not self._bytes:
-                self._bytes = self._found()
+                self.find()
         except OSError as exc:
             log.warning("%s: no ballast: %s", self._path, exc)
             self._was_refused = True
@@ -82,16 +82,20 @@ class Ballast:
         finally:
             self._disk.close(fd)
 
-    def _found(self) -> int:
-        """Return how large it is; 0 where there is none."""
+    def find(self) -> bool:
+        """Look whether there is one. Raises OSError."""
         known = self._disk.identity(layout.BALLAST)
-        return 0 if known is None else known[1]
+        self._bytes = 0 if known is None else known[1]
+        return self._bytes > 0
 
     def give_up(self) -> bool:
         """Free its room; tell whether there was any. Never raises OSError."""
-        self._bytes = 0
-        with contextlib.suppress(OSError):  # then there is no room, and the caller is told so
-            if self._found():
+        try:
+            was_there = self.find()
+            if was_there:
                 self._disk.unlink(layout.BALLAST)
-                return True
-        return False
+        except OSError as exc:  # there is no room then, and the caller is told so
+            log.warning("%s: the ballast cannot be given up: %s", self._path, exc)
+            was_there = False
+        self._bytes = 0
+        return was_there

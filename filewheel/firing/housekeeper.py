@@ -164,6 +164,8 @@ class Housekeeper:
         if self._ballast.is_there or (not self._was_refused and self._disk.free_bytes() >= _ROOM_BYTES):
             self._is_short = False
             return limit
+        if self._ballast.find():
+            return limit
         try:
             self._attempt(lambda: self._ledger.own.reserve(limit * DROP_BYTES))
         except DiskError as exc:

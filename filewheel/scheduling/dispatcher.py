@@ -49,6 +49,9 @@ Fate = Callable[[Message, int], str | None]
 class Dispatcher:
     """Fires one keeper's messages. Everything but `finish` and `wake` belongs to one thread."""
 
+    full: WheelFull | None = None
+    """Why what became of some messages cannot be written now."""
+
     def __init__(
         self,
         keeper: Keeper,
@@ -436,7 +439,7 @@ class Dispatcher:
             return False
         except (Fenced, Locked):
             self._forget_unwritten()
-        self._retry_us = 0
+        self._retry_us, self.full = 0, None
         return True
 
     def _forget_unwritten(self) -> None:
@@ -446,6 +449,7 @@ class Dispatcher:
 
     def _wait_for_room(self, exc: WheelFull) -> None:
         """Keep what could not be written, to be written later."""
+        self.full = exc
         self._retry_us = self._clock.steady_us() + _FULL_RETRY_US
         self._keep_unwritten()
         count = len(self._done) + len(self._verdicts)

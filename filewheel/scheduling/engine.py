@@ -297,11 +297,14 @@ class Engine:
     def drain(self) -> int:
         """Call everything that is due, here and now, in this thread; return how many messages were settled.
 
-        Raises Locked when another process is the keeper.
+        Raises Locked when another process is the keeper, WheelFull when what became of calls could not be written.
         """
         with self.inline() as dispatcher:
-            while dispatcher.step(claim=True):
+            # On a full disk it ends: whatever is called then is called again by the next.
+            while dispatcher.step(claim=True) and dispatcher.full is None:
                 pass
+        if dispatcher.full is not None:
+            raise dispatcher.full
         return dispatcher.settled
 
     @contextmanager

@@ -351,7 +351,8 @@ class Scheduler(Definitions):
 
         For tests, and for programs that are started by a timer. What fails is retried when its time has come.
 
-        Raises Locked when another process fires.
+        Raises Locked when another process fires. WheelFull when what became of calls could not be written: it calls no
+        more then, and those are called again.
         """
         return self._inline_engine().drain()
 

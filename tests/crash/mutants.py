@@ -648,6 +648,8 @@ MUTANTS: list[Mutant] = [
        "disk.ballast", "                        self._disk.truncate(fd, had)\n", "                        pass\n"),
     _m("hands-out-without-room", "D", "without room to acknowledge, messages are handed out one by one", "tests/test_ballast.py::test_without_a_ballast_a_full_disk_fires_one_message_a_run_and_says_that_it_fires_again",
        "firing.housekeeper", "            self._is_short = True\n            return 1\n", "            self._is_short = True\n            return limit\n"),
+    _m("drain-goes-on", "J", "a drain that cannot write what became of its calls makes no more of them", "tests/test_ballast.py::test_a_drain_on_a_full_disk_calls_all_with_a_ballast_and_without_one_ends_after_two_that_are_made_again",
+       "scheduling.engine", "dispatcher.step(claim=True) and dispatcher.full is None:", "dispatcher.step(claim=True):"),
     _m("refusal-forgotten", "D", "after a refused acknowledgement the room for the next is made before it is needed", "tests/test_ballast.py::test_after_a_refused_acknowledgement_messages_are_handed_out_one_by_one_until_one_fits",
        "firing.housekeeper", "            self._was_refused = True\n            exc.what", "            exc.what"),
     _m("room-not-made", "D", "where little is left, room for acknowledgements is made before messages are handed out", "tests/test_ballast.py::test_where_little_is_left_the_room_for_acknowledgements_is_made_before_messages_are_handed_out",
