@@ -138,6 +138,7 @@ class Link:
         else:
             self.follower = self._follower = Follower(self.source)
             self.follower.skip()
+            self._replays = PASSES  # the last pass holds moves of what was dropped in the first
             self.heal()
 
     def _absorb(self, member: Member) -> None:

@@ -1,8 +1,9 @@
-"""Replay: what a link that goes on from a bookmark reads once more.
+"""Replay: what a link reads once more that goes on from a bookmark, or has skipped what the journals held.
 
 A place in all journals is no consistent cut: a drop may lie below it, and above it the put that it drops, when they lie
 in two journals and one pass read them in that order. Written once more, such a put would stay: its drop may have been
-dealt and forgotten, and is not read again. So what is read anew is compared with what is pending now.
+dealt and forgotten, and is not read again. So what is read anew is compared with what is pending now. The same holds
+after a skip: the first of its passes may have read the drop of what the second holds.
 Invariant: a put that was dropped before its frame was asked for is not given out.
 """
 
