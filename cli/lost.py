@@ -7,16 +7,21 @@ Invariant: no command says that a message has ended when the file that would hol
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from filewheel import MessageId, Wheel
+from filewheel.format.record import ID, root_of
 from filewheel.keys.index import Keys
 from filewheel.laps.window import MISSING
+from filewheel.lookup.snapshot import DEAD_FLOOR
+from filewheel.message import ID_END
 
 from .failure import Failure
 from .show.output import Output
 from .show.text import count
 
 _NAMED = 3
+_LOOKED_AT = 1_000_000
 
 
 def lost_of(
@@ -57,3 +62,21 @@ def key_lost(out: Output, wheel: Wheel, key: str) -> Failure | None:
     finally:
         directory.disk.release()
     return lost_of(wheel, ids, 0, subject=f"the messages with the key {key!r}")
+
+
+def not_pending(wheel: Wheel, id_: MessageId) -> Failure:
+    """Return the failure of an id that is not pending: it names the id that the message has now, if it has one.
+
+    Cost: reads the dead letters, and what is pending, up to a million of each.
+    """
+    with wheel.snapshot() as snapshot:
+        for dead, puts in ((True, snapshot.puts(DEAD_FLOOR, ID_END)), (False, snapshot.puts())):
+            for put in islice(puts, _LOOKED_AT):
+                if root_of(put) == id_ and put[ID] != id_:
+                    new = MessageId(put[ID])
+                    what = f"{id_} is a dead letter now, {new}" if dead else f"{id_} has moved: it is {new} now"
+                    return Failure("not-found", what, hint=f"`filewheel inspect {new}` shows it")
+    return Failure(
+        "not-found", f"{id_} is not pending: it fired, was cancelled or has moved",
+        hint="`filewheel inspect list` shows what is pending, with --dead the dead letters",
+    )  # fmt: skip

@@ -7,6 +7,7 @@ Invariant: no error of the library or of the operating system ends in a tracebac
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -46,6 +47,9 @@ VERBS = (
     "completion",
 )
 
+_GROUPS = ("inspect", "backup")
+"""Verbs that have verbs of their own."""
+
 _EPILOG = "\n\n".join(
     [
         "\b\nExamples:\n"
@@ -72,6 +76,22 @@ class Root(click.Group):
         command = importlib.import_module(f".commands.{cmd_name}", __package__).command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a verb; of one that there is not say which verbs, and which verbs of a verb, are like it."""
+        if args and args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            named = {verb: [verb] for verb in VERBS}
+            for verb in _GROUPS:
+                group = self.get_command(ctx, verb)
+                for name in group.list_commands(ctx) if isinstance(group, click.Group) else ():
+                    if group is not None and not getattr(group, "commands", {})[name].hidden:
+                        named.setdefault(name, []).append(f"{verb} {name}")
+            close = difflib.get_close_matches(args[0], named, cutoff=0.6)
+            words = " or ".join(f"`filewheel {one}`" for name in close for one in named[name])
+            raise click.UsageError(f"no command {args[0]!r}" + (f"; did you mean {words}?" if words else ""), ctx)
+        return super().resolve_command(ctx, args)
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run one invocation and exit with its code."""

@@ -116,6 +116,11 @@ class MessageId(bytes):
         """How many wheels held the message when the call that returned this id returned; 1 of any other id."""
         return 1
 
+    @property
+    def kept(self) -> bool:
+        """Whether an enqueue with `on_conflict="keep"` returned this id because its message has the key already."""
+        return False
+
     def __str__(self) -> str:
         return base32(int.from_bytes(self, "big"), _TEXT_LENGTH)
 
@@ -124,22 +129,29 @@ class MessageId(bytes):
 
 
 class Receipt(MessageId):
-    """An id that knows how many wheels held its message when it was given out. In all else it is the id."""
+    """An id that knows what came of the call that returned it. In all else it is the id."""
 
     _copies = 1
+    _kept = False
 
     @property
     def copies(self) -> int:
         """How many wheels held the message when the call that returned this id returned."""
         return self._copies
 
+    @property
+    def kept(self) -> bool:
+        """Whether the enqueue that returned this id kept the message that had the key."""
+        return self._kept
 
-def receipt(id_: MessageId, copies: int) -> MessageId:
-    """Return an id that says how many wheels held its message."""
-    if copies == id_.copies:
+
+def receipt(id_: MessageId, copies: int, *, kept: bool = False) -> MessageId:
+    """Return an id that says how many wheels held its message, and whether it was kept; what was kept stays so."""
+    kept = kept or id_.kept
+    if (copies, kept) == (id_.copies, id_.kept):
         return id_
     made = Receipt(id_)
-    made._copies = copies
+    made._copies, made._kept = copies, kept
     return made
 
 

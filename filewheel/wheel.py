@@ -363,8 +363,8 @@ class Wheel(Changes):
         is written. Cost: about 0.3 µs a message, and one flush.
 
         `keys` has the unique key of each message, or None. When one is held, "reject" raises KeyHeld, whose `held` says
-        which are and by whom, and enqueues nothing; "keep" returns the id that holds it in its place; "replace" cancels
-        that one. Cost: about 30 µs a key, and one more flush for all.
+        which are and by whom, and enqueues nothing; "keep" returns the id that holds it in its place, and that id says
+        so (`id.kept`); "replace" cancels that one. Cost: about 30 µs a key, and one more flush for all.
         """
         journal = self._writer()
         now_us = self._clock.now_us()
@@ -410,7 +410,8 @@ class Wheel(Changes):
         copies = 1 if ticket is None else journal.settle(ticket, sync)
         if dues and min(dues) < now_us + HINT_AHEAD_US:
             self._bell.ring(now_us)
-        return Ids(b"".join(ids), copies, min(ids, default=ID_END))
+        kept = frozenset(n for n, id_ in enumerate(ids) if id_.kept)
+        return Ids(b"".join(ids), copies, min(ids, default=ID_END), kept=kept)
 
     def _know_topic(self, topic: str) -> bytes:
         """Check a topic once, and remember it packed."""

@@ -151,13 +151,13 @@ def test_cancel_all_asks_on_a_terminal_and_needs_yes_elsewhere(fw: Fw) -> None:
 # -- reschedule -----------------------------------------------------------------------------------------------
 
 
-def test_reschedule_prints_old_and_new_and_the_message_is_the_same(fw: Fw) -> None:
+def test_reschedule_prints_the_new_id_and_the_message_is_the_same(fw: Fw) -> None:
     (old,) = fw.enqueue("--in", "1h", "--topic", "t", "--header", "k=v", "x")
-    (moved,) = fw("reschedule", old, "--at", "2027-01-01T00:00Z").json
+    (moved,) = fw("reschedule", old, "--at", "2027-01-01T00:00Z", "--json").json
     assert moved["old"] == old
     assert moved["due"] == "2027-01-01T00:00:00.000000Z"
     (message,) = fw.pending()
-    assert message["id"] == moved["new"]
+    assert message["id"] == moved["new"] == moved["id"]
     assert (message["topic"], message["headers"], message["payload"]) == ("t", {"k": "v"}, "x")
     assert message["root"] == old
 
@@ -165,7 +165,7 @@ def test_reschedule_prints_old_and_new_and_the_message_is_the_same(fw: Fw) -> No
 def test_reschedule_of_many_says_which_were_unknown(fw: Fw) -> None:
     ids = fw.enqueue("--in", "1h", "--lines", stdin="a\nb\nc")
     result = fw("reschedule", "-", "--in", "2h", stdin="\n".join([*ids, UNKNOWN]), code=3)
-    assert [line["old"] for line in result.json] == ids
+    assert result.lines == [row["id"] for row in fw.pending()]
     assert UNKNOWN in result.err
     assert len(fw.pending()) == 3
     fw("reschedule", *ids, "--in", "1", code=4)
@@ -173,10 +173,12 @@ def test_reschedule_of_many_says_which_were_unknown(fw: Fw) -> None:
     fw("reschedule", fw.pending()[0]["id"], code=2)
 
 
-def test_reschedule_shows_a_table_on_a_terminal(fw: Fw) -> None:
+def test_reschedule_prints_a_bare_id_piped_and_on_a_terminal_that_the_next_verb_takes(fw: Fw) -> None:
     (old,) = fw.enqueue("--in", "1h", "x")
-    shown = on_terminal("-C", fw.wheel, "reschedule", old, "--in", "2h")
-    assert f"{old}  {fw.pending()[0]['id']}" in shown.out
+    (new,) = fw("reschedule", old, "--in", "2h").lines
+    assert [row["id"] for row in fw.pending()] == [new]
+    shown = on_terminal("-C", fw.wheel, "reschedule", new, "--in", "3h")
+    assert shown.out.strip() == fw.pending()[0]["id"]
 
 
 def test_reschedule_brings_a_dead_letter_back_to_life(fw: Fw) -> None:

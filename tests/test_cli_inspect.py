@@ -175,7 +175,7 @@ def test_inspect_body_is_the_payload_byte_for_byte(fw: Fw) -> None:
 
 
 def test_inspect_of_an_unknown_id_exits_with_4_and_of_no_id_with_2(fw: Fw) -> None:
-    assert "inspect slot" in fw("inspect", UNKNOWN, code=4).err
+    assert "inspect list" in fw("inspect", UNKNOWN, code=4).err
     assert "neither a message id" in fw("inspect", "bogus", code=2).err
 
 

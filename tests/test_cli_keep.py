@@ -178,7 +178,7 @@ def test_dump_to_a_file_appears_whole(fw: Fw, tmp_path: Path) -> None:
 def test_loading_twice_changes_nothing(fw: Fw, tmp_path: Path) -> None:
     fill(fw)
     dumped = fw("dump").raw
-    assert "5 of them had been here already" in fw("load", stdin=dumped).err
+    assert "loaded 0 messages; 5 had been here already" in fw("load", stdin=dumped).err
     assert fw("dump").raw == dumped
 
 
@@ -210,6 +210,7 @@ def test_what_was_cancelled_here_does_not_come_back_and_that_is_told(fw: Fw) -> 
     fw("cancel", gone)
     result = fw("load", "--json", stdin=dumped, code=3)
     assert f"{gone} did not come back" in result.err
+    assert "loaded 0 messages; 1 had been here already" in result.err
     assert kept not in result.err
     assert result.error["error"] == "partly"
     assert "--new-ids" in result.error["hint"]

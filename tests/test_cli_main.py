@@ -109,7 +109,7 @@ def test_json_is_honoured_before_and_after_the_verb_and_the_last_one_wins(fw: Fw
 def test_quiet_silences_notes_and_not_data(fw: Fw) -> None:
     loud = fw("enqueue", "--at", "2001-01-01T00:00Z", "x")
     quiet = fw("enqueue", "--at", "2001-01-01T00:00Z", "x", "-q")
-    assert "fires at once" in loud.err
+    assert "waits for a keeper" in loud.err
     assert quiet.err == ""
     assert len(quiet.lines) == 1
 

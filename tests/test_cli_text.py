@@ -106,8 +106,8 @@ def test_spans_are_written_in_two_units(us: int, shown: str) -> None:
 
 
 def test_quantities_have_units() -> None:
-    assert [text.size(n) for n in (0, 999, 1000, 1_234_567, 39_271_712, 5 * 10**13)] == [
-        "0 B", "999 B", "1.0 kB", "1.2 MB", "39 MB", "50 TB",
+    assert [text.size(n) for n in (0, 1023, 1024, 1_234_567, 39_271_712, 5 * 10**13)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.2 MiB", "37 MiB", "45 TiB",
     ]  # fmt: skip
     assert text.count(1, "message") == "1 message"
     assert text.count(2000, "message") == "2,000 messages"

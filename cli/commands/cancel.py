@@ -5,14 +5,19 @@ A user who cancels needs to know whether it was in time: the command names each 
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
-from filewheel import Cancelled, CancelledIds, MessageId, Wheel
+from filewheel import Cancelled, CancelledIds, Damaged, MessageId, Wheel
 from filewheel.changes import ids_at_once
+from filewheel.format.record import unpack_put
+from filewheel.headers import SCHEDULE
+from filewheel.scheduling.schedule import Definition, definition_of
 
 from ..failure import Failure
 from ..input.lines import chunks, read_ids
-from ..lost import key_lost, lost_of
+from ..lost import key_lost, lost_of, not_pending
 from ..show.output import Output
 from ..show.text import count
 from ..verb import verb
@@ -43,10 +48,16 @@ def command(
     """Cancel messages before they fire.
 
     Prints the ids of those that were pending. `-` reads ids from stdin, one a line (or JSON lines with an `id`). Once
-    this has returned, none of them begins. What had begun goes on to its end, and is not tried again: stderr names it,
-    and --json says of each whether it was "stopped" in time or had "begun" ("maybe begun" where the keeper cannot say).
-    Exit code 3 when some of the ids were not pending, 4 when none was, 7 when all were and some had begun,
-    12 when one of them may lie in a file that is missing or damaged.
+    this has returned, none of them begins. A message that had begun goes on to its end, and is not tried again: stderr
+    names it, and --json says of each whether it was "stopped" in time or had "begun" ("maybe begun" where the keeper
+    cannot say). A schedule ends with its next occurrence: stderr names it, and --json has it as "schedule".
+
+    \b
+    Exit codes:
+      3  some of the ids were not pending
+      4  none of them was
+      7  all were, and some had begun
+     12  one of them may lie in a file that is missing or damaged
     """
     if everything + (key is not None) + bool(ids) > 1:
         raise click.UsageError("give ids, --key or --all, and only one of them")
@@ -70,7 +81,7 @@ def command(
             begun.update(_begun_of(found))
             progress.add(len(some))
         done = "; the cancel is written, and holds whatever comes back"
-        lost = lost_of(wheel, unknown, len(wanted), done=done)
+        lost = lost_of(wheel, unknown, len(wanted), done=done) or only_not_pending(wheel, unknown, len(wanted))
     if unknown:
         _name_begun(out, begun)
     tell_unknown(out, unknown, len(wanted), lost)
@@ -85,12 +96,13 @@ def _tell_begun(out: Output, begun: dict[MessageId, Cancelled]) -> None:
     """End with the exit code that says that some of what was cancelled had begun."""
     if not begun:
         return
-    hint = "what has begun goes on to its end, and is not tried again"
     if len(begun) == 1:
         ((id_, how),) = begun.items()
-        raise Failure("begun", f"{id_} {_WORDS[how]} when it was cancelled", hint=hint)
+        goes_on = "it goes on to its end, and is not tried again"
+        raise Failure("begun", f"{id_} {_WORDS[how]} when it was cancelled: {goes_on}")
     _name_begun(out, begun)
-    raise Failure("begun", f"{len(begun):,} of what was cancelled had begun, or may have", hint=hint)
+    goes_on = "they go on to their end, and are not tried again"
+    raise Failure("begun", f"{len(begun):,} of those cancelled had begun, or may have: {goes_on}")
 
 
 def _name_begun(out: Output, begun: dict[MessageId, Cancelled]) -> None:
@@ -101,19 +113,44 @@ def _name_begun(out: Output, begun: dict[MessageId, Cancelled]) -> None:
 
 
 def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> CancelledIds:
+    schedules = _schedules_of(wheel, ids)
     found = wheel.cancel_many(ids)
     for id_ in ids:
         if id_ in found:
             if out.json:
-                out.record({"id": str(id_), "cancelled": True, "outcome": found.outcome(id_).value})
+                ended = {"schedule": schedules[id_].name} if id_ in schedules else {}
+                out.record({"id": str(id_), "cancelled": True, "outcome": found.outcome(id_).value, **ended})
             else:
                 out.write(str(id_))
     out.flush()
+    for id_, ended_one in schedules.items():
+        if id_ in found:
+            _tell_ended(out, ended_one)
     return found
+
+
+def _schedules_of(wheel: Wheel, ids: list[MessageId]) -> dict[MessageId, Definition]:
+    """Return, of these ids, those of the next occurrence of a schedule. Cost: as `Snapshot.find`."""
+    schedules: dict[MessageId, Definition] = {}
+    with wheel.snapshot() as snapshot:
+        for id_, put in snapshot.find(ids).items():
+            if SCHEDULE.encode() in put:  # few messages are unpacked for nothing
+                with contextlib.suppress(Damaged):  # no message at all, and so no schedule's
+                    definition = definition_of(unpack_put(put))
+                    if definition is not None:
+                        schedules[MessageId(id_)] = definition
+    return schedules
+
+
+def _tell_ended(out: Output, schedule: Definition) -> None:
+    again = "; the program that declares it starts it anew" if schedule.is_declared else ""
+    out.warn(f"the schedule {schedule.name!r} has ended: this was its next occurrence{again}")
 
 
 def _cancel_key(out: Output, key: str) -> None:
     with out.wheel() as wheel:
+        before = wheel.get(key=key)
+        schedule = None if before is None else definition_of(before)
         found = wheel.cancel_many(keys=[key])
         if not found:
             raise key_lost(out, wheel, key) or Failure(
@@ -121,10 +158,13 @@ def _cancel_key(out: Output, key: str) -> None:
             )
     for id_, how in found.outcomes.items():
         if out.json:
-            out.record({"id": str(id_), "key": key, "cancelled": True, "outcome": how.value})
+            ended = {} if schedule is None else {"schedule": schedule.name}
+            out.record({"id": str(id_), "key": key, "cancelled": True, "outcome": how.value, **ended})
         else:
             out.write(str(id_))
     out.flush()
+    if schedule is not None:
+        _tell_ended(out, schedule)
     _tell_begun(out, _begun_of(found))
 
 
@@ -147,13 +187,16 @@ def _cancel_all(out: Output, topic: str | None, dead: bool, yes: bool) -> None:
     _tell_begun(out, begun)
 
 
+def only_not_pending(wheel: Wheel, unknown: list[MessageId], asked: int) -> Failure | None:
+    """Return the failure of the one id that was asked for, when it is not pending: it says what became of it."""
+    return not_pending(wheel, unknown[0]) if unknown and asked == 1 else None
+
+
 def tell_unknown(out: Output, unknown: list[MessageId], asked: int, lost: Failure | None) -> None:
     """Name the ids that are not pending, and end with the exit code that says so; `lost` as `lost_of` returns it."""
     hint = "`filewheel inspect list` shows what is pending"
     if lost is not None and asked == 1:
         raise lost
-    if unknown and asked == 1:
-        raise Failure("not-found", f"{unknown[0]} is not pending: it fired, was cancelled or has moved", hint=hint)
     for id_ in unknown[:_NAMED]:
         out.warn(f"{id_} is not pending")
     if len(unknown) > _NAMED:

@@ -13,6 +13,7 @@ import click
 from filewheel import KeyHeld
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import PAYLOAD_BYTES_LIMIT, Sync
+from filewheel.disk.keeper_lock import holder
 from filewheel.format import layout
 from filewheel.format.limits import check_headers, check_topic
 from filewheel.headers import ARGS
@@ -26,6 +27,7 @@ from ..failure import Failure
 from ..input.batch import Defaults, Intake, enqueue_all
 from ..input.lines import Spool, stdin
 from ..input.params import HEADER, JSON_ARGS, SYNC, When, one_due, require_due
+from ..show.calls import RUN, WORK
 from ..show.output import Output
 from ..show.text import away, count, full_time, offset
 from ..show.text import local as to_local
@@ -87,10 +89,12 @@ def command(
 
     It is due after --in or at --at: give one. BODY is the payload; `-` reads it from stdin as it is, to the last byte.
     Without BODY it is read from a pipe or a file, which must not be empty then. A message never fires early. A time
-    that names no zone is local time. A time that has passed is fine, and so is a negative --in: it fires at once.
+    that names no zone is local time. A time that has passed is fine, and so is a negative --in: a keeper fires it at
+    once.
 
     Of --lines and --batch every line is checked first: if one is wrong it is named, and nothing is enqueued. A line
-    whose key is held is told and passed over (exit code 3).
+    whose key is held is named and passed over (exit code 3). With --on-conflict keep the id of the message that has
+    the key is printed in its place; --json marks it `"kept": true`, and it is not counted as enqueued.
 
     Where the wheel has backups, --json tells in `copies` how many wheels held the message when it was confirmed.
 
@@ -125,8 +129,17 @@ def command(
             on_conflict=on_conflict,
         )
     _print_one(out, id_)
-    if due_us < now_us:
-        out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}: it fires at once")
+    _tell_one(out, id_, key, due_us, now_us, at, is_call=arguments is not None)
+
+
+def _tell_one(
+    out: Output, id_: MessageId, key: str | None, due_us: int, now_us: int, at: When | None, *, is_call: bool
+) -> None:
+    """Say what came of one message where its id does not."""
+    if id_.kept:
+        out.note(f"kept: this message has the key {key!r}; nothing was enqueued")
+    elif due_us < now_us:
+        out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}: it{_fires_now(out, is_call=is_call)}")
     elif at is not None and at.is_local:
         _echo_due(out, due_us, now_us)
 
@@ -139,7 +152,7 @@ def _check_many(lines: bool, batch: bool, body: str | None, key: str | None, arg
     if lines and batch:
         raise click.UsageError("give --lines or --batch, not both")
     if body not in (None, "-"):
-        raise click.UsageError(f"{'--lines' if lines else '--batch'} reads stdin, so there is no BODY")
+        raise click.UsageError(f"{'--lines' if lines else '--batch'} reads the messages from stdin: leave BODY out")
 
 
 def _check_args(arguments: bytes, body: str | None, topic: str) -> bytes:
@@ -152,13 +165,25 @@ def _check_args(arguments: bytes, body: str | None, topic: str) -> bytes:
 
 def _payload(out: Output, body: str | None) -> bytes:
     if body is None and out.stdin_is_terminal:
-        raise click.UsageError("no BODY; `-` reads it from here to Ctrl-D, '' is an empty one")
+        raise click.UsageError("BODY is missing; `-` reads it from here to Ctrl-D, '' is an empty one")
     if body is None or body == "-":
         read = stdin().read(PAYLOAD_BYTES_LIMIT + 1)
         if body is None and not read:  # a timer's, or the wrong end of a pipe: hardly meant
-            raise click.UsageError("no BODY, and nothing on stdin; '' is an empty one, and so may be `-`")
+            raise click.UsageError("BODY is missing, and nothing is on stdin; '' is an empty one, and so may be `-`")
         return read
     return os.fsencode(body)  # the bytes that the shell gave, whatever the locale makes of them
+
+
+def _fires_now(out: Output, *, many: bool = False, is_call: bool = False) -> str:
+    """Say when what is due already fires: at once only where a keeper runs."""
+    directory = out.directory()
+    try:
+        keeper_up = holder(directory) is not None
+    finally:
+        directory.disk.release()
+    if keeper_up:
+        return " fire at once" if many else " fires at once"
+    return f" {'wait' if many else 'waits'} for a keeper, and none runs: {WORK if is_call else RUN}"
 
 
 def _echo_due(out: Output, due_us: int, now_us: int) -> None:
@@ -178,15 +203,15 @@ def _is_in_set(out: Output) -> bool:
 def _print_one(out: Output, id_: MessageId) -> None:
     in_set = _is_in_set(out)
     _print_ids(out, [id_], in_set)
-    if in_set:
+    if in_set and not id_.kept:
         out.note(f"{count(id_.copies, 'wheel')} of the set {'has' if id_.copies == 1 else 'have'} it")
 
 
 def _print_ids(out: Output, ids: list[MessageId], in_set: bool) -> None:
     for id_ in ids:
         if out.json:
-            copies = {"copies": id_.copies} if in_set else {}
-            out.record({"id": str(id_), "due": iso(id_.due_us), "due_us": id_.due_us, **copies})
+            more = {"kept": True} if id_.kept else {"copies": id_.copies} if in_set else {}
+            out.record({"id": str(id_), "due": iso(id_.due_us), "due_us": id_.due_us, **more})
         else:
             out.write(str(id_))
     out.flush()
@@ -211,18 +236,22 @@ def _enqueue_many(
         if intake.local:
             zone = offset(to_local(now_us))
             out.note(f"{count(intake.local, 'time')} without a zone taken as local time, which is {zone} now")
-        held = 0
+        held = kept = 0
         in_set = _is_in_set(out)
         with out.progress("enqueuing", spool.count) as progress:
             for rows, made in enqueue_all(wheel, spool, sync, on_conflict):
                 _print_ids(out, [id_ for id_ in made if isinstance(id_, MessageId)], in_set)
                 progress.add(len(rows))
-                for refused in (id_ for id_ in made if isinstance(id_, KeyHeld)):
-                    held += 1
-                    out.warn(f"{refused.what}; passed over")
+                for row, one in zip(rows, made, strict=True):
+                    if isinstance(one, KeyHeld):
+                        held += 1
+                        out.warn(f"line {row.line}: {one.what}; passed over")
+                    else:
+                        kept += one.kept
         if intake.past:
-            out.note(f"{count(intake.past, 'message')} due already: firing at once")
-        out.note(f"enqueued {count(spool.count - held, 'message')}")
+            out.note(f"{count(intake.past, 'message')} due already: {'it' if intake.past == 1 else 'they'}"
+                     + _fires_now(out, many=intake.past != 1))  # fmt: skip
+        out.note(f"enqueued {count(spool.count - held - kept, 'message')}" + (f", kept {kept:,}" if kept else ""))
     if intake.bad or held:
         total, left = len(intake.bad) + spool.count, len(intake.bad) + held
         raise Failure("partly", f"{count(left, 'line')} of {total:,} skipped; the others are enqueued")

@@ -20,8 +20,8 @@ from filewheel.scheduling.schedule import definition_of
 from filewheel.timespec import at_us
 from filewheel.tools.dump import to_json
 
-from ..failure import Failure, check_damage
-from ..lost import lost_of
+from ..failure import check_damage
+from ..lost import lost_of, not_pending
 from ..show.calls import arguments_of, call_fields, call_text, overdue_advice, schedule_text
 from ..show.members import find_set, set_fields, set_line
 from ..show.output import Output
@@ -205,14 +205,8 @@ def message(out: Output, body: bool, id_: str) -> None:
     now_us = SYSTEM_CLOCK.now_us()
     with out.wheel() as wheel:
         found = wheel.get(wanted)
-        lost = None if found is not None else lost_of(wheel, [wanted])
-    if lost is not None:
-        raise lost
-    if found is None:
-        raise Failure(
-            "not-found", f"no message {wanted} is pending: it fired, was cancelled or has moved",
-            hint=f"`filewheel inspect slot {wanted}` shows what is on record",
-        )  # fmt: skip
+        if found is None:
+            raise lost_of(wheel, [wanted]) or not_pending(wheel, wanted)
     if body:
         out.raw(found.payload)
         return

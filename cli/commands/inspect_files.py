@@ -46,7 +46,10 @@ def slot(out: Output, which: str) -> None:
             lost = lost_of(wheel, [MessageId(lo)], 0, subject=f"the records of second {second}")
         if lost is not None:
             raise lost
-        raise Failure("not-found", "nothing of this second is on record")
+        raise Failure(
+            "not-found", "nothing of this second is on record",
+            hint="`filewheel inspect list` and `filewheel inspect list --dead` show what there is",
+        )  # fmt: skip
 
 
 def _second(text: str) -> int:

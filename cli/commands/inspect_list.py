@@ -18,6 +18,7 @@ from filewheel.tools.dump import iso, to_json
 
 from ..failure import check_damage
 from ..input.params import DURATION, TIME, When
+from ..show.calls import call_text
 from ..show.output import Column, Output
 from ..show.text import away, short_time, show_bytes
 from ..verb import verb
@@ -120,7 +121,8 @@ def _print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: i
 
 
 def _row(message: Message, dead: bool, now_us: int, with_key: bool) -> tuple[str, ...]:
-    end: tuple[str, ...] = (show_bytes(message.payload[:_SHOWN_BYTES]),)
+    call = call_text(message)
+    end: tuple[str, ...] = (show_bytes(message.payload[:_SHOWN_BYTES]) if call is None else call[:_SHOWN_BYTES],)
     if with_key:
         end = (message.headers.get(KEY, ""), *end)
     if dead:

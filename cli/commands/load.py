@@ -46,9 +46,9 @@ def command(out: Output, new_ids: bool, source: str | None) -> None:
     """Add the messages of a dump.
 
     Reads JSON lines from FILE, or from stdin. All lines are checked first: if one is wrong it is named, and nothing is
-    added. What is pending already is left as it is. A message that was cancelled or has fired in this wheel stays so
-    while the wheel has a record of it (exit code 3): do not load an old dump into the wheel it came from, where it
-    would fire again. --new-ids adds all of it anew.
+    added. Messages that are pending already are left as they are. A message that was cancelled or has fired in this
+    wheel stays so while the wheel has a record of it (exit code 3): do not load an old dump into the wheel it came
+    from, where it would fire again. --new-ids adds all of it anew.
     """
     if source is None and out.stdin_is_terminal:
         raise click.UsageError("from where? Give a FILE, or `-` to read lines from here to Ctrl-D")
@@ -71,9 +71,10 @@ def command(out: Output, new_ids: bool, source: str | None) -> None:
                     yield unpack_put(packed)
 
             wheel.add(messages())
-        out.note(f"loaded {count(spool.count, 'message')}{check.note if check else ''}")
         if check is not None:
             check.finish(out)
+        else:
+            out.note(f"read {count(spool.count, 'message')}: those that were not here are added")
 
 
 @contextlib.contextmanager
@@ -138,19 +139,21 @@ class _Check:
     def __init__(self, wheel: Wheel, spool: Spool) -> None:
         self._wheel = wheel
         self._ids = [unpack_put(packed).id for packed in spool.rows()]
-        here = len(self._pending())
-        self.note = f"; {here:,} of them had been here already" if here else ""
+        self._here = len(self._pending())
 
     def _pending(self) -> set[bytes]:
         with self._wheel.snapshot() as snapshot:
             return set(snapshot.find(self._ids))
 
     def finish(self, out: Output) -> None:
-        """Tell which messages are not pending now."""
+        """Tell how many messages came, and which are not pending now."""
         pending, now_us = self._pending(), SYSTEM_CLOCK.now_us()
         # A keeper that runs may have fired by now what was due.
         fired = self._wheel.stats().keeper_up
         gone = [i for i in dict.fromkeys(self._ids) if i not in pending and not (fired and i.due_us <= now_us)]
+        taken = len(set(self._ids)) - self._here - len(gone)
+        had_been = f"; {self._here:,} had been here already" if self._here else ""
+        out.note(f"loaded {count(taken, 'message')}{had_been}")
         for id_ in gone[:_NAMED]:
             out.warn(f"{id_} did not come back: it was cancelled or has fired in this wheel")
         if len(gone) > _NAMED:

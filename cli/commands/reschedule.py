@@ -12,10 +12,10 @@ from filewheel.tools.dump import iso
 from ..input.lines import chunks, read_ids
 from ..input.params import When, require_due
 from ..lost import key_lost, lost_of
-from ..show.output import Column, Output
+from ..show.output import Output
 from ..show.text import away, full_time
 from ..verb import due_options, verb
-from .cancel import tell_unknown
+from .cancel import only_not_pending, tell_unknown
 
 _CHUNK = 100
 
@@ -35,7 +35,8 @@ _CHUNK = 100
 def command(out: Output, in_us: int | None, at: When | None, key: str | None, ids: tuple[str, ...]) -> None:
     """Move messages to another time.
 
-    Prints their old and new ids. `-` reads ids from stdin. A dead letter starts anew, its attempts at 0. Exit code 3
+    Prints the new id of each, a line each, in the order in which they were given; with --json the old one, too. `-`
+    reads ids from stdin. A dead letter starts anew, its attempts at 0. Exit code 3
     when some of the ids were not pending, 4 when none was, 12 when one of them may lie in a file that is missing or
     damaged.
     """
@@ -69,20 +70,18 @@ def command(out: Output, in_us: int | None, at: When | None, key: str | None, id
                 wheel.flush()
             progress.add(len(some))
             moved += pairs
-            if out.wants_json:
-                _show(out, pairs, due_us)
-        lost = lost_of(wheel, unknown, len(wanted))
-    if moved and not out.wants_json:
-        _show(out, moved, due_us)
+            _show(out, pairs, due_us)
+        lost = lost_of(wheel, unknown, len(wanted)) or only_not_pending(wheel, unknown, len(wanted))
     if moved and (due_us < now_us or (at is not None and at.is_local)):
         out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}")
     tell_unknown(out, unknown, len(wanted), lost)
 
 
 def _show(out: Output, moved: list[tuple[MessageId, MessageId]], due_us: int) -> None:
-    if not out.wants_json:
-        out.table([Column("OLD"), Column("NEW")], [(str(old), str(new)) for old, new in moved])
-        return
     for old, new in moved:
-        out.record({"old": str(old), "new": str(new), "due": iso(due_us), "due_us": due_us})
+        if out.json:
+            due = {"due": iso(due_us), "due_us": due_us}
+            out.record({"id": str(new), "old": str(old), "new": str(new), **due})
+        else:
+            out.write(str(new))
     out.flush()

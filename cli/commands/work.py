@@ -50,7 +50,7 @@ def command(out: Output, threads: int | None, once: bool, target: str) -> None:
     It logs to stderr: a line when it starts, stands by, takes over and stops, and one for each failure; with -q only
     those. A program that configures logging itself decides how these lines look.
 
-    --once is for cron and timers. It exits with 3 when a call failed or has a name that no handler has, and with 11
+    --once is for cron and timers. It exits with 3 when a call failed or no handler has its name, and with 11
     when another process fires.
     Time-outs end coroutines only, and handlers for processes are called in this one.
     """

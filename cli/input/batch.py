@@ -42,6 +42,8 @@ class Row(NamedTuple):
     topic: str
     headers: dict[str, str]
     key: str | None = None
+    line: int = 0
+    """Where it stood in the input."""
 
 
 @dataclass
@@ -159,7 +161,7 @@ class Intake:
                 out.warn(f"{exc.what}; skipped")
                 continue
             self.past += row.due_us <= self.now_us
-            spool.add(row)
+            spool.add(row._replace(line=number))
 
 
 def portions(spool: Spool) -> Iterator[list[Row]]:

@@ -78,10 +78,12 @@ def who_fires(wheel: Wheel) -> str:
 def refused(message: Message) -> Failure:
     """Return why `run` does not fire a message: firing it here would lose the call, and end its schedule."""
     what = "an occurrence of a schedule" if SCHEDULE in message.headers else "a call of a handler"
+    rest = f", `filewheel cancel {message.id}`, or `filewheel run --raw` to fire it as a plain message"
+    if SCHEDULE in message.headers:
+        rest = "; a cancel, or `filewheel run --raw`, would end the schedule"
     return Failure(
-        "usage", f"message {message.id} is {what} ({message.topic}): only a scheduler may fire it",
-        hint=f"{WORK}, `filewheel cancel {message.id}`, or `filewheel run --raw` to fire it as a plain message",
-    )  # fmt: skip
+        "usage", f"message {message.id} is {what} ({message.topic}): only a scheduler may fire it", hint=WORK + rest
+    )
 
 
 def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any]] | None:

@@ -115,13 +115,13 @@ def away(us: int) -> str:
 
 
 def size(count: int) -> str:
-    """Write a number of bytes: "5 B", "1.2 MB"."""
-    if count < 1000:
+    """Write a number of bytes: "5 B", "1.2 MiB"."""
+    if count < 1024:
         return f"{count} B"
     amount = float(count)
-    for unit in ("kB", "MB", "GB", "TB"):
-        amount /= 1000
-        if amount < 999.5 or unit == "TB":
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        amount /= 1024
+        if amount < 1023.5 or unit == "TiB":
             break
     return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
 

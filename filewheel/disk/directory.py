@@ -230,7 +230,9 @@ def _check_empty(where: str) -> None:
     """Raise WheelExists unless a wheel can be made here."""
     found = set(os.listdir(where))
     if layout.SETTINGS in found:
-        raise WheelExists("there is a wheel already", path=where, hint="use it as it is")
+        raise WheelExists(
+            "there is a wheel already", path=where, hint=f"use it as it is; `filewheel -C {where} inspect` shows it"
+        )
     if layout.SETTINGS_COPY in found:
         # A new salt would make everything in it unreadable.
         raise WheelExists("there is a wheel already, without its wheel.json", path=where, hint="`filewheel repair`")
@@ -328,8 +330,9 @@ def _read_settings(disk: Disk, where: str, notes: list[str]) -> Settings:
         return settings
     if trouble is None or missing == 2:
         raise NoWheel(
-            "not a wheel (it has no wheel.json)", path=where, hint="name a wheel's directory, or an empty one to `init`"
-        )
+            "not a wheel (it has no wheel.json)", path=where,
+            hint="name the directory of a wheel, or `filewheel init` an empty one",
+        )  # fmt: skip
     raise trouble
 
 

@@ -96,7 +96,7 @@ def put_all(
             if ask.key in hold.busy:
                 results.append(_busy(hold.busy, path))
             elif holder is not None and ask.on_conflict == "keep":
-                results.append(holder)
+                results.append(receipt(holder, 1, kept=True))
             elif ask.key is not None and holder is not None and ask.on_conflict == "reject":
                 is_own = all_or_none and ask.key in enters  # the message that holds it is refused with this one
                 results.append(_key_twice(asks, at, path) if is_own else key_held(ask.key, holder, path))
@@ -166,8 +166,8 @@ def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
     return NotFound(
         f"no message {old} is pending" if old is not None else f"no message holds the key {key!r}",
         path=path,
-        hint="it fired, was cancelled or moved, or the file that would hold it is damaged; `filewheel inspect "
-        + (f"{old}` tells which" if old is not None else "list` shows what waits"),
+        hint="it fired, was cancelled or has moved: `filewheel inspect "
+        + (f"{old}` names the id that it has now" if old is not None else "list` shows what waits"),
     )  # fmt: skip
 
 
