@@ -17,8 +17,10 @@ from filewheel.disk.disk import OsDisk
 from filewheel.format import layout
 from filewheel.laps.deal import Deal
 from filewheel.laps.store import Ledger
+from filewheel.laps.tidy import tidy
 from filewheel.roster.retention import read_overflow
 from filewheel.roster.roster import read_roster
+from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from tests.support import FaultyDisk
 from tests.test_retained import NAMES, kept, primary
@@ -29,11 +31,7 @@ def refusing(*places: str) -> tuple[list[bool], Callable[[str], FaultyDisk]]:
     on = [True]
 
     def fail(what: str, name: str) -> None:
-        if (
-            on[0]
-            and name.startswith(places)
-            and (what == "rename" or (what == "open" and name.startswith("retained/")))
-        ):
+        if on[0] and name.startswith(places) and (what == "rename" or (what == "open" and name == layout.OVERFLOW_TMP)):
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), name)
 
     return on, lambda path: FaultyDisk(path, fail)
@@ -148,4 +146,29 @@ def test_what_was_acknowledged_does_not_fire_again_from_a_covered_segment_that_s
     refuses[0] = False
     Keeper(wheel_dir, background=False).close()
     assert os.listdir(wheel_dir / "journal") == []
+    assert_pending(wheel_dir, gone=now)
+
+
+def test_a_covered_segment_that_stays_is_no_undealt_one_for_a_repair_a_producer_that_tidies_and_who_looks(
+    wheel_dir: Path,
+) -> None:
+    primary(wheel_dir, state="current")
+    refuses, disk = refusing("retained/", layout.ROSTER)
+    with Wheel(wheel_dir) as wheel:
+        now = wheel.enqueue(b"now", delay=0)
+        wheel.enqueue(b"x", delay=3600)
+    with Keeper(wheel_dir, background=False, disk=disk) as keeper:
+        keeper.ack(keeper.claim(), sync="always")
+    left = sorted(os.listdir(wheel_dir / "journal"))
+    for _ in range(2):
+        assert tidy(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
+        repair(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
+        assert set(left) <= set(os.listdir(wheel_dir / "journal"))
+        assert_pending(wheel_dir, gone=now)
+        with Wheel(wheel_dir) as wheel:
+            assert wheel.stats().journal_bytes == 0
+    refuses[0] = False
+    repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    assert os.listdir(wheel_dir / "journal") == []
+    assert set(left) <= set(kept(wheel_dir))
     assert_pending(wheel_dir, gone=now)
