@@ -7,7 +7,7 @@ name still do not share ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from filewheel.message import ID_BYTES, LOW_BITS, SEQ_BITS, WRITER_BITS, MessageId, base32
 
@@ -38,6 +38,11 @@ class Writer:
         first = self.seq
         self.seq = first + count
         return first
+
+    def ids_at(self, dues_us: Iterable[int], seq: int) -> list[MessageId]:
+        """Return the ids with these dues, at places one after the other."""
+        low = int.from_bytes(self.low, "big") | seq
+        return [MessageId(((due << LOW_BITS) + low + n).to_bytes(ID_BYTES, "big")) for n, due in enumerate(dues_us)]
 
     def id_at(self, due_us: int, seq: int) -> MessageId:
         """Return the id with this due and place."""

@@ -355,8 +355,12 @@ class Journal(Appender):
 
     def new_id(self, due_us: int) -> MessageId:
         """Return an id for a message that the caller writes with `write` or `append`."""
+        return self.new_ids([due_us])[0]
+
+    def new_ids(self, dues_us: Sequence[int]) -> list[MessageId]:
+        """Return as many ids, in their order, as `new_id` does one."""
         with self.one_call():
             self._recall()
-            if not self._ids.has(1):
-                self._ready(0)
-            return self._ids.id_at(due_us, self._ids.take(1))
+            if not self._ids.has(len(dues_us)):
+                self._ready(0, ids=len(dues_us))
+            return self._ids.ids_at(dues_us, self._ids.take(len(dues_us)))

@@ -20,9 +20,8 @@ Invariant: every message with a key that lives is listed under it, also after a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from filewheel.disk import locks
 from filewheel.disk.directory import Directory
@@ -54,8 +53,7 @@ FILES_MAX = 128
 """How many buckets stay open from a look to the entries; the others are opened twice."""
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(NamedTuple):
     """What a look at a key found."""
 
     id: MessageId | None
@@ -97,7 +95,8 @@ class Keys(KeyFiles):
         ids = [id_ for some in listed.values() for id_ in some]
         found, unsure = self._finder.look(ids) if ids else ({}, set())
         journals = None if unsure is None else frozenset(unsure)
-        return {key: _held(key, some, found, journals) for key, some in listed.items()}
+        free = Held(None, None, journals)
+        return {key: _held(key, some, found, free) if some else free for key, some in listed.items()}
 
     def listed(self, key: str) -> list[bytes]:
         """Return the ids that are listed for a key, in the order in which they were written."""
@@ -291,7 +290,8 @@ class Hold:
             bucket = hash_[0]
             if not self._is_alone and bucket not in self._fds:
                 raise AssertionError(f"the key {name!r} is not locked")
-            ids = keyfile.listed(self._bucket(bucket), keys.seed(bucket), hash_)
+            data = self._bucket(bucket)
+            ids = keyfile.listed(data, keys.seed(bucket), hash_) if hash_ in data else []
             if len(ids) > LISTED_EACH_MAX:
                 long.add(bucket)
             late = recent.get(hash_)
@@ -372,13 +372,13 @@ class Hold:
         self._unsure = set()
 
 
-def _held(key: str, ids: list[bytes], found: Mapping[bytes, bytes], journals: frozenset[str] | None) -> Held:
+def _held(key: str, ids: list[bytes], found: Mapping[bytes, bytes], free: Held) -> Held:
     """Return which of the ids that are listed for a key has it, of what was found to be pending."""
     for id_ in reversed(ids):  # the newest is the likely one
         put = found.get(id_)
         if put is not None and id_ < DEAD_FLOOR and key_of(put) == key:
-            return Held(MessageId(id_), put, journals)
-    return Held(None, None, journals)
+            return free._replace(id=MessageId(id_), put=put)
+    return free
 
 
 def key_of(put: bytes) -> str | None:

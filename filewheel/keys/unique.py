@@ -91,6 +91,7 @@ def put_all(
         free = dict.fromkeys(ask.key for ask in asks if ask.key is not None and ask.key not in hold.busy)
         holders = {key: held.id for key, held in hold.look_all(free, now_us).items()}
         enters: dict[str, MessageId] = {}
+        ids = journal.new_ids([ask.due_us for ask in asks])
         for at, ask in enumerate(asks):
             holder = None if ask.key is None else holders.get(ask.key)
             if ask.key in hold.busy:
@@ -101,7 +102,7 @@ def put_all(
                 is_own = all_or_none and ask.key in enters  # the message that holds it is refused with this one
                 results.append(_key_twice(asks, at, path) if is_own else key_held(ask.key, holder, path))
             else:
-                id_ = journal.new_id(ask.due_us)
+                id_ = ids[at]
                 # One that is replaced by a later one of the same call is not written at all.
                 before = [] if holder is None else units.pop(holder, [pack_drop(holder, CANCELLED), b""])[:-1]
                 units[id_] = [*before, PUT_PREFIX + id_ + ask.rest]
