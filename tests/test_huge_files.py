@@ -28,6 +28,7 @@ NAMES = [
     layout.REPEATS,
     "retained/AAAAAAAA-000001.log", "journal/AAAAAAAA-000001.log", "journal/.AAAAAAAA-000001.tmp", "OWN SEGMENT",
     f"laps/{LAP + 5}.lap", f"laps/{LAP}/{LAP * 900 + 10}.slot", "NAMED LAP", "KEYS", "KEYS LOCK", "KEYS TMP",
+    layout.key_file(layout.KEY_RECENT), layout.key_tmp(layout.KEY_RECENT), layout.KEYS_LOCK,
     "quarantine/x.json", "quarantine/x.bin",
 ]  # fmt: skip
 
@@ -42,6 +43,7 @@ def look(path: Path) -> None:
 def enqueue(path: Path) -> None:
     with Wheel(path, clock=StillClock()) as wheel:
         wheel.enqueue(b"more", key="k", at=LATER, on_conflict="keep")
+        wheel.enqueue_many([b"more"] * 6, keys=["k", *"abcde"], at=LATER, on_conflict="keep")
 
 
 def fire(path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from filewheel.errors import KeyHeld, NotFound
 from filewheel.firing.cancelled import Cancelled
+from filewheel.format import layout
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
 from filewheel.message import US_PER_S, MessageId
@@ -125,6 +126,8 @@ class Race:
                         self.retry(consumer, keeper)
                     elif act == "compact":
                         self.compact(keeper)
+                    elif act == "merge":
+                        self.merge(keeper)
                     elif act == "deal":
                         Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
                     elif act == "look":
@@ -142,6 +145,40 @@ class Race:
         for bucket in {keeper._keys.hash_of(key)[0] for key in self.oracle.keys}:
             keeper._keys._left.pop(bucket, None)
             keeper._keys.tidy(self.world.clock.wall_us, [bucket])
+
+    def batching(self, count: int) -> Callable[[ProcessDisk], None]:
+        """Return the body of a producer that enqueues batches with the keys of others and one of its own."""
+        world, oracle, rng = self.world, self.oracle, self.world.rng
+
+        def body(disk: ProcessDisk) -> None:
+            producer = Producer(world, disk)
+            wheel = producer.wheel = world.open_wheel(disk)
+            for _ in range(count):
+                keys = ["one", "two", f"its own {rng.randrange(10**9)}"]
+                oracle.keys.update(keys)
+                due_us = world.clock.wall_us + rng.choice([0, 1, 70]) * US_PER_S
+                tolds = [oracle.new(due_us) for _ in keys]
+                for told in tolds:
+                    told.dues = self.dues
+                    told.dues.add(due_us)
+                    told.may_be_gone = True
+                ids = wheel.enqueue_many(
+                    [told.payload for told in tolds],
+                    at=exact(due_us),
+                    sync=rng.choice(["always", "never"]),
+                    keys=keys,
+                    on_conflict="replace",
+                )
+                oracle.of_id.update(zip(ids, (told.payload for told in tolds), strict=True))
+            disk.kill()
+
+        return body
+
+    def merge(self, keeper: Keeper) -> None:
+        """Merge the recent entries of keys, as the keeper does."""
+        with keeper._keys.locked(layout.KEY_RECENT, 0) as is_locked:
+            if is_locked:
+                keeper._keys.merge()
 
     def keying(self, count: int, *, replacing: bool, shared: Producer | None = None) -> Callable[[ProcessDisk], None]:
         """Return the body of a producer, or a thread of one that is `shared`, that does things with two keys."""
@@ -336,6 +373,19 @@ def keys(race: Race) -> None:
         race.thread("reaper", reaper, lambda: race.killing(reaper, victims))
 
 
+def key_batches(race: Race) -> None:
+    """Batches take keys at once, beside producers that take them one by one, and keepers that retry and merge."""
+    for name in ("batch 1", "batch 2"):
+        race.process(name, race.batching(4))
+    race.process("producer", race.keying(6, replacing=True))
+    for name in ("keeper 1", "keeper 2"):
+        race.process(name, race.keeping("claim", "merge", "retry", "compact", "claim", "merge", "deal", times=3))
+    if race.world.rng.random() < 0.5:
+        reaper = ProcessDisk(race.world.machine)
+        victims = [disk for _, disk, _ in race.actors]
+        race.thread("reaper", reaper, lambda: race.killing(reaper, victims))
+
+
 def key_threads(race: Race) -> None:
     """Threads of one producer share the commits of their keys, beside another producer and a keeper."""
     replacing = race.world.rng.random() < 0.7
@@ -377,6 +427,7 @@ NAMES = list(RACES)
 # Not among the names: the order in which mutants are searched for stays what it was.
 RACES["keys"] = keys
 RACES["key_threads"] = key_threads
+RACES["key_batches"] = key_batches
 RACES["movers"] = movers
 RACES["begins"] = begins
 
