@@ -15,7 +15,7 @@ import pytest
 
 import filewheel.disk.directory
 from filewheel import Keeper, Wheel
-from filewheel.disk.checkpoint import Manifest, read_manifest
+from filewheel.disk.checkpoint import Manifest
 from filewheel.disk.directory import (
     PAYLOAD_BYTES_LIMIT,
     Settings,
@@ -71,7 +71,7 @@ def test_a_wheel_that_was_created_can_be_opened_and_holds_nothing(made: Path) ->
     assert directory.settings.format == FORMAT
     assert directory.settings.created == "2027-01-15T08:00:00+00:00"
     assert (directory.settings.slots, directory.settings.sync) == (900, "always")
-    assert read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path) == Manifest()
+    assert directory.manifest() == Manifest()
     assert sorted(os.listdir(made)) == [
         "ballast",
         "checkpoint",

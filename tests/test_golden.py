@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from filewheel import Damaged, Keeper, NewerFormat, Wheel
-from filewheel.disk.checkpoint import read_manifest
 from filewheel.disk.directory import open_directory
 from filewheel.disk.quarantine import items
 from filewheel.format.frame import FORMAT, Frame, Scanner
@@ -128,7 +127,7 @@ def test_verify_finds_the_torn_frame_and_no_damage() -> None:
 def test_the_golden_wheel_holds_an_example_of_everything_on_the_page() -> None:
     """Guards the golden files against becoming poorer when somebody makes them anew."""
     directory = open_directory(golden.V1, write=False)
-    manifest = read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path)
+    manifest = directory.manifest()
     assert not manifest.doubt
     assert manifest.unmatched
     assert manifest.laps

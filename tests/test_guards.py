@@ -13,7 +13,6 @@ import portalocker
 import pytest
 
 from filewheel import DiskError, Keeper, Locked, Message, MessageId, Wheel, WheelFull
-from filewheel.disk.checkpoint import read_manifest
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.disk.quarantine import items
@@ -431,7 +430,7 @@ def test_short_keepers_and_tidying_forget_the_writers_whose_segments_are_gone(wh
             keeper.close()
         else:
             assert tidy(directory, clock)
-        manifest = read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path)
+        manifest = directory.manifest()
         counts.append(len(manifest.positions))
     assert counts[-1] == counts[1] <= 4
     with Wheel(wheel_dir, clock=clock) as wheel:

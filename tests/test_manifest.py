@@ -17,7 +17,6 @@ from filewheel.disk.checkpoint import (
     decode,
     encode,
     find_files,
-    read_manifest,
     write_manifest,
 )
 from filewheel.disk.directory import Directory
@@ -58,7 +57,7 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def read(directory: Directory) -> Manifest:
-    return read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path)
+    return directory.manifest()
 
 
 def write(directory: Directory, manifest: Manifest) -> None:

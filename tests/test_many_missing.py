@@ -65,7 +65,7 @@ def test_a_keeper_opens_over_thousands_of_missing_files_with_a_hundred_notes_and
         assert len(ledger.missing) == ABSENT - 1
         assert FIRST_S not in ledger.missing.slots
     directory = open_directory(path, write=False)
-    manifest = read_manifest(directory.disk, directory.seed, directory.settings.lap_of, str(path))
+    manifest = directory.manifest()
     assert len(manifest.slots) == ABSENT
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import filewheel.tools.repair
 from filewheel import Damaged, Keeper, MessageId, Wheel
-from filewheel.disk.checkpoint import Manifest, read_manifest
+from filewheel.disk.checkpoint import Manifest
 from filewheel.disk.directory import open_directory
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
@@ -80,7 +80,7 @@ class Stage:
     @property
     def manifest(self) -> Manifest:
         d = open_directory(self.path, write=False)
-        return read_manifest(d.disk, d.seed, d.settings.lap_of, d.path)
+        return d.manifest()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 
 from filewheel.disk.ballast import Ballast
-from filewheel.disk.checkpoint import Manifest, write_manifest
+from filewheel.disk.checkpoint import Manifest, read_manifest, write_manifest
 from filewheel.disk.disk import Disk, ForeignFile, OsDisk
 from filewheel.disk.mounts import NETWORK_TYPES, file_system_type
 from filewheel.disk.replace import replace_file
@@ -160,6 +160,10 @@ class Directory:
     def seed(self, name: str) -> int:
         """Return the number that the checksums of this file start from."""
         return self.settings.seed(name)
+
+    def manifest(self) -> Manifest:
+        """Read the checkpoint; one that is damaged or missing leaves its doubt in what is returned. Raises OSError."""
+        return read_manifest(self.disk, self.seed, self.settings.lap_of, self.path)
 
 
 def create_directory(

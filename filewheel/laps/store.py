@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from filewheel.clock import Clock
-from filewheel.disk.checkpoint import Found, Manifest, Position, adopt, find_files, read_manifest
+from filewheel.disk.checkpoint import Found, Manifest, Position, adopt, find_files
 from filewheel.disk.directory import Directory, DiskFactory
 from filewheel.disk.disk import OsDisk
 from filewheel.disk.quarantine import Damage, Quarantine
@@ -98,7 +98,7 @@ class Ledger:
         with self.lock:
             # R1: what a dead keeper left in the page cache only must not be relied on.
             self.disk.sync_all()
-            self.manifest = read_manifest(self.disk, self.dir.seed, self.dir.settings.lap_of, self.dir.path)
+            self.manifest = self.dir.manifest()
             self._remove(layout.CHECKPOINT_TMP)
             self._keep_for_own_roster()
             for writer, covered in self.manifest.positions.items():

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from filewheel.disk.checkpoint import Manifest, Position, read_manifest
+from filewheel.disk.checkpoint import Manifest, Position
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.reentry import one_call
@@ -188,7 +188,7 @@ class Finder:
             return
         self.epoch += 1
         self._frames = Frames(self._dir)
-        manifest = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+        manifest = self._dir.manifest()
         if manifest.deal != self._manifest.deal + 1:
             # From one deal to the next a file grows or goes. Over several it may have gone and come again.
             for file in list(self._files.values()):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from filewheel.disk.checkpoint import Position, adopt, find_files, read_manifest
+from filewheel.disk.checkpoint import Position, adopt, find_files
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.quarantine import Damage
@@ -81,7 +81,7 @@ class Snapshot:
     def _take(self) -> None:
         for left in reversed(range(_TRIES)):
             before = self._dir.disk.identity(layout.CHECKPOINT)
-            self.manifest = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+            self.manifest = self._dir.manifest()
             try:
                 self._uncovered: dict[str, _Uncovered] = {}
                 self.journals = list(self._journal_spans())
@@ -189,7 +189,7 @@ class Snapshot:
 
         A file that the newest checkpoint names is missing, which is damage: it goes only after one without it.
         """
-        newer = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+        newer = self._dir.manifest()
         if newer.deal == self.manifest.deal:
             for span in missing:
                 self._note(span, Gap(0, span.end, MISSING, at_end=True))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
-from filewheel.disk.checkpoint import Manifest, lap_end, read_manifest
+from filewheel.disk.checkpoint import Manifest, lap_end
 from filewheel.disk.directory import Directory
 from filewheel.laps.slot import File, files_in, lap_floor, slot_file, slot_floor
 from filewheel.message import ID_END
@@ -74,7 +74,7 @@ class Laps:
     def __init__(self, first: Directory, second: Directory, theirs: Manifest) -> None:
         """Read the first wheel's checkpoint. Raises OSError."""
         self._first, self._second = first, second
-        self._our, self._their = read_manifest(first.disk, first.seed, first.settings.lap_of, first.path), theirs
+        self._our, self._their = first.manifest(), theirs
         self._is_known = not self._our.doubt and first.settings.slots == second.settings.slots
         self._end = lap_end(first.settings.lap_of)
         self._ours, self._theirs = _sizes(first, self._our), _sizes(second, theirs)

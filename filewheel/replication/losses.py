@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from filewheel.disk.checkpoint import Manifest, Position, read_manifest
+from filewheel.disk.checkpoint import Manifest, Position
 from filewheel.disk.directory import Directory
 from filewheel.format import layout
 from filewheel.replication.sources import Listing, list_places, list_segments
@@ -61,7 +61,7 @@ class Losses:
         if not gone:
             return set()
         # Read after the listing: a segment goes after the checkpoint that covers it (K2).
-        manifest = read_manifest(self._dir.disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+        manifest = self._dir.manifest()
         return {w for w, n in gone if not self._is_covered(manifest, w, n)}
 
     def _is_covered(self, manifest: Manifest, writer: str, segment: int) -> bool:

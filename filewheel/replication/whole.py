@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable
 
-from filewheel.disk.checkpoint import Manifest, read_manifest
+from filewheel.disk.checkpoint import Manifest
 from filewheel.disk.directory import Directory, read_settings
 from filewheel.disk.disk import is_scarce
 from filewheel.disk.quarantine import items
@@ -38,7 +38,7 @@ def why_gone(directory: Directory, epoch: int) -> str:
             return "its roster has changed"
         for name in (layout.LAPS, layout.JOURNAL):
             disk.listdir(name)
-        manifest = read_manifest(disk, directory.seed, directory.settings.lap_of, directory.path)
+        manifest = directory.manifest()
         if manifest.doubt:
             return manifest.doubt
     except (OSError, FilewheelError) as exc:
@@ -126,7 +126,7 @@ def missing_files(directory: Directory) -> list[str]:
 
 
 def _manifest(directory: Directory) -> Manifest:
-    return read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path)
+    return directory.manifest()
 
 
 def _range_of(directory: Directory, name: str) -> Range:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.checkpoint import Manifest, Position, adopt, find_files, read_checkpoint, read_manifest
+from filewheel.disk.checkpoint import Manifest, Position, adopt, find_files, read_checkpoint
 from filewheel.disk.directory import Directory, read_settings
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import Holder, holder
@@ -76,13 +76,10 @@ def verify(directory: Directory, clock: Clock = SYSTEM_CLOCK, progress: Progress
     """
     try:
         for _ in range(_TRIES):
-            deal = read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path).deal
+            deal = directory.manifest().deal
             report = _Verifier(directory, clock, progress).run()
             # Beside a running keeper files come and go while they are being read: what is damaged stays so.
-            if (
-                not report.damage
-                or deal == read_manifest(directory.disk, directory.seed, directory.settings.lap_of, directory.path).deal
-            ):
+            if not report.damage or deal == directory.manifest().deal:
                 break
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
@@ -106,7 +103,7 @@ class _Verifier:
         for note in self._dir.notes:
             self._add("damage", layout.SETTINGS, 0, 0, note, "filewheel repair")
         self._check_spares()
-        manifest = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+        manifest = self._dir.manifest()
         if manifest.doubt:
             self._add(
                 "damage", layout.CHECKPOINT, 0, 0, manifest.doubt,
@@ -207,7 +204,7 @@ class _Verifier:
         """
         known = self._disk.identity(layout.CHECKPOINT)
         if known is None or known != self._newest[0]:  # read once, however many files it names that are not there
-            newer = read_manifest(self._disk, self._dir.seed, self._dir.settings.lap_of, self._dir.path)
+            newer = self._dir.manifest()
             self._newest = known, {s.name for s in spans_of(self._dir, newer)}
         return span.name not in self._newest[1]
 
