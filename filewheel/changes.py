@@ -18,10 +18,9 @@ from filewheel.disk.hint import Bell
 from filewheel.firing.cancelled import Cancelled, CancelledIds, Look
 from filewheel.format.columns import At, Delay
 from filewheel.format.limits import bytes_of, check_key
-from filewheel.format.record import CANCELLED, RESCHEDULED, pack_drop, unpack_put
+from filewheel.format.record import CANCELLED, RESCHEDULED, key_of, pack_drop, unpack_put
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
-from filewheel.keys.index import key_of
 from filewheel.message import ID_LIMIT, US_PER_S, Message, MessageId, due_of, receipt
 from filewheel.reader import Reader, one_of
 from filewheel.timespec import due_from

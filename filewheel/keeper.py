@@ -51,6 +51,7 @@ from filewheel.format.columns import At
 from filewheel.format.record import ID, SET_ASIDE
 from filewheel.format.writer import Entropy
 from filewheel.keys.index import Keys
+from filewheel.keys.relisted import Relisted
 from filewheel.laps.slot import slot_file
 from filewheel.laps.store import Ledger
 from filewheel.laps.window import Budget
@@ -119,7 +120,7 @@ class Keeper(Outcomes):
         except BaseException:
             self._let_go()
             raise
-        self._ledger = Ledger(self._dir, clock, entropy=entropy, disk=disk)
+        self._ledger = Ledger(self._dir, clock, Relisted(self._dir), entropy=entropy, disk=disk)
         self._ledger.own.standing = self._standing  # also for a keeper that acknowledges and does not claim
         self._head = Head(self._ledger, budget)
         self._lock = self._ledger.lock

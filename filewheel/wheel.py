@@ -36,6 +36,7 @@ from filewheel.disk.hint import Bell
 from filewheel.disk.reentry import one_call
 from filewheel.disk.reopening import AfterFork, reopen
 from filewheel.errors import BadArgument, DiskError, KeyHeld, NoWheel, WheelExists, partly_done
+from filewheel.firing.tidy import Tidier, is_untidy, tidy
 from filewheel.format import layout
 from filewheel.format.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
 from filewheel.format.ids import Ids
@@ -46,7 +47,6 @@ from filewheel.headers import KEY
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
 from filewheel.keys.group_commit import GroupCommit
-from filewheel.laps.tidy import Tidier, is_untidy, tidy
 from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of, receipt
 from filewheel.native.compiled import due_at, size_of
 from filewheel.roster.fence import LOOK_US, Standing
@@ -246,6 +246,7 @@ class Wheel(Changes):
                     journal.standing = Standing(self._dir, disk=self._disk_factory)
                     journal.marks = Marks(self._dir)
                     journal.on_flush = self.on_flush
+                    journal.before_flush = self._keys.unflushed.flush
                     self._journal = journal
         now_us = self._clock.now_us()
         if not 0 <= now_us - self._looked_us < LOOK_US:
@@ -336,7 +337,7 @@ class Wheel(Changes):
         rest = pack_middle(now_us, topic, check_headers({**(headers or {}), KEY: key})) + pack_payload(payload)
         ask = unique.Ask(key, on_conflict, due_us, rest)
         journal = self._writer()
-        (made,), ticket = self._group.put(journal, [ask], now_us)
+        (made,), ticket = self._group.put(journal, [ask], now_us, durable=sync == "always")
         if not isinstance(made, MessageId):
             raise made
         id_ = made if ticket is None else receipt(made, journal.settle(ticket, sync))
@@ -403,7 +404,7 @@ class Wheel(Changes):
         rows = zip(keys, dues, middles, bodies, strict=True)
         asks = [unique.Ask(key, on_conflict, due, middle + pack_payload(body)) for key, due, middle, body in rows]
         journal = self._writer()
-        made, ticket = self._group.put(journal, asks, now_us, all_or_none=True)
+        made, ticket = self._group.put(journal, asks, now_us, durable=sync == "always", all_or_none=True)
         ids = [id_ for id_ in made if isinstance(id_, MessageId)]
         if len(ids) < len(made):
             raise unique.told_which(asks, made)

@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from cli.main import cli
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
-from filewheel.laps.tidy import tidy
+from filewheel.firing.tidy import tidy
 from tests.support import REPO
 
 # What a shell might have set, and would change what is printed.

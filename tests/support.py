@@ -12,7 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.disk.directory import Directory
 from filewheel.disk.disk import OsDisk
+from filewheel.keys.relisted import Relisted
+from filewheel.laps.store import Ledger
 from filewheel.message import US_PER_S
 
 REPO = Path(__file__).parent.parent
@@ -84,6 +88,11 @@ class FaultyDisk(OsDisk):
     def rename(self, old: str, new: str) -> None:
         self._fail("rename", new)
         super().rename(old, new)
+
+
+def ledger_of(directory: Directory, clock: Clock = SYSTEM_CLOCK) -> Ledger:
+    """Return the ledger that a keeper of this wheel has."""
+    return Ledger(directory, clock, Relisted(directory))
 
 
 class MissingNames(OsDisk):

@@ -14,7 +14,7 @@ from filewheel import DiskError, Fenced, Keeper, Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import DiskFactory, open_directory
 from filewheel.disk.disk import Disk, OsDisk
-from filewheel.laps.tidy import tidy
+from filewheel.firing.tidy import tidy
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.replicator import find_primary

@@ -10,7 +10,7 @@ import pytest
 from filewheel import Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
-from filewheel.laps.tidy import tidy
+from filewheel.firing.tidy import tidy
 from tests.cli_support import invoke
 
 

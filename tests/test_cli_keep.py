@@ -11,7 +11,7 @@ import pytest
 from filewheel import Keeper, Message, MessageId, Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
-from filewheel.laps.tidy import tidy
+from filewheel.firing.tidy import tidy
 from filewheel.message import DEAD_US
 from filewheel.tools.verify import verify
 from tests.cli_support import Fw, Terminal, invoke

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import filewheel.disk.directory
-import filewheel.laps.tidy
+import filewheel.firing.tidy
 from filewheel import (
     DiskError,
     Keeper,
@@ -366,7 +366,7 @@ def test_a_flush_that_failed_in_the_background_is_told_by_close(wheel_dir: Path)
 def test_closing_a_producer_that_cannot_tidy_up_is_no_error(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(filewheel.laps.tidy, "TIDY_SEGMENTS", 1)
+    monkeypatch.setattr(filewheel.firing.tidy, "TIDY_SEGMENTS", 1)
     disk, _ = failing(kind, "keeper.lock", errno.ENOSPC)
     wheel = Wheel(wheel_dir, disk=disk)
     wheel.enqueue(b"0", delay=60)
@@ -572,7 +572,7 @@ def test_a_keeper_starts_on_a_disk_that_is_full(wheel_dir: Path) -> None:
 def test_tidying_up_on_a_full_disk_does_not_fail_the_close_that_led_to_it(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.laps.tidy.TIDY_SEGMENTS", 1)
+    monkeypatch.setattr("filewheel.firing.tidy.TIDY_SEGMENTS", 1)
     disk, _ = failing("pwrite", "keeper.lock", errno.ENOSPC)
     wheel = Wheel(wheel_dir, disk=disk)
     wheel.enqueue(b"0", delay=60)

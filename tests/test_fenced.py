@@ -15,8 +15,8 @@ from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.disk.keeper_lock import Owner
+from filewheel.firing.tidy import TIDY_SEGMENTS, tidy
 from filewheel.journal.journal import Journal
-from filewheel.laps.tidy import TIDY_SEGMENTS, tidy
 from filewheel.message import US_PER_S
 from filewheel.roster.roster import Roster
 from filewheel.tools.repair import repair

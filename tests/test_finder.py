@@ -25,13 +25,12 @@ from filewheel.format.frame import Frame, scan
 from filewheel.format.record import ID, PUT_PREFIX, pack_drop, pack_message, records_of, unpack_put
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
-from filewheel.laps.store import Ledger
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
 from filewheel.tools.repair import repair
 from tests.conftest import assert_whole
-from tests.support import FakeClock, run
+from tests.support import FakeClock, ledger_of, run
 
 CANCEL = "import sys; from filewheel import Wheel\nwith Wheel(sys.argv[1]) as w: print(bool(w.cancel(sys.argv[2])))"
 
@@ -67,7 +66,7 @@ def deal(wheel_dir: Path, clock: FakeClock, *, spread: bool = False) -> None:
     directory = open_directory(wheel_dir, write=True)
     owner = Owner(directory)
     owner.take("keeper", wait=False)
-    ledger = Ledger(directory, clock)
+    ledger = ledger_of(directory, clock)
     ledger.recover()
     Deal(ledger, spread=spread).run()
     ledger.close()
@@ -584,7 +583,7 @@ def test_a_drop_that_was_dealt_before_its_put_counts(
     with Wheel(wheel_dir, clock=clock, entropy=lambda size: (1).to_bytes(size, "big")) as other:
         other.cancel_many(ids[-3:])
     directory = open_directory(wheel_dir, write=True)
-    ledger = Ledger(directory, clock)
+    ledger = ledger_of(directory, clock)
     ledger.recover()
     Deal(ledger, spread=False, chunk_records=8).run()
     ledger.close()

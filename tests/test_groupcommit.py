@@ -30,7 +30,7 @@ class Gate:
         self.fail: Callable[[list[str]], BaseException | None] = lambda keys: None
         real = Hold.note
 
-        def note(hold: Hold, pairs, own=None) -> None:  # type: ignore[no-untyped-def]
+        def note(hold: Hold, pairs, own=None, **how: bool) -> None:  # type: ignore[no-untyped-def]
             pairs = list(pairs)
             self.entered.append([key for key, _ in pairs])
             if len(self.entered) == 1:
@@ -39,7 +39,7 @@ class Gate:
             error = self.fail(self.entered[-1])
             if error is not None:
                 raise error
-            real(hold, pairs, own)
+            real(hold, pairs, own, **how)
 
         monkeypatch.setattr(Hold, "note", note)
 
@@ -128,12 +128,12 @@ def test_a_call_that_a_destructor_makes_inside_of_another_of_its_thread_is_refus
     errors: list[BaseException] = []
     real = Hold.note
 
-    def note(hold: Hold, pairs, own=None) -> None:  # type: ignore[no-untyped-def]
+    def note(hold: Hold, pairs, own=None, **how: bool) -> None:  # type: ignore[no-untyped-def]
         try:
             wheel.enqueue(b"inner", key="inner")
         except Reentered as exc:
             errors.append(exc)
-        real(hold, pairs, own)
+        real(hold, pairs, own, **how)
 
     monkeypatch.setattr(Hold, "note", note)
     with ThreadPoolExecutor(1) as pool:

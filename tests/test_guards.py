@@ -17,11 +17,11 @@ from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.disk.quarantine import items
 from filewheel.firing.housekeeper import DEAL_AGE_US
+from filewheel.firing.tidy import tidy
 from filewheel.format import layout
 from filewheel.format.record import pack_tail
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
-from filewheel.laps.tidy import tidy
 from filewheel.message import US_PER_S
 from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock, FaultyDisk, MissingNames, eventually

@@ -33,7 +33,7 @@ from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
 from filewheel.firing.housekeeper import TIDY_KEYS_US
 from filewheel.format import layout
-from filewheel.format.record import pack_message
+from filewheel.format.record import key_of, pack_message
 from filewheel.headers import KEY
 from filewheel.keys.bucket import (
     ENTRY_BYTES,
@@ -47,7 +47,7 @@ from filewheel.keys.bucket import (
     pack_entry,
     pack_mark,
 )
-from filewheel.keys.index import LISTED_EACH_MAX, LISTED_MAX, Keys, key_of
+from filewheel.keys.index import LISTED_EACH_MAX, LISTED_MAX, Keys
 from filewheel.laps.deal import Deal
 from filewheel.tools.dump import dump
 from filewheel.tools.repair import repair

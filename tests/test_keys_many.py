@@ -30,10 +30,10 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     real = Hold.note
 
-    def note(self: Hold, pairs, own=None) -> None:  # type: ignore[no-untyped-def]
+    def note(self: Hold, pairs, own=None, **how: bool) -> None:  # type: ignore[no-untyped-def]
         pairs = list(pairs)
         counts.append(len(pairs))
-        real(self, pairs, own)
+        real(self, pairs, own, **how)
 
     monkeypatch.setattr(Hold, "note", note)
     return counts

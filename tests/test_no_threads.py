@@ -14,8 +14,8 @@ import pytest
 from filewheel import AsyncWheel, DiskError, Keeper, Scheduler, TooFewCopies, Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.checkpoint import Position
+from filewheel.firing.tidy import Tidier
 from filewheel.journal.copies import RETRY_US
-from filewheel.laps.tidy import Tidier
 from filewheel.replication.promote import promote
 from filewheel.replication.standby import Standby
 from tests.conftest import assert_whole

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import filewheel.laps.tidy
+import filewheel.firing.tidy
 from filewheel import Keeper, Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.ballast import BALLAST_BYTES
@@ -19,7 +19,6 @@ from filewheel.disk.directory import Directory, Settings, open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import Damaged
 from filewheel.laps.deal import Deal
-from filewheel.laps.store import Ledger
 from filewheel.roster.retention import Retained, discard_retained, read_overflow
 from filewheel.roster.roster import Member, Roster, State, change_roster
 from filewheel.tools.repair import repair
@@ -27,7 +26,7 @@ from filewheel.tools.verify import verify
 from tests.model.crashes import RandomFates, crash
 from tests.model.machine import Machine
 from tests.model.process import Killed, ProcessDisk
-from tests.support import FaultyDisk, eventually
+from tests.support import FaultyDisk, eventually, ledger_of
 
 NAMES = [f"journal/WRTR000{w}-000001.log" for w in range(1, 5)]
 
@@ -91,7 +90,7 @@ def test_a_producer_that_tidies_up_and_a_repair_keep_what_they_cover(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     primary(wheel_dir)
-    monkeypatch.setattr(filewheel.laps.tidy, "TIDY_SEGMENTS", 1)
+    monkeypatch.setattr(filewheel.firing.tidy, "TIDY_SEGMENTS", 1)
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"x", delay=3600)
     assert len(kept(wheel_dir)) == 1
@@ -177,7 +176,7 @@ def test_when_the_set_is_dissolved_what_was_kept_goes(wheel_dir: Path) -> None:
         deal(wheel_dir)
         assert kept(wheel_dir)
         set_roster(wheel_dir, after)
-        ledger = Ledger(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+        ledger = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
         ledger.recover()
         ledger.close()
         assert not (wheel_dir / "retained").exists()
@@ -188,7 +187,7 @@ def test_a_primary_that_was_fenced_leaves_what_it_kept_and_keeps_no_more(wheel_d
     roster = primary(wheel_dir)
     deal(wheel_dir)
     was = kept(wheel_dir)
-    ledger = Ledger(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    ledger = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
     ledger.follow(replace(roster, role="fenced", epoch=2))
     assert ledger.retained is None
     assert kept(wheel_dir) == was
@@ -196,7 +195,7 @@ def test_a_primary_that_was_fenced_leaves_what_it_kept_and_keeps_no_more(wheel_d
 
 def test_a_change_of_the_bound_holds_from_the_next_segment_on(wheel_dir: Path) -> None:
     roster = primary(wheel_dir)
-    ledger = Ledger(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    ledger = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
     ledger.follow(roster)
     for name, limit in zip(NAMES[:2], (100_000, 5000), strict=True):
         (wheel_dir / name).write_bytes(bytes(100))
@@ -212,7 +211,7 @@ def test_with_a_roster_that_cannot_be_read_segments_are_kept_and_it_is_noted(whe
         wheel.enqueue(b"x", delay=3600)
     whole = (wheel_dir / "roster.json").read_bytes()
     (wheel_dir / "roster.json").write_bytes(b"{}")
-    ledger = Ledger(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    ledger = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
     ledger.recover()
     Deal(ledger, spread=False).run()
     ledger.close()
@@ -323,7 +322,7 @@ def test_on_a_full_disk_the_counter_changes_all_the_same(wheel_dir: Path, kind: 
 def test_a_segment_that_cannot_be_moved_goes_with_the_others_and_the_counter_is_raised(wheel_dir: Path) -> None:
     roster = primary(wheel_dir)
     disk = failing(("rename", NAMES[1].rpartition("/")[2], errno.EXDEV))
-    ledger = Ledger(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
+    ledger = ledger_of(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
     ledger.follow(roster)
     for name in NAMES[:2]:
         (wheel_dir / name).write_bytes(b"segment")

@@ -14,15 +14,14 @@ from filewheel import Keeper, MessageId, Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
+from filewheel.firing.tidy import tidy
 from filewheel.format import layout
 from filewheel.laps.deal import Deal
-from filewheel.laps.store import Ledger
-from filewheel.laps.tidy import tidy
 from filewheel.roster.retention import read_overflow
 from filewheel.roster.roster import read_roster
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
-from tests.support import FaultyDisk
+from tests.support import FaultyDisk, ledger_of
 from tests.test_retained import NAMES, kept, primary
 
 
@@ -58,7 +57,7 @@ def test_a_covered_segment_goes_where_only_the_roster_can_say_so_and_the_counter
 ) -> None:
     roster = primary(wheel_dir, state="current")
     refuses, disk = refusing("retained/")
-    ledger = Ledger(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
+    ledger = ledger_of(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
     ledger.follow(roster)
     (wheel_dir / NAMES[0]).write_bytes(b"segment")
     assert ledger.retire_segment(NAMES[0])

@@ -11,7 +11,7 @@ import pytest
 
 from filewheel import BadArgument, Cancelled, Closed, Forked, Keeper, MessageId, NotFound, NoWheel, TooLarge, Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.laps.tidy import tidy
+from filewheel.firing.tidy import tidy
 from tests.support import FakeClock, FaultyDisk
 
 

@@ -139,7 +139,8 @@ class JointWheel(Wheel):
         ]
         try:
             made, ticket = unique.put_all(
-                self._keys, journal, asks, now_us=self._clock.now_us(), path=self._dir.path
+                self._keys, journal, asks, now_us=self._clock.now_us(), path=self._dir.path,
+                durable=puts[group[0]].sync == "always",
             )  # fmt: skip
             copies = 1 if ticket is None else journal.settle(ticket, sync)
         except Exception as exc:

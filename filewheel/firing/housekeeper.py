@@ -234,9 +234,9 @@ class Housekeeper:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             done = Deal(self._ledger, spread=True, finished=self._finished).run()
             self._dealt_us = now
-            self._behind = self.much_is_undealt
-            if done.left_segments and not self._behind:
-                self._retry_us = now + RETRY_US  # what made it due may be what could not be removed
+            self._behind = self.much_is_undealt and not done.held
+            if done.held or (done.left_segments and not self._behind):
+                self._retry_us = now + RETRY_US  # what made it due may be what could not be dealt, or removed
         except (OSError, DiskError) as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise

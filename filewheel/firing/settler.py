@@ -24,10 +24,10 @@ from filewheel.errors import Damaged, DiskError, NotClaimed, disk_error
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.head import Head
 from filewheel.firing.housekeeper import Housekeeper
-from filewheel.format.record import CANCELLED, ID, pack_drop
+from filewheel.format.record import CANCELLED, ID, key_of, pack_drop
 from filewheel.headers import KEY
 from filewheel.journal.settlement import Settlement, Written, written
-from filewheel.keys.index import Hold, Keys, key_of
+from filewheel.keys.index import Hold, Keys
 from filewheel.laps.store import Ledger
 from filewheel.message import Message, MessageId
 

@@ -18,6 +18,7 @@ import msgpack
 
 from filewheel.errors import Damaged
 from filewheel.format.frame import Frame
+from filewheel.headers import KEY
 from filewheel.message import DEAD_US, ID_LIMIT, Message, MessageId, id_floor
 from filewheel.native import loops
 from filewheel.native.compiled import Puts, part
@@ -34,6 +35,7 @@ _NIL, _UINT64, _FIXINT_MAX, _FIXSTR, _FIXSTR_MAX = 0xC0, b"\xcf", 0x7F, 0xA0, 0x
 _COUNT_END = (1 << 64) - 1
 """One more can still be packed."""
 _DEAD_FLOOR = id_floor(DEAD_US)
+_KEY_BYTES = KEY.encode()
 
 ACKED = 1
 CANCELLED = 2
@@ -174,3 +176,28 @@ def unpack_put(record: bytes) -> Message:
 def unpack_drop(record: bytes) -> tuple[MessageId, str]:
     """Turn a drop's bytes into its id and the name of its reason."""
     return MessageId(record[ID]), REASONS.get(record[20], f"reason {record[20]}")
+
+
+def may_have_keys(frame: Frame) -> bool:
+    """Tell whether a frame may have puts with a unique key. Cost: a search in its bytes."""
+    return frame.puts > 0 and _KEY_BYTES in frame.body
+
+
+def keyed_puts(frame: Frame) -> list[bytes]:
+    """Return the puts of a frame that may have a key; none where it makes no sense."""
+    if not may_have_keys(frame):
+        return []
+    try:
+        return [put for put in records_of(frame)[0] if _KEY_BYTES in put]
+    except Damaged:
+        return []
+
+
+def key_of(put: bytes) -> str | None:
+    """Return the key of a packed put; None when it has none. Cost: a search in its bytes where it has none."""
+    if _KEY_BYTES not in put:
+        return None
+    try:
+        return unpack_put(put).headers.get(KEY)
+    except Damaged:
+        return None

@@ -16,7 +16,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
@@ -78,6 +78,8 @@ class Journal(Appender):
         self.standing: Standing | None = None
         """Looks at the roster for this journal, with its lock held; None for one that writes to no mirrors."""
         self._looked_us = _NEVER_US
+        self.before_flush: Callable[[], None] | None = None
+        """Makes durable what has to be when this journal is: the entries of its messages in the index of keys."""
 
     def look(self) -> None:
         """Look at the roster, and write for the set that it shows from the next frame on. Cost: one stat.
@@ -155,6 +157,11 @@ class Journal(Appender):
             self._dropped = self._written
         if self._is_old():
             self._look_again(body, puts, drops, first, last)
+
+    def _flush_all(self, segment: Segment, ticket: int) -> None:
+        if self.before_flush is not None:
+            self.before_flush()
+        super()._flush_all(segment, ticket)
 
     def settle(self, ticket: int, sync: Sync) -> int:
         """Return when the frame is as durable as `sync` asks, and its drops are told of; tell how many hold it."""

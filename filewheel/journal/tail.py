@@ -86,6 +86,8 @@ class Tail:
         """Where the segments that were read to their end do end."""
         self.flushed = covered
         """Everything below is known to be durable."""
+        self.synced = 0
+        """The last frame that a later one, or a seal, says was durable: its keys are listed durably too."""
         self._judge = Judge()
         self._looked = (0, 0)
         """Up to here (segment, offset) no frame proves that what is missing had been durable."""
@@ -197,6 +199,7 @@ class Tail:
                     for damage in missing.damages():
                         on_damage(damage)
             self._sealed = item.is_seal
+            self.synced = max(self.synced, item.synced)
             self.seen = Position(self.seen.segment, item.end, item.number)
             yield item
         if dead:

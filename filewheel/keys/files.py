@@ -25,10 +25,9 @@ from filewheel.keys.bucket import (
     read_bucket,
 )
 from filewheel.keys.recent import RECENT_BYTES_MAX, Recent
-from filewheel.laps.deal import flush_file
+from filewheel.keys.unflushed import SYNC_EACH_MAX, Unflushed, settle_names
+from filewheel.laps.additions import flush_file
 
-_SYNC_EACH_MAX = 4
-"""More files than this are flushed by one `syncfs`: 16 flushes one by one took ten times as long."""
 _RECENT_FILL_BYTES = 64 * 1024
 """How far zeros are written ahead in the file of recent entries, so that few batches have to commit a new size."""
 
@@ -44,6 +43,7 @@ class KeyFiles:
         self._left: dict[int, int] = {}
         """How many bytes a bucket had when it was last compacted by this handle."""
         self.recent = Recent(directory)
+        self.unflushed = Unflushed(directory)
 
     def hash_of(self, key: str) -> bytes:
         """Return what stands for a key in the index."""
@@ -119,13 +119,20 @@ class KeyFiles:
         by_bucket: Mapping[int, Sequence[tuple[bytes, bytes]]],
         read: Mapping[int, bytes],
         files: MutableMapping[int, int],
+        *,
+        durable: bool = True,
     ) -> None:
         """Append entries (hash, id) to buckets whose locks are held, as they were read. Durable after `flush`.
 
-        `files` has the descriptors of those that are open; each is closed, and taken out, once it was written to.
+        Those that need not be `durable` are flushed with the journal. `files` has the descriptors of those that are
+        open; each is closed, and taken out, once it was written to.
         """
         disk = self._disk
-        unnamed = [b for b in by_bucket if read[b][:ENTRY_BYTES] != pack_mark(self.seed(b))]
+        unnamed: list[int] = []
+        if durable:
+            unnamed = [b for b in by_bucket if read[b][:ENTRY_BYTES] != pack_mark(self.seed(b))]
+        else:
+            self.unflushed.add(by_bucket)
         if unnamed:
             # U3: whoever made the file, or put it in place, may have died before its name was durable.
             for bucket in unnamed:
@@ -133,7 +140,7 @@ class KeyFiles:
                     with told(self._dir, layout.key_file(bucket)):
                         disk.close(locks.open_made(disk, layout.key_file(bucket)))
             with told(self._dir, layout.KEYS):
-                self._settle_names()
+                settle_names(self._disk)
         name = layout.KEYS
         try:
             for bucket, pairs in by_bucket.items():
@@ -159,15 +166,17 @@ class KeyFiles:
                 self._disk.truncate(fd, start)
             raise
 
-    def enter(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Append entries (hash, id) to the recent ones; the lock of all is held alone. Durable after `flush`."""
+    def enter(self, pairs: Sequence[tuple[bytes, bytes]], *, durable: bool = True) -> None:
+        """Append entries (hash, id) to the recent ones; the lock of all is held alone. Durable as `write` says."""
         disk, name, seen = self._disk, layout.key_file(layout.KEY_RECENT), self.recent.still()
+        if not durable:
+            self.unflushed.add([layout.KEY_RECENT])
         with told(self._dir, name):
             fd = locks.open_made(disk, name)
             try:
                 mark = seen.mark
                 if not is_marked(mark, self.seed(layout.KEY_RECENT)):  # U3, as in `write`
-                    self._settle_names()
+                    settle_names(self._disk)
                     mark = self.recent.pack_mark()
                     disk.pwrite(fd, mark, 0)
                 data = self.recent.pack(pairs)
@@ -185,17 +194,13 @@ class KeyFiles:
 
     def flush(self, names: Collection[str]) -> None:
         """Make what was written to these files durable."""
-        if len(names) > _SYNC_EACH_MAX:
+        if len(names) > SYNC_EACH_MAX:
             self._disk.sync_all()
             return
         for name in sorted(names):
             # A journal that has gone was dealt, and is durable.
             with contextlib.suppress(FileNotFoundError):
                 flush_file(self._disk, name)
-
-    def _settle_names(self) -> None:
-        self._disk.sync_dir(layout.KEYS)
-        self._disk.sync_dir("")
 
     def replace(self, bucket: int, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """Put a bucket with exactly these entries (hash, id) in place of one whose lock is held. Durable on return."""
@@ -210,7 +215,7 @@ class KeyFiles:
             self._disk.pwrite(fd, data, 0)
             self._disk.fdatasync(fd)
             self._disk.rename(tmp, name)
-            self._settle_names()
+            settle_names(self._disk)
             self._disk.pwrite(fd, self.recent.pack_mark() if bucket == layout.KEY_RECENT else pack_mark(seed), 0)
         finally:
             self._disk.close(fd)

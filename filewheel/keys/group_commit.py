@@ -25,8 +25,9 @@ Made = tuple[list[MessageId | KeyHeld | Locked], int | None]
 class _Call:
     """The messages of one call, until it is known what came of them."""
 
-    def __init__(self, asks: Sequence[Ask], all_or_none: bool) -> None:
+    def __init__(self, asks: Sequence[Ask], durable: bool, all_or_none: bool) -> None:
         self.asks = asks
+        self.durable = durable
         self.all_or_none = all_or_none
         self.bytes = sum(len(ask.rest) for ask in asks)
         self.leads = False
@@ -52,17 +53,21 @@ class GroupCommit:
         self._inside: set[int] = set()
         """The threads that are in a call; a destructor may begin another in the middle of it."""
 
-    def put(self, journal: Journal, asks: Sequence[Ask], now_us: int, *, all_or_none: bool = False) -> Made:
+    def put(
+        self, journal: Journal, asks: Sequence[Ask], now_us: int, *, durable: bool, all_or_none: bool = False
+    ) -> Made:
         """Write messages as `unique.put_all` does, together with those of other threads.
 
         Raises what that raises, for these messages; Reentered.
         """
         me = threading.get_ident()
         if me == threading.main_thread().ident:
-            return put_all(self._keys, journal, asks, now_us=now_us, path=self._path, all_or_none=all_or_none)
+            return put_all(
+                self._keys, journal, asks, now_us=now_us, path=self._path, durable=durable, all_or_none=all_or_none
+            )
         if me in self._inside:
             raise reentered(self._path)
-        call = _Call(asks, all_or_none)
+        call = _Call(asks, durable, all_or_none)
         self._inside.add(me)
         try:
             with self._lock:
@@ -119,7 +124,8 @@ class GroupCommit:
     def _write_some(self, calls: Sequence[_Call], journal: Journal, now_us: int) -> None:
         asks = [ask for call in calls for ask in call.asks]
         made, ticket = put_all(
-            self._keys, journal, asks, now_us=now_us, path=self._path, all_or_none=calls[0].all_or_none
+            self._keys, journal, asks, now_us=now_us, path=self._path,
+            durable=any(call.durable for call in calls), all_or_none=calls[0].all_or_none,
         )  # fmt: skip
         at = 0
         for call in calls:

@@ -6,7 +6,8 @@ pending is asked of the finder. So ending a message (ack, cancel, death) needs n
 never lived, or lives no more, is harmless. Rules (docs/adr/0014-unique-keys.md):
 
 U1 Whoever brings a message with a key to life holds the kernel lock of its bucket from the look to the frame.
-U2 The entry is durable before the frame is written.
+U2 The entry is written before the frame. It is durable before the frame is written, or where the message need not be
+   durable yet, before anything says that it is (docs/adr/0038-a-key-that-is-not-flushed.md).
 U3 The name of a bucket is durable before an entry in it counts: its first entry says so.
 U4 So are the drops of all that had the key before, though they lie in the journals of others; also when the message
    that has it now only moves.
@@ -14,7 +15,7 @@ U5 The keeper never waits for a lock here: a producer that has it may have been 
 U6 The holder of a bucket's lock holds that of all too, shared. A batch that has that one alone needs no other, and
    enters its keys in one file, of recent entries (docs/adr/0037-one-file-of-recent-keys.md).
 U7 An entry leaves that file only when it is durable in its bucket, or compacted. So a look reads that file first.
-Invariant: every message with a key that lives is listed under it, also after a power cut.
+Invariant: every message with a key that lives is listed under it, or `lost` finds it, also after a power cut.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from filewheel.disk.directory import Directory
 from filewheel.disk.disk import is_scarce, is_unreadable
 from filewheel.errors import Damaged, DiskError, disk_error
 from filewheel.format import layout
-from filewheel.format.record import unpack_put
-from filewheel.headers import KEY
+from filewheel.format.record import key_of
 from filewheel.journal.journal import Journal
 from filewheel.keys import bucket as keyfile
 from filewheel.keys.bucket import ENTRY_BYTES, Entry, entries, read_bucket
 from filewheel.keys.files import KeyFiles, told
+from filewheel.keys.lost import lost_entries
 from filewheel.keys.recent import RECENT_ENTRIES_MAX
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.snapshot import DEAD_FLOOR
@@ -71,6 +72,7 @@ class Keys(KeyFiles):
         super().__init__(directory)
         self._finder = finder or Finder(directory)
         self._turn = 0
+        self._lost: dict[bytes, list[bytes]] | None = None
         self.is_patient = True
         """The last batch that waited for the lock of all had it in time."""
 
@@ -79,8 +81,9 @@ class Keys(KeyFiles):
     def find(self, key: str) -> Held:
         """Return who holds a key, without a lock. Cost: one read of its bucket, and a look of the finder."""
         before: list[bytes] | None = None
+        lost = self.lost().get(self.hash_of(key), [])
         while True:
-            ids = self.listed(key)
+            ids = lost + self.listed(key)
             held = self._look(key, ids)
             # Whoever moves a message writes its entry first: no new entry means that it has not moved meanwhile.
             if held.id is not None or ids == before:
@@ -103,6 +106,17 @@ class Keys(KeyFiles):
         hash_ = self.hash_of(key)
         recent = self.recent.listed([hash_], is_still=False).get(hash_, [])  # first: from there they go to the buckets
         return keyfile.listed(self.read(hash_[0]), self.seed(hash_[0]), hash_) + recent
+
+    def lost(self) -> Mapping[bytes, list[bytes]]:
+        """Return hash → ids that count as listed, though a power cut took the entry. Read only once. Raises DiskError.
+
+        Whoever is open has seen no power cut; so it is enough to look before the index is used first. What is found
+        stays in memory: the deal that covers such a message enters it.
+        """
+        if self._lost is None:
+            with told(self._dir, layout.JOURNAL):
+                self._lost = lost_entries(self._dir, self)
+        return self._lost
 
     def put_of(self, id_: bytes) -> bytes | None:
         """Return a pending message, packed, by its id."""
@@ -282,6 +296,7 @@ class Hold:
     def _listed(self, names: Iterable[str]) -> tuple[dict[str, list[bytes]], set[int]]:
         """Return the ids that are listed for each key; and the files with too many for one that may be compacted."""
         keys = self._keys
+        lost = keys.lost()  # before a file is read: what was dealt since then is listed there
         hashes = {name: self._hashes[name] for name in names}
         recent = keys.recent.listed(list(hashes.values()), is_still=True)
         listed: dict[str, list[bytes]] = {}
@@ -299,7 +314,7 @@ class Hold:
                 ids += late
                 if self._is_alone and len(late) > LISTED_EACH_MAX:
                     long.add(layout.KEY_RECENT)
-            listed[name] = ids
+            listed[name] = lost.get(hash_, []) + ids
         return listed, long
 
     def _bucket(self, bucket: int) -> bytes:
@@ -335,11 +350,12 @@ class Hold:
             else:
                 disk.close(fd)
 
-    def note(self, pairs: Iterable[tuple[str, bytes]], own: Journal | None = None) -> None:
-        """Enter (key, id) for messages that are about to be written: durable on return (U2).
+    def note(self, pairs: Iterable[tuple[str, bytes]], own: Journal | None = None, *, durable: bool = True) -> None:
+        """Enter (key, id) for messages that are about to be written (U2): if `durable`, flushed on return.
 
-        Each key was looked at before. Durable then are also the drops of what had these keys before (U4). `own` is
-        the journal of the caller, which knows what of it was flushed. Cost: a flush for each bucket and such journal.
+        Each key was looked at before. Durable on return are the drops of what had these keys before (U4). `own` is
+        the journal of the caller, which knows what of it was flushed; where the entries need not be durable yet, they
+        are when it is flushed. Cost: a flush for each bucket and such journal.
         """
         keys = self._keys
         enters: list[tuple[bytes, bytes]] = []
@@ -355,11 +371,12 @@ class Hold:
             by_bucket[layout.KEY_RECENT] = enters
             if keys.recent.still().end // ENTRY_BYTES + len(enters) > RECENT_ENTRIES_MAX:
                 keys.merge()
-            keys.enter(enters)
+            keys.enter(enters, durable=durable)
         else:
             for hash_, id_ in enters:
                 by_bucket.setdefault(hash_[0], []).append((hash_, id_))
-            keys.write(by_bucket, {bucket: self._bucket(bucket) for bucket in by_bucket}, self._files)
+            read = {bucket: self._bucket(bucket) for bucket in by_bucket}
+            keys.write(by_bucket, read, self._files, durable=durable)
         self._read.clear()
         with told(keys._dir, layout.KEYS):
             if self._unsure is None:
@@ -368,7 +385,8 @@ class Hold:
                 mine = {n for n in self._unsure if own is not None and layout.is_segment_of(n, own.writer)}
                 if mine and own is not None:
                     own.flush()
-                keys.flush({layout.key_file(b) for b in by_bucket} | self._unsure - mine)
+                entered = {layout.key_file(b) for b in by_bucket} if durable else set()
+                keys.flush(entered | self._unsure - mine)
         self._unsure = set()
 
 
@@ -379,16 +397,3 @@ def _held(key: str, ids: list[bytes], found: Mapping[bytes, bytes], free: Held) 
         if put is not None and id_ < DEAD_FLOOR and key_of(put) == key:
             return free._replace(id=MessageId(id_), put=put)
     return free
-
-
-def key_of(put: bytes) -> str | None:
-    """Return the key of a packed put; None when it has none. Cost: a search in its bytes where it has none."""
-    if _KEY_BYTES not in put:
-        return None
-    try:
-        return unpack_put(put).headers.get(KEY)
-    except Damaged:
-        return None
-
-
-_KEY_BYTES = KEY.encode()

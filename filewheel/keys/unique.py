@@ -77,12 +77,20 @@ def key_named(key: str | None, headers: Mapping[str, str] | None) -> str | None:
 
 
 def put_all(
-    keys: Keys, journal: Journal, asks: Sequence[Ask], *, now_us: int, path: str, all_or_none: bool = False
+    keys: Keys,
+    journal: Journal,
+    asks: Sequence[Ask],
+    *,
+    now_us: int,
+    path: str,
+    durable: bool = True,
+    all_or_none: bool = False,
 ) -> tuple[list[MessageId | KeyHeld | Locked], int | None]:
     """Write messages, up to 8 MiB as one frame; return what came of each, and the ticket if any was written.
 
     What came of it is its id, with "keep" perhaps the one that holds its key, or the error that says why it was not
     written: with `all_or_none` none is, then. Of several with one key the first holds it when the next is looked at.
+    Where they need not be `durable` yet, their entries in the index are flushed with the journal.
     """
     results: list[MessageId | KeyHeld | Locked] = []
     units: dict[bytes, list[bytes]] = {}
@@ -112,7 +120,7 @@ def put_all(
         if not units or (all_or_none and any(isinstance(r, FilewheelError) for r in results)):
             return results, None
         if enters:
-            hold.note(enters.items(), journal)
+            hold.note(enters.items(), journal, durable=durable)
         ticket = _write(journal, list(units.values()))
     return results, ticket
 
@@ -154,7 +162,7 @@ def move(
             raise key_held(key, held.id, directory.path)
         new = journal.new_id(message.due_us if due_us is None else due_us)
         message.payload = message.payload if payload is None else payload
-        hold.note([(key, new)], journal)
+        hold.note([(key, new)], journal, durable=sync == "always")
         with locks.holding_ids(directory, [message.id]):
             if keys.put_of(message.id) is None:  # V1: who cancels by the id has no lock of the key
                 raise not_found(key, old, directory.path)

@@ -40,6 +40,16 @@ class Unlisted:
         """bucket → id → (hash, key)."""
         self._size = 0
         self._found: dict[bytes, str] = {}
+        self._lost = self._lost_ids()  # first: what is dealt from here on is listed before it is asked for
+
+    def _lost_ids(self) -> frozenset[bytes]:
+        """Return what a power cut took out of the index, and a look at the journals brings back."""
+        try:
+            return frozenset(id_ for ids in self._keys.lost().values() for id_ in ids)
+        except DiskError as exc:
+            if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
+                raise
+            return frozenset()  # found elsewhere
 
     def add(self, message: Message) -> None:
         """Add a message; most have no key."""
@@ -72,6 +82,7 @@ class Unlisted:
             for id_, (hash_, key) in some.items():
                 if (hash_, id_) not in listed and (hash_, id_) not in recent:
                     suspects[id_] = key
+        suspects = {id_: key for id_, key in suspects.items() if id_ not in self._lost}
         if suspects:
             with Snapshot(self._dir) as snapshot:
                 living = snapshot.find(suspects)

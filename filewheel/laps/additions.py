@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Iterator, Set
 
 from filewheel.disk.directory import Directory
+from filewheel.disk.disk import Disk
 from filewheel.errors import Poisoned
 from filewheel.format import layout
 
@@ -111,3 +112,12 @@ def poisoned_by(what: str, path: str) -> Iterator[None]:
             f"{what} cannot be made durable ({exc.strerror or exc})", path=path,
             hint="look at the kernel log, then open the keeper again",
         ) from exc  # fmt: skip
+
+
+def flush_file(disk: Disk, name: str) -> None:
+    """Make a file durable that another process wrote."""
+    fd = disk.open(name, "r")
+    try:
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)

@@ -18,7 +18,7 @@ from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
-from filewheel.format.record import add_puts, records_of
+from filewheel.format.record import add_puts, may_have_keys, records_of
 from filewheel.journal.tail import Tail
 from filewheel.laps.store import Ledger
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
@@ -40,6 +40,8 @@ class Cut:
     """Frames of nothing but drops, whole: only those that meet something are taken apart."""
     ended: set[str] = field(default_factory=set)
     """Writers that have gone, and whose journal lies below the cut to its end."""
+    doubtful: dict[str, list[Frame]] = field(default_factory=dict)
+    """Puts that may have keys, and that nothing calls durable: their entries in the index may not be either."""
     size_bytes: int = 0
     records: int = 0
     put_records: int = 0
@@ -96,6 +98,9 @@ def take_cut(ledger: Ledger, limits: dict[str, Position], chunk_bytes: int, chun
                     # Its checksums hold, so it was written like this: kept aside before its journal goes.
                     name = layout.segment(writer, end.segment)
                     ledger.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
+                # The keeper flushes the entries of its own puts before it writes them.
+                if frame.number > tail.synced and writer != ledger.own.writer and may_have_keys(frame):
+                    cut.doubtful.setdefault(writer, []).append(frame)
                 position = end
                 if cut.size_bytes >= chunk_bytes or cut.records >= chunk_records:
                     break

@@ -16,16 +16,15 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from filewheel.disk.checkpoint import Manifest, Position, place_manifest, prepare_manifest
 from filewheel.disk.directory import Settings
-from filewheel.disk.disk import Disk
 from filewheel.errors import Damaged, FilewheelError
 from filewheel.format import layout
 from filewheel.format.record import CANCELLED, DROP_PREFIX, ID, pack_drop
 from filewheel.journal.tail import Tail
-from filewheel.laps.additions import SYNC_EACH_MAX, Additions, poisoned_by
+from filewheel.laps.additions import SYNC_EACH_MAX, Additions, flush_file, poisoned_by
 from filewheel.laps.cut import Cut, Files, puts_above, take_cut
 from filewheel.laps.slot import File, files_in, frames, frames_of, lap_file, slot_file
 from filewheel.laps.store import Ledger
@@ -50,6 +49,8 @@ class Dealt:
     files: int = 0
     expired: int = 0
     """Files of which everything was finished."""
+    held: set[str] = field(default_factory=set)
+    """Writers of which nothing was covered: what they put has keys that could not be entered now."""
     left_bytes: int = 0
     """What was read, and is not covered yet."""
     left_segments: int = 0
@@ -108,7 +109,7 @@ class Deal:
             seen = {w: t.seen for w, t in ledger.tails.items()}
             base = ledger.manifest
             finished = self._finished() if self._finished is not None else (set(), set())
-        cut = take_cut(ledger, limits, self._chunk_bytes, self._chunk_records)
+        cut = self._take_cut(limits)
         self._flush_journals(seen)
         new = base.copy()
         new.deal = base.deal + 1
@@ -137,6 +138,22 @@ class Deal:
             self._remove_needless(cut)
         return self._done
 
+    def _take_cut(self, limits: dict[str, Position]) -> Cut:
+        """Read the journals up to `limits`, and enter what of it the index of keys may have lost.
+
+        A journal with keys that cannot be entered now, because a producer has the lock of their file, stays as it is.
+        """
+        ledger = self._ledger
+        limits = dict(limits)
+        while True:
+            cut = take_cut(ledger, limits, self._chunk_bytes, self._chunk_records)
+            held = ledger.index.enter(cut.doubtful) if cut.doubtful else set()
+            cut.doubtful.clear()
+            if not held:
+                return cut
+            self._done.held |= held
+            limits |= {writer: ledger.tails[writer].covered for writer in held}
+
     # -- D2 --------------------------------------------------------------------------------------------------
 
     def _flush_journals(self, seen: dict[str, Position]) -> None:
@@ -144,6 +161,7 @@ class Deal:
 
         D2: what is about to be split over files must first be durable where it is one frame.
         X1: so must be every drop because of which a file counts as finished.
+        So must be the entries in the index of what has a key: nobody looks here for it any more.
         """
         ledger = self._ledger
         ledger.own.flush()
@@ -159,6 +177,7 @@ class Deal:
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
                         flush_file(self._disk, name)
+                ledger.index.flush()
         for writer, position in seen.items():
             tail = ledger.tails[writer]
             tail.flushed = max(tail.flushed, position)
@@ -411,12 +430,3 @@ def near_laps(settings: Settings, now_us: int) -> frozenset[int]:
     """Return the laps that are kept in seconds: the present one, and soon before it begins the next one."""
     now_s = now_us // US_PER_S
     return frozenset((settings.lap_of(now_s), settings.lap_of(now_s + min(OPEN_AHEAD_S, settings.slots))))
-
-
-def flush_file(disk: Disk, name: str) -> None:
-    """Make a file durable that another process wrote."""
-    fd = disk.open(name, "r")
-    try:
-        disk.fdatasync(fd)
-    finally:
-        disk.close(fd)

@@ -28,6 +28,7 @@ from filewheel.format.frame import Frame, Gap
 from filewheel.format.writer import Entropy
 from filewheel.journal.journal import Journal
 from filewheel.journal.tail import Handles, Tail
+from filewheel.laps.doubtful import KeyIndex
 from filewheel.laps.missing import Missing
 from filewheel.laps.slot import lap_file, slot_file
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
@@ -51,15 +52,16 @@ class Ledger:
         self,
         directory: Directory,
         clock: Clock,
+        index: KeyIndex,
         *,
         entropy: Entropy = secrets.token_bytes,
         disk: DiskFactory = OsDisk,
         on_frame: OnFrame | None = None,
     ) -> None:
-        self.dir = directory
-        self.disk = directory.disk
+        self.dir, self.disk = directory, directory.disk
         self._factory = disk
         self.clock = clock
+        self.index = index
         self.lock = threading.RLock()
         self.handles = Handles(directory)
         self.quarantine = Quarantine(directory, clock)
@@ -114,6 +116,7 @@ class Ledger:
                 self._sweep_laps(found)
                 self._miss_laps(found)
             self.ingest(test_locks=True)
+            self.index.gone = frozenset(w for w, t in self.tails.items() if t.ended)
             # K4: what the last keeper removed is durable (R1), and what was removed just now is before the next
             # checkpoint (D6). Keepers that deal once, as `run --once` and tidying, would never come to forget a writer.
             for writer in self.manifest.positions.keys() - self._listing.keys():
@@ -363,8 +366,7 @@ class Ledger:
     def report_gap(self, span: Span, gap: Gap) -> None:
         """Keep what a reader could not read: below a covered length everything was durable, so it is damage.
 
-        Raises OSError when the file could not be opened: it must not be taken for one in which nothing waits, or it
-        would be removed as finished.
+        Raises OSError when the file could not be opened: as one in which nothing waits it would be removed.
         """
         if gap.error is not None:
             raise gap.error

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from filewheel.clock import Clock
 from filewheel.disk.directory import Directory
 from filewheel.errors import KeyHeld
-from filewheel.format.record import ACKED, CANCELLED, ID, pack_drop, pack_message, unpack_put
+from filewheel.format.record import ACKED, CANCELLED, ID, key_of, pack_drop, pack_message, unpack_put
 from filewheel.format.writer import Entropy
 from filewheel.headers import REASON
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
-from filewheel.keys.index import Keys, key_of
+from filewheel.keys.index import Keys
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import DEAD_US, ID_END, ID_MIN, Message
 from filewheel.replication.bundle import Bundle

@@ -26,10 +26,11 @@ from filewheel.firing.head import Head
 from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.frame import Frame
-from filewheel.format.record import ID, records_of
+from filewheel.format.record import ID, key_of, records_of
 from filewheel.format.writer import Entropy
 from filewheel.headers import KEY
-from filewheel.keys.index import Keys, key_of
+from filewheel.keys.index import Keys
+from filewheel.keys.relisted import Relisted
 from filewheel.keys.unique import holding
 from filewheel.laps.additions import Additions, poisoned_by
 from filewheel.laps.deal import Deal
@@ -80,7 +81,7 @@ class BackupKeeper:
         except BaseException:
             self.dir.disk.release()
             raise
-        self.ledger = Ledger(self.dir, clock, entropy=entropy)
+        self.ledger = Ledger(self.dir, clock, Relisted(self.dir), entropy=entropy)
         self._head = BackupHead(self.ledger, budget)
         self._keys = Keys(self.dir)
         self._take_in = self.ledger.on_frame

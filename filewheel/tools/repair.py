@@ -28,6 +28,7 @@ from filewheel.format.record import ID, SET_ASIDE, pack_drop, records_of, unpack
 from filewheel.headers import KEY
 from filewheel.keys.bucket import Unreadable, entries
 from filewheel.keys.index import Keys
+from filewheel.keys.relisted import Relisted
 from filewheel.keys.unlisted import Unlisted
 from filewheel.laps.deal import Deal
 from filewheel.laps.slot import frames
@@ -64,7 +65,7 @@ def repair(directory: Directory, clock: Clock) -> Repair:
     owner.take("repair", wait=False)
     try:
         _mend_settings(directory, result)
-        ledger = Ledger(directory, clock, entropy=secrets.token_bytes)
+        ledger = Ledger(directory, clock, Relisted(directory), entropy=secrets.token_bytes)
         with contextlib.closing(ledger):
             ledger.recover()
             if ledger.manifest.doubt:

@@ -113,6 +113,8 @@ class Checker:
         self.check_clean(machine, oracle, clock, context)
         if self.rng.random() < deep:
             self.check_again(machine, disk, clock, pending, oracle, context)
+        if oracle.keys and self.rng.random() < 0.3:
+            machine, disk = self.check_covered(machine, disk, clock, oracle, context)
         if self.rng.random() < deep / 3 or deep == 1.0:
             self.run_to_the_end(machine, disk, clock, oracle, context)
         disk.kill()
@@ -130,6 +132,21 @@ class Checker:
                 oracle.violations.append(f"{len(ids)} messages live with the key {key!r}: {context}")
             elif [index.find(key).id] != (ids or [None]):
                 oracle.violations.append(f"the index says {index.find(key).id} has {key!r}, not {ids}: {context}")
+
+    def check_covered(
+        self, machine: Machine, disk: ProcessDisk, clock: ModelClock, oracle: Oracle, context: str
+    ) -> tuple[Machine, ProcessDisk]:
+        """Deal everything, and lose power again: the index names who has a key still."""
+        disk.kill()
+        keeper, disk = recover(machine, clock, self.rng)
+        keeper.close()
+        disk.kill()
+        self.result.states += 1
+        self.result.double += 1
+        machine = crash_at_random(machine, self.rng, self.rng.choice(MODES))
+        keeper, disk = recover(machine, clock, self.rng)
+        self.check_keys(machine, keeper, oracle, f"dealt, {context}")
+        return machine, disk
 
     def crash_in_recovery(self, machine: Machine, clock: ModelClock) -> Machine:
         """Recover, deal, and lose power somewhere on the way."""

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from filewheel.errors import KeyHeld, Locked, NotFound
 from filewheel.format import layout
 from filewheel.message import MessageId
+from tests.model.crashes import RandomFates, crash
 from tests.model.directed import script
 from tests.model.history import Result
+from tests.model.machine import Dir, Inode
 from tests.model.process import Killed
 from tests.model.stage import Stage
 from tests.model.sweep import Sweep
@@ -152,6 +154,28 @@ def compact(s: Stage) -> None:
                 keys.compact(bucket, s.clock.wall_us)
 
 
+def lose_index(s: Stage) -> None:
+    """Cut the power: of what was not flushed everything is kept but the entries of keys."""
+    s.kill_all()
+    keys = s.machine.root.entries["keys"]
+    assert isinstance(keys, Dir)
+    numbers = {inode.number for inode in keys.entries.values() if isinstance(inode, Inode)}
+
+    class Fates(RandomFates):
+        def write(self, inode: Inode, index: int, offset: int, data: bytes) -> bytes | None:
+            return None if inode.number in numbers else data
+
+    s.machine = crash(s.machine, Fates(s.rng, "all"))
+    s.oracle.power_cut()
+    s._take_seats()
+
+
+def flush(s: Stage, who: str) -> None:
+    """Make durable what a producer wrote."""
+    s.wheel(who).flush()
+    s.oracle.told += 1
+
+
 # -- scripts -------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +195,99 @@ def key_never(s: Stage) -> None:
     put(s, "B", 90, key="two")
     put(s, "B", 91, on_conflict="replace", durable=False)
     put(s, "A", 92, on_conflict="replace")
+
+
+@script
+def key_flushed(s: Stage) -> None:
+    """A key is taken without a flush, and then the journal is flushed, and says so."""
+    put(s, "A", 90, durable=False)
+    put(s, "A", 91, key="two")
+    put(s, "A", 92, key="three")
+
+
+@script
+def key_flushed_later(s: Stage) -> None:
+    """Keys are taken without a flush, in files that are not there yet, and then flushed."""
+    put(s, "A", 90, durable=False)
+    flush(s, "A")
+    put(s, "A", 91, key="two", durable=False)
+    put(s, "A", 91, on_conflict="replace", durable=False)
+    flush(s, "A")
+    put(s, "A", 92, key="three", durable=False)
+    put(s, "A", 92, key="four", durable=False)
+
+
+@script
+def key_closed(s: Stage) -> None:
+    """Keys are taken without a flush, and the handle is closed."""
+    put(s, "A", 90, durable=False)
+    put(s, "A", 91, key="two", durable=False)
+    s.close("A")
+    put(s, "B", 90)
+
+
+@script
+def key_dealt_unflushed(s: Stage) -> None:
+    """A message whose entry is not flushed is dealt."""
+    s.keep()
+    put(s, "A", 90, durable=False)
+    put(s, "A", 91, key="two", durable=False)
+    s.deal()
+    put(s, "B", 90)
+
+
+@script
+def key_dealt_after_kill(s: Stage) -> None:
+    """A message whose entry is not flushed is dealt by a keeper that came when its producer had gone."""
+    put(s, "A", 90, durable=False)
+    s.kill("A")
+    s.keep()
+    s.deal()
+    put(s, "B", 90)
+
+
+@script
+def key_lost(s: Stage) -> None:
+    """A power cut takes the entries and leaves the messages; what comes then sees them, and a deal enters them."""
+    put(s, "A", 90, key="two")
+    put(s, "A", 90, durable=False)
+    put(s, "A", 91, key="three", durable=False)
+    lose_index(s)
+    if put(s, "B", 90) is not None or put(s, "B", 90, key="two") is not None:
+        s.oracle.violations.append("a key that is held was given away")
+    move(s, "B", 95, key="three", durable=False)
+    s.keep()
+    s.deal()
+    put(s, "C", 96)
+
+
+@script
+def key_lost_and_busy(s: Stage) -> None:
+    """A deal comes to a message whose entry was lost while a producer has the lock of its key."""
+    put(s, "A", 90, key="two")
+    put(s, "A", 90, durable=False)
+    lose_index(s)
+    s.keep()
+    s.when("open", "^keys/.*keys", s.deal)  # its lock is held then
+    put(s, "B", 91)
+    s.deal()
+    put(s, "B", 92)
+
+
+@script
+def key_lost_twice(s: Stage) -> None:
+    """What a power cut took out of the index is taken again by a second one, before and after a deal."""
+    put(s, "A", 90, durable=False)
+    lose_index(s)
+    put(s, "B", 90)
+    cancel(s, "B")
+    put(s, "B", 91, durable=False)
+    lose_index(s)
+    s.keep()
+    put(s, "C", 90)
+    s.deal()
+    lose_index(s)
+    put(s, "C", 90)
 
 
 @script
@@ -195,6 +312,8 @@ def key_compactor_killed(s: Stage) -> None:
         compact(s)
     cancel(s, "A")
     put(s, "B", 95)
+    s.put("B", 96)
+    s.put("B", 97)
 
 
 @script
@@ -377,6 +496,36 @@ def key_batch(s: Stage) -> None:
 
 
 @script
+def key_batch_lost(s: Stage) -> None:
+    """A power cut takes the entries of a batch and leaves its messages; a deal enters them, and a merge comes."""
+    put(s, "B", 90, key="two")
+    put_all(s, "A", 90, durable=False)
+    lose_index(s)
+    put_all(s, "B", 91, on_conflict="keep", durable=False)
+    put(s, "B", 92, key="three", on_conflict="replace", durable=False)
+    put_all(s, "A", 93, keys=("four", "five", "six"), durable=False)
+    merge(s)
+    s.deal()
+    lose_index(s)
+    put_all(s, "C", 94, on_conflict="keep")
+
+
+@script
+def key_batch_flushed(s: Stage) -> None:
+    """Batches take keys without a flush, are flushed and dealt, beside a merge."""
+    s.keep()
+    put_all(s, "A", 90, durable=False)
+    flush(s, "A")
+    put_all(s, "A", 91, keys=("four", "five", "six"), durable=False)
+    merge(s)
+    put_all(s, "A", 92, keys=("seven", "eight", "nine"), durable=False)
+    s.deal()
+    put_all(s, "A", 93, durable=False)
+    put(s, "A", 94, key="ten")
+    put(s, "A", 95, key="eleven")
+
+
+@script
 def key_batch_of_all_that_fits(s: Stage) -> None:
     """Batches fill the file of recent entries, and merge it by themselves; and one is too large for it."""
     for n in range(5):
@@ -522,8 +671,14 @@ OPERATIONS: dict[str, Callable[[Stage], object]] = {
     "replace, unflushed": lambda s: put(s, "B", 0, on_conflict="replace", durable=False),
     "batch": lambda s: put_all(s, "A", 60),
     "batch kept, unflushed": lambda s: put_all(s, "B", 1, on_conflict="keep", durable=False),
+    "batch, unflushed": lambda s: put_all(s, "A", 60, durable=False),
     "merge": merge,
     "keep": lambda s: put(s, "B", 1, on_conflict="keep"),
+    "put, unflushed": lambda s: put(s, "A", 70, durable=False),
+    "flush": lambda s: flush(s, "A"),
+    "close": lambda s: s.close("A"),
+    "lose the index": lambda s: lose_index(s) if "keys" in s.machine.root.entries else None,
+    "power cut": lambda s: s.cut_power("some"),
     "cancel": lambda s: cancel(s, "B"),
     "move": lambda s: move(s, "B", 130),
     "move, unflushed": lambda s: move(s, "A", 0, durable=False),

@@ -131,6 +131,7 @@ class Oracle:
             told.acked &= told.finished
         # What was not flushed may be pending again, and may be moved again.
         self.won = {i: how for i, how in self.won.items() if i in self.of(i).finished}
+        self.cancelled = {i for i in self.cancelled if i not in self.of_id or i in self.of(i).finished}
         self.unflushed.clear()
 
     def fired(self, message: Message, now_us: int, cancelled: set[bytes]) -> bool:

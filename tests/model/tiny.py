@@ -11,6 +11,7 @@ import filewheel.disk.begun
 import filewheel.disk.hint
 import filewheel.firing.housekeeper
 import filewheel.firing.settler
+import filewheel.firing.tidy
 import filewheel.journal.appender
 import filewheel.keeper
 import filewheel.keys.files
@@ -19,7 +20,6 @@ import filewheel.keys.index
 import filewheel.laps.deal
 import filewheel.laps.slot
 import filewheel.laps.store
-import filewheel.laps.tidy
 import filewheel.lookup.finder
 import filewheel.lookup.index
 import filewheel.replication.graft
@@ -53,7 +53,7 @@ def tiny(
     patch(filewheel.firing.housekeeper, "_ROOM_BYTES", 600)
     patch(filewheel.laps.store, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
     patch(filewheel.laps.slot, "FRAME_BYTES", 400)
-    patch(filewheel.laps.tidy, "TIDY_SEGMENTS", 6)
+    patch(filewheel.firing.tidy, "TIDY_SEGMENTS", 6)
     patch(filewheel.replication.graft, "STEP_BYTES", 700)
     patch(filewheel.replication.graft, "_WRITE_BYTES", 300)
     patch(filewheel.replication.graft, "_ROOM_BYTES", 600)
@@ -75,7 +75,7 @@ def tiny(
         filewheel.keeper,
         filewheel.laps.store,
         filewheel.firing.settler,
-        filewheel.laps.tidy,
+        filewheel.firing.tidy,
         filewheel.wheel,
     ):
         patch(module, "threading", ModelThreading)

@@ -21,6 +21,7 @@ from filewheel.disk.started import started
 from filewheel.errors import FilewheelError, Locked
 from filewheel.format import layout
 from filewheel.format.writer import Entropy
+from filewheel.keys.relisted import Relisted
 from filewheel.laps.deal import Deal
 from filewheel.laps.store import Ledger
 from filewheel.roster.roster import read_roster
@@ -63,7 +64,7 @@ def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token
 
 def deal_all(directory: Directory, clock: Clock, entropy: Entropy) -> None:
     """Recover and deal everything, as the holder of the keeper's lock."""
-    ledger = Ledger(directory, clock, entropy=entropy)
+    ledger = Ledger(directory, clock, Relisted(directory), entropy=entropy)
     with contextlib.closing(ledger):
         ledger.recover()
         while True:
