@@ -4,8 +4,7 @@ It stands on the wheel and the keeper and adds nothing to what is on disk but he
 A module imports from the library and only from modules to its left:
 
     zone expression cron recurrence
-    | pool_result pool_frame pool_worker pool_process pool_member pool_collector pool
-    | events retry call options failure job handler outgoing schedule
-    | lane overdue task loop threads inline remote definitions aiohandler
+    | failure events retry call options job handler outgoing schedule
+    | lane overdue task child process pool loop threads inline remote definitions aiohandler
     | verdict watch dispatcher engine place scheduler aio
 """

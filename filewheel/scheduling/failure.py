@@ -14,7 +14,6 @@ from typing import Any
 
 from filewheel.format.limits import HEADERS_BYTES_MAX
 from filewheel.headers import HISTORY
-from filewheel.scheduling.runners.pool_result import name_of
 from filewheel.timespec import delay_us
 
 _ERROR_LENGTH = 200
@@ -71,6 +70,13 @@ class Failure:
             exc.delay_us if isinstance(exc, RetryLater) else None,
             isinstance(exc, GiveUp),
         )
+
+
+def name_of(kind: type) -> str:
+    """Return the name of a class that is the same in the parent and in its processes."""
+    # In a spawned process the script that was started has this other name, so that its `main` does not run again.
+    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
+    return f"{module}.{kind.__qualname__}"
 
 
 def _says(exc: BaseException) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from filewheel.checks import check_number, check_whole
 from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S
-from filewheel.scheduling.runners.pool_result import name_of
+from filewheel.scheduling.failure import name_of
 
 
 @dataclass(frozen=True, slots=True)

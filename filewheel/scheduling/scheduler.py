@@ -45,7 +45,7 @@ from filewheel.scheduling.handler import (
 from filewheel.scheduling.job import present_job
 from filewheel.scheduling.outgoing import outgoing, transaction_of
 from filewheel.scheduling.place import Place
-from filewheel.scheduling.runners.pool_worker import preparing
+from filewheel.scheduling.runners.child import preparing
 from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, check_name, grace_us_of, key_of
 from filewheel.scheduling.watch import Watch
 from filewheel.wheel import Wheel

@@ -705,7 +705,7 @@ MUTANTS: list[Mutant] = [
     _m("begun-blindly-loop", "J", "the dispatcher asks before it hands a call to the event loop", "tests/scheduling/test_cancel_in_time.py::test_what_waits_for_a_thread_a_lane_or_a_rate_is_not_begun_once_it_was_cancelled[loop]",
        "scheduling.runners.loop", "        if not self._begin(call):\n", "        if False:\n"),
     _m("begun-blindly-process", "J", "the pool asks before a process has a call", "tests/scheduling/test_cancel_in_time.py::test_what_waits_for_a_process_is_not_begun_once_it_was_cancelled",
-       "scheduling.runners.pool_collector", "            if not call.may_begin():\n", "            if False:\n"),
+       "scheduling.runners.pool", "        if not may_begin:\n", "        if False:\n"),
     _m("begun-unlooked", "J", "a begin looks at the journals when the mark has changed", "tests/scheduling/test_cancel_in_time.py::test_a_keeper_says_which_of_what_it_claimed_must_not_begin_and_forgets_those",
        "disk.begun", "        return mark is not None and mark == self._mark\n", "        return True\n"),
     _m("begin-mark-first", "J", "a begin is published before the mark is read", "tests/test_begins.py::test_wherever_a_cancel_and_a_begin_interrupt_each_other_nothing_that_was_called_stopped_begins[cancel-a begin]",

@@ -154,28 +154,5 @@ def threads(request: bytes) -> bytes:
     return " ".join(sorted(thread.name for thread in threading.enumerate())).encode()
 
 
-def set_up() -> None:
-    """For `init`: leave a mark in the environment."""
-    os.environ["POOL_TARGETS"] = "set up"
-
-
-def was_set_up(request: bytes) -> bytes:
-    return os.environ.get("POOL_TARGETS", "").encode()
-
-
-def bad_set_up() -> None:
-    raise Trouble("no database")
-
-
-def die_in_set_up() -> None:
-    os._exit(11)
-
-
-def set_up_once_there_is_the_file() -> None:
-    """Fail until there is the file that the environment names."""
-    if not Path(os.environ["POOL_FILE"]).exists():
-        os._exit(12)
-
-
 def run_program(request: bytes) -> bytes:
     return subprocess.run([sys.executable, "-c", "print('out')"], stdout=subprocess.PIPE, check=True).stdout

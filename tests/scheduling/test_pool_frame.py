@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from filewheel.scheduling.runners.pool_frame import BrokenFrame, Frames, frame
+from filewheel.scheduling.runners.child import BrokenFrame, frame, take
 
-MAGIC = frame(b"")[:4]
-# Pieces of frames are the garbage that is most like one.
-GARBAGE = st.one_of(st.binary(max_size=40), st.sampled_from([MAGIC, MAGIC[:2], frame(b"abc")[:-4], MAGIC * 5]))
+TOKEN = bytes(range(16))
+# Pieces of a token, and a frame of another process, are the garbage that is most like one.
+GARBAGE = st.one_of(st.binary(max_size=40), st.sampled_from([TOKEN[:2], TOKEN[:15], frame(TOKEN[::-1], 1, b"abc")]))
 
 
 @settings(max_examples=150, deadline=None)
@@ -18,23 +18,19 @@ GARBAGE = st.one_of(st.binary(max_size=40), st.sampled_from([MAGIC, MAGIC[:2], f
 def test_frames_amid_garbage_are_taken_in_order_however_the_pipe_cuts_them(
     pieces: list[tuple[bytes, bytes]], step: int
 ) -> None:
-    # A header that says "more to come" would take what follows for its body; a checksum then says so.
-    pieces = [(junk, body) for junk, body in pieces if len(junk) < 16 or MAGIC not in junk or junk == MAGIC * 5]
-    data = b"".join(junk + frame(body) for junk, body in pieces)
-    frames, taken = Frames(), []
+    data = b"".join(junk + frame(TOKEN, number, body) for number, (junk, body) in enumerate(pieces))
+    buffer, taken = bytearray(), []
     for at in range(0, len(data), step):
-        frames.feed(data[at : at + step])
-        while (body := frames.take()) is not None:
-            taken.append(body)
-    assert taken == [body for _, body in pieces]
+        buffer += data[at : at + step]
+        while (one := take(buffer, TOKEN)) is not None:
+            taken.append(one)
+    assert taken == list(enumerate(body for _, body in pieces))
 
 
 def test_a_frame_with_a_changed_body_is_an_error() -> None:
-    sent = bytearray(frame(b"hello"))
+    sent = bytearray(frame(TOKEN, 1, b"hello"))
     sent[-1] ^= 1
-    frames = Frames()
-    frames.feed(bytes(sent))
     with pytest.raises(BrokenFrame, match="5 bytes"):
-        frames.take()
-    frames.feed(frame(b"next"))
-    assert frames.take() == b"next"
+        take(sent, TOKEN)
+    sent += frame(TOKEN, 2, b"next")
+    assert take(sent, TOKEN) == (2, b"next")

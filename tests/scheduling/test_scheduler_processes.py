@@ -103,7 +103,7 @@ def test_a_process_that_takes_too_long_is_ended(live: Scheduler) -> None:
 def test_what_became_too_late_before_the_process_began_is_skipped(live: Scheduler, tmp_path: Path) -> None:
     from filewheel import Message
     from filewheel.headers import ARGS, DEADLINE
-    from filewheel.scheduling.runners.pool_result import Result
+    from filewheel.scheduling.runners.pool import Result
     from filewheel.scheduling.runners.remote import outcome_of_result, request_of, serve
     from filewheel.scheduling.runners.task import Call
     from tests.support_wheel import an_id

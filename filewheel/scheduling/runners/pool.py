@@ -1,99 +1,121 @@
-"""A small pool of processes for handlers that compute: one call at a time in each, and each can be killed alone.
+"""A small pool of processes for handlers that compute: a thread for each process, one call at a time in each.
 
-`concurrent.futures.ProcessPoolExecutor` was not enough: one segmentation fault fails every call in it, a running call
-cannot be ended at its time-out, and arguments travel by pickle. Here every process has two pipes of its own, and what
-travels is bytes. This is the front: it checks arguments, and ties the pool's life to that of the program.
+`concurrent.futures.ProcessPoolExecutor` is not enough: one segmentation fault fails every call in it, a running call
+cannot be ended at its time-out, and arguments travel by pickle. Here a thread starts a process, sends it a call, waits
+for the answer, the end of the process, or the time-out, and starts another process when one has ended.
 Invariant: for every call that was accepted, `done` is called once, after the call has ended for certain.
 """
 
 from __future__ import annotations
 
 import atexit
-import itertools
-import math
-import multiprocessing
+import contextlib
+import logging
 import os
 import threading
-from multiprocessing.context import ForkServerContext, SpawnContext
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import msgpack
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.errors import BadArgument, Forked, TooLarge
+from filewheel.disk.started import started
+from filewheel.errors import BadArgument, Closed, Forked
 from filewheel.message import US_PER_S
-from filewheel.scheduling.runners.pool_collector import Collector
-from filewheel.scheduling.runners.pool_frame import BODY_BYTES_MAX, frame
-from filewheel.scheduling.runners.pool_member import KILL_AFTER_S, LEAVE_S, Begin, Call, Done
-from filewheel.scheduling.runners.pool_worker import BEGIN, preparing
+from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.runners.child import RETURNED, preparing
+from filewheel.scheduling.runners.process import KILL_AFTER_S, Process, Waker, end_text
 
+log = logging.getLogger(__name__)
+
+START_LIMIT_US = 120 * US_PER_S  # a process that is not ready by then hangs; a large library is imported in less
+STARTS_MAX = 3  # so many that failed in a row fail the calls that wait
+PAUSE_S, PAUSE_MAX_S = 0.1, 30.0  # before the next start; doubled each time
+GIVEN_MAX = 3  # a call that processes ended before beginning is given to another so often
+LEAVE_S = 5  # for what a process does when it ends by itself
 UNKILLABLE_S = 10  # a process that waits for a broken device cannot even be killed; close does not wait for it
+REST_US = 1 << 62  # a time that does not come
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one call ended."""
+
+    outcome: Literal["returned", "raised", "died", "timed_out", "closed", "not begun"]
+    value: bytes = b""
+    """Of "returned": what the function returned."""
+    failure: Failure | None = None
+    """Of "raised": the exception."""
+    message: str = ""
+    """Of the others: what happened, as a sentence."""
+    exit_status: str = ""
+    """Of a process that ended: a signal's name such as "SIGSEGV", or the exit code such as "3"."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call that was submitted."""
+
+    request: bytes
+    timeout_us: int
+    done: Callable[[Result], None]
+    begin: Callable[[], bool] | None
+    end_us: int = 0
+    given: int = 0
+
+    def may_begin(self) -> bool:
+        """Ask whether it may begin; once: a process that died before it began it is not asked about."""
+        begin, self.begin = self.begin, None
+        return begin is None or begin()
+
+    def tell(self, result: Result) -> None:
+        """Say how it ended."""
+        try:
+            self.done(result)
+        except BaseException:  # it must not end the thread, with SystemExit either
+            log.exception("what a pool's caller does with a result raised")
 
 
 class Pool:
     """Runs functions on bytes in other processes."""
 
-    def __init__(
-        self,
-        processes: int,
-        *,
-        start_method: str = "spawn",
-        init: str | None = None,
-        recycle_after: int | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        """Describe a pool; nothing is started before the first call. Raises BadArgument.
-
-        `start_method` is "spawn", or "forkserver", whose processes start faster. `init` names a function
-        ("module:qualname") that each process calls once at its start. `recycle_after` ends a process after so many
-        calls and starts another, for handlers that leak.
-        """
-        if processes < 1:
-            raise BadArgument(f"processes is at least 1, not {processes}")
-        if recycle_after is not None and recycle_after < 1:
-            raise BadArgument(f"recycle_after is at least 1, not {recycle_after}")
-        if start_method == "spawn":
-            context: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
-        elif start_method == "forkserver":
-            context = multiprocessing.get_context("forkserver")
-        else:
-            raise BadArgument(
-                f"start_method is 'spawn' or 'forkserver', not {start_method!r}",
-                hint="'spawn'; a plain fork would copy the locks that this program's threads hold",
-            )
-        if init is not None:
-            _check_target("init", init)
-        self._clock = clock
+    def __init__(self, processes: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Describe a pool; nothing is started before the first call."""
+        self.clock = clock
+        self.gate = threading.Lock()
+        """Held by the one thread that starts a process after starts have failed."""
+        self._size = processes
         self._pid = os.getpid()
-        self._numbers = itertools.count(1)
-        self._collector = Collector(context, processes, init=init, recycle_after=recycle_after, clock=clock)
-
-    @property
-    def free(self) -> int:
-        """How many calls would be begun now, or as soon as a process has started, without waiting for another call."""
-        return self._collector.free()
-
-    def pids(self) -> list[int]:
-        """Return the process ids of the pool's processes."""
-        return self._collector.pids()
+        # What follows changes under the lock only.
+        self._lock = threading.Lock()
+        self._threads: list[_Attendant] = []
+        self._idle: list[_Attendant] = []
+        self._queue: deque[_Call] = deque()
+        self.fruitless = 0
+        """Processes in a row that ended before they had a call: the next start waits."""
+        self.start_at_us = 0
+        self.close_at_us = REST_US
+        self.is_closing = False
 
     def submit(
-        self, target: str, request: bytes, *, timeout_s: float | None, done: Done, begin: Begin | None = None
+        self,
+        target: str,
+        request: bytes,
+        *,
+        timeout_s: float | None,
+        done: Callable[[Result], None],
+        begin: Callable[[], bool] | None = None,
     ) -> None:
         """Run the function "module:qualname" on these bytes in a process; `done` is told how it ended.
 
-        `done` is called in the pool's own thread, once, after the call has ended; it must not wait. With no process
-        idle the call is queued. `begin` is asked in any thread when a process can have it, and must not wait either;
-        when it says no, the call ends as "not begun". `timeout_s` counts from when a process is given the call; then
+        `done` is called once, after the call has ended, in a thread of the pool, or in that of `close`. With no process
+        idle the call is queued. `begin` is asked in a thread of the pool when a process can have it; when it says no,
+        the call ends as "not begun". Neither may wait. `timeout_s` counts from when a process is given the call; then
         that process is killed.
-        Cost: a write to a pipe. Raises BadArgument, TooLarge, Closed, Forked; then `done` is not called.
+        Cost: a thread is woken. Raises BadArgument, Closed, Forked, OSError; then `done` is not called.
         """
-        _check_target("target", target)
-        if not isinstance(request, bytes):
-            raise BadArgument(f"a request is bytes, not {type(request).__name__}")
-        if timeout_s is not None and not 0 < timeout_s < math.inf:
-            raise BadArgument(f"timeout_s is seconds, more than 0, or None; not {timeout_s}")
-        if len(request) + len(target) > BODY_BYTES_MAX - 64:
-            raise TooLarge(f"the request has {len(request)} bytes; a process takes less than 1 GiB")
         if os.getpid() != self._pid:
             raise Forked("this pool belongs to the process that made it", hint="make another after the fork")
         if preparing():
@@ -101,11 +123,15 @@ class Pool:
                 "a process that this script has started imports the script, and would start processes again",
                 hint='put what the script does under `if __name__ == "__main__":`',
             )
-        number = next(self._numbers)
-        timeout_us = None if timeout_s is None else round(timeout_s * US_PER_S)
-        call = Call(number, frame(msgpack.packb([number, target, request]), BEGIN), timeout_us, done, begin)
-        if self._collector.accept(call):
-            atexit.register(self._close_at_exit)
+        timeout_us = REST_US if timeout_s is None else round(timeout_s * US_PER_S)
+        call = _Call(msgpack.packb([target, request]), timeout_us, done, begin)
+        with self._lock:
+            if self.is_closing:
+                raise Closed("the pool is closed")
+            if len(self._threads) < self._size:
+                self._start_threads()
+            self._queue.append(call)
+            self._wake_idle()
 
     def close(self, *, timeout_s: float) -> None:
         """End all processes; on return they are gone and every call has been answered.
@@ -115,17 +141,257 @@ class Pool:
         """
         if os.getpid() != self._pid:
             return  # a forked child leaves its parent's processes alone
-        thread = self._collector.close_by(self._clock.steady_us() + round(timeout_s * US_PER_S))
+        with self._lock:
+            self.is_closing = True
+            self.close_at_us = min(self.close_at_us, self.clock.steady_us() + round(timeout_s * US_PER_S))
+            threads = [*self._threads]
+            self._wake(threads)
+        self._fail_queue(Result("closed", message="the pool was closed before the call was begun"))
         atexit.unregister(self._close_at_exit)
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout_s + LEAVE_S + KILL_AFTER_S + UNKILLABLE_S)
+        end_us = self.clock.steady_us() + round((timeout_s + LEAVE_S + KILL_AFTER_S + UNKILLABLE_S) * US_PER_S)
+        if threading.current_thread() not in (each.thread for each in threads):
+            for each in threads:
+                each.thread.join(max(0, end_us - self.clock.steady_us()) / US_PER_S)
 
     def _close_at_exit(self) -> None:
         # Before multiprocessing ends its children itself, which this pool would take for deaths.
         self.close(timeout_s=0)
 
+    def _start_threads(self) -> None:
+        if not self._threads:
+            atexit.register(self._close_at_exit)
+        while len(self._threads) < self._size:
+            try:
+                self._threads.append(_Attendant(self))
+            except OSError as exc:  # the next call tries again
+                if not self._threads:
+                    raise
+                log.warning("%s; %d processes take the calls", exc, len(self._threads))
+                return
 
-def _check_target(name: str, target: str) -> None:
-    module, colon, qualname = target.partition(":")
-    if not (module and colon and qualname):
-        raise BadArgument(f"{name} is 'module:function', not {target!r}")
+    def _wake(self, threads: list[_Attendant]) -> None:
+        for each in threads:
+            each.waker.wake()
+
+    def _wake_idle(self) -> None:
+        if self._queue and self._idle:
+            self._idle.pop().waker.wake()
+
+    # What follows is for the pool's threads.
+
+    def next_call(self, thread: _Attendant, *, waits: bool) -> _Call | None:
+        """Return a call for a thread. None when there is none: then a thread that waits is noted as idle."""
+        with self._lock:
+            if thread in self._idle:
+                self._idle.remove(thread)
+            if self._queue:
+                return self._queue.popleft()
+            if waits:
+                self._idle.append(thread)
+        return None
+
+    def pass_on(self, thread: _Attendant) -> None:
+        """Note that a thread takes no calls now; another may have to take the one it was woken for."""
+        with self._lock:
+            if thread in self._idle:
+                self._idle.remove(thread)
+            self._wake_idle()
+
+    def give_back(self, call: _Call) -> None:
+        """Queue a call again, before all others: a process ended before it began it."""
+        with self._lock:
+            if not self.is_closing:
+                self._queue.appendleft(call)
+                self._wake_idle()
+                return
+        call.tell(Result("closed", message="the pool was closed before the call was begun"))
+
+    def is_fruitful(self) -> None:
+        """Note that a process has answered a call: the next one that is missing starts at once."""
+        if self.fruitless:
+            with self._lock:
+                self.fruitless = self.start_at_us = 0
+                self._wake(self._threads)
+
+    def is_fruitless(self, why: str) -> None:
+        """Note that a process ended before it had a call; calls fail when that goes on and no process is ready."""
+        with self._lock:
+            pause_s: float = min(PAUSE_MAX_S, PAUSE_S * 2 ** min(self.fruitless, 16))
+            self.start_at_us = self.clock.steady_us() + round(pause_s * US_PER_S)
+            self.fruitless += 1
+            fails = self.fruitless >= STARTS_MAX and not any(each.is_up for each in self._threads)
+        log.warning("a process of the pool ended before it had a call (%s); the next starts in %.1f s", why, pause_s)
+        if fails:
+            says = (
+                f"processes end before they have a call, {self.fruitless} in a row: {why}. Their own words are on "
+                'stderr; a script must start its work under `if __name__ == "__main__":`'
+            )
+            self._fail_queue(Result("died", message=says))
+
+    def has_left(self, thread: _Attendant) -> None:
+        """Note that a thread has ended."""
+        with self._lock:
+            thread.waker.close()
+
+    def _fail_queue(self, result: Result) -> None:
+        with self._lock:
+            calls = [*self._queue]
+            self._queue.clear()
+        for call in calls:
+            call.tell(result)
+
+
+class _Attendant:
+    """A thread with one process: it starts it, gives it calls, ends it, and starts another."""
+
+    def __init__(self, pool: Pool) -> None:
+        """Start the thread. Raises OSError."""
+        self._pool = pool
+        self._clock = pool.clock
+        self.is_up = False
+        """Whether its process is ready."""
+        self.waker = Waker()
+        try:
+            self.thread = started(threading.Thread(target=self._live, name="filewheel-pool", daemon=True))
+        except OSError:
+            self.waker.close()
+            raise
+
+    def _live(self) -> None:
+        try:
+            while (process := self._ready()) is not None:
+                self._attend(process)
+        except BaseException:
+            # What `begin` raised, or a defect here, must not leave calls without an answer.
+            log.exception("a thread of the pool failed; the pool is closed")
+            self._pool.close(timeout_s=0)
+        finally:
+            self._pool.has_left(self)
+
+    def _ready(self) -> Process | None:
+        """Return a process that is ready; None when the pool closes. After a failed start one thread at a time."""
+        pool = self._pool
+        while True:
+            with pool.gate if pool.fruitless else contextlib.nullcontext():
+                while not pool.is_closing and (wait_us := pool.start_at_us - self._clock.steady_us()) > 0:
+                    self.waker.wait(wait_us)
+                if pool.is_closing:
+                    return None
+                try:
+                    process = Process(self.waker)
+                except Exception as exc:
+                    pool.is_fruitless(f"{type(exc).__name__}: {exc}")
+                    continue
+                why = self._why_not_ready(process)
+                if why is None:
+                    return process
+                status = process.end()
+                process.release()
+                if not pool.is_closing:
+                    pool.is_fruitless(why or end_text(status))
+
+    def _why_not_ready(self, process: Process) -> str | None:
+        """Wait until a process is ready; None if it is, else why it is not: "" when it has ended."""
+        end_us = self._clock.steady_us() + START_LIMIT_US
+        while (wait_us := end_us - self._clock.steady_us()) > 0 and not self._pool.is_closing:
+            if process.look(wait_us) is not None:
+                return None
+            if process.has_ended:
+                return ""
+        return f"not ready within {START_LIMIT_US // US_PER_S} s"
+
+    def _attend(self, process: Process) -> None:
+        """Give a process calls until it ends, or the pool closes."""
+        pool = self._pool
+        self.is_up = True
+        try:
+            self._answer(process)
+        finally:
+            self.is_up = False
+            left_s = (pool.close_at_us - self._clock.steady_us()) / US_PER_S
+            status = process.end(0 if process.is_lost else max(KILL_AFTER_S, min(LEAVE_S, left_s)))
+            process.release()
+        if not (process.had_calls or pool.is_closing):
+            pool.is_fruitless(end_text(status))
+
+    def _answer(self, process: Process) -> None:
+        call = None
+        while (call := call or self._next(process, waits=True)) is not None:
+            before, result = call, self._result(process, call)
+            if result is None:
+                self._pool.give_back(call)
+            elif result.outcome in ("returned", "raised"):
+                self._pool.is_fruitful()
+            try:
+                call = self._next(process, waits=False)
+            finally:
+                if result is not None:
+                    before.tell(result)  # while the process has its next call
+
+    def _next(self, process: Process, *, waits: bool) -> _Call | None:
+        """Return the next call, which the process has been given; None when it has ended, or the pool closes."""
+        while not (process.has_ended or process.is_lost or self._pool.is_closing):
+            call = self._pool.next_call(self, waits=waits)
+            if call is not None:
+                if self._has_given(process, call):
+                    return call
+            elif waits:
+                process.look(REST_US)
+            else:
+                return None
+        self._pool.pass_on(self)
+        return None
+
+    def _has_given(self, process: Process, call: _Call) -> bool:
+        """Give a process a call, if it may begin and the process can have it."""
+        try:
+            may_begin = call.may_begin()
+        except BaseException:
+            call.tell(Result("closed", message="whether the call may begin could not be found out"))
+            raise
+        if not may_begin:
+            call.tell(Result("not begun"))
+            return False
+        process.send(call.request)
+        if process.is_lost:
+            self._pool.give_back(call)
+            return False
+        call.given += 1
+        call.end_us = self._clock.steady_us() + call.timeout_us
+        return True
+
+    def _result(self, process: Process, call: _Call) -> Result | None:
+        """Wait for the end of a call; return how it ended, or None when the process ended before it began it."""
+        try:
+            while True:
+                wait_us = min(call.end_us, self._pool.close_at_us) - self._clock.steady_us()
+                answer = process.look(wait_us)
+                if answer is not None:
+                    return _result_of(answer)
+                if process.has_ended:
+                    if call.given < GIVEN_MAX and process.never_began():
+                        return None
+                    status = process.exit_status()
+                    return Result("died", message=end_text(status), exit_status=status)
+                if wait_us <= 0:
+                    return self._ended(process, call)
+        except Exception as exc:
+            # Mostly a BrokenFrame. A defect here must not leave the call without an answer either.
+            log.exception("an answer could not be read; the process is ended")
+            return Result("died", message=f"its answer was damaged on the way: {exc}", exit_status=process.end())
+
+    def _ended(self, process: Process, call: _Call) -> Result:
+        """End a process whose call takes too long, or is to end with the pool."""
+        is_late = self._pool.close_at_us > self._clock.steady_us()
+        status = process.end()
+        if is_late:
+            says = f"it ran longer than {call.timeout_us / US_PER_S:g} s, and its process was killed"
+            return Result("timed_out", message=says, exit_status=status)
+        says = "the pool was closed while the call ran, and killed it"
+        return Result("closed", message=says, exit_status=status)
+
+
+def _result_of(answer: bytes) -> Result:
+    if answer[:1] == RETURNED:
+        return Result("returned", answer[1:])
+    return Result("raised", failure=Failure.of_plain(msgpack.unpackb(answer[1:])))

@@ -20,10 +20,9 @@ from filewheel.message import MessageId
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import NO_PUTS, Puts
+from filewheel.scheduling.runners.child import resolve
 from filewheel.scheduling.runners.loop import time_out
-from filewheel.scheduling.runners.pool import Pool
-from filewheel.scheduling.runners.pool_result import Result
-from filewheel.scheduling.runners.pool_worker import resolve
+from filewheel.scheduling.runners.pool import Pool, Result
 from filewheel.scheduling.runners.task import Begin, Call, Finish, Outcome, run
 
 TARGET = "filewheel.scheduling.runners.remote:serve"
@@ -135,7 +134,4 @@ def outcome_of_result(call: Call, result: Result) -> Outcome:
         return Outcome(call, [None if failure is None else Failure.of_plain(failure)], [puts])
     if result.outcome == "timed_out":
         return Outcome.failed(call, time_out(call.handler.terms.timeout_s))
-    if result.outcome == "raised":
-        text = f"{result.names[0].rpartition('.')[2]}: {result.message}" if result.names else result.message
-        return Outcome.failed(call, Failure(text, frozenset(result.names), result.traceback))
-    return Outcome.failed(call, Failure(result.message or f"its process ended: {result.exit_status}"))
+    return Outcome.failed(call, result.failure or Failure(result.message))

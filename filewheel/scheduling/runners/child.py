@@ -1,0 +1,194 @@
+"""The child's side of the pool: read a call, run it, write what became of it, until the pipe ends.
+
+`multiprocessing` starts the process, and imports the script that was started under another name, so handlers defined
+there are found. Only the arguments of `serve` travel by its pickle; calls and results are bytes in frames. A frame
+begins with a token of this process alone: a handler that writes to descriptors not its own cannot make one by accident.
+The process must never outlive its parent, also when a C function holds the interpreter's lock for an hour: the kernel
+kills it when the pipe to the parent closes, and a thread watches the parent besides (a process forked from the parent
+may hold the pipe open; other systems cannot be asked).
+A call is followed by one byte, which is read when the function begins and not before: what the pipe still holds when
+a process has ended tells the parent whether the call failed, or is given to another process.
+Invariant: what the process writes to its pipe is one frame when it is ready, and one for each call that it read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import importlib
+import multiprocessing
+import os
+import select
+import signal
+import struct
+import sys
+import threading
+import zlib
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgpack
+
+from filewheel.scheduling.runners.task import failure_of
+
+TOKEN_BYTES = 16
+_HEAD = struct.Struct(f"<{TOKEN_BYTES}sQII")  # token, number of the call, length of the body, its checksum
+BODY_BYTES_MAX = 1 << 30
+BEGIN = b"\0"  # the byte after a call
+RETURNED, RAISED = b"r", b"f"  # the first byte of an answer
+TEXT_CHARS_MAX = 4_000
+PIPE_LOST = 70  # exit code: the pipe to the parent is not what it was
+
+
+class BrokenFrame(Exception):
+    """A frame that is not what was sent."""
+
+
+def frame(token: bytes, number: int, body: bytes, tail: bytes = b"") -> bytes:
+    """Return a body as a frame, and what is to follow it."""
+    return b"".join((_HEAD.pack(token, number, len(body), zlib.crc32(body)), body, tail))
+
+
+def take(buffer: bytearray, token: bytes) -> tuple[int, bytes] | None:
+    """Remove the next whole frame, and what is before it; return its number and body, or None. Raises BrokenFrame."""
+    start = buffer.find(token)
+    # Without a token, the last bytes may be the beginning of one.
+    del buffer[: start if start >= 0 else max(0, len(buffer) - len(token) + 1)]
+    if start < 0 or len(buffer) < _HEAD.size:
+        return None
+    _, number, length, body_sum = _HEAD.unpack_from(buffer)
+    end = _HEAD.size + length
+    if len(buffer) < end and length <= BODY_BYTES_MAX:
+        return None
+    with memoryview(buffer) as view:
+        body = bytes(view[_HEAD.size : end])
+    del buffer[:end]
+    if zlib.crc32(body) != body_sum:
+        raise BrokenFrame(f"a frame of {length} bytes does not match its checksum")
+    return number, body
+
+
+def serve(requests: Connection, answers: Connection, token: bytes, parent_pid: int) -> None:
+    """Answer calls until there are no more. The whole life of a process of the pool."""
+    # Ctrl-C is for the parent; SIGTERM ends this process; the thread that started it had blocked Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _end_with_parent(parent_pid)
+    # A daemon in multiprocessing's sense may not start processes; a handler may want to.
+    multiprocessing.current_process().daemon = False
+    for end in (requests, answers):
+        os.set_inheritable(end.fileno(), False)
+    _write(answers.fileno(), frame(token, 0, b""))
+    try:
+        while (call := _next_call(requests.fileno(), token)) is not None:
+            number, body = call
+            _write(answers.fileno(), frame(token, number, _answer(*msgpack.unpackb(body))))
+    except (OSError, BrokenFrame):
+        os._exit(PIPE_LOST)  # a handler has used what was not its own: only a new process is sure to be whole
+
+
+def preparing() -> bool:
+    """Return whether this process is being started by multiprocessing, and just imports the script that started it.
+
+    What the script does outside of its `__main__` block is done again then; it must not start processes again.
+    """
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
+
+
+@functools.cache
+def resolve(target: str) -> Callable[..., Any]:
+    """Return the function that "module:qualname" names. Raises ImportError, AttributeError, or what the module does."""
+    module, _, qualname = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        if not hasattr(found, part):
+            raise AttributeError(
+                f"{target!r}: the process finds no {part!r} in {module}; a handler in processes is a function "
+                "at the top level of a module, or of the script that was started, outside of its `__main__` block"
+            )
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{target!r} is a {type(found).__name__}, not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def _end_with_parent(parent_pid: int) -> None:
+    """Arrange that this process ends when its parent does."""
+    parent = multiprocessing.parent_process()
+    watched = select.poll()
+    if parent is not None:
+        # multiprocessing keeps this pipe open in the parent and writes nothing to it after the start.
+        pipe = parent.sentinel
+        watched.register(pipe, select.POLLIN)
+        with contextlib.suppress(AttributeError, OSError):  # only Linux can name the signal
+            fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)  # type: ignore[attr-defined,unused-ignore]
+            fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    try:
+        watched.register(os.pidfd_open(parent_pid), select.POLLIN)
+    except ProcessLookupError:
+        os._exit(PIPE_LOST)
+    except (AttributeError, OSError):
+        pass  # an older kernel: the pipe alone
+    # Also what happened before the kernel was asked: the thread looks at once.
+    threading.Thread(target=_watch, args=(watched,), name="filewheel-parent", daemon=True).start()
+
+
+def _watch(watched: select.poll) -> None:
+    # The handler may close what is not its own; an invalid descriptor ends the process too.
+    while not watched.poll():
+        pass
+    os._exit(PIPE_LOST)
+
+
+def _answer(target: str, request: bytes) -> bytes:
+    """Run a call; return what became of it."""
+    try:
+        value = resolve(target)(request)
+        if not isinstance(value, bytes) or len(value) >= BODY_BYTES_MAX:
+            kind = f"{len(value)} bytes" if isinstance(value, bytes) else f"a {type(value).__name__}"
+            raise TypeError(f"{target!r} returned {kind}; it must return less than 1 GiB of bytes")
+        answer = RETURNED + value
+    except BaseException as exc:
+        # SystemExit too: a handler that ends itself has failed, the process need not end for it.
+        text, *others = failure_of(exc).to_plain()
+        answer = RAISED + msgpack.packb([str(text)[:TEXT_CHARS_MAX], *others])
+    for stream in (sys.stdout, sys.stderr):  # a process that is killed later would take along what is not flushed
+        with contextlib.suppress(Exception):
+            stream.flush()
+    return answer
+
+
+def _next_call(requests: int, token: bytes) -> tuple[int, bytes] | None:
+    """Return the number and the body of the next call, or None at the end of the pipe. Raises OSError, BrokenFrame."""
+    head = _read(requests, _HEAD.size)
+    if head is None:
+        return None
+    if not head.startswith(token):
+        raise BrokenFrame("this is not a frame's head")
+    body = _read(requests, _HEAD.unpack(head)[2])
+    if body is None or _read(requests, len(BEGIN)) is None:
+        return None
+    return take(head + body, token)
+
+
+def _read(requests: int, size: int) -> bytearray | None:
+    """Return so many bytes of the pipe, or None when it ends before. Raises OSError."""
+    data = bytearray(size)
+    rest = memoryview(data)
+    while rest:
+        got = os.readv(requests, [rest])
+        if not got:
+            return None
+        rest = rest[got:]
+    rest.release()
+    return data
+
+
+def _write(answers: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(answers, rest) :]

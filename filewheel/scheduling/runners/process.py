@@ -1,0 +1,248 @@
+"""The parent's side of one process of the pool: its two pipes, its end, and how it is ended.
+
+Only `look` and `end` wait, for what the kernel says. The end of a process is known from the kernel (a pidfd), not from
+the end of a pipe, since a program that the handler started may hold the pipe open long after.
+Invariant: a process has at most one call; `release` gives back every descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import multiprocessing
+import os
+import secrets
+import select
+import signal
+import struct
+import termios
+import time
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+
+from filewheel.message import US_PER_S
+from filewheel.scheduling.runners.child import BEGIN, PIPE_LOST, TOKEN_BYTES, frame, serve, take
+
+KILL_AFTER_S = 1  # from the signal that can be caught to the one that cannot
+_STATUS_LOOKS, _STATUS_LOOK_S = 50, 0.001
+_POLL_MS_MAX = 1 << 30
+_CHUNK_BYTES = 1 << 16  # what a pipe holds
+_PIPE_BYTES_MAX = 1 << 20
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class Waker:
+    """A pipe that wakes the thread that waits for a process."""
+
+    def __init__(self) -> None:
+        self.fd, self._writes = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._writes, False)
+
+    def wake(self) -> None:
+        """End the wait, or the next one. Nothing happens once this is closed."""
+        if self._writes >= 0:
+            with contextlib.suppress(BlockingIOError):  # it was woken often enough
+                os.write(self._writes, b"\0")
+
+    def wait(self, wait_us: int) -> None:
+        """Wait until it is woken, at most so long."""
+        if _is_ready(self.fd, wait_us):
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget that it was woken."""
+        os.read(self.fd, _CHUNK_BYTES)
+
+    def close(self) -> None:
+        """Give back the descriptors."""
+        os.close(self.fd)
+        os.close(self._writes)
+        self._writes = -1
+
+
+class Process:
+    """One process of the pool."""
+
+    def __init__(self, waker: Waker) -> None:
+        """Start it. Cost: some milliseconds here, and about 0.1 s until it is ready. Raises OSError."""
+        self._waker = waker
+        self._token = secrets.token_bytes(TOKEN_BYTES)
+        with contextlib.ExitStack() as undo:
+            child_reads, self._requests = _pipe(undo)
+            self._answers, child_writes = _pipe(undo)
+            for end in (self._requests, self._answers):
+                os.set_blocking(end.fileno(), False)
+            args = child_reads, child_writes, self._token, os.getpid()
+            self._process = _SPAWN.Process(target=serve, args=args, name="filewheel-pool", daemon=True)
+            with _without_ctrl_c():
+                self._process.start()
+            undo.pop_all()
+        child_reads.close()
+        child_writes.close()
+        self._pidfd = _pidfd(self._process.pid or 0)
+        self._end_fd: int = self._process.sentinel if self._pidfd is None else self._pidfd
+        self._answers_fd = self._answers.fileno()
+        self._number = 0  # of the last call; 0 is what a process writes when it is ready
+        self._unsent = memoryview(b"")
+        self._received = bytearray()
+        self.has_ended = False
+        self.is_lost = False
+        """One of its pipes has ended: it gets no other call."""
+        self._poll = select.poll()
+        for fd in (self._answers_fd, self._end_fd, waker.fd):
+            self._poll.register(fd, select.POLLIN)
+
+    @property
+    def had_calls(self) -> bool:
+        """Whether it was given any."""
+        return self._number > 0
+
+    def send(self, call: bytes) -> None:
+        """Begin to write a call; `look` goes on with it."""
+        self._number += 1
+        self._unsent = memoryview(frame(self._token, self._number, call, BEGIN))
+        self._write()
+        if self._unsent and not self.is_lost:
+            self._poll.register(self._requests, select.POLLOUT)
+
+    def look(self, wait_us: int) -> bytes | None:
+        """Wait for an answer, the end of the process, or a wake, at most so long; return the answer if it is there.
+
+        Raises BrokenFrame.
+        """
+        for fd, _ in self._poll.poll(_ms(wait_us)):
+            if fd == self._waker.fd:
+                self._waker.clear()
+            elif fd == self._end_fd:
+                self.has_ended = True
+                self._read()
+            elif fd == self._answers_fd:
+                self._read()
+            else:
+                self._write()
+                if self.is_lost or not self._unsent:
+                    self._poll.unregister(fd)
+        while (answer := take(self._received, self._token)) is not None:
+            if answer[0] == self._number:
+                return answer[1]
+        return None
+
+    def never_began(self) -> bool:
+        """Return whether a process that has ended did not begin its last call: the byte that begins it was not read."""
+        if self._unsent:
+            return True
+        try:
+            size = fcntl.ioctl(self._requests, termios.FIONREAD, struct.pack("i", 0))
+        except OSError:
+            return False  # unknown: as if it had
+        return bool(struct.unpack("i", size)[0])
+
+    def end(self, leave_s: float = 0) -> str:
+        """Let it end by itself for so long, then end it; return how it ended."""
+        self._requests.close()
+        if not (leave_s and self._has_ended_in(leave_s)):
+            self._process.terminate()
+            if not self._has_ended_in(KILL_AFTER_S):
+                self._process.kill()
+                self._has_ended_in(None)
+        return self.exit_status()
+
+    def exit_status(self) -> str:
+        """Return how a process that has ended did: a signal's name or an exit code."""
+        for _ in range(_STATUS_LOOKS):
+            # None: another thread is asking the kernel for the same, or something in this program reaps all children.
+            if (code := self._process.exitcode) is not None:
+                break
+            time.sleep(_STATUS_LOOK_S)
+        if code is None:
+            return "unknown"
+        if code >= 0:
+            return str(code)
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return f"signal {-code}"  # a real-time signal has no name
+
+    def release(self) -> None:
+        """Give back what belongs to a process that has ended."""
+        for end in (self._requests, self._answers):
+            end.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+        with contextlib.suppress(ValueError):  # its status is unknown to multiprocessing
+            self._process.close()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._requests.fileno(), self._unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.is_lost = True
+
+    def _read(self) -> None:
+        """Read what there is, as much as a pipe can hold."""
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_PIPE_BYTES_MAX // _CHUNK_BYTES):
+                data = os.read(self._answers_fd, _CHUNK_BYTES)
+                self._received += data
+                if not data:
+                    self.is_lost = True
+                    with contextlib.suppress(KeyError):
+                        self._poll.unregister(self._answers_fd)
+                if not data or (len(data) < _CHUNK_BYTES and not self.has_ended):
+                    return
+
+    def _has_ended_in(self, wait_s: float | None) -> bool:
+        self.has_ended = self.has_ended or _is_ready(self._end_fd, None if wait_s is None else round(wait_s * US_PER_S))
+        return self.has_ended
+
+
+def end_text(status: str) -> str:
+    """Return an exit status as a sentence."""
+    if status == str(PIPE_LOST):
+        return "its process lost the pipe to the pool; did the function close, or read, descriptors not its own?"
+    if status == "SIGKILL":
+        return "its process ended by SIGKILL: somebody's, or the kernel's because memory ran out"
+    if status.startswith(("SIG", "signal")):
+        return f"its process ended by {status}"
+    return f"its process ended with exit code {status}"
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Block Ctrl-C for the process that is started: until it ignores it itself, one would end it amid its imports."""
+    # Its start would unblock the signal; and it must not inherit what is meant for the pool's processes.
+    resource_tracker.ensure_running()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _pipe(undo: contextlib.ExitStack) -> tuple[Connection, Connection]:
+    reads, writes = multiprocessing.Pipe(duplex=False)
+    undo.callback(reads.close)
+    undo.callback(writes.close)
+    return reads, writes
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _ms(wait_us: int | None) -> int | None:
+    return None if wait_us is None else max(0, min(-(-wait_us // 1000), _POLL_MS_MAX))
+
+
+def _is_ready(fd: int, wait_us: int | None) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(_ms(wait_us)))
