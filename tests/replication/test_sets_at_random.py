@@ -16,7 +16,7 @@ import pytest
 from filewheel import Wheel
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
-from filewheel.replication.sets import add_backup
+from filewheel.replication.sets import add_backup, remove_backup
 from filewheel.roster import fence
 from filewheel.roster.roster import Mode
 from tests.replication.support_sets import Place, place
@@ -105,6 +105,7 @@ class World:
             self.primary = self.rng.choice(self.backups)
             promote(self.primary, clock=self.place.clock, wait_s=0)
             self.backups.remove(self.primary)
+            remove_backup(self.primary, str(old), clock=self.place.clock)
             add_backup(self.primary, old, mode=self.mode, clock=self.place.clock)
             self.backups.append(old)
 
