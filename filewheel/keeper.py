@@ -223,6 +223,11 @@ class Keeper(Outcomes):
             self._broken = exc
         self.wake()
 
+    def _stop_for(self, exc: Damaged) -> None:
+        """Stop for good: a journal that was not dealt is gone. Raises Locked or Fenced where that is why."""
+        self._stand(self._jumps.now_us())
+        self._fail(exc)
+
     def check_may_fire(self) -> None:
         """Raise unless this wheel may fire now: for whoever starts later what was claimed before.
 
@@ -270,7 +275,8 @@ class Keeper(Outcomes):
         On a full disk without a ballast, where nothing may find room to be acknowledged, it claims one at a time.
 
         Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
-        keeper is finished, and can only acknowledge. Closed, also when it is closed while this waits.
+        keeper is finished, and can only acknowledge. Damaged, for good, when a journal that was not dealt is gone.
+        Closed, also when it is closed while this waits.
         """
         check_whole("limit", limit)
         check_flag("wait", wait)
@@ -300,6 +306,9 @@ class Keeper(Outcomes):
                     batch = Batch(*self._begins.claim(now_us, by_us, fit, bounds, begun=begun), self._set_aside)
                 except OSError as exc:
                     raise disk_error(exc, self._dir.path) from exc
+                except Damaged as exc:
+                    self._stop_for(exc)
+                    raise
                 if batch or not self._head.is_behind(by_us):
                     return batch
 
@@ -323,6 +332,9 @@ class Keeper(Outcomes):
                 return self._begins.begin(ids)
             except OSError as exc:
                 raise disk_error(exc, self._dir.path) from exc
+            except Damaged as exc:
+                self._stop_for(exc)
+                raise
 
     def may_begin(self, *ids: bytes) -> bool:
         """Begin claimed messages, if that can be done without waiting; False when only `begin` can tell."""

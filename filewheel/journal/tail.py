@@ -140,7 +140,7 @@ class Tail:
             try:
                 fd = self._handles.get(name)
             except FileNotFoundError:
-                segments = segments - {n}
+                segments = present() - {n}
                 continue
             except ForeignFile:
                 on_foreign(name)

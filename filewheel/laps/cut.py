@@ -21,7 +21,9 @@ from filewheel.format.frame import Frame, scan
 from filewheel.format.record import add_puts, may_have_keys, records_of
 from filewheel.journal.tail import Tail
 from filewheel.laps.store import Ledger
-from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
+from filewheel.laps.vanished import vanished
+from filewheel.laps.window import Span
+from filewheel.message import ID_LIMIT, ID_MIN, US_PER_S, due_of, id_after
 from filewheel.native.compiled import Puts, ids_of
 
 Files = tuple[set[int], set[int]]
@@ -136,13 +138,14 @@ def puts_above(ledger: Ledger, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
 
 
 def frames_of(ledger: Ledger, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:
-    """Yield a journal's frames between two positions, and where each ends."""
+    """Yield a journal's frames between two positions, and where each ends. Raises Damaged when a segment is gone."""
     disk = ledger.disk
     for segment, name, low, high in tail.spans(start, limit):
         try:
             fd = disk.open(name, "r")
         except FileNotFoundError:
-            continue  # taken away by hand: what it held is gone, and the rest must go on
+            # Only a deal removes a segment, and no other runs: to pass over it would cover what it held.
+            raise vanished(ledger.dir, ledger.quarantine, Span(name, low, high, ID_MIN)) from None
         try:
             for item in scan(disk, fd, low, min(high, disk.size(fd)), ledger.dir.seed(name)):
                 if isinstance(item, Frame):

@@ -31,6 +31,7 @@ from filewheel.journal.tail import Handles, Tail
 from filewheel.laps.doubtful import KeyIndex
 from filewheel.laps.missing import Missing
 from filewheel.laps.slot import lap_file, slot_file
+from filewheel.laps.vanished import find_vanished, vanished
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
 from filewheel.message import ID_MIN, US_PER_S
 from filewheel.native.loops import DROP_BYTES
@@ -238,7 +239,10 @@ class Ledger:
     # -- ingest --------------------------------------------------------------------------------------------
 
     def ingest(self, *, test_locks: bool = False) -> None:
-        """Read what the journals have gained: one whole pass (I1-I3). Cost: a listing and a read a live writer."""
+        """Read what the journals have gained: one whole pass (I1-I3). Cost: a listing and a read a live writer.
+
+        Raises OSError, and Damaged when a journal that was not dealt is gone.
+        """
         with self.lock:
             now = self.clock.steady_us()
             if now - self._locks_tested_us >= LOCK_TEST_US:
@@ -256,7 +260,10 @@ class Ledger:
             self.passes += 1
 
     def _list_journal(self) -> dict[str, set[int]]:
-        """Return writer → its segments. To be read only: while the names stay, it is the one of last time."""
+        """Return writer → its segments. To be read only: while the names stay, it is the one of last time.
+
+        Raises Damaged when one that is needed is gone.
+        """
         names = self.disk.listdir(layout.JOURNAL)
         if names == self._names:
             return self._listing
@@ -265,6 +272,9 @@ class Ledger:
             parsed = layout.parse_segment(last)
             if parsed is not None and parsed[0] not in self._foreign:
                 listing.setdefault(parsed[0], set()).add(parsed[1])
+        lost = find_vanished(self.dir, self.tails, self._listing, listing)
+        if lost is not None:
+            raise vanished(self.dir, self.quarantine, lost)
         self._names, self._listing = names, listing
         return listing
 
@@ -366,11 +376,14 @@ class Ledger:
     def report_gap(self, span: Span, gap: Gap) -> None:
         """Keep what a reader could not read: below a covered length everything was durable, so it is damage.
 
-        Raises OSError when the file could not be opened: as one in which nothing waits it would be removed.
+        Raises OSError when the file could not be opened: as one in which nothing waits it would be removed; Damaged when
+        it is a journal that is gone.
         """
         if gap.error is not None:
             raise gap.error
         if gap.reason == MISSING:
+            if span.file is None:
+                raise vanished(self.dir, self.quarantine, span)
             self.miss(span)
         elif not span.name.startswith(layout.JOURNAL):
             self.quarantine.keep(Damage(span.name, gap.offset, gap.end, gap.reason, proven=True))
