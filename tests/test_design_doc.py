@@ -18,7 +18,7 @@ from tests.golden import SALT, Clock, named
 from tests.support import REPO
 
 DESIGN = (REPO / "docs" / "design.md").read_text(encoding="utf-8")
-PAGES = ["design.md"]
+PAGES = ["design.md", "CONTRIBUTING.md", "glossary.md"]
 NAMED = re.compile(r"`([\w./]+\.py):([\w.]+)`")
 
 
@@ -92,3 +92,22 @@ def test_each_folder_of_the_library_is_in_the_table_of_the_parts() -> None:
     parts = DESIGN.partition("## The parts")[2].partition("\n## ")[0]
     listed = set(re.findall(r"`(\w+)/`", parts))
     assert {p.parent.name for p in (REPO / "filewheel").glob("*/__init__.py")} <= listed
+
+
+def rows_of_glossary() -> list[tuple[str, str]]:
+    """Return each word of the glossary, and the cell that says where it is defined."""
+    lines = (REPO / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    cells = [[c.strip() for c in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
+    return [(row[0], row[2]) for row in cells[2:]]
+
+
+def test_the_glossary_is_in_order_and_each_word_has_one_meaning() -> None:
+    words = [word for word, _ in rows_of_glossary()]
+    assert words == sorted(set(words))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_link_to_a_heading_has_its_heading(page: str) -> None:
+    for name, slug in re.findall(r"\]\(([\w./-]+\.md)#([\w-]+)\)", (REPO / "docs" / page).read_text(encoding="utf-8")):
+        headings = re.findall(r"^#+ (.*)$", (REPO / "docs" / name).read_text(encoding="utf-8"), re.M)
+        assert slug in {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}, f"{name}#{slug}"
