@@ -376,8 +376,8 @@ class Ledger:
     def report_gap(self, span: Span, gap: Gap) -> None:
         """Keep what a reader could not read: below a covered length everything was durable, so it is damage.
 
-        Raises OSError when the file could not be opened: as one in which nothing waits it would be removed; Damaged when
-        it is a journal that is gone.
+        Raises OSError when the file could not be opened: as one in which nothing waits it would be removed. Damaged
+        when it is a journal that is gone.
         """
         if gap.error is not None:
             raise gap.error
