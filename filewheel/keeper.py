@@ -85,6 +85,9 @@ class Keeper(Outcomes):
     calls wait with a Scheduler.
     """
 
+    unwritten: FilewheelError | None = None
+    """After `close`: why what became of some messages was not written; those fire again."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -177,6 +180,9 @@ class Keeper(Outcomes):
             try:
                 if self._broken is None:
                     self._settler.settle_later(self._check)
+                    self.unwritten = self._settler.unwritten()
+                    if self.unwritten is not None:
+                        log.error("%s", self.unwritten)
             finally:
                 with self._lock:  # whoever has it now is let finish
                     self._closed = True

@@ -37,6 +37,13 @@ _ROOM_BYTES = 64 << 10
 FIRES_AGAIN = "what was handed out could not be acknowledged: it fires again"
 
 
+def fires_again(exc: FilewheelError) -> FilewheelError:
+    """Have an error say once that what could not be acknowledged because of it fires again."""
+    if FIRES_AGAIN not in exc.what:
+        exc.what = f"{exc.what}; {FIRES_AGAIN}"
+    return exc
+
+
 class Housekeeper:
     """The keeper's background work. `start` runs it in a thread; without, a test calls the steps."""
 
@@ -139,7 +146,7 @@ class Housekeeper:
             self._spend(act)
         except WheelFull as exc:
             self._was_refused = True
-            exc.what = f"{exc.what}; {FIRES_AGAIN}"
+            fires_again(exc)
             raise
         self._was_refused = False
         if not self._dirty:

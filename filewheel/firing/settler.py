@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from filewheel.clock import Clock
 from filewheel.disk import locks
-from filewheel.errors import Damaged, DiskError, NotClaimed, disk_error
+from filewheel.errors import Damaged, DiskError, FilewheelError, Locked, NotClaimed, disk_error
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.head import Head
-from filewheel.firing.housekeeper import Housekeeper
+from filewheel.firing.housekeeper import Housekeeper, fires_again
 from filewheel.format.record import CANCELLED, ID, key_of, pack_drop
 from filewheel.headers import KEY
 from filewheel.journal.settlement import Settlement, Written, written
@@ -49,6 +49,8 @@ class Settler:
         self._lock = ledger.lock
         self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
         """Settlements that need locks and are not written yet, by the claimed id; with the new id."""
+        self._trouble: FilewheelError | None = None
+        """What the last try to write those met."""
         self._tried_by: dict[bytes, int] = {}
         """Which thread tries which of those."""
         self._tried = threading.Condition(ledger.lock)
@@ -128,11 +130,25 @@ class Settler:
             ids = [id_ for id_ in self.later if id_ not in self._tried_by]
             self._tried_by.update(dict.fromkeys(ids, threading.get_ident()))
         try:
+            self._settle_locking(ids)
+            self._trouble = None
+        except (DiskError, Damaged) as exc:
             # Neither a full disk nor a bad file of keys may keep what is due from being claimed.
-            with contextlib.suppress(DiskError, Damaged):
-                self._settle_locking(ids)
+            self._trouble = exc
         finally:
             self._were_tried(ids)
+
+    def unwritten(self) -> FilewheelError | None:
+        """Return why settlements are left that were not written, for one that closes; None when none is."""
+        with self._lock:
+            count = len(self.later)
+        if not count:
+            return None
+        exc = self._trouble or Locked(
+            f"another process has the lock of a key or of a message, and {count} settlements wait for it",
+            role="id", path=self._ledger.dir.path, hint="continue or kill the process that is stopped",
+        )  # fmt: skip
+        return fires_again(exc)
 
     def _were_tried(self, ids: Iterable[bytes]) -> None:
         with self._lock:

@@ -439,7 +439,7 @@ class AsyncScheduler:
         """Call everything that is due, one after another, without waiting; return how many messages were settled.
 
         Coroutine functions run in this loop, others in one thread. For tests, and for programs that a timer starts.
-        Cancelled, it goes on to the end. Raises Locked when another process fires, WheelFull as Scheduler.drain does.
+        Cancelled, it goes on to the end. Raises Locked when another process fires, and what Scheduler.drain does.
         """
         return await self._inline(self.blocking.drain)
 

@@ -469,10 +469,11 @@ class Dispatcher:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    def settle_all(self) -> None:
-        """Write what has ended, after the runners were stopped. What has not is offered again by the next keeper."""
+    def settle_all(self) -> FilewheelError | None:
+        """Write what has ended, after the runners were stopped; return what that met: the rest fires again."""
         self._retry_us = 0
         try:
             self.step(fire=False)
         except FilewheelError as exc:
-            log.error("what became of the last messages could not be written: %s", exc)
+            return exc
+        return self.full

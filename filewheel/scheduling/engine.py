@@ -20,6 +20,7 @@ from filewheel.disk.directory import DiskFactory
 from filewheel.disk.hint import UNHEARD_S, Vigil
 from filewheel.disk.started import started
 from filewheel.errors import Fenced, FilewheelError, Locked, disk_errors
+from filewheel.firing.housekeeper import fires_again
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
 from filewheel.metrics.published import Publisher
@@ -283,7 +284,7 @@ class Engine:
                 break
         for runner in runners.values():
             runner.stop()
-        dispatcher.settle_all()
+        _settle_all(dispatcher)
 
     def _end_in_hand(self, dispatcher: Dispatcher, runners: dict[str, Runner]) -> None:
         """Let what runs end and be acknowledged: that is one call less for whoever fires now to make again."""
@@ -297,32 +298,47 @@ class Engine:
     def drain(self) -> int:
         """Call everything that is due, here and now, in this thread; return how many messages were settled.
 
-        Raises Locked when another process is the keeper, WheelFull when what became of calls could not be written.
+        Raises Locked when another process is the keeper, and an error that says so when what became of calls could not
+        be written.
         """
         with self.inline() as dispatcher:
             # On a full disk it ends: whatever is called then is called again by the next.
             while dispatcher.step(claim=True) and dispatcher.full is None:
                 pass
-        if dispatcher.full is not None:
-            raise dispatcher.full
         return dispatcher.settled
 
     @contextmanager
     def inline(self) -> Iterator[Dispatcher]:
         """Be the keeper inside of the block; what the dispatcher starts is called in this thread, at once.
 
-        Raises Locked when another process is the keeper.
+        Raises Locked when another process is the keeper, and at the end, when all else was tried, why what became of
+        calls could not be written: those are called again.
         """
         keeper = self._open(wait=False, background=False)
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
         inline = Inline(dispatcher.begin, dispatcher.finish, self._clock, self._path, loop=self._loop)
         runners |= {"thread": inline, "loop": inline, "process": inline}
+        unwritten: FilewheelError | None = None
         try:
             self._on_term()
             yield dispatcher
         finally:
             # Ctrl-C in a handler too: the calls before it have ended.
-            dispatcher.settle_all()
+            unwritten = _settle_all(dispatcher)
             inline.stop()
             keeper.close()
+            unwritten = unwritten or keeper.unwritten
+        if unwritten is not None:
+            raise unwritten
+
+
+def _settle_all(dispatcher: Dispatcher) -> FilewheelError | None:
+    """Write what has ended; log and return why some of it could not be written, which fires again."""
+    why = dispatcher.settle_all()
+    if why is not None:
+        # What kept a call from beginning is raised first, and keeps nothing from being written.
+        why = dispatcher.settle_all()
+    if why is not None:
+        log.error("what became of the last messages could not be written: %s", fires_again(why))
+    return why

@@ -280,7 +280,8 @@ class Scheduler(Definitions):
         """Stop firing: running calls may end until the time is up; what has not ended is offered again.
 
         Called by a handler of this scheduler it returns at once, because that handler is one of the calls that may end.
-        An enqueue that another thread is in the middle of raises Closed.
+        What became of calls and could not be written is logged at ERROR, and those are called again. An enqueue that
+        another thread is in the middle of raises Closed.
         """
         check_number("timeout_s", timeout_s, least=0)
         job = present_job()
@@ -351,8 +352,8 @@ class Scheduler(Definitions):
 
         For tests, and for programs that are started by a timer. What fails is retried when its time has come.
 
-        Raises Locked when another process fires. WheelFull when what became of calls could not be written: it calls no
-        more then, and those are called again.
+        Raises Locked when another process fires. When what became of calls could not be written, it raises why at the
+        end (WheelFull, DiskError, Poisoned, Locked when a producer has a lock): those are called again.
         """
         return self._inline_engine().drain()
 

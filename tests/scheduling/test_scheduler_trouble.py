@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, Retry, Scheduler, current_job
+from filewheel import BadArgument, Locked, Retry, Scheduler, WheelFull, current_job
+from filewheel.disk import locks
+from filewheel.disk.directory import open_directory
 from filewheel.scheduling import dispatcher, engine
+from filewheel.testing import FakeClock as PassingClock
+from filewheel.testing import advance
 from tests.scheduling.stage import dead_letters, make, stage, waiting
 from tests.support import FakeClock, FaultyDisk, eventually
 
@@ -92,6 +96,76 @@ def test_what_could_not_be_written_is_tried_once_more_at_the_end(wheel_dir: Path
         full.on = False
         on_stage.dispatcher.settle_all()
     assert waiting(scheduler.wheel) == []
+    scheduler.stop()
+
+
+def test_time_that_passes_on_a_full_disk_ends_with_what_became_of_calls_unwritten_and_says_so(wheel_dir: Path) -> None:
+    full = Trouble("pwrite", errno.ENOSPC)
+    called: list[int] = []
+    clock = PassingClock()
+    scheduler = Scheduler(wheel_dir, clock=clock, disk=full.disk)
+
+    @scheduler.on("work")
+    def work(n: int) -> None:
+        called.append(n)
+        full.on = len(called) == 2
+
+    work.enqueue(1)
+    scheduler.enqueue("work", [2], delay=5)
+    (wheel_dir / "ballast").unlink(missing_ok=True)
+    with pytest.raises(WheelFull, match="it fires again"):
+        advance(scheduler, clock, 10)
+    full.on = False
+    assert scheduler.drain() == 1
+    assert called == [1, 2, 2]
+    assert waiting(scheduler.wheel) == []
+    scheduler.stop()
+
+
+def test_a_drain_whose_retry_waits_for_the_lock_of_a_producer_to_its_end_says_that_the_call_is_made_again(
+    wheel_dir: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    called = []
+    scheduler = make(wheel_dir, clock)
+
+    @scheduler.on(retry=Retry(limit=3, delay_s=60))
+    def work() -> None:
+        called.append(1)
+        raise ValueError
+
+    id_ = work.enqueue()
+    with (
+        locks.holding_ids(open_directory(wheel_dir, write=True), [id_]),
+        pytest.raises(Locked, match="it fires again"),
+    ):
+        scheduler.drain()
+    assert "it fires again" in caplog.text
+    assert [m.attempt for m in waiting(scheduler.wheel)] == [0]
+    assert scheduler.drain() == 1
+    assert [m.attempt for m in waiting(scheduler.wheel)] == [1]
+    assert called == [1, 1]
+    scheduler.stop()
+
+
+def test_a_stop_on_a_full_disk_logs_that_what_was_called_fires_again(
+    wheel_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = Trouble("pwrite", errno.ENOSPC)
+    ended = threading.Event()
+    scheduler = Scheduler(wheel_dir, disk=full.disk)
+
+    @scheduler.on()
+    def work() -> None:
+        full.on = not ended.is_set()
+        ended.set()
+
+    scheduler.start()
+    work.enqueue()
+    assert ended.wait(20)
+    scheduler.stop()
+    assert [r for r in caplog.records if r.levelno == logging.ERROR and "it fires again" in r.getMessage()]
+    full.on = False
+    assert scheduler.drain() == 1
     scheduler.stop()
 
 
