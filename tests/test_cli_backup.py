@@ -207,6 +207,34 @@ def test_without_its_primary_a_set_names_the_current_backups_and_the_command_tha
     assert ["-C", str(wheels.b.wheel), "backup", "remove", str(wheels.a.wheel)] in commands_in(hint)
 
 
+def test_a_backup_that_was_not_told_of_a_promotion_points_to_the_wheel_that_was_promoted(
+    wheels: Set, tmp_path: Path
+) -> None:
+    wheels.add()
+    wheels.c.wheel.rename(tmp_path / "away")
+    wheels.b("promote", "--yes", "--wait", "0")
+    (tmp_path / "away").rename(wheels.c.wheel)
+    failed = wheels.c("backup", "list", "--json", code=3).error
+    assert failed["message"].endswith(f"{wheels.b.wheel} was promoted in its place")
+    b = str(wheels.b.wheel)
+    assert commands_in(failed["hint"]) == [["-C", b, "backup", "list"], ["-C", b, "replicate"]]
+    assert f"The primary is {wheels.a.wheel}" not in wheels.c("backup", "list", code=3).err
+
+
+@pytest.mark.parametrize(
+    ("copies", "name", "said"),
+    [("0", "b", "it has all that was confirmed, unless "), ("1", "b", "not known"), ("0", "c", "not known")],
+)
+def test_without_the_old_primary_a_current_mirror_says_that_it_has_what_was_confirmed(
+    wheels: Set, copies: str, name: str, said: str
+) -> None:
+    wheels.add()
+    wheels.a("backup", "add", wheels.b.wheel, "--copies", copies)
+    lose(wheels.a.wheel)
+    told = getattr(wheels, name)("promote", "--yes", "--wait", "0", "--no-json").out
+    assert f"up to date   {said}" in told
+
+
 def test_a_set_whose_promotion_was_cut_short_says_so_and_how_to_go_on(wheels: Set) -> None:
     wheels.add()
     for fw, role in ((wheels.a, "fenced"), (wheels.b, "promoting")):

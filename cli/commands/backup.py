@@ -233,7 +233,8 @@ def show(out: Output) -> None:
     out.flush()
     if own.role != "primary":
         out.note(f"{out.dir} is {_ROLE[own.role]}")
-    out.note(f"The primary is {status.primary}, epoch {status.roster.epoch}")
+    if not status.successor:
+        out.note(f"The primary is {status.primary}, epoch {status.roster.epoch}")
     for line in rules_of(status.roster):
         out.note(line)
     troubled = [(one, trouble) for one in status.members if (trouble := trouble_of(one))]
@@ -293,6 +294,12 @@ def _fail_without_primary(out: Output, own: Roster, status: SetStatus) -> NoRetu
         raise Failure(
             "partly", f"this set has no primary: a promotion to epoch {own.epoch} was begun, and has not ended",
             hint=f"wait a moment; if it was cut short, `filewheel -C {quote(out.dir)} promote`",
+        )  # fmt: skip
+    if status.successor:
+        there = f"filewheel -C {quote(status.successor)}"
+        raise Failure(
+            "partly", cannot,
+            hint=f"look there: `{there} backup list`; the service `{there} replicate` brings this wheel in step",
         )  # fmt: skip
     known = {one.member.wheel for one in status.members if state_of(one) == "current"}
     current = [m for m in status.roster.promotable() if m.wheel in known]

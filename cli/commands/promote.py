@@ -108,6 +108,14 @@ def promotion_fields(result: Promotion) -> dict[str, Any]:
     }
 
 
+def _how_far(result: Promotion) -> str:
+    if result.caught_up:
+        return "yes, it has everything"
+    if result.was_mirror:
+        return f"it has all that was confirmed, unless {safe(result.old_primary)} had marked it stale"
+    return "not known"
+
+
 def print_promotion(out: Output, result: Promotion) -> None:
     """Tell whom a promotion fenced, whom it could not reach, and whether the wheel was up to date."""
     old = result.old_primary
@@ -120,7 +128,7 @@ def print_promotion(out: Output, result: Promotion) -> None:
             ("before", safe(old)),
             ("fenced", ", ".join(map(safe, result.fenced)) or "none"),
             ("unreachable", ", ".join(map(safe, result.unreachable)) or "none"),
-            ("up to date", "yes, it has everything" if result.caught_up else "not known"),
+            ("up to date", _how_far(result)),
         ]
         for name, value in rows:
             out.write(f"{out.style(name.ljust(13), bold=True)}{value}")

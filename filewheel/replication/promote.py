@@ -55,6 +55,9 @@ class Promotion:
     unreachable: list[str] = field(default_factory=list)
     caught_up: bool = False
     """Everything that the old primary held could be read, and is here; but for damage that cannot be seen."""
+    was_mirror: bool = False
+    """It was a current mirror and each enqueue waited for all: of what was confirmed it lacks nothing that the old
+    primary had not gone on without it."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -205,6 +208,7 @@ class _Promoting:
                 # What they enqueue until they look is confirmed: it must have been written before the last is read.
                 let_producers_look()
             self._catch_up(wait_s)
+        self._done.was_mirror = self._me.mode == "mirror" and self._me.state == "current" and not self._roster.copies
         self._note_lacks()
         self._check_seen()
         self._check_alone(epoch)
@@ -223,7 +227,7 @@ class _Promoting:
         """Note when a promotion was begun before, of a wheel that cannot be seen: it may have become the primary."""
         hidden = [path for path in self._done.unreachable if path != self._old]
         if self._was_begun and hidden:
-            self._done.caught_up = False
+            self._done.caught_up = self._done.was_mirror = False
             self._done.notes.append(
                 f"a promotion was begun before, and {', '.join(hidden)} cannot be seen: if it was promoted, what only "
                 "it has is not here"

@@ -369,6 +369,8 @@ class SetStatus:
     members: list[MemberStatus]
     primary_why: str = ""
     """Why the primary cannot be asked, as this wheel sees it; nothing when it can."""
+    successor: str = ""
+    """The wheel that was promoted in the primary's place, when this wheel was not told of it yet."""
 
 
 def set_status(
@@ -388,15 +390,19 @@ def set_status(
             return SetStatus(roster, roster.primary, [_status(here, m, clock, disk) for m in roster.members])
     with contextlib.ExitStack() as stack:
         primary: Directory | None = None
+        successor = ""
         try:
             there = stack.enter_context(opened(roster.primary, disk))
             theirs = read_roster(there.disk, there.path)
             why = _why_not_primary(there, theirs, roster)
+            if theirs is not None and why == _promoted(theirs):
+                successor = theirs.primary
             if not why and theirs is not None:
                 primary, roster = there, theirs
         except (FilewheelError, OSError) as exc:
             why = said_of(exc, roster.primary)
-        return SetStatus(roster, roster.primary, [_status(primary, m, clock, disk) for m in roster.members], why)
+        members = [_status(primary, m, clock, disk) for m in roster.members]
+        return SetStatus(roster, roster.primary, members, why, successor)
 
 
 def _why_not_primary(there: Directory, theirs: Roster | None, ours: Roster) -> str:
@@ -407,6 +413,10 @@ def _why_not_primary(there: Directory, theirs: Roster | None, ours: Roster) -> s
         return ""
     if theirs.held < theirs.epoch or ours.held < ours.epoch or theirs.role == "promoting":
         return "a promotion was begun, and has not ended"
+    return _promoted(theirs)
+
+
+def _promoted(theirs: Roster) -> str:
     return f"{theirs.primary} was promoted in its place"
 
 

@@ -1073,6 +1073,8 @@ MUTANTS: list[Mutant] = [
        "replication.promote", "            if theirs.held > fresher.held or (is_primary", "            if (is_primary"),
     _m("promote-together", "B3", "one promotion of a set is at work at a time", "tests/replication/test_promote.py::test_a_second_promotion_of_the_same_backup_undoes_nothing_of_the_first",
        "replication.promote", "        with act.alone():\n", "        if act:\n"),
+    _m("promote-few-copies", "M", "a mirror that enqueues need not have waited for is not said to have all that was confirmed", "tests/test_cli_backup.py::test_without_the_old_primary_a_current_mirror_says_that_it_has_what_was_confirmed",
+       "replication.promote", " and not self._roster.copies\n", "\n"),
     _m("promote-hidden-unsaid", "B3", "a promotion says when a wheel that it cannot see may have become the primary", "tests/replication/test_promote.py::test_when_what_had_begun_to_be_promoted_cannot_be_seen_another_is_not_called_caught_up",
        "replication.promote", "        if self._was_begun and hidden:\n", "        if False:\n"),
     _m("promote-over-a-successor", "B3", "the primary before is not promoted again when another took its place", "tests/replication/test_promote.py::test_what_is_no_backup_is_not_promoted",
