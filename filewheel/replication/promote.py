@@ -208,8 +208,8 @@ class _Promoting:
                 # What they enqueue until they look is confirmed: it must have been written before the last is read.
                 let_producers_look()
             self._catch_up(wait_s)
-        self._done.was_mirror = self._me.mode == "mirror" and self._me.state == "current" and not self._roster.copies
         self._note_lacks()
+        self._done.was_mirror = self._me.mode == "mirror" and self._me.state == "current" and not self._roster.copies
         self._check_seen()
         self._check_alone(epoch)
         self._become_primary(epoch)
