@@ -119,8 +119,8 @@ def test_what_was_cancelled_between_the_look_at_its_key_and_the_frame_is_not_mov
 
         real = Hold.note
 
-        def late(self: Hold, *args: object) -> None:
-            real(self, *args)  # type: ignore[arg-type]
+        def late(self: Hold, *args: object, durable: bool) -> None:
+            real(self, *args, durable=durable)  # type: ignore[arg-type]
             assert other.cancel(id_)
 
         monkeypatch.setattr(note, late)
