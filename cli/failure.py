@@ -90,7 +90,8 @@ def failure_of(exc: BaseException) -> Failure:
         return Failure(exc.kind, f"{place}{exc.what}{at}", hint=exc.hint)
     if isinstance(exc, click.UsageError):
         path = exc.ctx.command_path if exc.ctx is not None else "filewheel"
-        return Failure("usage", exc.format_message(), hint=f"`{path} --help`")
+        said = " ".join(exc.format_message().split())  # click sets its choices a line each
+        return Failure("usage", said, hint=f"`{path} --help`")
     if isinstance(exc, click.ClickException):
         return Failure("failed", exc.format_message())
     if isinstance(exc, (click.Abort, KeyboardInterrupt)):

@@ -32,7 +32,8 @@ def delay_us(delay: float | timedelta) -> int:
         return delay // _ONE_US
     if isinstance(delay, (int, float)) and not isinstance(delay, bool):
         return _exact_us("delay", delay)
-    raise BadArgument(f"delay is seconds or a timedelta, not {type(delay).__name__}")
+    hint = "timedelta(minutes=5)" if isinstance(delay, str) else ""
+    raise BadArgument(f"delay is seconds or a timedelta, not {type(delay).__name__}", hint=hint)
 
 
 def at_us(at: datetime | float) -> int:

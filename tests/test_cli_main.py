@@ -49,6 +49,13 @@ def test_no_verb_shows_the_help_on_stderr_and_is_a_usage_error() -> None:
     assert "Commands:" in result.err
 
 
+def test_a_group_without_a_verb_shows_its_help_and_choices_stand_on_one_line() -> None:
+    group, choice = invoke("backup"), invoke("completion")
+    assert (group.code, group.out, choice.code) == (2, "", 2)
+    assert group.err.startswith("Usage: filewheel backup")
+    assert "bash, zsh, fish" in choice.err
+
+
 @pytest.mark.parametrize("args", [["--version"], ["--json", "--version"]])
 def test_version_is_printed(args: list[str]) -> None:
     assert invoke(*args).out.startswith("filewheel ")

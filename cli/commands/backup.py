@@ -17,7 +17,7 @@ from filewheel.replication.report import LinkReport
 from filewheel.replication.sets import MemberStatus, SetStatus, add_backup, remove_backup, set_status
 from filewheel.roster.roster import RETAIN_BYTES, TIMEOUT_S, Member, Mode, OnFailure, Roster
 
-from ..failure import Failure
+from ..failure import USAGE, Failure
 from ..input.params import DURATION, SIZE, ParamType
 from ..show.members import (
     Copying,
@@ -51,6 +51,7 @@ class _Which(ParamType):
 
 @click.group(
     "backup",
+    invoke_without_command=True,
     subcommand_metavar="add | list | remove ...",
     epilog=examples(
         """
@@ -61,13 +62,17 @@ class _Which(ParamType):
     ),
 )
 @common()
-def command() -> None:
+@click.pass_context
+def command(ctx: click.Context) -> None:
     """Hold the same messages on other disks.
 
     A backup is a wheel that nothing fires from until `filewheel promote` makes it the primary. Producers and keepers
     that run already follow what is changed here. The service `filewheel replicate` has to run as long as there are
     backups: it brings them up to date, keeps them so, and removes what has fired.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(USAGE)
 
 
 # -- add ------------------------------------------------------------------------------------------------------

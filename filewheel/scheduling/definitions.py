@@ -153,6 +153,8 @@ class Definitions(ABC):
 
         Raises BadArgument.
         """
+        if callable(when) or isinstance(when, Handler):
+            raise BadArgument("every takes a time between calls, or a cron expression", hint="@every(60)")
         recurrence, grace_us = recurrence_of(when, tz), grace_us_of(grace_s)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:

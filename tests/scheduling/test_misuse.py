@@ -112,3 +112,15 @@ def test_a_scheduler_with_a_sync_of_its_own_flushes_by_that_on_a_wheel_that_has_
     scheduler.enqueue("work")
     assert not flushes
     scheduler.stop()
+
+
+def test_every_without_parentheses_and_a_delay_in_words_name_what_is_meant(tmp_path: Path) -> None:
+    scheduler = Scheduler(tmp_path / "w")
+    with pytest.raises(BadArgument, match=r"every takes a time .*@every\(60\)"):
+        scheduler.every(lambda: None)  # type: ignore[arg-type,type-var]
+
+    @scheduler.on("mail")
+    def mail() -> None: ...
+
+    with pytest.raises(BadArgument, match=r"timedelta\(minutes=5\)"):
+        mail.after("5m")  # type: ignore[arg-type]
