@@ -290,7 +290,8 @@ def disk_error(exc: OSError, path: str, *, undone: str = "") -> FilewheelError:
         return DiskError(f"too many open files ({says})", errno=code, path=path, hint="raise `ulimit -n`")
     if code == errno.EAGAIN:
         return DiskError(says, errno=code, path=path, hint="raise `ulimit -u`, or the container's limit of tasks")
-    return DiskError(f"{says}", errno=code, path=path, hint="look at the kernel log, then `filewheel verify`")
+    hint = getattr(exc, "hint", "look at the kernel log, then `filewheel verify`")
+    return DiskError(says, errno=code, path=path, hint=hint)
 
 
 @contextlib.contextmanager

@@ -605,6 +605,7 @@ def test_foreign_files_among_the_keys_are_left_alone(wheel: Wheel, wheel_dir: Pa
     assert found == {("note", "keys/notes.txt"), ("note", "keys/zz.keys")}
 
 
+@pytest.mark.damages
 def test_a_link_in_place_of_a_bucket_is_not_followed(wheel: Wheel, wheel_dir: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_bytes(b"")

@@ -41,6 +41,8 @@ _LAP_DIRS_OPEN = 4
 class ForeignFile(OSError):
     """Something is there under this name that is no regular file: a link, a pipe, a directory. It is left alone."""
 
+    hint = "`filewheel verify` says what fails because of it; `filewheel repair` puts it aside"
+
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 """Errors that say something about this process or machine, and nothing about the file that was to be opened."""
@@ -56,11 +58,11 @@ def is_scarce(exc: BaseException) -> bool:
 
 
 def is_unreadable(exc: OSError) -> bool:
-    """Tell whether an error of opening a file says that its content is out of reach: a bad medium, a foreign file.
+    """Tell whether an error of opening a file says that its content is out of reach: a bad medium, something foreign.
 
     Any other error (too many open files, no permission, a stale handle) may be over in a moment.
     """
-    return isinstance(exc, ForeignFile) or exc.errno in _BROKEN
+    return isinstance(exc, ForeignFile) or exc.errno in _BROKEN or exc.errno == errno.ENOTDIR
 
 
 class Disk(Protocol):

@@ -11,6 +11,7 @@ Invariant: of the processes that have an Owner that is `held`, at most one passe
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from dataclasses import dataclass
@@ -56,7 +57,11 @@ class Owner:
         try:
             fd = self._open(role)
         except OSError as exc:
-            raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
+            error = disk_error(exc, self._dir.place(layout.LOCK))
+            if isinstance(exc, ForeignFile) and exc.errno != errno.EMLINK:
+                # A repair that renamed it could rename the file of a keeper that has just started.
+                error.hint = "stop every keeper, then remove it by hand: nothing of filewheel's is in it"
+            raise error from exc
         try:
             if not self._disk.lock(fd, wait=wait) and not self._lock_among_askers(fd):
                 who = _note(self._disk, fd)

@@ -120,8 +120,7 @@ def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> Non
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        add("note", layout.KEYS, 0, 0, FOREIGN, "")
-        return
+        return  # reported with all that has the place of something needed (tools/places.py)
     for last in sorted(names):
         name = f"{layout.KEYS}/{last}"
         bucket = layout.parse_key_file(last)
@@ -135,11 +134,8 @@ def _check_file(directory: Directory, bucket: int, add: Add) -> None:
     disk, name = directory.disk, layout.key_file(bucket)
     try:
         fd = disk.open(name, "r")
-    except FileNotFoundError:
-        return
-    except ForeignFile:
-        add("note", name, 0, 0, FOREIGN, "")
-        return
+    except (FileNotFoundError, ForeignFile):
+        return  # the latter is reported with all that has the place of something needed (tools/places.py)
     except OSError as exc:
         add("damage", name, 0, 0, unreadable(exc), "")
         return

@@ -19,7 +19,7 @@ from filewheel.disk.directory import Directory, parse_settings, write_settings
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import Owner
 from filewheel.disk.locks import WAIT_S
-from filewheel.disk.quarantine import Damage
+from filewheel.disk.quarantine import Damage, Quarantine
 from filewheel.disk.replace import put_in_place, write_aside
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
@@ -35,6 +35,7 @@ from filewheel.laps.slot import frames
 from filewheel.laps.store import Ledger
 from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.lookup.snapshot import Snapshot
+from filewheel.tools.places import NOT_FILE, is_foreign, put_all_aside, put_aside
 from filewheel.tools.verify import Finding, verify
 
 _SETTINGS_BYTES = 65536
@@ -67,6 +68,7 @@ def repair(directory: Directory, clock: Clock) -> Repair:
         _mend_settings(directory, result)
         ledger = Ledger(directory, clock, Relisted(directory), entropy=secrets.token_bytes)
         with contextlib.closing(ledger):
+            result.done += put_all_aside(directory, ledger.quarantine)  # first: a deal needs these places
             ledger.recover()
             if ledger.manifest.doubt:
                 result.done.append("the checkpoint was made anew from the files that are there")
@@ -82,7 +84,7 @@ def repair(directory: Directory, clock: Clock) -> Repair:
                 if damage.name.startswith(layout.JOURNAL):
                     size = damage.end - damage.offset
                     result.done.append(f"{damage.name}: {size} bytes at offset {damage.offset} put aside")
-            _mend_long_keys(directory, result)
+            _mend_unread_keys(directory, ledger.quarantine, result)
             _mend_keys(directory, clock, result)
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
@@ -109,16 +111,16 @@ def _mend_settings(directory: Directory, result: Repair) -> None:
         result.done.append(f"{name} was written again")
 
 
-def _mend_long_keys(directory: Directory, result: Repair) -> None:
-    """Make anew the files of keys that are too long to be read, from the messages that are pending.
+def _mend_unread_keys(directory: Directory, quarantine: Quarantine, result: Repair) -> None:
+    """Make anew the files of keys that are no regular files, or too long to be read, from the messages that wait.
 
     Their locks are held all the while, so that no key in them is taken before it is entered again.
     """
     keys = Keys(directory)
-    if keys.is_too_long(layout.KEY_RECENT):
-        _mend_recent(directory, keys, result)
-    long = [b for b in range(layout.KEY_BUCKETS) if keys.is_too_long(b)]
-    if not long:
+    if _unread(directory, keys, layout.KEY_RECENT):
+        _mend_recent(directory, keys, quarantine, result)
+    bad = [b for b in range(layout.KEY_BUCKETS) if _unread(directory, keys, b)]
+    if not bad:
         return
     with contextlib.ExitStack() as locks:
         fd = keys.lock_all(WAIT_S, shared=True)
@@ -126,13 +128,13 @@ def _mend_long_keys(directory: Directory, result: Repair) -> None:
             result.done.append(f"{layout.KEYS} was left as it is: another process has the lock of all keys")
             return
         locks.callback(keys.unlock, fd)
-        for bucket in long:
+        for bucket in bad:
             fd = keys.lock(bucket, WAIT_S)
             if fd is None:
                 result.done.append(f"{layout.key_file(bucket)} was left as it is: another process has its lock")
                 return
             locks.callback(keys.unlock, fd)
-        pairs: dict[int, list[tuple[bytes, bytes]]] = {bucket: [] for bucket in long}
+        pairs: dict[int, list[tuple[bytes, bytes]]] = {bucket: [] for bucket in bad}
         with Snapshot(directory) as snapshot:
             for message in snapshot.messages():
                 key = message.headers.get(KEY)
@@ -140,12 +142,26 @@ def _mend_long_keys(directory: Directory, result: Repair) -> None:
                 if hash_ and hash_[0] in pairs:
                     pairs[hash_[0]].append((hash_, message.id))
         for bucket, found in pairs.items():
+            was = _make_way(directory, quarantine, bucket)
             keys.replace(bucket, found)
-            result.done.append(f"{layout.key_file(bucket)} was too long, and was made anew with {len(found)} keys")
+            result.done.append(f"{was}, and was made anew with {len(found)} keys")
 
 
-def _mend_recent(directory: Directory, keys: Keys, result: Repair) -> None:
-    """Make the file of recent entries anew, which is too long to be read; what it listed is listed in the buckets."""
+def _unread(directory: Directory, keys: Keys, bucket: int) -> bool:
+    """Tell whether no one can look up a key in a file of keys."""
+    return keys.is_too_long(bucket) or is_foreign(directory, layout.key_file(bucket))
+
+
+def _make_way(directory: Directory, quarantine: Quarantine, bucket: int) -> str:
+    """Put aside what is no regular file in the place of a file of keys; say what was wrong with it."""
+    name = layout.key_file(bucket)
+    if not is_foreign(directory, name):
+        return f"{name} was too long"
+    return put_aside(directory, quarantine, name, NOT_FILE)
+
+
+def _mend_recent(directory: Directory, keys: Keys, quarantine: Quarantine, result: Repair) -> None:
+    """Make the file of recent entries anew, which cannot be read; what it listed is listed in the buckets."""
     name = layout.key_file(layout.KEY_RECENT)
     with keys.locked(layout.KEY_RECENT, WAIT_S) as is_locked:
         if not is_locked:
@@ -160,9 +176,10 @@ def _mend_recent(directory: Directory, keys: Keys, result: Repair) -> None:
             hash_ = keys.hash_of(key)
             pairs.setdefault(hash_[0], []).append((hash_, id_))
         keys.write(pairs, {bucket: keys.read(bucket) for bucket in pairs}, {})
+        was = _make_way(directory, quarantine, layout.KEY_RECENT)
         keys.replace(layout.KEY_RECENT, [])
         count = sum(map(len, pairs.values()))
-        result.done.append(f"{name} was too long, and was made anew; {count} keys were entered again")
+        result.done.append(f"{was}, and was made anew; {count} keys were entered again")
 
 
 def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:

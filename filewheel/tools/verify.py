@@ -28,6 +28,7 @@ from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.message import US_PER_S, due_of
 from filewheel.roster.retention import read_overflow
 from filewheel.roster.roster import read_roster
+from filewheel.tools.places import check_places
 
 _TRIES = 5
 _HEALS = "a backup that has not read it heals"
@@ -119,6 +120,7 @@ class _Verifier:
         self._check_journals(manifest, segments)
         self._check_retained()
         self._check_names(manifest, keeper)
+        check_places(self._dir, self._add)
         check_keys(self._dir, self._unlisted if self._is_primary() else None, self._add)
         self._check_ids()
         self._check_set()
@@ -391,8 +393,7 @@ class _Verifier:
         except FileNotFoundError:
             return
         except NotADirectoryError:
-            self._foreign(layout.IDS)
-            return
+            return  # reported with the other places
         for last in sorted(names):
             if not layout.is_id_lock(last):
                 self._foreign(f"{layout.IDS}/{last}")

@@ -1,0 +1,116 @@
+"""Something else in the place of a file that the library needs: a pipe, a link, a directory where a file should be.
+
+It is never opened for writing and never followed, so whatever needs that file fails until it is gone. `verify` says so
+here, and `repair` puts it aside: renamed into quarantine/, as it is.
+Invariant: a name that is not there is no finding; each of these files is made with its first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import NO_DIRECTORY, ForeignFile
+from filewheel.disk.quarantine import Damage, Quarantine
+from filewheel.format import layout
+from filewheel.keys.unlisted import Add, unreadable
+
+REPAIR = "stop the keeper, then `filewheel repair` puts it aside"
+BY_HAND = "stop every keeper, then remove it by hand: nothing of filewheel's is in it"
+NOT_FILE = "not a regular file"
+NOT_DIRECTORY = "not a directory"
+_KEYS = "messages with a unique key can be neither enqueued nor moved nor tried again"
+_IDS = "messages can be neither cancelled nor moved nor tried again"
+_DIRECTORIES = {layout.KEYS: _KEYS, layout.IDS: _IDS}
+_FILES = {
+    layout.LOCK: "no keeper can start, and no repair",
+    layout.CHECKPOINT_TMP: "nothing can be dealt, and the journals grow",
+    layout.ROSTER_LOCK: "the set cannot be changed",
+    layout.PROMOTE_LOCK: "this wheel cannot be promoted",
+}
+
+
+def check_places(directory: Directory, add: Add) -> None:
+    """Report what has the place of a file that the library needs. The checkpoint is reported where it is read.
+
+    Raises OSError where the disk may read it the next time.
+    """
+    for name, what, cost in _foreign(directory, add):
+        add("damage", name, 0, 0, f"{what}: {cost} until it is gone", BY_HAND if name == layout.LOCK else REPAIR)
+
+
+def put_aside(directory: Directory, quarantine: Quarantine, name: str, what: str) -> str:
+    """Rename what has the place of a file into quarantine/, and note it; return what was done. Raises OSError."""
+    disk = directory.disk
+    there = set(disk.listdir(layout.QUARANTINE))
+    stem, n = name.replace("/", "_"), 0
+    while f"{stem}@0.aside{n or ''}" in there:
+        n += 1
+    aside = f"{layout.QUARANTINE}/{stem}@0.aside{n or ''}"
+    quarantine.note(Damage(name, 0, 0, f"{what}; put aside as {aside}", proven=True))
+    disk.rename(name, aside)
+    disk.sync_dir(layout.QUARANTINE)
+    disk.sync_dir(name.rpartition("/")[0])
+    return f"{name} was {what}, and was put aside as {aside}"
+
+
+def put_all_aside(directory: Directory, quarantine: Quarantine) -> list[str]:
+    """Put aside whatever stands in such a place, but for the files of keys: they are made anew; return what was done.
+
+    The lock of the keeper is held, so its own file is not among them. Raises OSError.
+    """
+    names = [(name, what) for name, what, _ in _foreign(directory) if not _is_key_file(name)]
+    if is_foreign(directory, layout.CHECKPOINT):
+        names.append((layout.CHECKPOINT, NOT_FILE))
+    return [put_aside(directory, quarantine, name, what) for name, what in names]
+
+
+def is_foreign(directory: Directory, name: str) -> bool:
+    """Tell whether something is there under this name that is no regular file. Raises OSError."""
+    try:
+        directory.disk.close(directory.disk.open(name, "r"))
+    except ForeignFile:
+        return True
+    except NO_DIRECTORY:
+        pass
+    return False
+
+
+def _is_key_file(name: str) -> bool:
+    parent, _, last = name.rpartition("/")
+    return parent == layout.KEYS and layout.parse_key_file(last) is not None
+
+
+def _foreign(directory: Directory, add: Add | None = None) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, what is there, what fails because of it); `add` is told of what cannot be read at all."""
+    for name, cost in _names(directory):
+        try:
+            if is_foreign(directory, name):
+                yield name, NOT_FILE, cost
+        except OSError as exc:
+            says = unreadable(exc)
+            if add is not None and not _is_key_file(name):  # those are read, and reported, elsewhere
+                add("damage", name, 0, 0, says, "")
+    for name, cost in _DIRECTORIES.items():
+        try:
+            directory.disk.listdir(name)
+        except FileNotFoundError:
+            pass
+        except NotADirectoryError:
+            yield name, NOT_DIRECTORY, cost
+
+
+def _names(directory: Directory) -> Iterator[tuple[str, str]]:
+    """Yield the names of the files that are looked at, and what fails where something else has one."""
+    yield from _FILES.items()
+    is_ours: Callable[[str], bool]
+    for parent, is_ours, some in (
+        (layout.KEYS, lambda last: layout.is_key_spare(last) or layout.parse_key_file(last) is not None, _KEYS),
+        (layout.IDS, layout.is_id_lock, _IDS),
+    ):
+        try:
+            names = directory.disk.listdir(parent)
+        except NO_DIRECTORY:
+            continue
+        for last in sorted(filter(is_ours, names)):
+            yield f"{parent}/{last}", some

@@ -1,0 +1,100 @@
+"""A pipe, a link or a directory in the place of a file that is needed: it is said, and a repair puts it aside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from filewheel import FilewheelError, MessageId, Wheel
+from filewheel.clock import SYSTEM_CLOCK
+from filewheel.disk.directory import open_directory
+from filewheel.format import layout
+from filewheel.tools.repair import repair
+from filewheel.tools.verify import verify
+
+KEYS = [f"k{n}" for n in range(20)]
+KINDS: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "link": lambda place: place.symlink_to("/dev/null"),
+    "directory": lambda place: (place.mkdir(), (place / "mine").write_text("mine")),
+}
+
+
+def make(path: Path) -> list[MessageId]:
+    """Make keys of both kinds: in the file of recent entries, and in buckets."""
+    with Wheel(path) as wheel:
+        ids = list(wheel.enqueue_many([b"x"] * len(KEYS), delay=600, keys=KEYS))
+        ids.append(wheel.enqueue(b"x", delay=600, key="single"))
+        wheel.cancel(wheel.enqueue(b"x", delay=600))
+    return ids
+
+
+def place_of(path: Path, name: str) -> Path:
+    return next((path / "keys").glob("[0-9a-f]?" + name), path / name) if name[0] == "." else path / name
+
+
+def put(place: Path, kind: str) -> None:
+    """Put something else in a place."""
+    if place.is_dir():
+        place.rename(place.with_name("was"))
+    place.unlink(missing_ok=True)
+    KINDS[kind](place)
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    ["keys/recent.keys", "keys/all.lock", ".keys", ".lock", "ids/0.lock", "checkpoint", "checkpoint.tmp", "roster.lock",
+     "promote.lock", "keys", "ids"],
+)  # fmt: skip
+def test_what_has_the_place_of_a_needed_file_is_damage_and_a_repair_puts_it_aside(
+    wheel_dir: Path, name: str, kind: str
+) -> None:
+    if (name, kind) in {("keys", "directory"), ("ids", "directory")}:
+        pytest.skip("a directory is what belongs there")
+    ids = make(wheel_dir)
+    place = place_of(wheel_dir, name)
+    put(place, kind)
+    name = str(place.relative_to(wheel_dir))
+    found = verify(open_directory(wheel_dir, write=False))
+    assert name in {f.name for f in found.damage}
+    assert all("repair" in f.hint for f in found.damage if f.name == name)
+    done = repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    assert any(line.startswith(f"{name} was not a") for line in done.done)
+    assert verify(open_directory(wheel_dir, write=False)).damage == []
+    with Wheel(wheel_dir) as wheel:
+        assert [wheel.get(key=key).id for key in (*KEYS, "single")] == ids  # type: ignore[union-attr]
+        assert wheel.enqueue(b"y", key="k0", on_conflict="keep") == ids[0]
+        assert wheel.enqueue(b"y", key="single", on_conflict="keep") == ids[-1]
+        assert wheel.cancel(ids[3])
+    aside = next((wheel_dir / "quarantine").glob("*.aside"))
+    assert aside.is_fifo() or aside.is_symlink() or (aside / "mine").read_text() == "mine"
+    assert repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK).done == []
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_the_place_of_the_lock_of_the_keeper_is_damage_and_is_removed_by_hand(
+    wheel_dir: Path, kind: str
+) -> None:
+    make(wheel_dir)
+    put(wheel_dir / layout.LOCK, kind)
+    (found,) = verify(open_directory(wheel_dir, write=False)).damage
+    assert (found.name, "by hand" in found.hint) == (layout.LOCK, True)
+    with pytest.raises(FilewheelError, match="by hand"):
+        repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    place = wheel_dir / layout.LOCK
+    assert place.is_fifo() or place.is_symlink() or place.is_dir()
+
+
+@pytest.mark.damages
+def test_a_second_pipe_in_one_place_is_put_aside_beside_the_first(wheel_dir: Path) -> None:
+    make(wheel_dir)
+    for _ in range(2):
+        put(wheel_dir / layout.KEYS_LOCK, "pipe")
+        repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    assert len(list((wheel_dir / "quarantine").glob("*.aside*"))) == 2
