@@ -77,6 +77,6 @@ def not_pending(wheel: Wheel, id_: MessageId) -> Failure:
                     what = f"{id_} is a dead letter now, {new}" if dead else f"{id_} has moved: it is {new} now"
                     return Failure("not-found", what, hint=f"`filewheel inspect {new}` shows it")
     return Failure(
-        "not-found", f"{id_} is not pending: it fired, was cancelled or has moved",
+        "not-found", f"{id_} is not pending: it fired, was cancelled, has moved, or is another wheel's",
         hint="`filewheel inspect list` shows what is pending, with --dead the dead letters",
     )  # fmt: skip

@@ -87,7 +87,7 @@ def test_of_an_id_in_a_file_that_cannot_be_read_nobody_says_that_it_has_ended(fw
         assert ("restore what is missing" in found["hint"]) == (harm == "missing")
     assert "of 2 ids" in fw("cancel", lost, gone, code=12).err
     # Of this one it is known, in spite of what cannot be read: it was cancelled.
-    assert "fired, was cancelled or has moved" in fw("inspect", lost, code=4).err
+    assert "fired, was cancelled, has moved, or is another wheel's" in fw("inspect", lost, code=4).err
     lap.write_bytes(before)
     assert [m["payload"] for m in fw.pending()] == ["b"]
 

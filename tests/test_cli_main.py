@@ -163,8 +163,9 @@ def test_with_json_the_last_line_of_stderr_tells_the_failure(fw: Fw, tmp_path: P
 def test_without_json_a_failure_is_one_line_and_what_to_try() -> None:
     result = invoke("-C", "nowhere", "stats")
     first, second = result.err.splitlines()
-    assert first == "Error: nowhere: no such directory"
-    assert second == "Try: `filewheel -C nowhere init`"
+    assert first == f"Error: {Path.cwd() / 'nowhere'}: no such directory"
+    assert second.startswith("Try: check the path, and that its disk is mounted; ")
+    assert second.endswith("`filewheel -C nowhere init`")
     assert result.out == ""
 
 

@@ -264,7 +264,10 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_keepers_lock(wheel_dir: 
 
 
 def test_a_directory_that_is_no_wheel_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NoWheel, match=r"no such directory. Try: `filewheel -C .* init`"):
+    with pytest.raises(
+        NoWheel,
+        match=r"/missing: no such directory. Try: check the path, .* mounted; .*promote.*; .* `filewheel -C .* init`",
+    ):
         Wheel(tmp_path / "missing")
     with pytest.raises(NoWheel, match=r"not a wheel \(it has no wheel.json\)"):
         Wheel(tmp_path)

@@ -340,10 +340,9 @@ def remove(out: Output, which: str) -> None:
     else:
         out.write(f"{safe(member.path)} is no backup of this wheel any more")
     if os.path.isdir(member.path):
-        out.note("The directory keeps its files; delete it when you no longer need it")
+        out.note("It holds its messages still, and fires them if it is run; delete the directory in time")
     else:
-        again = f"`filewheel -C {quote(out.dir)} backup remove {quote(member.path)}`"
-        out.note(f"The directory cannot be read now. If its disk comes back, it has to be told: {again}")
+        out.note("Its directory cannot be read now. When its disk is back, it fires nothing; delete it then")
 
 
 for _command in (add, show, remove):

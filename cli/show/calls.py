@@ -78,7 +78,7 @@ def who_fires(wheel: Wheel) -> str:
 def refused(message: Message) -> Failure:
     """Return why `run` does not fire a message: firing it here would lose the call, and end its schedule."""
     what = "an occurrence of a schedule" if SCHEDULE in message.headers else "a call of a handler"
-    rest = f", `filewheel cancel {message.id}`, or `filewheel run --raw` to fire it as a plain message"
+    rest = f", or `filewheel cancel {message.id}`; `filewheel run --raw` would acknowledge it without calling it"
     if SCHEDULE in message.headers:
         rest = "; a cancel, or `filewheel run --raw`, would end the schedule"
     return Failure(

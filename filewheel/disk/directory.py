@@ -282,9 +282,14 @@ def open_directory(
         root = disk(where)
     except (FileNotFoundError, NotADirectoryError) as exc:
         missing = isinstance(exc, FileNotFoundError)
+        place = os.path.abspath(where)
+        hint = (
+            f"check the path, and that its disk is mounted; a lost primary: `filewheel promote` a backup of it; "
+            f"a new wheel: `filewheel -C {where} init`"
+        )
         raise NoWheel(
             "no such directory" if missing else "not a directory",
-            path=where, hint=f"`filewheel -C {where} init`" if missing else "name a wheel's directory",
+            path=place, hint=hint if missing else "name a wheel's directory",
         ) from exc  # fmt: skip
     except OSError as exc:
         raise disk_error(exc, where) from exc

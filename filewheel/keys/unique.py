@@ -175,7 +175,7 @@ def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
     return NotFound(
         f"no message {old} is pending" if old is not None else f"no message holds the key {key!r}",
         path=path,
-        hint="it fired, was cancelled or has moved: `filewheel inspect "
+        hint="it fired, was cancelled, has moved, or is another wheel's: `filewheel inspect "
         + (f"{old}` names the id that it has now" if old is not None else "list` shows what waits"),
     )  # fmt: skip
 
