@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from filewheel import FilewheelError, Keeper, Message, Wheel
+from filewheel import Damaged, DiskError, FilewheelError, Keeper, Message, Wheel
 from filewheel.clock import SYSTEM_CLOCK
+from filewheel.disk.disk import is_misplaced
 from filewheel.headers import is_call
 from filewheel.message import US_PER_S
 from filewheel.tools.dump import to_json
@@ -53,6 +54,8 @@ class UntilEmpty:
     def __init__(self, wheel: Wheel) -> None:
         self._wheel = wheel
         self._next = 0.0
+        self.left: set[bytes] = set()
+        """What this process cannot settle, so that it waits for another."""
 
     def __call__(self) -> bool:
         """Return whether something still waits."""
@@ -61,6 +64,8 @@ class UntilEmpty:
             return True
         with self._wheel.snapshot() as snapshot:
             waits = snapshot.first() is not None
+            if waits and self.left:
+                waits = any(message.id not in self.left for message in snapshot.messages())
         now = time.monotonic()
         self._next = now + max(_LOOK_S, _LOOK_SHARE * (now - start))
         return waits
@@ -150,6 +155,10 @@ class Dispatcher:
         # Its put is safe in a signal handler, and its get is woken by one: a Condition is neither.
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._errors: list[BaseException] = []
+        self._unsettled: FilewheelError | None = None
+        """Why some messages stay claimed: something else has the place of a file that they need."""
+        self.left: set[bytes] = set()
+        """Those messages."""
         self._talk = threading.Lock()
         self._busy = 0
         self.counts: Counter[str] = Counter()
@@ -162,6 +171,8 @@ class Dispatcher:
 
     def run(self, go_on: GoOn) -> None:
         """Work until asked to stop, or until `go_on` says so."""
+        if isinstance(go_on, UntilEmpty):
+            go_on.left = self.left
         workers = [threading.Thread(target=self._work, daemon=True) for _ in range(self._jobs)]
         for worker in workers:
             worker.start()
@@ -179,6 +190,8 @@ class Dispatcher:
             worker.join()
         if self._errors:
             raise self._errors[0]
+        if self._unsettled is not None:
+            raise self._unsettled
 
     def _dispatch(self, go_on: GoOn) -> None:
         while True:
@@ -215,6 +228,12 @@ class Dispatcher:
             event = "failed"
             try:
                 event = self._handle(message)
+            except (Damaged, DiskError) as exc:
+                # One file is not what it should be: that keeps this message, and must not stop the others.
+                if isinstance(exc, Damaged) or is_misplaced(exc):
+                    self._leave(message, exc)
+                else:
+                    self._errors.append(exc)
             except BaseException as exc:  # the main thread raises it
                 self._errors.append(exc)
             finally:
@@ -241,6 +260,13 @@ class Dispatcher:
         again = f"again in {span(int(delay_s * US_PER_S))}"
         self._say(f"{message.id} failed: {reason}; try {tries} of {self._retries.most + 1}, {again}")
         return "retried"
+
+    def _leave(self, message: Message, exc: FilewheelError) -> None:
+        """Keep a message claimed whose settlement could not be written; the next keeper fires it again."""
+        self.left.add(message.id)
+        if self._unsettled is None:
+            self._unsettled = exc
+            self._say(f"{message.id} stays claimed, and fires again: {exc}", warn=True)
 
     def _say(self, text: str, *, warn: bool = False) -> None:
         with self._talk:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import FilewheelError, MessageId, Wheel
+from filewheel import DiskError, FilewheelError, Keeper, MessageId, Settlement, Wheel
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
 from filewheel.format import layout
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
+from tests.cli_support import Fw
 
 KEYS = [f"k{n}" for n in range(20)]
 KINDS: dict[str, Callable[[Path], object]] = {
@@ -98,3 +99,36 @@ def test_a_second_pipe_in_one_place_is_put_aside_beside_the_first(wheel_dir: Pat
         put(wheel_dir / layout.KEYS_LOCK, "pipe")
         repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
     assert len(list((wheel_dir / "quarantine").glob("*.aside*"))) == 2
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("ends", ["--once", "--until-empty"])
+@pytest.mark.parametrize("name", ["keys/recent.keys", "keys/all.lock"])
+def test_a_retry_that_cannot_be_written_stays_claimed_and_the_messages_behind_it_fire(
+    wheel_dir: Path, name: str, ends: str
+) -> None:
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue_many([b"k%d" % n for n in range(6)], keys=KEYS[:6])
+        wheel.enqueue_many([b"plain"] * 3)
+    put(wheel_dir / name, "pipe")
+    command = ("sh", "-c", "case $(cat) in k0|k1) exit 1;; esac")
+    result = Fw(wheel_dir).process("run", ends, "--retries", "5", "--", *command, code=1)
+    assert result.err.count("stays claimed") == 1
+    assert result.err.count("filewheel repair") == 2
+    with Wheel(wheel_dir) as wheel:
+        assert sorted(m.payload for m in wheel.list()) == [b"k0", b"k1"]
+
+
+@pytest.mark.damages
+def test_one_file_of_keys_that_is_a_pipe_fails_no_other_settlement_of_a_call(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"a", key="a")
+        wheel.enqueue(b"b", key="b")
+        bad = layout.key_file(wheel._keys.bucket_of("a"))
+    put(wheel_dir / bad, "pipe")
+    with Keeper(wheel_dir) as keeper:
+        batch = list(keeper.claim())
+        now_us = keeper.now_us() + 10**9
+        with pytest.raises(DiskError, match="not a regular file"):
+            keeper.settle([Settlement(m.id, "retried", now_us) for m in batch])
+        assert [m.payload for m in batch if keeper.holds(m.id)] == [b"a"]

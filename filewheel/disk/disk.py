@@ -65,6 +65,11 @@ def is_unreadable(exc: OSError) -> bool:
     return isinstance(exc, ForeignFile) or exc.errno in _BROKEN or exc.errno == errno.ENOTDIR
 
 
+def is_misplaced(exc: BaseException) -> bool:
+    """Tell whether an error of the tree is only about something else in the place of one file."""
+    return isinstance(exc.__cause__, ForeignFile | NotADirectoryError)
+
+
 class Disk(Protocol):
     """What filewheel asks of a disk. Names are relative to the wheel's directory."""
 

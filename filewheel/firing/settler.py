@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from filewheel.clock import Clock
 from filewheel.disk import locks
+from filewheel.disk.disk import is_misplaced
 from filewheel.errors import Damaged, DiskError, FilewheelError, Locked, NotClaimed, disk_error
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.head import Head
@@ -188,8 +189,8 @@ class Settler:
                 keys |= contended[id_]
             try:
                 cancelled += self._settle_at_once({id_: entered[id_] for id_ in now})
-            except Damaged:
-                if len(ids) == 1:
+            except (Damaged, DiskError) as exc:
+                if len(ids) == 1 or not (isinstance(exc, Damaged) or is_misplaced(exc)):
                     raise
                 self._settle_each(ids, cancelled)  # one bad file of keys fails no other settlement
                 return cancelled
@@ -197,11 +198,13 @@ class Settler:
 
     def _settle_each(self, ids: Sequence[bytes], cancelled: list[bytes]) -> None:
         """Write settlements one by one; raise at the end what the last of them met."""
-        failed: Damaged | None = None
+        failed: FilewheelError | None = None
         for id_ in ids:
             try:
                 cancelled += self._settle_locking([id_] if id_ in self.later else [])
-            except Damaged as exc:
+            except (Damaged, DiskError) as exc:
+                if not (isinstance(exc, Damaged) or is_misplaced(exc)):
+                    raise
                 failed = exc
         if failed is not None:
             raise failed

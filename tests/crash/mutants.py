@@ -176,6 +176,9 @@ MUTANTS: list[Mutant] = [
     _m("key-file-left", "D", "also where it has the place of a file of keys, which is made anew",
        "tests/test_places.py::test_what_has_the_place_of_a_needed_file_is_damage_and_a_repair_puts_it_aside",
        "tools.repair", "keys.is_too_long(bucket) or is_foreign(directory, layout.key_file(bucket))", "keys.is_too_long(bucket)"),
+    _m("misplaced-fails-all", "D", "something foreign in the place of one file of keys fails no other settlement",
+       "tests/test_places.py::test_one_file_of_keys_that_is_a_pipe_fails_no_other_settlement_of_a_call",
+       "disk.disk", "    return isinstance(exc.__cause__, ForeignFile | NotADirectoryError)\n", "    return False\n"),
     _m("drops-by-place", "R6", "a bad region is searched for the next frame that verifies", "tests/test_damage.py::test_damage_in_the_middle_of_a_journal_is_proven_by_what_follows",
        "format.frame", "                    if isinstance(probe._read(), Frame):\n", "                    if False:\n"),
     # -- ingest ----------------------------------------------------------------------------------------------
