@@ -132,3 +132,21 @@ def test_one_file_of_keys_that_is_a_pipe_fails_no_other_settlement_of_a_call(whe
         with pytest.raises(DiskError, match="not a regular file"):
             keeper.settle([Settlement(m.id, "retried", now_us) for m in batch])
         assert [m.payload for m in batch if keeper.holds(m.id)] == [b"a"]
+
+
+@pytest.mark.damages
+def test_a_key_that_two_living_messages_have_is_a_note_until_one_is_cancelled(wheel_dir: Path) -> None:
+    ids = make(wheel_dir)
+    (wheel_dir / layout.key_file(layout.KEY_RECENT)).write_bytes(b"")
+    with Wheel(wheel_dir) as wheel:
+        other = wheel.enqueue(b"y", delay=600, key="k1")
+    both = ", ".join(map(str, sorted([ids[1], other])))
+    for _ in range(2):
+        notes = [f for f in verify(open_directory(wheel_dir, write=False)).findings if f.kind == "note"]
+        assert [f.what for f in notes] == [f"the key 'k1' is that of 2 living messages: {both}"]
+        repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    assert not verify(open_directory(wheel_dir, write=False)).damage
+    with Wheel(wheel_dir) as wheel:
+        assert wheel.cancel(ids[1])
+        assert wheel.get(key="k1").id == other  # type: ignore[union-attr]
+    assert not verify(open_directory(wheel_dir, write=False)).findings

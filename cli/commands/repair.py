@@ -14,7 +14,7 @@ from ..failure import Failure
 from ..show.output import Output
 from ..show.text import count, size
 from ..verb import verb
-from .verify import finding_fields, print_findings, read_all
+from .verify import finding_fields, print_findings, print_twice, read_all
 
 
 @verb(
@@ -34,8 +34,10 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
     more. A dry run of a damaged wheel ends with exit code 12, as `verify` does.
     """
     directory = out.directory(write=not dry_run)
-    damage = read_all(out, directory).damage
+    before = read_all(out, directory)
+    damage = before.damage
     if not damage:
+        print_twice(out, before)
         if out.wants_json:
             out.record({"found": [], "done": [], "bytes_kept": 0, "bytes_aside": 0, "bytes_lost": 0})
         out.note("nothing to repair: no damage")
@@ -49,7 +51,9 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
     if not out.ask("Repair it?", yes=yes):
         raise Failure("failed", "nothing was repaired")
     result = repair_directory(directory, SYSTEM_CLOCK)
-    left = read_all(out, out.directory()).damage
+    after = read_all(out, out.directory())
+    left = after.damage
+    print_twice(out, after)
     if out.wants_json:
         out.record(
             {

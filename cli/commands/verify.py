@@ -7,6 +7,7 @@ from typing import Any
 
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import Directory
+from filewheel.format import layout
 from filewheel.tools.verify import Finding, Report
 from filewheel.tools.verify import verify as verify_directory
 
@@ -51,6 +52,13 @@ def read_all(out: Output, directory: Directory) -> Report:
             progress.at(done)
 
         return verify_directory(directory, SYSTEM_CLOCK, on_progress)
+
+
+def print_twice(out: Output, report: Report) -> None:
+    """Say which keys live twice: a repair leaves them."""
+    for finding in report.findings:
+        if finding.name == layout.KEYS and finding.kind == "note":
+            out.warn(f"{safe(finding.what)}: {finding.hint}")
 
 
 def print_findings(out: Output, findings: Sequence[Finding]) -> None:

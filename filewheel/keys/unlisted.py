@@ -19,8 +19,9 @@ from filewheel.headers import KEY
 from filewheel.keys.bucket import Entry, Unreadable, entries, read_bucket
 from filewheel.keys.files import most_of
 from filewheel.keys.index import Keys
+from filewheel.keys.twice import living_twice
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
-from filewheel.message import Message
+from filewheel.message import Message, MessageId
 
 _BATCH = 50_000
 FOREIGN = "not a file of filewheel's; it is left alone"
@@ -115,6 +116,10 @@ def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> Non
     for name, count in sorted(by_file.items()):
         what = f"{count} living messages are not listed under their unique keys, which may be taken twice"
         add("damage", name, 0, 0, what, "filewheel repair")
+    if unlisted is not None:
+        for key, ids in sorted(living_twice(directory, unlisted.found()).items()):
+            what = f"the key {key!r} is that of {len(ids)} living messages: {', '.join(str(MessageId(i)) for i in ids)}"
+            add("note", layout.KEYS, 0, 0, what, "cancel all of them but one, by id")
     try:
         names = directory.disk.listdir(layout.KEYS)
     except FileNotFoundError:

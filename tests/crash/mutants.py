@@ -179,6 +179,9 @@ MUTANTS: list[Mutant] = [
     _m("misplaced-fails-all", "D", "something foreign in the place of one file of keys fails no other settlement",
        "tests/test_places.py::test_one_file_of_keys_that_is_a_pipe_fails_no_other_settlement_of_a_call",
        "disk.disk", "    return isinstance(exc.__cause__, ForeignFile | NotADirectoryError)\n", "    return False\n"),
+    _m("key-twice-unsaid", "U", "a key that two living messages have is named",
+       "tests/test_places.py::test_a_key_that_two_living_messages_have_is_a_note_until_one_is_cancelled",
+       "keys.twice", "            if len(ids) > 1:\n", "            if False:\n"),
     _m("drops-by-place", "R6", "a bad region is searched for the next frame that verifies", "tests/test_damage.py::test_damage_in_the_middle_of_a_journal_is_proven_by_what_follows",
        "format.frame", "                    if isinstance(probe._read(), Frame):\n", "                    if False:\n"),
     # -- ingest ----------------------------------------------------------------------------------------------
