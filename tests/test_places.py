@@ -12,6 +12,7 @@ from filewheel import DiskError, FilewheelError, Keeper, MessageId, Settlement, 
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
 from filewheel.format import layout
+from filewheel.replication.sets import add_backup, set_status
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from tests.cli_support import Fw
@@ -150,3 +151,24 @@ def test_a_key_that_two_living_messages_have_is_a_note_until_one_is_cancelled(wh
         assert wheel.cancel(ids[1])
         assert wheel.get(key="k1").id == other  # type: ignore[union-attr]
     assert not verify(open_directory(wheel_dir, write=False)).findings
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("name", ["retained", "retained/overflow"])
+def test_what_is_wrong_in_the_primary_does_not_make_its_backup_unreachable(
+    wheel_dir: Path, tmp_path: Path, name: str
+) -> None:
+    backup = tmp_path / "backup"
+    add_backup(wheel_dir, backup)
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"x", delay=600)
+    Fw(wheel_dir)("replicate", "--once")
+    place = wheel_dir / name
+    place.parent.mkdir(exist_ok=True)
+    put(place, "pipe")
+    status = set_status(wheel_dir)
+    assert status is not None
+    (member,) = status.members
+    assert member.reachable
+    assert str(wheel_dir / "retained") in member.why
+    assert "backup remove" not in Fw(wheel_dir)("backup", "list", code=3).err

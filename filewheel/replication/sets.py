@@ -433,8 +433,12 @@ def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskF
             follows = read_follows(there.disk, there.path)
             if primary is None or follows is None or follows.primary_wheel != primary.settings.id:
                 return MemberStatus(member, True, following=following, why=why, lacks=lacks)
-            is_known = 0 <= follows.overflow == read_overflow(primary)
-            behind = how_far_behind(primary, follows) if is_known else Behind()
+            try:
+                is_known = 0 <= follows.overflow == read_overflow(primary)
+                behind = how_far_behind(primary, follows) if is_known else Behind()
+            except (FilewheelError, OSError) as exc:  # the primary's, and no fault of this backup
+                why = f"what it lacks is not known, for the primary cannot be read: {said_of(exc, primary.path)}"
+                return MemberStatus(member, True, following=following, why=why, lacks=lacks)
             lag_s = 0.0
             if behind.bytes is None or behind.bytes > 0:
                 lag_s = max(0, clock.now_us() - follows.in_step_us) / US_PER_S

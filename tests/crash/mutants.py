@@ -182,6 +182,9 @@ MUTANTS: list[Mutant] = [
     _m("key-twice-unsaid", "U", "a key that two living messages have is named",
        "tests/test_places.py::test_a_key_that_two_living_messages_have_is_a_note_until_one_is_cancelled",
        "keys.twice", "            if len(ids) > 1:\n", "            if False:\n"),
+    _m("primary-blames-backup", "B", "what is wrong in the primary does not make a backup unreachable",
+       "tests/test_places.py::test_what_is_wrong_in_the_primary_does_not_make_its_backup_unreachable",
+       "replication.sets", "            except (FilewheelError, OSError) as exc:  # the primary's,", "            except ZeroDivisionError as exc:  # the primary's,"),
     _m("drops-by-place", "R6", "a bad region is searched for the next frame that verifies", "tests/test_damage.py::test_damage_in_the_middle_of_a_journal_is_proven_by_what_follows",
        "format.frame", "                    if isinstance(probe._read(), Frame):\n", "                    if False:\n"),
     # -- ingest ----------------------------------------------------------------------------------------------
