@@ -263,13 +263,23 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_keepers_lock(wheel_dir: 
     os.waitpid(pid, 0)
 
 
+def test_a_missing_wheel_is_told_though_the_working_directory_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(NoWheel, match="^jobs.wheel: no such directory"):
+        Wheel("jobs.wheel")
+
+
 def test_a_directory_that_is_no_wheel_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         NoWheel,
         match=r"/missing: no such directory. Try: check the path, .* mounted; .*promote.*; .* `filewheel -C .* init`",
     ):
         Wheel(tmp_path / "missing")
-    with pytest.raises(NoWheel, match=r"not a wheel \(it has no wheel.json\)"):
+    with pytest.raises(NoWheel, match=r"not a wheel \(it has no wheel.json\). Try: .*mounted; .*promote"):
         Wheel(tmp_path)
     (tmp_path / "file").write_text("x")
     with pytest.raises(NoWheel, match="not a directory"):

@@ -282,14 +282,9 @@ def open_directory(
         root = disk(where)
     except (FileNotFoundError, NotADirectoryError) as exc:
         missing = isinstance(exc, FileNotFoundError)
-        place = os.path.abspath(where)
-        hint = (
-            f"check the path, and that its disk is mounted; a lost primary: `filewheel promote` a backup of it; "
-            f"a new wheel: `filewheel -C {where} init`"
-        )
         raise NoWheel(
             "no such directory" if missing else "not a directory",
-            path=place, hint=hint if missing else "name a wheel's directory",
+            path=_absolute(where), hint=_where_is(where) if missing else "name a wheel's directory",
         ) from exc  # fmt: skip
     except OSError as exc:
         raise disk_error(exc, where) from exc
@@ -298,6 +293,22 @@ def open_directory(
     notes: list[str] = []
     settings = _read_settings(root, where, notes)
     return Directory(where, root, settings, notes)
+
+
+def _absolute(where: str) -> str:
+    """Return where a path leads to; the path as it is where the working directory has gone."""
+    try:
+        return os.path.abspath(where)
+    except OSError:
+        return where
+
+
+def _where_is(where: str) -> str:
+    """Return how to find a wheel that is not there: its disk may not be mounted, so `init` stands last."""
+    return (
+        "check the path, and that its disk is mounted; a lost primary: `filewheel promote` a backup of it; "
+        f"a new wheel: `filewheel -C {where} init`"
+    )
 
 
 @contextlib.contextmanager
@@ -338,10 +349,7 @@ def _read_settings(disk: Disk, where: str, notes: list[str]) -> Settings:
             notes.append(f"{where}/{layout.SETTINGS}: missing; the copy was used. Try: `filewheel repair`")
         return settings
     if trouble is None or missing == 2:
-        raise NoWheel(
-            "not a wheel (it has no wheel.json)", path=where,
-            hint="name the directory of a wheel, or `filewheel init` an empty one",
-        )  # fmt: skip
+        raise NoWheel("not a wheel (it has no wheel.json)", path=_absolute(where), hint=_where_is(where))
     raise trouble
 
 
