@@ -103,6 +103,7 @@ def test_repair_says_what_it_costs_asks_and_then_mends(fw: Fw) -> None:
     result = terminal.finish()
     assert result.code == 0
     assert "verified: no damage" in result.out
+    assert "Messages in what was put aside do not fire any more" in result.out
     assert not verify(open_directory(fw.wheel, write=False)).damage
     assert fw("stats").json[0]["quarantined"] == 1
     assert [m["payload"] for m in fw.pending()] in (["kept"], [])

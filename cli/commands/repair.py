@@ -69,6 +69,8 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
             out.write(line)
     lost = f"; {size(result.bytes_lost)} given up with files that are missing" if result.bytes_lost else ""
     out.note(f"kept {size(result.bytes_kept)}; {size(result.bytes_aside)} put aside in {out.dir}/quarantine{lost}")
+    if result.bytes_aside:
+        out.note("Messages in what was put aside do not fire any more; a .json beside each piece has the reason")
     if left:
         roster = next((f.hint for f in left if f.name == layout.ROSTER), None)
         raise Failure(

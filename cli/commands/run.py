@@ -87,7 +87,8 @@ def command(
     says that some messages failed.
     """
     if argv and shutil.which(argv[0]) is None:
-        raise click.UsageError(f"no command {argv[0]!r}")
+        there = os.path.isfile(argv[0])
+        raise click.UsageError(f"{argv[0]!r} is not executable" if there else f"no command {argv[0]!r}")
     if not argv and (jobs > 1 or timeout is not None):
         raise click.UsageError("--jobs and --timeout go with a COMMAND")
     if not raw:

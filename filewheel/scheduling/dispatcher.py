@@ -33,6 +33,7 @@ from filewheel.scheduling.verdict import Verdict
 from filewheel.scheduling.watch import Watch
 
 log = logging.getLogger(__name__)
+_PLAIN = 'it is a plain message without a topic: cancel it, or give it a handler: @on("*")'
 
 UNKNOWN = ("wait", "bury")
 UNKNOWN_DELAY_US = 300 * US_PER_S
@@ -291,7 +292,7 @@ class Dispatcher:
         return False
 
     def _is_unknown(self, message: Message, now_us: int) -> None:
-        why = f"no handler is named {message.topic!r}: {self._handlers.named()}"
+        why = f"no handler is named {message.topic!r}: {self._handlers.named()}" if message.topic else _PLAIN
         # An occurrence waits in any case: buried, it would end its schedule, or leave a dead letter each time.
         if self._unknown == "bury" and SCHEDULE not in message.headers:
             self._verdicts.append((message, verdict.buried(message, why, "unknown")))

@@ -322,6 +322,16 @@ def test_the_error_of_a_call_that_no_handler_has_names_five_of_the_handlers_ther
     assert "no handler is named 'typo': there is 'a', 'b', 'c', 'd', 'e' and 2 more" in caplog.text
 
 
+def test_a_plain_message_without_a_topic_is_called_one_and_how_to_end_it_is_said(
+    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler.wheel.enqueue(b"x")
+    with caplog.at_level(logging.WARNING):
+        scheduler.drain()
+    assert "a plain message without a topic: cancel it" in caplog.text
+    assert "''" not in caplog.text
+
+
 def test_the_dead_letter_of_an_odd_text_can_be_dumped_and_loaded(scheduler: Scheduler) -> None:
     @scheduler.on(retry=ONCE)
     def broken() -> None:
