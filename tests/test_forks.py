@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,18 @@ def in_child(fork: Callable[[], int], body: Callable[[], object]) -> int:
 
 
 def libc_fork() -> int:
-    """Fork as other C code does: Python's hooks are not run. (With the interpreter's lock held: CDLL lets go of it.)"""
-    pid: int = ctypes.PyDLL(None).fork()
+    """Fork as other C code does: Python's hooks are not run. (With the interpreter's lock held: CDLL lets go of it.)
+
+    A thread of the test runner that has asked for that lock is not in the child, which would wait for it without end:
+    for as long as the switch takes none may ask.
+    """
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        time.sleep(4 * interval_s)  # one that asked before has had it by then
+        pid: int = ctypes.PyDLL(None).fork()
+    finally:
+        sys.setswitchinterval(interval_s)
     return pid
 
 
