@@ -14,7 +14,7 @@ from filewheel.checks import check_items
 from filewheel.clock import Clock
 from filewheel.disk import locks
 from filewheel.disk.directory import Sync, check_sync
-from filewheel.disk.hint import Bell
+from filewheel.disk.hint import HintSender
 from filewheel.firing.cancelled import Cancelled, CancelledIds, Look
 from filewheel.format.columns import At, Delay
 from filewheel.format.limits import bytes_of, check_key
@@ -50,7 +50,7 @@ class Changes(Reader):
 
     _sync: Sync
     _clock: Clock
-    _bell: Bell
+    _hint: HintSender
 
     def _writer(self) -> Journal:
         """Return this handle's journal."""
@@ -103,7 +103,7 @@ class Changes(Reader):
         outcomes = look.outcomes(found)  # after the mark, so that a keeper or this call sees the other
         journal.settle(ticket, sync)
         if due_of(min(wanted)) < now_us + HINT_AHEAD_US:
-            self._bell.ring(now_us)
+            self._hint.send(now_us)
         return CancelledIds(outcomes)
 
     def _drop(self, journal: Journal, wanted: Sequence[MessageId]) -> tuple[set[MessageId], int | None]:
@@ -151,7 +151,7 @@ class Changes(Reader):
             self._keys, journal, check_key(key), None, due_us,
             now_us=now_us, sync=sync, directory=self._dir, payload=payload,
         )  # fmt: skip
-        self._bell.ring(now_us)
+        self._hint.send(now_us)
         return new
 
     @overload
@@ -204,5 +204,5 @@ class Changes(Reader):
             new = unique.move(
                 self._keys, journal, check_key(key), old, due_us, now_us=now_us, sync=sync, directory=self._dir
             )
-        self._bell.ring(now_us)
+        self._hint.send(now_us)
         return new

@@ -28,7 +28,7 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory, DiskFactory, open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.disk.hint import Hints
-from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.quarantine import Damage
 from filewheel.errors import (
     Closed,
@@ -48,15 +48,15 @@ from filewheel.firing.outcomes import Outcomes
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
 from filewheel.format.columns import At
+from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID, SET_ASIDE
-from filewheel.format.writer import Entropy
 from filewheel.keys.index import Keys
 from filewheel.keys.relisted import Relisted
 from filewheel.laps.slot import slot_file
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, Message, MessageId
-from filewheel.roster.fence import Standing
+from filewheel.roster.fence import Fence
 from filewheel.roster.roster import Roster
 from filewheel.timespec import at_us
 
@@ -112,38 +112,38 @@ class Keeper(Outcomes):
         self._jumps = Jumps(clock, self._dir.path, hold=on_jump == "hold")
         self._hints = Hints(self._disk)
         self._closing = threading.RLock()
-        self._standing = Standing(self._dir, disk=disk)
+        self._fence = Fence(self._dir, disk=disk)
         self._followed: Roster | None = None
         """The roster that the ledger was told of."""
-        self._owner = Owner(self._dir)
+        self._keeper_lock = KeeperLock(self._dir)
         try:
-            self._standing.check_may_fire(clock.now_us())
-            self._standing.close()  # nothing of other wheels stays open while this one waits
-            self._owner.take("keeper", wait=wait)
+            self._fence.check_may_fire(clock.now_us())
+            self._fence.close()  # nothing of other wheels stays open while this one waits
+            self._keeper_lock.take("keeper", wait=wait)
         except BaseException:
             self._let_go()
             raise
-        self._ledger = Ledger(self._dir, clock, Relisted(self._dir), entropy=entropy, disk=disk)
-        self._ledger.own.standing = self._standing  # also for a keeper that acknowledges and does not claim
-        self._head = Head(self._ledger, budget)
-        self._lock = self._ledger.lock
-        self._begins = Begins(self._ledger, self._head, entropy)
+        self._store = Store(self._dir, clock, Relisted(self._dir), entropy=entropy, disk=disk)
+        self._store.own.fence = self._fence  # also for a keeper that acknowledges and does not claim
+        self._head = Head(self._store, budget)
+        self._lock = self._store.lock
+        self._begins = Begins(self._store, self._head, entropy)
         try:
             self._stand(clock.now_us())  # again: a standby may have waited through a promotion
-            self._ledger.recover()
+            self._store.recover()
             self._hints.open()
-            _warn_of(self._ledger.notes)
+            _warn_of(self._store.notes)
             self._keys = Keys(self._dir)
             self._housekeeper = Housekeeper(
-                self._ledger, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail,
-                check=self._owner.check,
+                self._store, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail,
+                check=self._keeper_lock.check,
             )  # fmt: skip
-            self._settler = Settler(self._ledger, self._head, self._housekeeper, self._keys, clock)
+            self._settler = Settler(self._store, self._head, self._housekeeper, self._keys, clock)
             if background:
                 self._housekeeper.start()
         except BaseException as exc:
             with contextlib.suppress(OSError, FilewheelError):
-                self._ledger.close()
+                self._store.close()
             self._let_go()
             if isinstance(exc, OSError):
                 raise disk_error(exc, self._dir.path) from exc
@@ -190,23 +190,23 @@ class Keeper(Outcomes):
                 self.wake()
                 self._housekeeper.stop()
             if self._broken is None:
-                self._ledger.own.flush()
+                self._store.own.flush()
                 with self._lock:
-                    self._ledger.ingest(test_locks=True)
+                    self._store.ingest(test_locks=True)
                 self._housekeeper.deal_all()
         except OSError as exc:
             raise disk_error(exc, self._dir.path) from exc
         finally:
             passed_over = (OSError, FilewheelError) if isinstance(self._broken, _SUCCEEDED) else ()
             with contextlib.suppress(*passed_over), self._lock:
-                self._ledger.close()
+                self._store.close()
 
     def _let_go(self) -> None:
         """Close what is open; the lock before the pipe, at which standbys sleep until the lock is free."""
-        if self._owner.held:
+        if self._keeper_lock.held:
             self._begins.close()
-        self._standing.close()
-        self._owner.release()
+        self._fence.close()
+        self._keeper_lock.release()
         self._hints.close()
         self._disk.release()
 
@@ -247,14 +247,14 @@ class Keeper(Outcomes):
     def _stand(self, now_us: int) -> None:
         """Look at the place of this wheel in its set, and have the own journal write for that set."""
         try:
-            self._owner.check()
-            self._standing.check_may_fire(now_us)
+            self._keeper_lock.check()
+            self._fence.check_may_fire(now_us)
         except _SUCCEEDED as exc:
             self._fail(exc)
             raise
-        if self._standing.roster is not self._followed:
-            self._ledger.follow(self._standing.roster)
-            self._followed = self._standing.roster
+        if self._fence.roster is not self._followed:
+            self._store.follow(self._fence.roster)
+            self._followed = self._fence.roster
 
     # -- what goes out ---------------------------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ class Keeper(Outcomes):
 
     def on_flush(self, told: Callable[[int], None]) -> None:
         """Tell the microseconds of each flush of the keeper's own journal to a function, which must not raise."""
-        self._ledger.own.on_flush = told
+        self._store.own.on_flush = told
 
     @property
     def directory(self) -> Directory:
@@ -428,7 +428,7 @@ class Keeper(Outcomes):
             if id_ in self._head.claims:
                 second = MessageId(id_).due_us // US_PER_S
                 name = slot_file(self._dir.settings, second).name
-                self._ledger.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
+                self._store.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
                 self._housekeeper.drop([id_], SET_ASIDE)
                 self._head.settle([id_])
 

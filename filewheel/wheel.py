@@ -32,24 +32,24 @@ from filewheel.disk.directory import (
     open_directory,
 )
 from filewheel.disk.disk import OsDisk
-from filewheel.disk.hint import Bell
+from filewheel.disk.hint import HintSender
 from filewheel.disk.reentry import one_call
 from filewheel.disk.reopening import AfterFork, reopen
 from filewheel.errors import BadArgument, DiskError, KeyHeld, NoWheel, WheelExists, partly_done
 from filewheel.firing.tidy import Tidier, is_untidy, tidy
 from filewheel.format import layout
 from filewheel.format.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
+from filewheel.format.id_source import Entropy
 from filewheel.format.ids import Ids
 from filewheel.format.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.format.record import pack_middle, pack_payload, pack_tail
-from filewheel.format.writer import Entropy
 from filewheel.headers import KEY
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
 from filewheel.keys.group_commit import GroupCommit
 from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of, receipt
 from filewheel.native.compiled import due_at, size_of
-from filewheel.roster.fence import LOOK_US, Standing
+from filewheel.roster.fence import LOOK_US, Fence
 from filewheel.timespec import due_from
 
 OnConflict = Literal["reject", "keep", "replace"]
@@ -115,7 +115,7 @@ class Wheel(Changes):
         self._tidier = Tidier(self._dir, clock, entropy)
         self._tails: dict[str, bytes] = {}
         """topic → what is packed between time and payload of a message with nothing but that topic"""
-        self._bell = Bell(self._dir.disk)
+        self._hint = HintSender(self._dir.disk)
 
     @classmethod
     def create(
@@ -220,7 +220,7 @@ class Wheel(Changes):
                     tidy(self._dir, self._clock, entropy=self._entropy)
         finally:
             self._finder.forget()
-            self._bell.close()
+            self._hint.close()
             self._dir.disk.release()
 
     def _check(self) -> None:
@@ -243,7 +243,7 @@ class Wheel(Changes):
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
                     journal = Journal(self._dir, entropy=self._entropy, disk=self._disk_factory, clock=self._clock)
                     journal.on_segment_end = self._tidier.segment_ended
-                    journal.standing = Standing(self._dir, disk=self._disk_factory)
+                    journal.fence = Fence(self._dir, disk=self._disk_factory)
                     journal.marks = Marks(self._dir)
                     journal.on_flush = self.on_flush
                     journal.before_flush = self._keys.unflushed.flush
@@ -313,7 +313,7 @@ class Wheel(Changes):
             tail = pack_tail(topic, headers)
         id_ = journal.put(due_us, now_us, tail, payload, sync=self._sync if sync is None else check_sync(sync))
         if due_us < now_us + HINT_AHEAD_US:
-            self._bell.ring(now_us)
+            self._hint.send(now_us)
         return id_
 
     def _enqueue_unique(
@@ -342,7 +342,7 @@ class Wheel(Changes):
             raise made
         id_ = made if ticket is None else receipt(made, journal.settle(ticket, sync))
         if due_us < now_us + HINT_AHEAD_US:
-            self._bell.ring(now_us)
+            self._hint.send(now_us)
         return id_
 
     def enqueue_many(
@@ -387,7 +387,7 @@ class Wheel(Changes):
         middle = middles_of(now_us, topic, headers, count)
         made = journal.put_many(dues, middle, bodies, size_bytes=size, sync=sync)
         if made and due_of(made.least) < now_us + HINT_AHEAD_US:
-            self._bell.ring(now_us)
+            self._hint.send(now_us)
         return made
 
     def _enqueue_keyed(
@@ -410,7 +410,7 @@ class Wheel(Changes):
             raise unique.told_which(asks, made)
         copies = 1 if ticket is None else journal.settle(ticket, sync)
         if dues and min(dues) < now_us + HINT_AHEAD_US:
-            self._bell.ring(now_us)
+            self._hint.send(now_us)
         kept = frozenset(n for n, id_ in enumerate(ids) if id_.kept)
         return Ids(b"".join(ids), copies, min(ids, default=ID_END), kept=kept)
 
@@ -460,5 +460,5 @@ class Wheel(Changes):
             commit()
         if count and (self._sync if sync is None else check_sync(sync)) == "always":
             journal.flush()
-        self._bell.ring(self._clock.now_us())
+        self._hint.send(self._clock.now_us())
         return count

@@ -32,7 +32,7 @@ from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
 from filewheel.laps.slot import slot_file
 from filewheel.message import US_PER_S, MessageId, to_datetime
-from filewheel.roster.fence import Standing
+from filewheel.roster.fence import Fence
 from filewheel.roster.roster import Member, Roster, change_roster
 from filewheel.tools.dump import dump, to_json
 from filewheel.wheel import Wheel
@@ -95,7 +95,7 @@ def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     # A lives through it all. Its journal is filled ahead with zeros, 2 KiB at a time.
     a = Wheel(path, clock=clock, entropy=named("PRDCR001"))
     a._journal = Journal(a._dir, entropy=named("PRDCR001"), fill_bytes=2048)
-    a._journal.standing = Standing(a._dir)
+    a._journal.fence = Fence(a._dir)
     a.enqueue(b"late, and left claimed", at=_at(-5))
     a.enqueue(b"late, and acknowledged after the last deal", at=_at(-4.5))
     a.enqueue(b"put back once", at=_at(1), topic="retry", headers={"n": "1"})
@@ -113,25 +113,25 @@ def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     a._journal.append([strange], 1)
 
     keeper = Keeper(path, background=False, clock=clock, entropy=named("KEEPER01"))
-    ledger = keeper._ledger
-    Deal(ledger, spread=True).run()
+    store = keeper._store
+    Deal(store, spread=True).run()
     a.cancel_many([cancelled, far])
     a.reschedule(moved, at=_at(50))
-    Deal(ledger, spread=True).run()
+    Deal(store, spread=True).run()
 
     clock.advance(5 * US_PER_S)
     batch = {m.payload: m for m in keeper.claim()}
     keeper.ack(batch[b"acknowledged"])
     keeper.nack(batch[b"put back once"], delay=300)
     keeper.bury(batch[b"buried"], reason="no handler is called mail")
-    Deal(ledger, spread=True, finished=lambda: ({START_S + n for n in (1, 2, 3, 4)}, set())).run()
+    Deal(store, spread=True, finished=lambda: ({START_S + n for n in (1, 2, 3, 4)}, set())).run()
 
     # What C cancels lies in A's journal, above the cut of a deal that has room for one record only: unmatched.
     late = a.enqueue(b"dropped before it is dealt", at=_at(70))
     c = Wheel(path, clock=clock, entropy=named("CANCE001"))
     c.cancel(late)
     c.close()
-    Deal(ledger, spread=True, chunk_records=1).run()
+    Deal(store, spread=True, chunk_records=1).run()
     _deal_in_vain(keeper)
 
     # Undealt: everything from here on.
@@ -188,7 +188,7 @@ def make_set(path: Path, copy: Path) -> list[dict[str, Any]]:
         keyed.enqueue(b"ended", at=_at(62), key="free again")
         keyed.cancel(key="free again")
     keeper = Keeper(path, background=False, clock=clock, entropy=named("KEEPER01"))
-    Deal(keeper._ledger, spread=True).run()  # its journal waits in retained/ for the backup
+    Deal(keeper._store, spread=True).run()  # its journal waits in retained/ for the backup
 
     with _writer(path, clock, "BEHND001") as sealed:
         for n in range(5):
@@ -212,7 +212,7 @@ def _writer(path: Path, clock: Clock, name: str) -> Wheel:
     """Open a wheel that writes under this name, and nothing ahead."""
     wheel = Wheel(path, clock=clock, entropy=named(name))
     wheel._journal = Journal(wheel._dir, entropy=named(name), fill_bytes=0)
-    wheel._journal.standing = Standing(wheel._dir)
+    wheel._journal.fence = Fence(wheel._dir)
     return wheel
 
 
@@ -226,8 +226,8 @@ def _deal_in_vain(keeper: Keeper) -> None:
     for second, text in ((START_S + 10, b"above the covered length"), (START_S + 90, b"in a file that is not named")):
         put = PUT_PREFIX + MessageId.make(second * US_PER_S, 2, 2) + pack_middle(0, "", None) + pack_payload(text)
         name = slot_file(keeper._dir.settings, second).name
-        length = keeper._ledger.manifest.slots.get(second, 0)
-        append(keeper._dir, name, length, [put], [], deal=keeper._ledger.manifest.deal + 1)
+        length = keeper._store.checkpoint.slots.get(second, 0)
+        append(keeper._dir, name, length, [put], [], deal=keeper._store.checkpoint.deal + 1)
 
 
 def newer_settings() -> bytes:

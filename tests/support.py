@@ -16,7 +16,7 @@ from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import OsDisk
 from filewheel.keys.relisted import Relisted
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
 
 REPO = Path(__file__).parent.parent
@@ -90,9 +90,9 @@ class FaultyDisk(OsDisk):
         super().rename(old, new)
 
 
-def ledger_of(directory: Directory, clock: Clock = SYSTEM_CLOCK) -> Ledger:
+def ledger_of(directory: Directory, clock: Clock = SYSTEM_CLOCK) -> Store:
     """Return the ledger that a keeper of this wheel has."""
-    return Ledger(directory, clock, Relisted(directory))
+    return Store(directory, clock, Relisted(directory))
 
 
 class MissingNames(OsDisk):

@@ -20,7 +20,7 @@ from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.replicator import find_primary
 from filewheel.replication.standby import Standby
 from filewheel.replication.whole import EVERYTHING, damaged_files, items_now, ranges_of
-from filewheel.roster.fence import Standing
+from filewheel.roster.fence import Fence
 from filewheel.tools.verify import verify
 from tests.support import FakeClock, FaultyDisk
 from tests.support_set import make_set, promote, roster_of
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_cannot_be_opened_for_a_moment_brings_nothing_back(whe
     with pytest.raises(DiskError):
         Keeper(wheel_dir, clock=clock, background=False, disk=failing_once("open", "checkpoint", code))
     with Keeper(wheel_dir, clock=clock, background=False) as keeper:
-        assert not keeper._ledger.manifest.doubt
+        assert not keeper._store.checkpoint.doubt
         assert not keeper.claim()
     assert payloads(wheel_dir) == [b"950"]
 
@@ -199,12 +199,12 @@ def test_a_keeper_that_cannot_look_at_another_wheel_for_want_of_files_does_not_f
     def disk(path: str) -> OsDisk:
         return FaultyDisk(path, fail) if path == str(b) else OsDisk(path)
 
-    standing = Standing(open_directory(a, write=True), disk=disk)
+    fence = Fence(open_directory(a, write=True), disk=disk)
     with pytest.raises(DiskError):
-        standing.check_may_fire(0)
+        fence.check_may_fire(0)
     with pytest.raises(Fenced):
-        standing.check_may_fire(0)
-    standing.close()
+        fence.check_may_fire(0)
+    fence.close()
 
 
 def test_a_primary_that_cannot_be_looked_at_for_want_of_files_is_not_passed_over(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def open_keeper(path: Path, clock: FakeClock, budget: Budget = SMALL) -> Keeper:
 
 
 def deal(keeper: Keeper) -> None:
-    Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+    Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
 
 
 def topics(batch: object) -> list[str]:

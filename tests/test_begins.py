@@ -15,7 +15,7 @@ from filewheel import Cancelled, DiskError, Keeper, MessageId, Wheel
 from filewheel.disk import begun
 from filewheel.disk.disk import OsDisk
 from filewheel.format import layout
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from tests.support import FakeClock, FaultyDisk, spawn
 
 STOPPED, BEGUN, MAYBE, NOT_FOUND = Cancelled
@@ -326,13 +326,13 @@ def test_nothing_begins_while_the_look_that_would_find_its_cancel_is_under_way(
         keeper.claim(begun=False)
         assert keeper.may_begin(ids[0])
         wheel.cancel(ids[1])
-        ingest, asked = Ledger.ingest, []
+        ingest, asked = Store.ingest, []
 
-        def slow(self: Ledger, **options: bool) -> None:
+        def slow(self: Store, **options: bool) -> None:
             asked.append(keeper.may_begin(ids[1]))  # as another thread would, before this look has read anything
             ingest(self, **options)
 
-        monkeypatch.setattr(Ledger, "ingest", slow)
+        monkeypatch.setattr(Store, "ingest", slow)
         assert keeper.begin(ids[1]) == {ids[1]}
         assert asked == [False]
 
@@ -342,9 +342,9 @@ def test_a_look_that_failed_has_begun_nothing_and_the_next_claim_has_the_message
 ) -> None:
     with Wheel(wheel_dir) as wheel, Keeper(wheel_dir, background=False) as keeper:
         ids = wheel.enqueue_many([b"a", b"b"])
-        ingest, calls = Ledger.ingest, []
+        ingest, calls = Store.ingest, []
 
-        def failing(self: Ledger, **options: bool) -> None:
+        def failing(self: Store, **options: bool) -> None:
             calls.append(1)
             if len(calls) == 1:
                 ingest(self, **options)
@@ -355,7 +355,7 @@ def test_a_look_that_failed_has_begun_nothing_and_the_next_claim_has_the_message
                 ingest(self, **options)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Ledger, "ingest", failing)
+            patch.setattr(Store, "ingest", failing)
             with pytest.raises(DiskError):
                 keeper.claim()
             assert wheel.cancel(wheel.enqueue(b"c")) is STOPPED

@@ -30,7 +30,7 @@ def make(wheel_dir: Path, clock: FakeClock, *, dealt: bool) -> None:
             wheel.enqueue_many([b"%d" % (i * 3 + k) for k in range(3)], delay=[i * 300 + k for k in range(3)])
     if dealt:
         keeper = Keeper(wheel_dir, clock=clock, background=False)
-        Deal(keeper._ledger, spread=True).run()
+        Deal(keeper._store, spread=True).run()
         keeper.close()
 
 
@@ -347,10 +347,10 @@ def test_segments_that_the_lost_checkpoint_had_covered_are_not_missed(wheel_dir:
     with Wheel(wheel_dir, clock=clock) as wheel:
         keeper = Keeper(wheel_dir, clock=clock, background=False)
         wheel.enqueue(b"a")
-        Deal(keeper._ledger, spread=True).run()
+        Deal(keeper._store, spread=True).run()
         wheel.enqueue(b"b")
         wheel._writer().rotate()
-        Deal(keeper._ledger, spread=True).run()
+        Deal(keeper._store, spread=True).run()
         keeper.close()
         wheel.enqueue(b"c")
     assert [p.name[-10:] for p in files(wheel_dir, "journal/*")] == ["000002.log"]

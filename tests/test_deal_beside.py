@@ -13,7 +13,7 @@ from filewheel.format.frame import Frame
 from filewheel.journal.tail import Tail
 from filewheel.laps import cut
 from filewheel.laps.deal import Deal
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from tests.support import FakeClock
 
 
@@ -27,17 +27,17 @@ def test_what_a_writer_wrote_and_ended_with_while_a_deal_read_its_journal_is_not
         producer = Wheel(wheel_dir, clock=clock)
         ids = [producer.enqueue(b"before", delay=3600)]
 
-        def beside(ledger: Ledger, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:
-            yield from frames_of(ledger, tail, start, limit)
+        def beside(store: Store, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:
+            yield from frames_of(store, tail, start, limit)
             if len(ids) == 1:
                 ids.append(producer.enqueue(b"meanwhile", delay=delay))
                 producer.close()
-                ledger.ingest(test_locks=True)  # as a claim does
+                store.ingest(test_locks=True)  # as a claim does
 
         monkeypatch.setattr(cut, "frames_of", beside)
-        deal = Deal(keeper._ledger, spread=False).run()
+        deal = Deal(keeper._store, spread=False).run()
         assert deal.left_bytes
         assert {m.id for m in looker.list()} == set(ids)
-        assert not Deal(keeper._ledger, spread=False).run().left_bytes
+        assert not Deal(keeper._store, spread=False).run().left_bytes
         assert {m.id for m in looker.list()} == set(ids)
     assert not list((wheel_dir / "journal").iterdir())

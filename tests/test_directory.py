@@ -15,7 +15,7 @@ import pytest
 
 import filewheel.disk.directory
 from filewheel import Keeper, Wheel
-from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import (
     PAYLOAD_BYTES_LIMIT,
     Settings,
@@ -71,7 +71,7 @@ def test_a_wheel_that_was_created_can_be_opened_and_holds_nothing(made: Path) ->
     assert directory.settings.format == FORMAT
     assert directory.settings.created == "2027-01-15T08:00:00+00:00"
     assert (directory.settings.slots, directory.settings.sync) == (900, "always")
-    assert directory.manifest() == Manifest()
+    assert directory.checkpoint() == Checkpoint()
     assert sorted(os.listdir(made)) == [
         "ballast",
         "checkpoint",
@@ -204,7 +204,7 @@ def test_modes_do_not_depend_on_the_umask(tmp_path: Path, umask: Callable[[int],
         wheel.enqueue(b"x")
         wheel.enqueue(b"y", delay=100_000)
         keeper.ack(keeper.claim())
-        Deal(keeper._ledger, spread=True).run()
+        Deal(keeper._store, spread=True).run()
         wheel.enqueue(b"z")
         assert stat.S_IMODE((tmp_path / "w").stat().st_mode) == 0o700
         seen = set()

@@ -140,7 +140,7 @@ def test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back(small:
         ids = wheel.enqueue_many([b"x" * 1000] * 500, delay=[i / 10 for i in range(500)])
         keeper = Keeper(path, clock=clock, background=False)
         keeper._housekeeper._ballast.keep()
-        keeper._ledger.ingest()
+        keeper._store.ingest()
         assert 0 < (path / "ballast").stat().st_size <= BALLAST_BYTES
         filler = small / "filler"
         with filler.open("wb") as hog, pytest.raises(OSError, match="No space"):
@@ -251,7 +251,7 @@ def test_a_checkpoint_that_cannot_be_flushed_ends_the_keeper_and_loses_nothing(w
     with Wheel(wheel_dir, clock=clock) as wheel:
         wheel.enqueue_many([b"%d" % i for i in range(10)], delay=5000)
         keeper = Keeper(wheel_dir, clock=clock, background=False, disk=disk)
-        keeper._ledger.ingest()
+        keeper._store.ingest()
         with pytest.raises(DiskError, match="Input/output error"):
             keeper.close()
         assert wheel.stats().pending == 10
@@ -411,7 +411,7 @@ def test_a_journal_that_cannot_be_opened_once_is_not_passed_over(wheel_dir: Path
     with Wheel(wheel_dir, clock=clock) as wheel:
         wheel.enqueue(b"x", delay=2)
     with Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
-        keeper._ledger.handles.close()
+        keeper._store.handles.close()
         bad.append(True)
         with pytest.raises(DiskError, match="Input/output error"):
             keeper.claim()

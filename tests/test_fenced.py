@@ -14,7 +14,7 @@ from filewheel import AsyncKeeper, AsyncWheel, Fenced, Keeper, Locked, Settlemen
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
-from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.firing.tidy import TIDY_SEGMENTS, tidy
 from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
@@ -273,7 +273,7 @@ def test_a_standby_that_waited_through_a_promotion_does_not_fire(pair: Path, oth
             fence(pair, other)
     standby.join(60)
     assert [type(exc) for exc in raised] == [Fenced]
-    Owner(open_directory(pair, write=True)).take("keeper", wait=False)
+    KeeperLock(open_directory(pair, write=True)).take("keeper", wait=False)
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -354,7 +354,7 @@ def test_a_fenced_keeper_on_a_disk_that_fails_closes_and_frees_the_lock(pair: Pa
     broken.append(trouble)
     keeper.close()
     keeper.close()
-    Owner(open_directory(pair, write=True)).take("keeper", wait=False)
+    KeeperLock(open_directory(pair, write=True)).take("keeper", wait=False)
 
 
 def test_batches_end_with_the_error_also_while_nothing_is_due(wheel_dir: Path, other: Path) -> None:
@@ -453,7 +453,7 @@ def test_a_producer_that_ends_on_a_wheel_that_became_a_backup_leaves_its_segment
 def test_who_holds_the_lock_of_a_backup_is_said_to_replicate_to_it(wheel_dir: Path, other: Path) -> None:
     make_set(other, wheel_dir)
     directory = open_directory(wheel_dir, write=True)
-    owner = Owner(directory)
+    owner = KeeperLock(directory)
     owner.take("backup", wait=False)
     with pytest.raises(Locked, match="is replicating to it") as caught:
         repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)

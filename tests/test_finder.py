@@ -19,7 +19,7 @@ import filewheel.lookup.index
 from filewheel import Closed, DiskError, Keeper, MessageId, NotFound, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
-from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.format.record import ID, PUT_PREFIX, pack_drop, pack_message, records_of, unpack_put
@@ -64,12 +64,12 @@ def look(finder: Finder, ids: Iterable[bytes]) -> list[bytes]:
 def deal(wheel_dir: Path, clock: FakeClock, *, spread: bool = False) -> None:
     """Deal everything, into laps or, with `spread`, near laps into seconds."""
     directory = open_directory(wheel_dir, write=True)
-    owner = Owner(directory)
+    owner = KeeperLock(directory)
     owner.take("keeper", wait=False)
-    ledger = ledger_of(directory, clock)
-    ledger.recover()
-    Deal(ledger, spread=spread).run()
-    ledger.close()
+    store = ledger_of(directory, clock)
+    store.recover()
+    Deal(store, spread=spread).run()
+    store.close()
     owner.release()
 
 
@@ -213,7 +213,7 @@ def test_a_dead_letter_is_found_and_can_be_revived(wheel_dir: Path, wheel: Wheel
         keeper.bury(message, reason="no")
         (dead,) = wheel.list(dead=True)
         assert wheel.get(dead.id) == dead
-        deal_now = Deal(keeper._ledger, spread=False)
+        deal_now = Deal(keeper._store, spread=False)
         deal_now.run()
         assert wheel.get(dead.id) == dead
         assert wheel.get(wheel.reschedule(dead.id, delay=5)).payload == b"x"  # type: ignore[union-attr]
@@ -583,12 +583,12 @@ def test_a_drop_that_was_dealt_before_its_put_counts(
     with Wheel(wheel_dir, clock=clock, entropy=lambda size: (1).to_bytes(size, "big")) as other:
         other.cancel_many(ids[-3:])
     directory = open_directory(wheel_dir, write=True)
-    ledger = ledger_of(directory, clock)
-    ledger.recover()
-    Deal(ledger, spread=False, chunk_records=8).run()
-    ledger.close()
+    store = ledger_of(directory, clock)
+    store.recover()
+    Deal(store, spread=False, chunk_records=8).run()
+    store.close()
     with Snapshot(directory) as snapshot:
-        assert snapshot.manifest.unmatched
+        assert snapshot.checkpoint.unmatched
     for _ in range(3):
         assert len(look(finder, ids)) == 17
         assert look(finder, ids[-1:]) == []
@@ -679,9 +679,9 @@ def test_a_second_that_went_with_one_deal_and_came_with_the_next_is_another_file
     with Keeper(wheel_dir, clock=clock, background=False) as keeper:
 
         def deal_one() -> None:
-            before = keeper._ledger.manifest.deal
-            Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
-            assert keeper._ledger.manifest.deal == before + 1
+            before = keeper._store.checkpoint.deal
+            Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
+            assert keeper._store.checkpoint.deal == before + 1
 
         a = wheel.enqueue(b"a", at=due)
         deal_one()
@@ -787,7 +787,7 @@ class Anything(RuleBasedStateMachine):
         if self.keeper is None:
             deal(self.path, self.clock, spread=spread)
         else:
-            Deal(self.keeper._ledger, spread=spread, finished=self.keeper._head.finished).run()
+            Deal(self.keeper._store, spread=spread, finished=self.keeper._head.finished).run()
 
     @rule()
     def end_keeper(self) -> None:

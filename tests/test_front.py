@@ -97,7 +97,7 @@ def test_whatever_is_written_moved_dealt_and_fired_it_is_what_a_walk_finds(
             elif act < 0.93:
                 clock.advance(rng.randrange(5))
             else:
-                Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+                Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
             count = rng.choice([1, 3, 10])
             assert first(wheel, count) == walked(wheel, count)
 

@@ -127,12 +127,12 @@ def test_verify_finds_the_torn_frame_and_no_damage() -> None:
 def test_the_golden_wheel_holds_an_example_of_everything_on_the_page() -> None:
     """Guards the golden files against becoming poorer when somebody makes them anew."""
     directory = open_directory(golden.V1, write=False)
-    manifest = directory.manifest()
-    assert not manifest.doubt
-    assert manifest.unmatched
-    assert manifest.laps
-    assert {p.segment for p in manifest.positions.values()} == {1, 2}
-    assert any(p.offset and (golden.V1 / f"journal/{w}-000001.log").exists() for w, p in manifest.positions.items())
+    checkpoint = directory.checkpoint()
+    assert not checkpoint.doubt
+    assert checkpoint.unmatched
+    assert checkpoint.laps
+    assert {p.segment for p in checkpoint.positions.values()} == {1, 2}
+    assert any(p.offset and (golden.V1 / f"journal/{w}-000001.log").exists() for w, p in checkpoint.positions.items())
     frames = {
         name: [f for f in scan(directory.seed(name), data) if isinstance(f, Frame)]
         for name, data in golden.files_of(golden.V1).items()
@@ -155,8 +155,8 @@ def test_the_golden_wheel_holds_an_example_of_everything_on_the_page() -> None:
     slot = frames["laps/2000000/1800000011.slot"]
     assert [(f.puts, f.drops) for f in slot] == [(1, 0), (0, 1)], "a slot with a drop"
     assert [(f.number, f.synced) for f in slot] == [(1, 0), (2, 0)], "the deal"
-    assert manifest.slots[1_800_000_010] < (golden.V1 / "laps/2000000/1800000010.slot").stat().st_size
-    assert 1_800_000_090 not in manifest.slots
+    assert checkpoint.slots[1_800_000_010] < (golden.V1 / "laps/2000000/1800000010.slot").stat().st_size
+    assert 1_800_000_090 not in checkpoint.slots
     assert any(records_of(f)[1] for f in frames["laps/2000020.lap"]), "a lap file with a drop"
     assert len(items(directory)) == 1
     assert any(line.get("dead") for line in EXPECTED)

@@ -139,11 +139,11 @@ def test_without_a_checkpoint_a_message_that_is_in_a_journal_and_in_a_file_fires
     with Wheel(wheel_dir, clock=clock) as wheel:
         wheel.enqueue(b"x", delay=30)
         keeper = Keeper(wheel_dir, clock=clock, background=False)
-        Deal(keeper._ledger, spread=True).run()  # dealt, and its live writer's segment stays
+        Deal(keeper._store, spread=True).run()  # dealt, and its live writer's segment stays
         lose_checkpoints(wheel_dir)
         clock.advance(60)
-        keeper._ledger.close()
-        keeper._owner.release()
+        keeper._store.close()
+        keeper._keeper_lock.release()
         with Keeper(wheel_dir, clock=clock, background=False) as again:
             batch = again.claim()
             assert [m.payload for m in batch] == [b"x"]
@@ -156,10 +156,10 @@ def test_without_a_checkpoint_a_message_whose_cancel_is_in_a_journal_does_not_co
     with Wheel(wheel_dir, clock=clock) as wheel:
         id_ = wheel.enqueue(b"x", delay=30)
         keeper = Keeper(wheel_dir, clock=clock, background=False)
-        Deal(keeper._ledger, spread=True).run()
+        Deal(keeper._store, spread=True).run()
         wheel.cancel(id_)
-        keeper._ledger.close()
-        keeper._owner.release()
+        keeper._store.close()
+        keeper._keeper_lock.release()
         lose_checkpoints(wheel_dir)
     # This life deals the put and the drop of one journal, while a file has the put already.
     Keeper(wheel_dir, clock=clock, background=False).close()
@@ -194,7 +194,7 @@ def test_the_directory_of_a_lap_that_is_past_goes_while_the_keeper_runs(wheel_di
     clock = FakeClock()
     with Wheel(wheel_dir, clock=clock) as wheel, Keeper(wheel_dir, clock=clock, background=False) as keeper:
         wheel.enqueue(b"x", delay=30)
-        Deal(keeper._ledger, spread=True).run()
+        Deal(keeper._store, spread=True).run()
         assert [p.name for p in (wheel_dir / "laps").iterdir()]
         clock.advance(2000)
         keeper.ack(keeper.claim())
@@ -318,10 +318,10 @@ def test_a_deal_for_which_there_is_no_room_leaves_no_files_behind(wheel_dir: Pat
         wheel.enqueue_many([b"%d" % i for i in range(5)], delay=[i * 2000 for i in range(5)])
     keeper = Keeper(wheel_dir, disk=lambda path: FaultyDisk(path, fail), background=False)
     with pytest.raises(OSError, match="No space left"):
-        Deal(keeper._ledger, spread=False).run()
+        Deal(keeper._store, spread=False).run()
     assert not list((wheel_dir / "laps").glob("*.lap"))
-    keeper._ledger.close()
-    keeper._owner.release()
+    keeper._store.close()
+    keeper._keeper_lock.release()
     with Wheel(wheel_dir) as wheel:
         assert len(list(wheel.list())) == 5
 
@@ -384,16 +384,16 @@ def test_what_was_unlinked_before_a_deal_that_only_expires_is_flushed_before_its
     with Keeper(wheel_dir, background=False, disk=lambda path: FaultyDisk(path, note)) as keeper:
         with Wheel(wheel_dir) as wheel:
             wheel.enqueue(b"x", delay=3600)
-        ledger = keeper._ledger
-        ledger.ingest(test_locks=True)
-        Deal(ledger, spread=True).run()
-        (writer,) = ledger.manifest.positions
+        store = keeper._store
+        store.ingest(test_locks=True)
+        Deal(store, spread=True).run()
+        (writer,) = store.checkpoint.positions
         assert os.listdir(wheel_dir / "journal") == []
-        Deal(ledger, spread=True, only_expire=True).run()
-        assert writer in ledger.manifest.positions
+        Deal(store, spread=True, only_expire=True).run()
+        assert writer in store.checkpoint.positions
         flushed.clear()
-        Deal(ledger, spread=True).run()
-        assert writer not in ledger.manifest.positions
+        Deal(store, spread=True).run()
+        assert writer not in store.checkpoint.positions
         assert flushed.index("journal") < flushed.index("")
 
 
@@ -430,8 +430,8 @@ def test_short_keepers_and_tidying_forget_the_writers_whose_segments_are_gone(wh
             keeper.close()
         else:
             assert tidy(directory, clock)
-        manifest = directory.manifest()
-        counts.append(len(manifest.positions))
+        checkpoint = directory.checkpoint()
+        counts.append(len(checkpoint.positions))
     assert counts[-1] == counts[1] <= 4
     with Wheel(wheel_dir, clock=clock) as wheel:
         assert wheel.stats().pending == (0 if how == "run once" else 6)

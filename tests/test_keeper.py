@@ -43,7 +43,7 @@ def payloads(messages: object) -> list[bytes]:
 
 
 def deal(keeper: Keeper, *, spread: bool = True) -> None:
-    Deal(keeper._ledger, spread=spread, finished=keeper._head.finished).run()
+    Deal(keeper._store, spread=spread, finished=keeper._head.finished).run()
 
 
 def test_nothing_fires_before_it_is_due_and_everything_after(wheel_dir: Path, clock: FakeClock) -> None:
@@ -264,7 +264,7 @@ def test_memory_for_what_is_due_is_bounded_and_firing_stays_in_order(wheel_dir: 
                 wheel.enqueue_many(
                     [b"%05d" % (i * 100 + j) for j in range(100)], delay=[j - 100 * (41 - i) for j in range(100)]
                 )
-                keeper._ledger.ingest()
+                keeper._store.ingest()
                 assert len(keeper._head.ready) <= 64
             deal(keeper)
             fired = []
@@ -380,7 +380,7 @@ def test_while_much_waits_a_deal_follows_on_the_last_without_a_pause(
         left = []
         for _ in range(4):  # and the clock stands still
             keeper._housekeeper.step()
-            left.append(keeper._ledger.undealt_puts)
+            left.append(keeper._store.undealt_puts)
         assert left == [60, 40, 20, 0]
 
 
@@ -389,7 +389,7 @@ def test_segments_of_producers_that_ended_are_dealt_while_the_keeper_runs(wheel_
         for i in range(70):
             with Wheel(wheel_dir, clock=clock) as wheel:
                 wheel.enqueue(b"%d" % i, delay=5000)
-        keeper._ledger.ingest(test_locks=True)
+        keeper._store.ingest(test_locks=True)
         clock.advance(1)
         keeper._housekeeper.step()
         assert len(os.listdir(wheel_dir / "journal")) <= 1
@@ -449,10 +449,10 @@ def test_after_a_batch_the_keeper_sleeps_before_it_looks_at_the_journals_again(
         slept = sleeps(keeper, monkeypatch)
         batches = keeper.batches()
         keeper.ack(next(batches))
-        passes = keeper._ledger.passes
+        passes = keeper._store.passes
         clock.advance(0.25)
         keeper.ack(next(batches))
-        assert keeper._ledger.passes == passes + 1
+        assert keeper._store.passes == passes + 1
         assert slept == []
         monkeypatch.setattr(keeper._disk, "wait_hint", lambda fd, timeout_s: slept.append(timeout_s) or keeper.close())
         assert list(batches) == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Locked, Wheel, set_status
-from filewheel.disk.keeper_lock import Holder, Owner, holder
+from filewheel.disk.keeper_lock import Holder, KeeperLock, holder
 from filewheel.replication.backupkeeper import BackupKeeper
 from tests.support import eventually
 from tests.support_set import make_set, open_wheel
@@ -86,7 +86,7 @@ def test_a_keeper_without_a_note_is_up_and_has_no_number(wheel_dir: Path, note: 
 
 
 def test_a_keeper_starts_while_others_ask_whether_one_runs(wheel_dir: Path) -> None:
-    owner = Owner(open_wheel(wheel_dir))
+    owner = KeeperLock(open_wheel(wheel_dir))
     (wheel_dir / "keeper.lock").touch(mode=0o600)
     asking = os.open(wheel_dir / "keeper.lock", os.O_RDONLY)
     fcntl.flock(asking, fcntl.LOCK_SH)

@@ -251,12 +251,12 @@ def test_a_dead_letter_has_let_go_of_its_key_and_takes_it_again_when_it_is_reviv
 def test_a_key_that_was_dealt_fired_and_expired_is_free(wheel: Wheel, keeper: Keeper, clock: FakeClock) -> None:
     for round_ in range(5):
         wheel.enqueue(b"%d" % round_, delay=3, key="report")
-        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
         with pytest.raises(KeyHeld):
             wheel.enqueue(b"no", key="report")
         clock.advance(10)
         keeper.ack(keeper.claim())
-        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
 
 
 # -- what moves a message keeps its key ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from filewheel.keys.files import KeyFiles
 from filewheel.keys.index import Keys
 from filewheel.keys.lost import doubtful_puts
 from filewheel.laps.deal import Deal, Dealt
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from tests.support import FaultyDisk, eventually, ledger_of, run
@@ -51,14 +51,14 @@ def lose_entries(path: Path, *keys: str) -> None:
         place.write_bytes(bytes(place.stat().st_size))
 
 
-def deal(path: Path, **disk: object) -> tuple[Dealt, Ledger]:
+def deal(path: Path, **disk: object) -> tuple[Dealt, Store]:
     """Deal as a keeper does that has just come."""
-    ledger = ledger_of(open_directory(path, write=True, **disk), SYSTEM_CLOCK)  # type: ignore[arg-type]
-    ledger.recover()
+    store = ledger_of(open_directory(path, write=True, **disk), SYSTEM_CLOCK)  # type: ignore[arg-type]
+    store.recover()
     try:
-        return Deal(ledger, spread=False).run(), ledger
+        return Deal(store, spread=False).run(), store
     finally:
-        ledger.close()
+        store.close()
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_while_a_producer_has_the_lock_what_cannot_be_entered_is_not_dealt(
     with monkeypatch.context() as patched:
         patched.setattr(KeyFiles, "lock", lock)
         patched.setattr(KeyFiles, "lock_all", lock_all)
-        done, ledger = deal(wheel_dir)
+        done, store = deal(wheel_dir)
     busy.unlock(fd)
     assert waits == [0, 0]
     assert (done.puts, len(done.held), done.left_bytes > 0) == (1, 1, True)
@@ -249,9 +249,9 @@ def test_while_a_producer_has_the_lock_what_cannot_be_entered_is_not_dealt(
         assert wheel.get(plain) is not None
         with pytest.raises(KeyHeld):
             wheel.enqueue(b"two", key="report")
-    done, ledger = deal(wheel_dir)
+    done, store = deal(wheel_dir)
     assert (done.puts, done.held, done.left_bytes) == (1, set(), 0)
-    assert not ledger.has_undealt()
+    assert not store.has_undealt()
 
 
 def test_where_an_entry_cannot_be_written_its_message_is_not_dealt_and_others_are(wheel_dir: Path) -> None:
@@ -279,6 +279,6 @@ def test_what_is_dealt_of_a_producer_that_lives_is_flushed_in_the_index(wheel_di
     ):
         wheel.enqueue(b"one", delay=60, key="report", sync="never")
         calls.clear()
-        Deal(keeper._ledger, spread=False).run()
+        Deal(keeper._store, spread=False).run()
         flushed = flushes_of(calls)
         assert flushed.index(f"keys/{bucket_of(wheel_dir, 'report').name}") < flushed.index("checkpoint.tmp")

@@ -51,10 +51,10 @@ def test_what_was_cancelled_stays_gone_when_the_journal_it_came_in_cannot_be_rem
     disk = Keeping(str(wheel_dir))
     with Keeper(wheel_dir, clock=FakeClock(), background=False, disk=lambda path: disk) as keeper:
         cancelled, kept, last = put_and_cancel(wheel_dir)
-        keeper._ledger.ingest(test_locks=True)
+        keeper._store.ingest(test_locks=True)
         disk.kept = f"journal/{last}"
         with pytest.raises(OSError, match="No space left"):
-            Deal(keeper._ledger, spread=False).run()
+            Deal(keeper._store, spread=False).run()
         assert [n for n in os.listdir(wheel_dir / "journal") if n.startswith(last)]
         keeper.ack(keeper.claim())
         for _ in range(2):

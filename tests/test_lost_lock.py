@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Locked, Scheduler, Wheel
-from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.laps.additions import Additions
 from filewheel.message import ID_MIN
 from filewheel.replication.backupkeeper import BackupKeeper
@@ -76,9 +76,9 @@ def test_the_housekeeper_of_a_keeper_whose_lock_was_lost_stops_it(wheel_dir: Pat
 
 
 def test_a_standby_that_waited_for_a_file_that_was_replaced_waits_for_the_new_one(wheel_dir: Path) -> None:
-    first = Owner(open_wheel(wheel_dir))
+    first = KeeperLock(open_wheel(wheel_dir))
     first.take("keeper", wait=False)
-    second, third = Owner(open_wheel(wheel_dir)), Owner(open_wheel(wheel_dir))
+    second, third = KeeperLock(open_wheel(wheel_dir)), KeeperLock(open_wheel(wheel_dir))
     waiting = threading.Thread(target=lambda: second.take("keeper", wait=True))
     opened = second._disk.open
     has_opened = threading.Semaphore(0)
@@ -133,7 +133,7 @@ def test_a_replicator_whose_lock_of_a_backup_was_lost_stops_serving_it(tmp_path:
 def test_a_replicator_whose_lock_of_a_backup_was_lost_neither_adopts_nor_forgets(tmp_path: Path) -> None:
     make_set(tmp_path / "a", tmp_path / "b")
     keeper = BackupKeeper(str(tmp_path / "b"))
-    new = keeper.ledger.manifest.copy()
+    new = keeper.store.checkpoint.copy()
     new.deal += 1
     remove(tmp_path / "b" / "keeper.lock")
     with pytest.raises(Locked):

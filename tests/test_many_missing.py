@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.disk.checkpoint import read_manifest, write_manifest
+from filewheel.disk.checkpoint import read_checkpoint, write_checkpoint
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.format import layout
@@ -38,10 +38,10 @@ def path(tmp_path: Path) -> Path:
     Wheel.create(path, clock=StillClock()).close()
     directory = open_directory(path, write=True)
     lap_of = directory.settings.lap_of
-    manifest = read_manifest(directory.disk, directory.seed, lap_of, str(path))
-    manifest.slots = {FIRST_S + i: 128 for i in range(ABSENT)}
-    manifest.deal += 1
-    write_manifest(directory.disk, manifest, directory.seed)
+    checkpoint = read_checkpoint(directory.disk, directory.seed, lap_of, str(path))
+    checkpoint.slots = {FIRST_S + i: 128 for i in range(ABSENT)}
+    checkpoint.deal += 1
+    write_checkpoint(directory.disk, checkpoint, directory.seed)
     directory.disk.release()
     return path
 
@@ -51,22 +51,22 @@ def test_a_keeper_opens_over_thousands_of_missing_files_with_a_hundred_notes_and
 ) -> None:
     calls = Calls()
     with Keeper(path, background=False, clock=StillClock(), disk=calls.disk) as keeper:
-        ledger = keeper._ledger
-        assert len(ledger.missing) == ABSENT
+        store = keeper._store
+        assert len(store.missing) == ABSENT
         assert len(list((path / "quarantine").glob("*.json"))) == NAMED_MAX
         calls.of.clear()
-        ledger.look_for_missing()
+        store.look_for_missing()
         assert len(calls.of) <= 1 + ABSENT // 900 + 1
         back = path / layout.slot(FIRST_S // 900, FIRST_S)
         back.parent.mkdir()
         back.write_bytes(bytes(128))
         os.chmod(back, 0o600)
-        ledger.look_for_missing()
-        assert len(ledger.missing) == ABSENT - 1
-        assert FIRST_S not in ledger.missing.slots
+        store.look_for_missing()
+        assert len(store.missing) == ABSENT - 1
+        assert FIRST_S not in store.missing.slots
     directory = open_directory(path, write=False)
-    manifest = directory.manifest()
-    assert len(manifest.slots) == ABSENT
+    checkpoint = directory.checkpoint()
+    assert len(checkpoint.slots) == ABSENT
 
 
 def test_verify_names_each_of_thousands_of_missing_files_and_reads_the_checkpoint_a_few_times(path: Path) -> None:

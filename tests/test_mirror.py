@@ -761,7 +761,7 @@ def test_a_set_that_changes_while_threads_enqueue_loses_and_doubles_nothing(make
 
 def open_keeper(wheels: WheelSet) -> Keeper:
     keeper = Keeper(wheels.paths[0], disk=wheels.disk, clock=wheels.clock, background=False)
-    keeper._ledger.own.follow(wheels.roster())
+    keeper._store.own.follow(wheels.roster())
     return keeper
 
 
@@ -776,7 +776,7 @@ def test_what_the_keeper_writes_reaches_the_mirror(make_set: MakeSet) -> None:
         assert wheels.payloads(1) == [b"1", b"2"]
         keeper.ack(list(batch)[2])
         wheels.events.clear()
-        keeper._ledger.own.flush()
+        keeper._store.own.flush()
         assert sorted(wheels.calls("fdatasync")) == [0, 1]
     assert wheels.payloads(1) == wheels.payloads(0) == [b"1"]
 
@@ -793,7 +793,7 @@ def test_a_mirror_that_fails_does_not_stop_the_keeper_from_firing(
         wheels.fail[1] = FAILURES[what]()
         for _ in range(10):
             keeper.ack(keeper.claim(1))
-            keeper._ledger.own.flush()
+            keeper._store.own.flush()
             wheels.clock.advance(1)
         assert not keeper.claim()
         assert len([r for r in caplog.records if "has failed" in r.message]) == 1

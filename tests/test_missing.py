@@ -11,7 +11,7 @@ import pytest
 
 import filewheel.tools.repair
 from filewheel import Damaged, Keeper, MessageId, Wheel
-from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import open_directory
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
@@ -78,9 +78,9 @@ class Stage:
             (self.path / name).write_bytes(data)
 
     @property
-    def manifest(self) -> Manifest:
+    def checkpoint(self) -> Checkpoint:
         d = open_directory(self.path, write=False)
-        return d.manifest()
+        return d.checkpoint()
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_missing_slot_stays_named_and_fires_when_it_is_back_while_the_keeper_r
         assert stage.fire() == [second] * (stage.clock.wall_us > second.due_us)
         stage.deal()
         stage.close()
-    assert any(name.endswith(f"/{s}.slot") for s in stage.manifest.slots)
+    assert any(name.endswith(f"/{s}.slot") for s in stage.checkpoint.slots)
     assert stage.fire() == []
     stage.put_back(name)
     stage.deal()
@@ -167,7 +167,7 @@ def test_what_was_acknowledged_of_a_file_that_was_taken_away_does_not_fire_when_
     stage.enqueue(100)
     stage.deal()  # now it is told
     stage.close()
-    assert not stage.manifest.unmatched
+    assert not stage.checkpoint.unmatched
     stage.clock.advance(5)
     assert stage.fire() == [second]
 
@@ -210,7 +210,7 @@ def test_repair_accepts_the_loss_and_writes_it_down(stage: Stage) -> None:
     directory = open_directory(stage.path, write=True)
     filewheel.tools.repair.repair(directory, stage.clock)
     assert not verify(directory, stage.clock).damage
-    assert not stage.manifest.laps
+    assert not stage.checkpoint.laps
     (note,) = (json.loads(p.read_text()) for p in stage.path.glob("quarantine/*.json"))
     assert (note["name"], note["reason"]) == (name, "the file is missing")
     stage.put_back(name)
@@ -245,7 +245,7 @@ def test_a_lap_that_has_both_a_file_and_seconds_is_counted_once(stage: Stage) ->
     stage.close()
     for name in list(stage.stash):
         stage.put_back(name)
-    assert stage.manifest.laps
+    assert stage.checkpoint.laps
     with Wheel(stage.path, clock=stage.clock) as wheel:
         assert wheel.stats().pending == 3
         assert wheel.stats().damaged == 0
@@ -273,7 +273,7 @@ def test_a_lap_of_which_a_second_is_missing_is_not_dealt_into_its_seconds(stage:
     stage.deal()
     stage.put_back(second)
     stage.deal()
-    assert not stage.manifest.laps
+    assert not stage.checkpoint.laps
     stage.clock.advance(100)
     assert stage.fire() == sorted(ids)
 

@@ -18,11 +18,11 @@ import pytest
 from filewheel import Keeper, Wheel
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import Closed, DiskError, Poisoned, Reentered, WheelFull
-from filewheel.format.writer import SEQ_END
+from filewheel.format.id_source import SEQ_END
 from filewheel.journal.journal import Journal
 from filewheel.journal.segment import Segment
 from filewheel.native.compiled import make_pen
-from filewheel.roster.fence import Standing
+from filewheel.roster.fence import Fence
 from tests.conftest import assert_whole
 from tests.support import REPO, FaultyDisk
 
@@ -341,7 +341,7 @@ def test_threads_that_write_with_a_pen_beside_others_that_flush_and_rotate_leave
     made: list[list[str]] = [[] for _ in range(6)]
     with Wheel(wheel_dir, sync="never") as wheel:
         journal = Journal(wheel._dir, segment_bytes=200_000)
-        journal.standing = Standing(wheel._dir)
+        journal.fence = Fence(wheel._dir)
         wheel._journal = journal
 
         def write(n: int) -> None:

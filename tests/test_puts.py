@@ -27,7 +27,7 @@ except ImportError:  # not built: no compiler, or no headers
 else:
     compiled = _loops
 
-FORMS = [python.Puts] + ([compiled.Puts] if compiled else [])
+FORMS = [python.PutTable] + ([compiled.PutTable] if compiled else [])
 needs_compiled = pytest.mark.skipif(compiled is None, reason="the loops in C were not built")
 
 FEW_IDS = st.builds(lambda n: n.to_bytes(8, "big") + bytes(8), st.integers(0, 9)) | st.binary(min_size=16, max_size=16)
@@ -80,7 +80,7 @@ def play(make: Callable[[], Any], steps: list[tuple[Any, ...]]) -> list[Any]:
 @example([("add", [put(bytes(16), b"a")], b"\xc1", True), ("frames", 0, 0, 1, 0, 1, 100)])
 def test_both_forms_do_the_same(steps: list[tuple[Any, ...]]) -> None:
     assert compiled is not None
-    assert play(compiled.Puts, steps) == play(python.Puts, steps)
+    assert play(compiled.PutTable, steps) == play(python.PutTable, steps)
 
 
 @pytest.mark.parametrize("make", FORMS)
@@ -138,7 +138,7 @@ def test_what_is_no_put_is_not_taken(make: Callable[[], Any]) -> None:
 
 
 def test_the_form_that_is_used_is_the_one_that_was_built() -> None:
-    assert speed.Puts is (compiled.Puts if speed.COMPILED and compiled else python.Puts)
+    assert speed.PutTable is (compiled.PutTable if speed.COMPILED and compiled else python.PutTable)
 
 
 @needs_compiled
@@ -164,4 +164,4 @@ def test_checksums_are_those_of_zlib(data: bytes, seed: int) -> None:
 def test_a_call_that_makes_no_sense_is_an_error(name: str, args: tuple[Any, ...]) -> None:
     assert compiled is not None
     with pytest.raises((TypeError, OverflowError)):
-        getattr(compiled.Puts(), name)(*args)
+        getattr(compiled.PutTable(), name)(*args)

@@ -24,7 +24,7 @@ for op in (
     lambda p: p.records(), lambda p: p.frames(0, 0, 1, 0, 1, 100), lambda p: p.extend([]), lambda p: p.remove([]),
     lambda p: p.having([]), lambda p: p.find(id_, 0), lambda p: p.full_at(0, 1), lambda p: p.size_bytes(),
 ):
-    op(L.Puts())
+    op(L.PutTable())
 L.pack_puts(id_, 0, [], b"", []), L.pack_drops([], 1), L.sort([]), L.count_seconds([], 0), L.ids_of([]), L.moved([])
 L.part(b"", id_, id_), L.plain_messages([], 0, 0, 1), L.crc32(b"", 0), L.read_frames(b"", 0, 0, 0, 1, None, None, 1)
 fd = os.open(__file__ + ".data", os.O_RDWR | os.O_CREAT)

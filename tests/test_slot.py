@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.format.frame import Frame
@@ -180,15 +180,15 @@ def test_a_file_knows_its_name_its_seconds_and_its_ids(directory: Directory) -> 
 
 
 def test_the_files_of_a_manifest_are_listed_by_ids_and_by_lap(directory: Directory) -> None:
-    manifest = Manifest(laps={30_000_001: 5}, slots={NOW_S + 3: 7, NOW_S: 6})
+    checkpoint = Checkpoint(laps={30_000_001: 5}, slots={NOW_S + 3: 7, NOW_S: 6})
     settings = directory.settings
     slots = [slot_file(settings, NOW_S, 6), slot_file(settings, NOW_S + 3, 7)]
     lap = lap_file(settings, 30_000_001, 5)
-    assert sorted(files_of(settings, manifest), key=lambda f: f.floor) == [*slots, lap]
-    assert list(files_of(settings, manifest, slot_floor(NOW_S + 1), slot_floor(NOW_S + 5))) == [slots[1]]
-    assert files_in(settings, manifest, 30_000_000) == slots
-    assert files_in(settings, manifest, 30_000_001) == [lap]
-    assert [f.key in f.among(manifest) for f in (*slots, lap, lap_file(settings, 7))] == [True, True, True, False]
+    assert sorted(files_of(settings, checkpoint), key=lambda f: f.floor) == [*slots, lap]
+    assert list(files_of(settings, checkpoint, slot_floor(NOW_S + 1), slot_floor(NOW_S + 5))) == [slots[1]]
+    assert files_in(settings, checkpoint, 30_000_000) == slots
+    assert files_in(settings, checkpoint, 30_000_001) == [lap]
+    assert [f.key in f.among(checkpoint) for f in (*slots, lap, lap_file(settings, 7))] == [True, True, True, False]
 
 
 def test_a_link_where_a_slot_belongs_is_not_followed(directory: Directory, tmp_path: Path) -> None:

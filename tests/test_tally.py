@@ -41,7 +41,7 @@ def remembered(wheel: Wheel) -> Stats:
 
 
 def deal(keeper: Keeper, *, spread: bool = True) -> None:
-    Deal(keeper._ledger, spread=spread, finished=keeper._head.finished).run()
+    Deal(keeper._store, spread=spread, finished=keeper._head.finished).run()
 
 
 def journal_of(wheel: Wheel) -> Path:

@@ -57,17 +57,17 @@ def test_a_covered_segment_goes_where_only_the_roster_can_say_so_and_the_counter
 ) -> None:
     roster = primary(wheel_dir, state="current")
     refuses, disk = refusing("retained/")
-    ledger = ledger_of(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
-    ledger.follow(roster)
+    store = ledger_of(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
+    store.follow(roster)
     (wheel_dir / NAMES[0]).write_bytes(b"segment")
-    assert ledger.retire_segment(NAMES[0])
+    assert store.retire_segment(NAMES[0])
     assert os.listdir(wheel_dir / "journal") == []
     assert state_of_backup(wheel_dir) == "stale"
     refuses[0] = False
-    assert read_overflow(ledger.dir) == 0
+    assert read_overflow(store.dir) == 0
     (wheel_dir / NAMES[1]).write_bytes(b"segment")
-    assert ledger.retire_segment(NAMES[1])
-    assert read_overflow(ledger.dir) == 1
+    assert store.retire_segment(NAMES[1])
+    assert read_overflow(store.dir) == 1
     assert list(kept(wheel_dir)) == [NAMES[1].rpartition("/")[2]]
     shutil.rmtree(wheel_dir / "retained")
 
@@ -92,7 +92,7 @@ def test_a_covered_segment_that_can_be_neither_kept_nor_counted_stays_until_eith
     keeper.ack(keeper.claim(), sync="always")
     was = {p.name for p in (wheel_dir / "journal").iterdir()}
     for _ in range(3):
-        Deal(keeper._ledger, spread=True).run()
+        Deal(keeper._store, spread=True).run()
         assert len(was & set(os.listdir(wheel_dir / "journal"))) >= 1
         assert_pending(wheel_dir, gone=now)
     assert kept(wheel_dir) == {}
@@ -115,8 +115,8 @@ def test_a_covered_segment_that_can_be_neither_kept_nor_counted_stays_until_eith
     assert read_overflow(open_directory(wheel_dir, write=False)) == 0
     assert_pending(wheel_dir, gone=now)
     with Keeper(wheel_dir, background=False) as last:
-        Deal(last._ledger, spread=True).run()
-        assert not last._ledger.manifest.positions
+        Deal(last._store, spread=True).run()
+        assert not last._store.checkpoint.positions
 
 
 def test_what_was_acknowledged_does_not_fire_again_from_a_covered_segment_that_stays(wheel_dir: Path) -> None:
@@ -129,9 +129,9 @@ def test_what_was_acknowledged_does_not_fire_again_from_a_covered_segment_that_s
     keeper = Keeper(wheel_dir, background=False, disk=disk)
     wheel.close()
     keeper.ack(keeper.claim(), sync="always")
-    keeper._ledger.ingest(test_locks=True)
+    keeper._store.ingest(test_locks=True)
     for _ in range(3):
-        Deal(keeper._ledger, spread=True).run()
+        Deal(keeper._store, spread=True).run()
         assert len(keeper.claim()) == 0
     assert len(kept(wheel_dir)) == 1  # the keeper's own, with the drop
     keeper.close()
@@ -139,7 +139,7 @@ def test_what_was_acknowledged_does_not_fire_again_from_a_covered_segment_that_s
     for _ in range(2):
         with Keeper(wheel_dir, background=False, disk=disk) as again:
             for _ in range(3):
-                Deal(again._ledger, spread=True).run()
+                Deal(again._store, spread=True).run()
                 assert len(again.claim()) == 0
     assert_pending(wheel_dir, gone=now)
     refuses[0] = False

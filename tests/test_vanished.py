@@ -43,7 +43,7 @@ class Stage:
         assert self.wheel.cancel(id_)
         (self.name,) = journals(path) - before
         assert not self.keeper.claim()  # reads the cancel, and loads nothing so far ahead
-        self.keeper._ledger.handles.close()  # as when many files were read since
+        self.keeper._store.handles.close()  # as when many files were read since
 
     def end(self) -> None:
         self.keeper.close()
@@ -76,8 +76,8 @@ def test_a_cancel_whose_journal_goes_in_the_middle_of_a_claim_holds(
     stage = Stage(wheel_dir, disk=vanishing)
     if is_closed:
         stage.wheel.close()
-        stage.keeper._ledger.ingest(test_locks=True)
-        stage.keeper._ledger.handles.close()
+        stage.keeper._store.ingest(test_locks=True)
+        stage.keeper._store.handles.close()
     stage.clock.advance(11)
     vanishing.name = stage.name
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_a_cancel_that_was_not_read_before_its_journal_went_holds(
     stage.clock.advance(2)
     assert stage.wheel.cancel(stage.kept)
     if was_listed:
-        stage.keeper._ledger.handles.close()
+        stage.keeper._store.handles.close()
         vanishing.name = stage.name
     else:
         (wheel_dir / "journal" / stage.name).unlink()
@@ -155,10 +155,10 @@ def test_a_deal_does_not_cover_a_segment_that_is_gone_and_it_counts_again_when_i
     stage.wheel.close()
     name = wheel_dir / "journal" / stage.name
     data = name.read_bytes()
-    stage.keeper._ledger.ingest(test_locks=True)
+    stage.keeper._store.ingest(test_locks=True)
     name.unlink()
     with pytest.raises(Damaged, match=stage.name):
-        Deal(stage.keeper._ledger, spread=True).run()
+        Deal(stage.keeper._store, spread=True).run()
     with pytest.raises(Damaged, match=stage.name):
         stage.keeper.claim()
     stage.end()
@@ -178,12 +178,12 @@ def test_a_segment_that_goes_in_the_middle_of_a_deal_is_not_covered(
 ) -> None:
     stage = Stage(wheel_dir, disk=vanishing)
     stage.wheel.close()
-    stage.keeper._ledger.ingest(test_locks=True)
-    covered = dict(stage.keeper._ledger.manifest.positions)
+    stage.keeper._store.ingest(test_locks=True)
+    covered = dict(stage.keeper._store.checkpoint.positions)
     vanishing.name = stage.name
     with pytest.raises(Damaged, match=stage.name):
-        Deal(stage.keeper._ledger, spread=True).run()
-    assert stage.keeper._ledger.manifest.positions == covered
+        Deal(stage.keeper._store, spread=True).run()
+    assert stage.keeper._store.checkpoint.positions == covered
     with pytest.raises(Damaged, match=stage.name):
         stage.keeper.claim()
     stage.end()
@@ -195,8 +195,8 @@ def test_segments_that_were_dealt_and_removed_are_not_missed(wheel_dir: Path) ->
         with Wheel(wheel_dir, clock=stage.clock) as wheel:
             wheel.enqueue(b"more", delay=5)
         assert not stage.keeper.claim()
-        stage.keeper._ledger.ingest(test_locks=True)
-        Deal(stage.keeper._ledger, spread=True).run()
+        stage.keeper._store.ingest(test_locks=True)
+        Deal(stage.keeper._store, spread=True).run()
         assert journals(wheel_dir) == {stage.name}
     stage.clock.advance(11)
     batch = stage.keeper.claim()

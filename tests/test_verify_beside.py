@@ -59,8 +59,8 @@ class Others:
         journal.put(START_US + 60 * US_PER_S, START_US, tail, b"x")
 
     def deal(self) -> None:
-        self.keeper._ledger.ingest(test_locks=True)
-        Deal(self.keeper._ledger, spread=True).run()
+        self.keeper._store.ingest(test_locks=True)
+        Deal(self.keeper._store, spread=True).run()
 
     def cover(self, name: str) -> None:
         """Cover and remove the first segment that is looked at, and leave the same for the next look."""

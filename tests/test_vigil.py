@@ -70,7 +70,7 @@ def test_a_sleep_ends_when_the_keeper_closes_and_the_lock_is_free_then(
 def test_the_lock_is_free_before_a_standby_is_woken(wheel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper = Keeper(wheel_dir)
     close, seen = keeper._hints.close, []
-    monkeypatch.setattr(keeper._hints, "close", lambda: (seen.append(keeper._owner.held), close()))
+    monkeypatch.setattr(keeper._hints, "close", lambda: (seen.append(keeper._keeper_lock.held), close()))
     keeper.close()
     assert seen == [False]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from filewheel import Damaged, MessageId
-from filewheel.disk.checkpoint import Manifest, Position, read_manifest
+from filewheel.disk.checkpoint import Checkpoint, Position, read_checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.format import layout
@@ -91,7 +91,9 @@ class Dissector:
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
         self._disk = directory.disk
-        self._manifest: Manifest = read_manifest(self._disk, directory.seed, directory.settings.lap_of, directory.path)
+        self._checkpoint: Checkpoint = read_checkpoint(
+            self._disk, directory.seed, directory.settings.lap_of, directory.path
+        )
 
     # -- what there is -------------------------------------------------------------------------------------------
 
@@ -129,13 +131,13 @@ class Dissector:
         last = name.rpartition("/")[2]
         segment, second, lap = layout.parse_segment(last), layout.parse_slot(last), layout.parse_lap_file(last)
         if segment is not None:
-            covered = self._manifest.positions.get(segment[0], Position(0, 0, 0))
+            covered = self._checkpoint.positions.get(segment[0], Position(0, 0, 0))
             if segment[1] == covered.segment:
                 return covered.offset
             return 1 << 62 if segment[1] < covered.segment else 0
         if second is not None:
-            return self._manifest.slots.get(second, 0)
-        return self._manifest.laps.get(lap, 0) if lap is not None else 0
+            return self._checkpoint.slots.get(second, 0)
+        return self._checkpoint.laps.get(lap, 0) if lap is not None else 0
 
     # -- what stands in it ---------------------------------------------------------------------------------------
 

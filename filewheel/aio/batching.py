@@ -48,7 +48,7 @@ Waiting = tuple[asyncio.Future[MessageId], Put]
 """Who waits for a message, and the message."""
 
 
-class JointWheel(Wheel):
+class BatchingWheel(Wheel):
     """A Wheel that takes messages of many callers at once."""
 
     def check(
@@ -107,7 +107,7 @@ class JointWheel(Wheel):
         near = [p.due_us for p, r in zip(puts, results, strict=True) if not isinstance(r, BaseException)]
         now_us = self._clock.now_us()
         if near and min(near) < now_us + HINT_AHEAD_US:
-            self._bell.ring(now_us)
+            self._hint.send(now_us)
         return results
 
     @staticmethod
@@ -175,7 +175,7 @@ def error_like(exc: BaseException) -> BaseException:
 
 
 def commit(
-    wheel: JointWheel,
+    wheel: BatchingWheel,
     batch: Sequence[Waiting],
     loop: asyncio.AbstractEventLoop,
     written: Callable[[Sequence[Waiting], Sequence[MessageId | BaseException]], None],

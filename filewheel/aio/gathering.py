@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from filewheel.aio.batching import JointWheel, Put, Waiting, commit
-from filewheel.aio.thread import Worker, fail, resolve
+from filewheel.aio.batching import BatchingWheel, Put, Waiting, commit
+from filewheel.aio.thread import LoopThread, fail, resolve
 from filewheel.errors import Closed
 from filewheel.message import MessageId
 
@@ -20,7 +20,7 @@ from filewheel.message import MessageId
 class Gathering:
     """What waits to be written, and who waits for room. Used in the writer's loop only."""
 
-    def __init__(self, wheel: JointWheel, writer: Worker, room: int) -> None:
+    def __init__(self, wheel: BatchingWheel, writer: LoopThread, room: int) -> None:
         self._wheel = wheel
         self._writer = writer
         self._room = room

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from filewheel.aio.due import Due
-from filewheel.aio.thread import Worker, close_each
+from filewheel.aio.thread import LoopThread, close_each
 from filewheel.checks import check_bounds, check_flag, check_keeper, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import DiskFactory, Sync
@@ -33,7 +33,7 @@ from filewheel.errors import Closed, FilewheelError, Locked, NotClaimed
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.columns import At
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.journal.settlement import Settlement
 from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget
@@ -64,8 +64,8 @@ class AsyncKeeper:
     """
 
     _keeper: Keeper | None = None
-    _calls: Worker | None = None
-    _waits: Worker | None = None
+    _calls: LoopThread | None = None
+    _waits: LoopThread | None = None
     _vigil: Vigil | None = None
     _closing = False
 
@@ -160,7 +160,7 @@ class AsyncKeeper:
     async def _become(self, wait: bool) -> None:
         """Try until this is the keeper, or is closed."""
         vigil = self._vigil = Vigil(self._path, self._disk)
-        calls = Worker("filewheel-aio-keeper", self._path)
+        calls = LoopThread("filewheel-aio-keeper", self._path)
         made: list[Keeper] = []
 
         def attempt() -> Locked | None:
@@ -178,7 +178,7 @@ class AsyncKeeper:
                     await calls.call(vigil.wait)
                 except OSError:  # no room for an open file
                     await asyncio.sleep(UNHEARD_S)
-            waits = Worker("filewheel-aio-due", self._path) if made else None
+            waits = LoopThread("filewheel-aio-due", self._path) if made else None
         except BaseException:
             # Cancelled, maybe while the thread was opening it, or asleep.
             vigil.end()
@@ -210,7 +210,7 @@ class AsyncKeeper:
             finally:
                 await calls.finish(keeper.close)
 
-    def _opened(self) -> tuple[Keeper, Worker, Worker]:
+    def _opened(self) -> tuple[Keeper, LoopThread, LoopThread]:
         """Return the keeper, the thread for calls and the one that waits."""
         calls, waits, keeper = self._calls, self._waits, self._keeper
         if calls is None or waits is None or keeper is None or self._closing:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Job = Callable[[], object]
 
 
-class Worker:
+class LoopThread:
     """A thread and the event loop that it works for: the one that runs where the Worker is made."""
 
     def __init__(self, name: str, path: str) -> None:

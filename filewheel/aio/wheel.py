@@ -25,12 +25,12 @@ from itertools import islice
 from types import TracebackType
 from typing import Self, TypeVar, overload
 
-from filewheel.aio.batching import JointWheel
+from filewheel.aio.batching import BatchingWheel
 from filewheel.aio.due import Due
 from filewheel.aio.gathering import Gathering
 from filewheel.aio.iterations import Iterations
 from filewheel.aio.keeper import AsyncKeeper
-from filewheel.aio.thread import Worker, close_each
+from filewheel.aio.thread import LoopThread, close_each
 from filewheel.changes import CLEAR_AT_ONCE
 from filewheel.checks import check_flag, check_items, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
@@ -47,8 +47,8 @@ from filewheel.errors import BadArgument, Closed
 from filewheel.firing.cancelled import Cancelled, CancelledIds
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.columns import At, Delay, Headers
+from filewheel.format.id_source import Entropy
 from filewheel.format.ids import Ids
-from filewheel.format.writer import Entropy
 from filewheel.laps.window import Budget
 from filewheel.lookup.stats import Stats
 from filewheel.message import Message, MessageId
@@ -68,8 +68,8 @@ class AsyncWheel:
     written: who enqueues more waits for room. The other options are Wheel's.
     """
 
-    _wheel: JointWheel | None = None
-    _writer: Worker | None = None
+    _wheel: BatchingWheel | None = None
+    _writer: LoopThread | None = None
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class AsyncWheel:
         if sync is not None:
             check_sync(sync)
         self._path = os.fspath(path)
-        self._make: Callable[[], JointWheel] = partial(
-            JointWheel, self._path, sync=sync, force=force, clock=clock, disk=disk, entropy=entropy
+        self._make: Callable[[], BatchingWheel] = partial(
+            BatchingWheel, self._path, sync=sync, force=force, clock=clock, disk=disk, entropy=entropy
         )
         self._make_keeper = partial(AsyncKeeper, self._path, force=force, clock=clock, disk=disk, entropy=entropy)
         self._life = asyncio.Lock()
-        self._reader: Worker | None = None
+        self._reader: LoopThread | None = None
         self._keepers: list[AsyncKeeper] = []
         """Those that may be open. One at most is."""
         self._dues = Iterations()
@@ -126,7 +126,7 @@ class AsyncWheel:
         check_flag("exist_ok", exist_ok)
         self = cls(path, force=force, waiting_max=waiting_max, clock=clock, disk=disk, entropy=entropy)
         self._make = partial(
-            JointWheel.create, self._path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max,
+            BatchingWheel.create, self._path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max,
             exist_ok=exist_ok, force=force, clock=clock, disk=disk, entropy=entropy,
         )  # fmt: skip
         return self
@@ -149,7 +149,7 @@ class AsyncWheel:
         check_limits(slots, payload_bytes_max)
         self = cls(path, sync=sync, force=force, waiting_max=waiting_max, clock=clock, disk=disk, entropy=entropy)
         self._make = partial(
-            JointWheel.open_or_create, self._path, sync=sync, slots=slots, payload_bytes_max=payload_bytes_max,
+            BatchingWheel.open_or_create, self._path, sync=sync, slots=slots, payload_bytes_max=payload_bytes_max,
             force=force, clock=clock, disk=disk, entropy=entropy,
         )  # fmt: skip
         return self
@@ -197,8 +197,8 @@ class AsyncWheel:
         """
         async with self._life:
             if self._writer is None:
-                writer = Worker("filewheel-aio", self._path)
-                made: list[JointWheel] = []
+                writer = LoopThread("filewheel-aio", self._path)
+                made: list[BatchingWheel] = []
                 try:
                     await writer.call(lambda: made.append(self._make()))
                 except BaseException:
@@ -230,7 +230,7 @@ class AsyncWheel:
                         self._gathering.end()
                     await writer.finish(wheel.close)
 
-    def _open(self) -> tuple[JointWheel, Worker]:
+    def _open(self) -> tuple[BatchingWheel, LoopThread]:
         """Return the wheel and the thread that writes."""
         wheel, writer = self._wheel, self._writer
         if wheel is None or writer is None:
@@ -238,16 +238,16 @@ class AsyncWheel:
         writer.check()
         return wheel, writer
 
-    async def _write(self, function: Callable[[JointWheel], T]) -> T:
+    async def _write(self, function: Callable[[BatchingWheel], T]) -> T:
         """Have the thread that writes call a function with the wheel."""
         wheel, writer = self._open()
         return await writer.call(partial(function, wheel))
 
-    async def _read(self, function: Callable[[JointWheel], T]) -> T:
+    async def _read(self, function: Callable[[BatchingWheel], T]) -> T:
         """Have the thread that reads call a function with the wheel."""
         wheel, _ = self._open()
         if self._reader is None:
-            self._reader = Worker("filewheel-aio-read", self._path)
+            self._reader = LoopThread("filewheel-aio-read", self._path)
         return await self._reader.call(partial(function, wheel))
 
     def on_flush(self, told: Callable[[int], None]) -> None:
@@ -303,7 +303,7 @@ class AsyncWheel:
     ) -> Ids:
         """Enqueue many messages as one commit and return their ids, in order (see Wheel.enqueue_many)."""
         bodies = list(check_items("payloads", payloads))
-        put = partial(JointWheel.enqueue_many, payloads=bodies, delay=delay, at=at, topic=topic, headers=headers)
+        put = partial(BatchingWheel.enqueue_many, payloads=bodies, delay=delay, at=at, topic=topic, headers=headers)
         return await self._write(lambda w: put(w, sync=sync, keys=keys, on_conflict=on_conflict))
 
     # -- cancel and reschedule -------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ class AsyncWheel:
 
         begun: list[Iterator[Message]] = []  # in the thread that reads, and ended there
 
-        def read(wheel: JointWheel) -> Sequence[Message]:
+        def read(wheel: BatchingWheel) -> Sequence[Message]:
             if not begun:
                 begun.append(wheel.list(after=after, before=before, topic=topic, limit=limit, dead=dead))
                 self._lists.add(begun[0])

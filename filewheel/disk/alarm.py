@@ -1,7 +1,7 @@
 """A sleep that another thread can end, for a thread that also waits for the other end of a pipe.
 
 It touches nothing of a wheel, so it stands beside the disk and not in it.
-Invariant: a ring is never lost: one before the sleep ends that sleep at once.
+Invariant: a set is never lost: one before the sleep ends that sleep at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Alarm:
         self._heard, self._rung = socket.socketpair()
         self._rung.setblocking(False)
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """End the sleep, or the next one."""
         with contextlib.suppress(BlockingIOError):
             self._rung.send(b"!")
@@ -34,6 +34,6 @@ class Alarm:
         poll.poll(timeout_s * 1000)
 
     def close(self) -> None:
-        """Let go of it; nobody may ring any more."""
+        """Let go of it; no thread may set it any more."""
         self._heard.close()
         self._rung.close()

@@ -47,7 +47,7 @@ START = Position(1, 0, 0)
 
 
 @dataclass
-class Manifest:
+class Checkpoint:
     """What is covered. `laps` and `slots` map a lap or a second to the covered length of its file."""
 
     deal: int = 0
@@ -61,9 +61,9 @@ class Manifest:
     doubt: str = ""
     """Why lengths cannot be trusted; empty when they can."""
 
-    def copy(self) -> Manifest:
+    def copy(self) -> Checkpoint:
         """Return a manifest that can be changed without changing this one."""
-        return Manifest(
+        return Checkpoint(
             self.deal,
             self.keeper,
             dict(self.positions),
@@ -113,11 +113,11 @@ def find_files(disk: Disk, lap_of: LapOf) -> Found:
     return found
 
 
-def adopt(manifest: Manifest, disk: Disk, found: Found, lap_of: LapOf) -> None:
+def adopt(checkpoint: Checkpoint, disk: Disk, found: Found, lap_of: LapOf) -> None:
     """Without a manifest to trust, take every file at its full size. Loses nothing."""
-    manifest.laps = {lap: _size(disk, layout.lap_file(lap)) for lap in found.laps}
-    manifest.slots = {s: _size(disk, layout.slot(lap_of(s), s)) for s in found.slots}
-    for lengths in (manifest.laps, manifest.slots):
+    checkpoint.laps = {lap: _size(disk, layout.lap_file(lap)) for lap in found.laps}
+    checkpoint.slots = {s: _size(disk, layout.slot(lap_of(s), s)) for s in found.slots}
+    for lengths in (checkpoint.laps, checkpoint.slots):
         for number in [n for n, size in lengths.items() if not size]:
             del lengths[number]
 
@@ -128,26 +128,26 @@ def _size(disk: Disk, name: str) -> int:
     return (known[1] + 7) & ~7 if known else 0
 
 
-def encode(manifest: Manifest, seed: int) -> bytes:
+def encode(checkpoint: Checkpoint, seed: int) -> bytes:
     """Return the checkpoint file's bytes."""
     body: bytes = msgpack.packb(
         {
-            "deal": manifest.deal,
-            "keeper": manifest.keeper,
-            "positions": {w: list(p) for w, p in sorted(manifest.positions.items())},
-            "laps": _flat(manifest.laps),
-            "slots": _flat(manifest.slots),
-            "unmatched": b"".join(manifest.unmatched),
+            "deal": checkpoint.deal,
+            "keeper": checkpoint.keeper,
+            "positions": {w: list(p) for w, p in sorted(checkpoint.positions.items())},
+            "laps": _flat(checkpoint.laps),
+            "slots": _flat(checkpoint.slots),
+            "unmatched": b"".join(checkpoint.unmatched),
         }
     )
-    return seal(body, seed=seed, offset=0, number=manifest.deal, synced=0, puts=0, drops=0)
+    return seal(body, seed=seed, offset=0, number=checkpoint.deal, synced=0, puts=0, drops=0)
 
 
 def _flat(lengths: dict[int, int]) -> list[int]:
     return [number for pair in sorted(lengths.items()) for number in pair]
 
 
-def decode(frame: Frame, path: str, laps_end: int = layout.LAP_END) -> Manifest:
+def decode(frame: Frame, path: str, laps_end: int = layout.LAP_END) -> Checkpoint:
     """Read a manifest from the checkpoint's frame. Raises Damaged when it is none that could have been written."""
     try:
         fields = msgpack.unpackb(frame.body)
@@ -159,7 +159,7 @@ def decode(frame: Frame, path: str, laps_end: int = layout.LAP_END) -> Manifest:
         unmatched = [ids[i : i + ID_BYTES] for i in range(0, len(ids), ID_BYTES)]
         if unmatched and max(unmatched) >= ID_LIMIT:
             raise ValueError("a dropped id has a due that no message can have")
-        return Manifest(
+        return Checkpoint(
             deal=_number(fields["deal"], 0, _COUNT_END),
             keeper=keeper,
             positions={_writer(w): _position(*p) for w, p in fields["positions"].items()},
@@ -196,12 +196,12 @@ def _lengths(flat: list[object], end: int) -> dict[int, int]:
     return dict(zip(keys, lengths, strict=True))
 
 
-def prepare_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
+def prepare_checkpoint(disk: Disk, checkpoint: Checkpoint, seeds: Seeds) -> None:
     """Write a manifest aside, and make it durable there (K1). Until it is put in place, it counts for nothing."""
-    write_aside(disk, layout.CHECKPOINT_TMP, encode(manifest, seeds(layout.CHECKPOINT)))
+    write_aside(disk, layout.CHECKPOINT_TMP, encode(checkpoint, seeds(layout.CHECKPOINT)))
 
 
-def place_manifest(disk: Disk) -> None:
+def place_checkpoint(disk: Disk) -> None:
     """Put the prepared manifest in place. A crash before the rename leaves the old one, after it the new one.
 
     When this raises, nobody knows which of the two it is.
@@ -214,30 +214,30 @@ def place_manifest(disk: Disk) -> None:
     put_in_place(disk, layout.CHECKPOINT_TMP, layout.CHECKPOINT)
 
 
-def write_manifest(disk: Disk, manifest: Manifest, seeds: Seeds) -> None:
+def write_checkpoint(disk: Disk, checkpoint: Checkpoint, seeds: Seeds) -> None:
     """Replace the manifest, durably."""
-    prepare_manifest(disk, manifest, seeds)
-    place_manifest(disk)
+    prepare_checkpoint(disk, checkpoint, seeds)
+    place_checkpoint(disk)
 
 
-def read_manifest(disk: Disk, seeds: Seeds, lap_of: LapOf, path: str) -> Manifest:
+def read_checkpoint(disk: Disk, seeds: Seeds, lap_of: LapOf, path: str) -> Checkpoint:
     """Read the newest manifest that verifies; `.doubt` says why when it is not the newest one written."""
     doubt = ""
     for name in (layout.CHECKPOINT, layout.CHECKPOINT_OLD):
         try:
-            manifest = read_checkpoint(disk, name, seeds, lap_of, f"{path}/{name}")
+            checkpoint = read_checkpoint_file(disk, name, seeds, lap_of, f"{path}/{name}")
         except FileNotFoundError:
             doubt = doubt or f"{path}/{name}: missing"
             continue
         except Damaged as exc:
             doubt = doubt or str(exc)
             continue
-        manifest.doubt = doubt
-        return manifest
-    return Manifest(doubt=doubt)
+        checkpoint.doubt = doubt
+        return checkpoint
+    return Checkpoint(doubt=doubt)
 
 
-def read_checkpoint(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, path: str) -> Manifest:
+def read_checkpoint_file(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, path: str) -> Checkpoint:
     """Read one checkpoint file. Raises FileNotFoundError, Damaged when it does not verify, OSError.
 
     An error that may be over in a moment is no damage: the checkpoint before would bring acknowledged messages back.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 
 from filewheel.disk.ballast import Ballast
-from filewheel.disk.checkpoint import Manifest, read_manifest, write_manifest
+from filewheel.disk.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from filewheel.disk.disk import Disk, ForeignFile, OsDisk
 from filewheel.disk.mounts import NETWORK_TYPES, file_system_type
 from filewheel.disk.replace import replace_file
@@ -161,9 +161,9 @@ class Directory:
         """Return the number that the checksums of this file start from."""
         return self.settings.seed(name)
 
-    def manifest(self) -> Manifest:
+    def checkpoint(self) -> Checkpoint:
         """Read the checkpoint; one that is damaged or missing leaves its doubt in what is returned. Raises OSError."""
-        return read_manifest(self.disk, self.seed, self.settings.lap_of, self.path)
+        return read_checkpoint(self.disk, self.seed, self.settings.lap_of, self.path)
 
 
 def create_directory(
@@ -252,7 +252,7 @@ def _write(disk: Disk, settings: Settings, where: str) -> None:
         with contextlib.suppress(FileExistsError):
             disk.mkdir(name)
     # A wheel has a checkpoint from its first moment, so that a missing one always means damage.
-    write_manifest(disk, Manifest(), settings.seed)
+    write_checkpoint(disk, Checkpoint(), settings.seed)
     # wheel.json comes last and whole: a crash before it leaves a directory that `create` takes over. Its copy comes
     # after it, or it would make a wheel of what a later `create` takes over with another salt.
     write_settings(disk, settings, layout.SETTINGS)

@@ -138,10 +138,10 @@ class Disk(Protocol):
     def open_hints(self, name: str) -> int | None:
         """Make and open the hint pipe for its reader; None when the file system has none."""
 
-    def open_bell(self, name: str) -> int | None:
+    def open_hint(self, name: str) -> int | None:
         """Open the hint pipe for a writer; None when nobody listens."""
 
-    def ring(self, fd: int) -> bool:
+    def send_hint(self, fd: int) -> bool:
         """Put one hint into the pipe; False when the listener has gone."""
 
     def wait_hint(self, fd: int | None, timeout_s: float) -> bool:
@@ -433,10 +433,10 @@ class OsDisk:
     def open_hints(self, name: str) -> int | None:
         return pipe.make(self._root, name)
 
-    def open_bell(self, name: str) -> int | None:
+    def open_hint(self, name: str) -> int | None:
         return pipe.open_end(self._root, name, os.O_WRONLY)
 
-    ring = staticmethod(pipe.ring)
+    send_hint = staticmethod(pipe.send)
     wait_hint = staticmethod(pipe.wait)
 
     # -- the whole -----------------------------------------------------------------------------------------

@@ -23,10 +23,10 @@ UNHEARD_S = 0.1
 _RETRY_US = 50_000
 
 
-class Bell:
+class HintSender:
     """One handle's end of the pipe. Thread-safe, also where a signal handler interrupts its own thread.
 
-    Cost of a ring: one write, or nothing where none listens.
+    Cost of a hint: one write, or nothing where none listens.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -35,15 +35,15 @@ class Bell:
         self._fd: int | None = None
         self._tried_us = 0
 
-    def ring(self, now_us: int) -> None:
+    def send(self, now_us: int) -> None:
         """Tell the keeper, if one listens."""
         if self._fd is None and abs(now_us - self._tried_us) < _RETRY_US:
             return
         with self._lock:
             if self._fd is None:
                 self._tried_us = now_us
-                self._fd = self._disk.open_bell(layout.HINT)
-            if self._fd is not None and not self._disk.ring(self._fd):
+                self._fd = self._disk.open_hint(layout.HINT)
+            if self._fd is not None and not self._disk.send_hint(self._fd):
                 self._close()
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Hints:
         """End the sleep of a thread that waits."""
         with self._lock:
             if self._fd is not None:
-                self._disk.ring(self._fd)
+                self._disk.send_hint(self._fd)
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until a hint comes or the time is up; tell whether one came."""
@@ -117,7 +117,7 @@ class Vigil:
             disk = self._disk(self._path)
         except OSError:  # whoever opens the wheel next says why
             disk = None
-        bell = None if disk is None else disk.open_bell(layout.HINT)
+        bell = None if disk is None else disk.open_hint(layout.HINT)
         if disk is not None:
             disk.release()  # no directory stays open: its disk may be unmounted meanwhile
         try:
@@ -143,4 +143,4 @@ class Vigil:
         with self._lock:
             self._ended = True
             if self._alarm is not None:
-                self._alarm.ring()
+                self._alarm.set()

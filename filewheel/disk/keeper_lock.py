@@ -28,7 +28,7 @@ _PAUSE_S = 0.001
 _DOES = {"tidy": "is tidying up", "repair": "is repairing", "backup": "is replicating to it"}
 
 
-class Owner:
+class KeeperLock:
     """The lock of one wheel's keeper."""
 
     def __init__(self, directory: Directory) -> None:
@@ -158,7 +158,7 @@ def holder(directory: Directory, *roles: str) -> Holder | None:
     """Return who holds the lock in one of these roles, or as the keeper; None when nobody does. Raises DiskError.
 
     The lock is asked, not the note: that is right also for a process in another container. Asking takes the lock for a
-    moment, shared with others that ask; `Owner.take` lets that moment pass.
+    moment, shared with others that ask; `KeeperLock.take` lets that moment pass.
     """
     try:
         fd = directory.disk.open(layout.LOCK, "r")

@@ -41,7 +41,7 @@ def open_end(root: int, name: str, flags: int) -> int | None:
     return None
 
 
-def ring(fd: int) -> bool:
+def send(fd: int) -> bool:
     """Put one hint into the pipe; False when the listener has gone."""
     try:
         os.write(fd, b"!")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from filewheel.firing.ready import Ready
 from filewheel.format.frame import Frame
 from filewheel.format.record import ID, records_of, topic_of
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, due_of, id_floor
 from filewheel.native.compiled import ids_of
@@ -28,16 +28,16 @@ LOOKAHEAD_US = 4 * US_PER_S
 class Head:
     """Ready and claimed messages. Not thread-safe: the ledger's lock guards it."""
 
-    def __init__(self, ledger: Ledger, budget: Budget) -> None:
-        self._ledger = ledger
+    def __init__(self, store: Store, budget: Budget) -> None:
+        self._store = store
         self.ready = Ready(budget)
         self.claims: dict[bytes, bytes] = {}
         """id → put, for what was handed out."""
         self.cancelled: set[bytes] = set()
         """Claimed ids that were cancelled meanwhile: they are not put back."""
         self._early: dict[bytes, int] = {}
-        ledger.on_frame = self._on_frame
-        ledger.on_return = self.ready.forget_from
+        store.on_frame = self._on_frame
+        store.on_return = self.ready.forget_from
 
     # -- coming in -------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class Head:
             here = self.ready.discard(unknown)
             for id_ in unknown:
                 if id_ not in here:
-                    self._early[id_] = self._ledger.passes
+                    self._early[id_] = self._store.passes
 
     def cancel(self, id_: bytes) -> None:
         """Take out a message that the keeper itself cancels; its drop is the caller's to write."""
@@ -77,7 +77,7 @@ class Head:
 
     def _admit(self, puts: list[bytes]) -> None:
         """Add messages below the frontier that are not claimed and not dropped already."""
-        early, unmatched = self._early, self._ledger.manifest.unmatched
+        early, unmatched = self._early, self._store.checkpoint.unmatched
         if early or unmatched or self.claims:
             gone = set(unmatched)
             kept = []
@@ -91,14 +91,14 @@ class Head:
 
     def refresh(self, now_us: int) -> None:
         """Look at every journal once (F1), and bring the frontier a few seconds ahead if the budget allows it."""
-        self._ledger.ingest()
-        passes = self._ledger.passes
+        self._store.ingest()
+        passes = self._store.passes
         if self._early:
             self._early = {i: p for i, p in self._early.items() if p + 2 > passes}
         ready = self.ready
         target = id_floor((now_us + LOOKAHEAD_US) // US_PER_S * US_PER_S)
         while ready.frontier < id_floor(now_us + AHEAD_US) and ready.wants_more():
-            window = self._ledger.window(ready.frontier, target, ready.room())
+            window = self._store.window(ready.frontier, target, ready.room())
             puts = self._unknown(window.puts)
             for id_ in window.loose:
                 self._early.setdefault(id_, passes)
@@ -122,7 +122,7 @@ class Head:
     ) -> tuple[list[bytes], list[bytes]]:
         """Hand out up to `limit` messages that are due, `at_most` so many of a topic: their puts, and their ids."""
         for topic, start, end in self.ready.aside.lacking(at_most or {}):
-            window = self._ledger.window(start, end, self.ready.aside.budget)
+            window = self._store.window(start, end, self.ready.aside.budget)
             puts = [r for r in self._unknown(window.puts) if topic_of(r) == topic]
             self.ready.load_gap(topic, puts, window.hi)
         puts = self.ready.take(id_floor(now_us + 1), limit, at_most)
@@ -161,15 +161,15 @@ class Head:
         """Return the seconds and laps whose files hold nothing that is pending any more (X3: by what is, now)."""
         ready = self.ready
         frontier, waiting = ready.aside.floor(ready.frontier), ready.waiting
-        manifest, settings, missing = self._ledger.manifest, self._ledger.dir.settings, self._ledger.missing
-        slots = {s for s in manifest.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
+        checkpoint, settings, missing = self._store.checkpoint, self._store.dir.settings, self._store.missing
+        slots = {s for s in checkpoint.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
         slots -= missing.slots  # nobody knows what waits in these
         laps: set[int] = set()
-        if manifest.laps:
+        if checkpoint.laps:
             busy = {settings.lap_of(s) for s in waiting} | missing.near()
             laps = {
                 lap
-                for lap in manifest.laps
+                for lap in checkpoint.laps
                 if id_floor((lap + 1) * settings.slots * US_PER_S) <= frontier and lap not in busy
             }
         return slots, laps

@@ -18,7 +18,7 @@ from filewheel.disk.started import started
 from filewheel.errors import Damaged, DiskError, FilewheelError, WheelFull, disk_error
 from filewheel.keys.index import Keys
 from filewheel.laps.deal import CHUNK_BYTES, Deal, Finished, near_laps
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
 from filewheel.native.loops import DROP_BYTES
 
@@ -49,7 +49,7 @@ class Housekeeper:
 
     def __init__(
         self,
-        ledger: Ledger,
+        store: Store,
         keys: Keys,
         finished: Finished,
         *,
@@ -58,11 +58,11 @@ class Housekeeper:
         check: Callable[[], None],
     ) -> None:
         """`check` raises when another process may deal now."""
-        self._ledger = ledger
+        self._store = store
         self._keys = keys
         self._finished = finished
-        self._disk = ledger.disk
-        self._clock = ledger.clock
+        self._disk = store.disk
+        self._clock = store.clock
         self._interval_s = flush_interval_s
         self._on_failure = on_failure
         self._check = check
@@ -76,7 +76,7 @@ class Housekeeper:
         self._dealt_us = self._clock.steady_us()
         self._keys_tidied_us = self._dealt_us
         self._retry_us = 0
-        self._ballast = Ballast(ledger.disk, ledger.dir.path)
+        self._ballast = Ballast(store.disk, store.dir.path)
         self._was_refused = False
         """The last acknowledgement found no room."""
         self._is_short = False
@@ -106,10 +106,10 @@ class Housekeeper:
                 self._on_failure(exc)
                 return
             except OSError as exc:
-                self._on_failure(disk_error(exc, self._ledger.dir.path))
+                self._on_failure(disk_error(exc, self._store.dir.path))
                 return
             except Exception as exc:
-                self._on_failure(FilewheelError(f"housekeeping failed: {exc!r}", path=self._ledger.dir.path))
+                self._on_failure(FilewheelError(f"housekeeping failed: {exc!r}", path=self._store.dir.path))
                 log.exception("housekeeping failed")
                 return
 
@@ -117,14 +117,14 @@ class Housekeeper:
         """Do what is to be done now."""
         if self._dirty:
             self._dirty = False
-            self._ledger.own.flush()
+            self._store.own.flush()
         now = self._clock.steady_us()
         if self._behind or now - self._looked_us >= LOOK_US:
             self._looked_us, self._behind = now, False
             self._check()
             # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
-            self._ledger.ingest()
-            self._ledger.look_for_missing()
+            self._store.ingest()
+            self._store.look_for_missing()
             self._ballast.keep()
             self._tidy_keys(now)
             if now >= self._retry_us and self._deal_is_due(now):
@@ -134,11 +134,11 @@ class Housekeeper:
 
     def write(self, records: Sequence[bytes], puts: int) -> None:
         """Write to the keeper's own journal, giving up the ballast when the disk is full."""
-        self.spend(lambda: self._ledger.write(records, puts))
+        self.spend(lambda: self._store.write(records, puts))
 
     def drop(self, ids: list[bytes], reason: int) -> None:
         """Write a drop for each of these ids to the keeper's own journal, likewise."""
-        self.spend(lambda: self._ledger.drop(ids, reason))
+        self.spend(lambda: self._store.drop(ids, reason))
 
     def spend(self, act: Callable[[], None]) -> None:
         """Do what writes for an acknowledgement; on a full disk, once more with the room of the ballast."""
@@ -159,7 +159,7 @@ class Housekeeper:
         except WheelFull:
             if not self._ballast.give_up():
                 raise
-            log.critical("%s: the disk is full; the ballast is given up for acknowledgements", self._ledger.dir.path)
+            log.critical("%s: the disk is full; the ballast is given up for acknowledgements", self._store.dir.path)
             act()
 
     def room_for(self, limit: int) -> int:
@@ -174,7 +174,7 @@ class Housekeeper:
         if self._ballast.find():
             return limit
         try:
-            self._attempt(lambda: self._ledger.own.reserve(limit * DROP_BYTES))
+            self._attempt(lambda: self._store.own.reserve(limit * DROP_BYTES))
         except DiskError as exc:
             if not self._is_short:
                 log.critical("%s: %s; there is no ballast, so messages are handed out one by one", exc.path, exc.what)
@@ -188,7 +188,7 @@ class Housekeeper:
         try:
             act()
         except WheelFull:
-            if not self._ledger.give_up_retained():
+            if not self._store.give_up_retained():
                 raise
             act()
 
@@ -205,41 +205,41 @@ class Housekeeper:
             # It only grows: nothing is missing in what is there. But F0: a flush that failed ends this keeper.
             if exc.errno == errno.EIO:
                 raise
-            log.warning("%s: the index of keys was not compacted: %s", self._ledger.dir.path, exc)
+            log.warning("%s: the index of keys was not compacted: %s", self._store.dir.path, exc)
 
     # -- deals and expiry ------------------------------------------------------------------------------------
 
     def _deal_is_due(self, now: int) -> bool:
-        ledger = self._ledger
+        store = self._store
         if self.much_is_undealt:
             return True
-        with ledger.lock:
-            ended = sum(t.ended and not t.gone for t in ledger.tails.values())
+        with store.lock:
+            ended = sum(t.ended and not t.gone for t in store.tails.values())
             now_us = self._clock.now_us()
-            coming = near_laps(ledger.dir.settings, now_us) - {ledger.dir.settings.lap_of(now_us // US_PER_S)}
-            coming -= ledger.missing.near()
-            if ended >= DEAL_SEGMENTS or coming & ledger.manifest.laps.keys():
+            coming = near_laps(store.dir.settings, now_us) - {store.dir.settings.lap_of(now_us // US_PER_S)}
+            coming -= store.missing.near()
+            if ended >= DEAL_SEGMENTS or coming & store.checkpoint.laps.keys():
                 return True
             slots, laps = self._finished()
             if len(slots) + len(laps) >= DEAL_FINISHED:
                 return True
         is_old = now - self._dealt_us >= DEAL_AGE_US
-        return is_old and (ledger.undealt_records > 0 or bool(slots) or bool(laps) or bool(ledger.manifest.doubt))
+        return is_old and (store.undealt_records > 0 or bool(slots) or bool(laps) or bool(store.checkpoint.doubt))
 
     @property
     def much_is_undealt(self) -> bool:
         """Whether the journals hold so much that they are dealt whatever else there is to do."""
-        return self._ledger.undealt_bytes >= DEAL_BYTES or self._ledger.undealt_puts >= DEAL_PUTS
+        return self._store.undealt_bytes >= DEAL_BYTES or self._store.undealt_puts >= DEAL_PUTS
 
     def _deal(self, now: int) -> None:
-        need = min(self._ledger.undealt_bytes, CHUNK_BYTES) * 2 + _ROOM_BYTES
+        need = min(self._store.undealt_bytes, CHUNK_BYTES) * 2 + _ROOM_BYTES
         try:
             if self._disk.free_bytes() < need and not (
-                self._ledger.give_up_retained() and self._disk.free_bytes() >= need
+                self._store.give_up_retained() and self._disk.free_bytes() >= need
             ):
                 # Not even begun: what little room there is belongs to acknowledgements.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            done = Deal(self._ledger, spread=True, finished=self._finished).run()
+            done = Deal(self._store, spread=True, finished=self._finished).run()
             self._dealt_us = now
             self._behind = self.much_is_undealt and not done.held
             if done.held or (done.left_segments and not self._behind):
@@ -248,18 +248,18 @@ class Housekeeper:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             self._retry_us = now + RETRY_US
-            log.critical("%s: no space to deal; trying again in %d s", self._ledger.dir.path, RETRY_US // US_PER_S)
+            log.critical("%s: no space to deal; trying again in %d s", self._store.dir.path, RETRY_US // US_PER_S)
             self._expire_when_full()
 
     def _expire_when_full(self) -> None:
         """Free what is finished, with the ballast's room for the checkpoint if need be."""
-        with self._ledger.lock:
+        with self._store.lock:
             slots, laps = self._finished()
         if not slots and not laps:
             return
         for _ in range(2):
             try:
-                Deal(self._ledger, spread=True, finished=self._finished, only_expire=True).run()
+                Deal(self._store, spread=True, finished=self._finished, only_expire=True).run()
                 return
             except (OSError, DiskError) as exc:
                 if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -270,19 +270,19 @@ class Housekeeper:
     def deal_all(self) -> None:
         """Deal everything that was read, into lap files where no seconds are open yet; on a full disk, what fits."""
         self._check()
-        ledger = self._ledger
+        store = self._store
         while True:
-            before = ledger.undealt_bytes
+            before = store.undealt_bytes
             slots, laps = self._finished()
-            if not ledger.has_undealt() and not slots and not laps:
+            if not store.has_undealt() and not slots and not laps:
                 return
             try:
-                Deal(ledger, spread=False, finished=self._finished).run()
+                Deal(store, spread=False, finished=self._finished).run()
             except (OSError, DiskError) as exc:
                 if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 # Nothing is missing: what is not dealt stays in the journals, which are durable.
-                log.warning("%s: no space to deal at the end; the next keeper does it", ledger.dir.path)
+                log.warning("%s: no space to deal at the end; the next keeper does it", store.dir.path)
                 return
-            if ledger.undealt_bytes >= before:
+            if store.undealt_bytes >= before:
                 return

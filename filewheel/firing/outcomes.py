@@ -20,7 +20,7 @@ from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.settler import Settler
 from filewheel.format.record import ACKED
 from filewheel.journal.settlement import Settlement
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.message import Message, MessageId
 
 
@@ -30,7 +30,7 @@ class Outcomes:
     _broken: FilewheelError | None
     _head: Head
     _housekeeper: Housekeeper
-    _ledger: Ledger
+    _store: Store
     _lock: threading.RLock
     _settler: Settler
 
@@ -120,7 +120,7 @@ class Outcomes:
 
     def _flush(self) -> None:
         with contextlib.suppress(Closed):  # another thread has closed meanwhile, and flushed everything
-            self._ledger.own.flush()
+            self._store.own.flush()
 
     def holds(self, id_: bytes) -> bool:
         """Tell whether a message is claimed, and not settled yet."""

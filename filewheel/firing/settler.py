@@ -29,7 +29,7 @@ from filewheel.format.record import CANCELLED, ID, key_of, pack_drop
 from filewheel.headers import KEY
 from filewheel.journal.settlement import Settlement, Written, written
 from filewheel.keys.index import Hold, Keys
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.message import Message, MessageId
 
 FRAME_BYTES = 4 << 20
@@ -41,20 +41,20 @@ BUCKETS_AT_ONCE = 64
 class Settler:
     """Writes settlements. Thread-safe by the ledger's lock; `settle` is not to be called with it held."""
 
-    def __init__(self, ledger: Ledger, head: Head, housekeeper: Housekeeper, keys: Keys, clock: Clock) -> None:
-        self._ledger = ledger
+    def __init__(self, store: Store, head: Head, housekeeper: Housekeeper, keys: Keys, clock: Clock) -> None:
+        self._store = store
         self._head = head
         self._housekeeper = housekeeper
         self._keys = keys
         self._clock = clock
-        self._lock = ledger.lock
+        self._lock = store.lock
         self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
         """Settlements that need locks and are not written yet, by the claimed id; with the new id."""
         self._trouble: FilewheelError | None = None
         """What the last try to write those met."""
         self._tried_by: dict[bytes, int] = {}
         """Which thread tries which of those."""
-        self._tried = threading.Condition(ledger.lock)
+        self._tried = threading.Condition(store.lock)
         self._moving = threading.RLock()
         """Held by the thread that has locks of ids: another thread would find them busy, as if a producer had them."""
 
@@ -91,12 +91,12 @@ class Settler:
                 name = str(MessageId(id_)) if len(id_) == 16 else repr(id_)
                 raise NotClaimed(
                     f"message {name} is not claimed by this keeper",
-                    path=self._ledger.dir.path, hint="acknowledge each message once, by the keeper that claimed it",
+                    path=self._store.dir.path, hint="acknowledge each message once, by the keeper that claimed it",
                 )  # fmt: skip
         if len(set(ids)) < len(ids):
             raise NotClaimed(
                 "a message is named twice in one call",
-                path=self._ledger.dir.path, hint="say of each message once what became of it",
+                path=self._store.dir.path, hint="say of each message once what became of it",
             )  # fmt: skip
         return ids
 
@@ -112,7 +112,7 @@ class Settler:
             records = self._records_of(settlement)
             moved_to[settlement.id] = records.moved_to
             if records.enters or records.moved_to is not None:
-                new = records.moved_to or self._ledger.own.new_id(settlement.due_us)
+                new = records.moved_to or self._store.own.new_id(settlement.due_us)
                 locking.append(settlement.id)
                 self.later[settlement.id] = settlement, new
                 self._tried_by[settlement.id] = threading.get_ident()
@@ -147,7 +147,7 @@ class Settler:
             return None
         exc = self._trouble or Locked(
             f"another process has the lock of a key or of a message, and {count} settlements wait for it",
-            role="id", path=self._ledger.dir.path, hint="continue or kill the process that is stopped",
+            role="id", path=self._store.dir.path, hint="continue or kill the process that is stopped",
         )  # fmt: skip
         return fires_again(exc)
 
@@ -232,7 +232,7 @@ class Settler:
 
         def take() -> None:
             nonlocal busy
-            busy = held.enter_context(locks.trying_ids(self._ledger.dir, ids))
+            busy = held.enter_context(locks.trying_ids(self._store.dir, ids))
 
         self._housekeeper.spend(take)
         return busy
@@ -253,7 +253,7 @@ class Settler:
         with self._lock:
             enters = [pair for id_ in ids for pair in self._records_of(*self.later[id_]).enters]
         if enters:
-            self._housekeeper.spend(lambda: hold.note(enters, self._ledger.own))
+            self._housekeeper.spend(lambda: hold.note(enters, self._store.own))
 
     def _write_locked(self, ids: Sequence[bytes], holders: Mapping[str, bytes | None]) -> list[bytes]:
         """Write settlements of which everything is locked, in frames that are not too large."""
@@ -301,15 +301,15 @@ class Settler:
 
     def _ingest(self) -> None:
         try:
-            self._ledger.ingest()
+            self._store.ingest()
         except OSError as exc:
-            raise disk_error(exc, self._ledger.dir.path) from exc
+            raise disk_error(exc, self._store.dir.path) from exc
 
     def _records_of(self, settlement: Settlement, new: MessageId | None = None) -> Written:
         id_ = settlement.id
         # A2: cancelled while it ran. The drop is written already; nothing is put.
         cancelled = id_ in self._head.cancelled
-        own = self._ledger.own
+        own = self._store.own
         new_id = own.new_id if new is None else lambda _: new
         return written(settlement, self._head.claims[id_], cancelled, self._clock.now_us(), new_id, KEY)
 

@@ -16,14 +16,14 @@ import threading
 from filewheel.clock import Clock
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
-from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.started import started
 from filewheel.errors import FilewheelError, Locked
 from filewheel.format import layout
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.keys.relisted import Relisted
 from filewheel.laps.deal import Deal
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.roster.roster import read_roster
 
 log = logging.getLogger(__name__)
@@ -44,12 +44,12 @@ def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token
 
     Nothing on a backup, which has a replicator for its keeper, nor on a wheel that was fenced.
     """
-    owner = Owner(directory)
+    keeper_lock = KeeperLock(directory)
     try:
         roster = read_roster(directory.disk, directory.path)
         if roster is not None and roster.role != "primary":
             return False
-        owner.take("tidy", wait=False)
+        keeper_lock.take("tidy", wait=False)
         deal_all(directory, clock, entropy)
     except Locked:
         return False
@@ -58,19 +58,19 @@ def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token
         log.warning("%s: not tidied up: %s", directory.path, exc)
         return False
     finally:
-        owner.release()
+        keeper_lock.release()
     return True
 
 
 def deal_all(directory: Directory, clock: Clock, entropy: Entropy) -> None:
     """Recover and deal everything, as the holder of the keeper's lock."""
-    ledger = Ledger(directory, clock, Relisted(directory), entropy=entropy)
-    with contextlib.closing(ledger):
-        ledger.recover()
+    store = Store(directory, clock, Relisted(directory), entropy=entropy)
+    with contextlib.closing(store):
+        store.recover()
         while True:
-            before = ledger.undealt_bytes
-            Deal(ledger, spread=False).run()
-            if not ledger.undealt_bytes or ledger.undealt_bytes >= before:
+            before = store.undealt_bytes
+            Deal(store, spread=False).run()
+            if not store.undealt_bytes or store.undealt_bytes >= before:
                 return
 
 

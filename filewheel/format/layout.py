@@ -69,7 +69,7 @@ OVERFLOW_TMP = "retained/.overflow.tmp"
 SECOND_END = DUE_LIMIT_US // US_PER_S
 """No message is due in this second, or later: a name with a larger number is not ours."""
 LAP_END = SECOND_END
-"""No lap has this number, however short laps are; `manifest.lap_end` is what holds for one wheel."""
+"""No lap has this number, however short laps are; `checkpoint.lap_end` is what holds for one wheel."""
 SEGMENT_END = 10**12
 KEY_BUCKETS = 256
 KEY_RECENT = KEY_BUCKETS

@@ -21,7 +21,7 @@ from filewheel.format.frame import Frame
 from filewheel.headers import KEY
 from filewheel.message import DEAD_US, ID_LIMIT, Message, MessageId, id_floor
 from filewheel.native import loops
-from filewheel.native.compiled import Puts, part
+from filewheel.native.compiled import PutTable, part
 from filewheel.native.compiled import moved as moved
 from filewheel.native.loops import DROP_PREFIX as DROP_PREFIX
 from filewheel.native.loops import ID as ID
@@ -112,7 +112,7 @@ def records_of(frame: Frame) -> tuple[list[bytes], list[bytes]]:
     return puts, drops
 
 
-def add_puts(puts: Puts, frame: Frame) -> list[bytes]:
+def add_puts(puts: PutTable, frame: Frame) -> list[bytes]:
     """Add a frame's puts to others, and return its drops. Raises as `records_of` does, with nothing added."""
     if frame.last >= ID_LIMIT:
         records_of(frame)

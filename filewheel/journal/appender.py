@@ -25,7 +25,7 @@ from filewheel.disk.reentry import one_call
 from filewheel.disk.started import started
 from filewheel.errors import Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge
 from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
-from filewheel.format.writer import Entropy, Writer
+from filewheel.format.id_source import Entropy, IdSource
 from filewheel.journal.segment import Segment, no_pen
 from filewheel.message import ID_END, ID_MIN
 from filewheel.native.compiled import Pen
@@ -104,7 +104,7 @@ class Appender:
 
     def _renew(self) -> None:
         """Become a new writer: a fresh name, a fresh sequence, no segment yet."""
-        self._ids = Writer(self._entropy)
+        self._ids = IdSource(self._entropy)
         self._segment: Segment | None = None
         self._first = self._written
         self._commits = 0

@@ -23,7 +23,7 @@ from dataclasses import replace
 from filewheel.clock import Clock
 from filewheel.disk.directory import Directory, DiskFactory
 from filewheel.errors import UNWRITTEN, Fenced, FilewheelError, TooFewCopies
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.journal.mirror import Mirror, reason
 from filewheel.message import US_PER_S
 from filewheel.roster.roster import Member, Roster, read_roster

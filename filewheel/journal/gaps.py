@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import is_unreadable
 from filewheel.disk.quarantine import Damage
@@ -127,13 +127,13 @@ class Account:
         return item.number
 
 
-def number_before(manifest: Manifest, writer: str, segment: int) -> int:
+def number_before(checkpoint: Checkpoint, writer: str, segment: int) -> int:
     """Return the number of the last frame before what is read first of a writer, in this segment; or UNKNOWN."""
-    covered = manifest.positions.get(writer)
+    covered = checkpoint.positions.get(writer)
     if covered is None:
         return 0 if segment == 1 else UNKNOWN
     # In doubt the position is an old one: the segments behind it may be covered, and removed.
-    return covered.number if segment in (1, covered.segment) or not manifest.doubt else UNKNOWN
+    return covered.number if segment in (1, covered.segment) or not checkpoint.doubt else UNKNOWN
 
 
 def missing_in(

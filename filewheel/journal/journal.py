@@ -27,15 +27,15 @@ from filewheel.errors import UNWRITTEN, DiskError, FilewheelError, disk_error, p
 from filewheel.format import layout
 from filewheel.format.columns import Run, runs_of
 from filewheel.format.frame import HEADER_BYTES, body_of
+from filewheel.format.id_source import SEQ_END, Entropy
 from filewheel.format.ids import Ids
 from filewheel.format.record import ID, PUT_PREFIX
-from filewheel.format.writer import SEQ_END, Entropy
 from filewheel.journal.appender import FILL_BYTES, SEGMENT_BYTES, Appender
 from filewheel.journal.copies import Copies
 from filewheel.journal.segment import Segment
 from filewheel.message import ID_END, MessageId, receipt
 from filewheel.native.compiled import pack_drops, pack_puts, put_frame
-from filewheel.roster.fence import LOOK_US, Standing
+from filewheel.roster.fence import LOOK_US, Fence
 from filewheel.roster.roster import Roster
 
 BATCH_BYTES = 8 << 20
@@ -75,7 +75,7 @@ class Journal(Appender):
         """Told of drops: a keeper must not begin what they end. None for the keeper's own."""
         self._dropped = 0
         """The ticket of the last frame with a drop."""
-        self.standing: Standing | None = None
+        self.fence: Fence | None = None
         """Looks at the roster for this journal, with its lock held; None for one that writes to no mirrors."""
         self._looked_us = _NEVER_US
         self.before_flush: Callable[[], None] | None = None
@@ -91,12 +91,12 @@ class Journal(Appender):
             self._look(self._written)
 
     def _look(self, ticket: int) -> None:
-        standing, now_us = self.standing, self._clock.steady_us()
-        assert standing is not None
-        standing.look()
+        fence, now_us = self.fence, self._clock.steady_us()
+        assert fence is not None
+        fence.look()
         if self._strict:
-            standing.check_may_write()
-        roster = standing.roster
+            fence.check_may_write()
+        roster = fence.roster
         # The mirrors that a keeper had when its wheel was fenced are given its last acknowledgements.
         if roster != self.roster and (roster is None or roster.role == "primary"):
             self._follow(roster, ticket)
@@ -105,7 +105,7 @@ class Journal(Appender):
 
     def _is_old(self) -> bool:
         """Tell whether the last look is so old that a mirror may have come into the set that counts as in step."""
-        return self.standing is not None and not 0 <= self._clock.steady_us() - self._looked_us < LOOK_US
+        return self.fence is not None and not 0 <= self._clock.steady_us() - self._looked_us < LOOK_US
 
     def _look_again(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
         """Look when the frame is written already, and give it to the mirrors that have come into the set.

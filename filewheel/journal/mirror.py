@@ -23,7 +23,7 @@ from filewheel.disk.directory import Directory, DiskFactory, open_directory
 from filewheel.disk.started import started
 from filewheel.errors import UNWRITTEN, FilewheelError, Unsafe
 from filewheel.format import layout
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.journal.appender import Appender
 from filewheel.message import US_PER_S
 from filewheel.roster.fence import fenced

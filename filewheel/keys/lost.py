@@ -80,7 +80,7 @@ def doubtful_puts(directory: Directory) -> Iterator[bytes]:
     bodies of the frames that nothing calls durable. Memory: one frame.
     """
     disk = directory.disk
-    manifest = directory.manifest()
+    checkpoint = directory.checkpoint()
     writers: dict[str, list[int]] = {}
     for last in disk.listdir(layout.JOURNAL):
         parsed = layout.parse_segment(last)
@@ -88,7 +88,7 @@ def doubtful_puts(directory: Directory) -> Iterator[bytes]:
             writers.setdefault(parsed[0], []).append(parsed[1])
     for writer, numbers in writers.items():
         # In doubt, positions are those of an older checkpoint: what is read too much does no harm.
-        covered = START if manifest.doubt else manifest.positions.get(writer, START)
+        covered = START if checkpoint.doubt else checkpoint.positions.get(writer, START)
         # O1: an earlier segment was flushed whole before the last one was made.
         if max(numbers) >= covered.segment:
             yield from _puts_of(directory, writer, max(numbers), covered)

@@ -13,18 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from filewheel.disk.checkpoint import Manifest, Position
+from filewheel.disk.checkpoint import Checkpoint, Position
 from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.format.record import add_puts, may_have_keys, records_of
 from filewheel.journal.tail import Tail
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.laps.vanished import vanished
 from filewheel.laps.window import Span
 from filewheel.message import ID_LIMIT, ID_MIN, US_PER_S, due_of, id_after
-from filewheel.native.compiled import Puts, ids_of
+from filewheel.native.compiled import PutTable, ids_of
 
 Files = tuple[set[int], set[int]]
 """(seconds, laps): names of slot files and of lap files."""
@@ -35,7 +35,7 @@ class Cut:
     """Where a deal stops in each journal, and what it found below."""
 
     positions: dict[str, Position] = field(default_factory=dict)
-    puts: Puts = field(default_factory=Puts)
+    puts: PutTable = field(default_factory=PutTable)
     drops: dict[bytes, bytes] = field(default_factory=dict)
     """id → packed drop."""
     drop_frames: list[Frame] = field(default_factory=list)
@@ -60,7 +60,9 @@ class Cut:
         if drops:
             self.drops.update(zip(ids_of(drops), drops, strict=True))
 
-    def take_apart(self, base: Manifest, puts: Puts, coming: set[bytes] | None, finished: Files, slots: int) -> None:
+    def take_apart(
+        self, base: Checkpoint, puts: PutTable, coming: set[bytes] | None, finished: Files, slots: int
+    ) -> None:
         """Take the drops out of the frames that meet a put (one of these, or one to come) or a file.
 
         Most acknowledgements meet neither: their second has fired and its file is gone. To take each apart would
@@ -84,24 +86,24 @@ class Cut:
                 self.drops.update(zip(ids_of(drops), drops, strict=True))
 
 
-def take_cut(ledger: Ledger, limits: dict[str, Position], chunk_bytes: int, chunk_records: int) -> Cut:
+def take_cut(store: Store, limits: dict[str, Position], chunk_bytes: int, chunk_records: int) -> Cut:
     """Read the journals from what is covered up to `limits`, or as much as one chunk holds."""
     cut = Cut()
     # The keeper's journals come last, its own after the one before it: what they drop was put elsewhere.
-    order = sorted(limits, key=lambda w: (w == ledger.own.writer, w == ledger.manifest.keeper, w))
+    order = sorted(limits, key=lambda w: (w == store.own.writer, w == store.checkpoint.keeper, w))
     for writer in order:
-        tail = ledger.tails[writer]
+        tail = store.tails[writer]
         position = tail.covered
         if cut.size_bytes < chunk_bytes and cut.records < chunk_records:
-            for end, frame in frames_of(ledger, tail, tail.covered, limits[writer]):
+            for end, frame in frames_of(store, tail, tail.covered, limits[writer]):
                 try:
                     cut.add(frame)
                 except Damaged as exc:
                     # Its checksums hold, so it was written like this: kept aside before its journal goes.
                     name = layout.segment(writer, end.segment)
-                    ledger.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
+                    store.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
                 # The keeper flushes the entries of its own puts before it writes them.
-                if frame.number > tail.synced and writer != ledger.own.writer and may_have_keys(frame):
+                if frame.number > tail.synced and writer != store.own.writer and may_have_keys(frame):
                     cut.doubtful.setdefault(writer, []).append(frame)
                 position = end
                 if cut.size_bytes >= chunk_bytes or cut.records >= chunk_records:
@@ -115,20 +117,20 @@ def take_cut(ledger: Ledger, limits: dict[str, Position], chunk_bytes: int, chun
     return cut
 
 
-def puts_above(ledger: Ledger, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
+def puts_above(store: Store, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
     """Return the ids of all puts above the cut, after one more pass; None when they are too many to hold.
 
     A drop is written after its put, so once every drop below the cut is older than a whole pass over the journals,
     its put is below the cut, in a file, among these, or nowhere (D1).
     """
-    with ledger.lock:
-        ledger.ingest()
-        above = {w: t.seen for w, t in ledger.tails.items() if not t.gone}
+    with store.lock:
+        store.ingest()
+        above = {w: t.seen for w, t in store.tails.items() if not t.gone}
     ids: set[bytes] = set()
     size = 0
     for writer, limit in above.items():
-        tail = ledger.tails[writer]
-        for _, frame in frames_of(ledger, tail, cut.positions.get(writer, tail.covered), limit):
+        tail = store.tails[writer]
+        for _, frame in frames_of(store, tail, cut.positions.get(writer, tail.covered), limit):
             size += frame.end - frame.offset
             if size > chunk_bytes:
                 return None
@@ -137,17 +139,17 @@ def puts_above(ledger: Ledger, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
     return ids
 
 
-def frames_of(ledger: Ledger, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:
+def frames_of(store: Store, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:
     """Yield a journal's frames between two positions, and where each ends. Raises Damaged when a segment is gone."""
-    disk = ledger.disk
+    disk = store.disk
     for segment, name, low, high in tail.spans(start, limit):
         try:
             fd = disk.open(name, "r")
         except FileNotFoundError:
             # Only a deal removes a segment, and no other runs: to pass over it would cover what it held.
-            raise vanished(ledger.dir, ledger.quarantine, Span(name, low, high, ID_MIN)) from None
+            raise vanished(store.dir, store.quarantine, Span(name, low, high, ID_MIN)) from None
         try:
-            for item in scan(disk, fd, low, min(high, disk.size(fd)), ledger.dir.seed(name)):
+            for item in scan(disk, fd, low, min(high, disk.size(fd)), store.dir.seed(name)):
                 if isinstance(item, Frame):
                     yield Position(segment, item.end, item.number), item
         finally:

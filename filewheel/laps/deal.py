@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
-from filewheel.disk.checkpoint import Manifest, Position, place_manifest, prepare_manifest
+from filewheel.disk.checkpoint import Checkpoint, Position, place_checkpoint, prepare_checkpoint
 from filewheel.disk.directory import Settings
 from filewheel.errors import Damaged, FilewheelError
 from filewheel.format import layout
@@ -27,10 +27,10 @@ from filewheel.journal.tail import Tail
 from filewheel.laps.additions import SYNC_EACH_MAX, Additions, flush_file, poisoned_by
 from filewheel.laps.cut import Cut, Files, puts_above, take_cut
 from filewheel.laps.slot import File, files_in, frames, frames_of, lap_file, slot_file
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.laps.window import Budget, read_window, span_of
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
-from filewheel.native.compiled import Puts, ids_of, sort
+from filewheel.native.compiled import PutTable, ids_of, sort
 from filewheel.roster.repeats import note_repeats
 
 CHUNK_BYTES = 24 << 20
@@ -66,7 +66,7 @@ class Deal:
 
     def __init__(
         self,
-        ledger: Ledger,
+        store: Store,
         *,
         spread: bool,
         finished: Finished | None = None,
@@ -78,9 +78,9 @@ class Deal:
 
         `only_expire` leaves the journals alone: a full disk may have room for nothing but the checkpoint.
         """
-        self._ledger = ledger
-        self._dir = ledger.dir
-        self._disk = ledger.disk
+        self._store = store
+        self._dir = store.dir
+        self._disk = store.disk
         self._spread = spread
         self._finished = finished
         self._only_expire = only_expire
@@ -102,18 +102,18 @@ class Deal:
         needless files left behind; Poisoned when a flush failed, or when it is unknown whether the checkpoint was
         replaced: the keeper is done then, and the next one finds out.
         """
-        ledger = self._ledger
-        with ledger.lock:
-            ledger.look_for_missing()
-            limits = {} if self._only_expire else ledger.cut()
-            seen = {w: t.seen for w, t in ledger.tails.items()}
-            base = ledger.manifest
+        store = self._store
+        with store.lock:
+            store.look_for_missing()
+            limits = {} if self._only_expire else store.cut()
+            seen = {w: t.seen for w, t in store.tails.items()}
+            base = store.checkpoint
             finished = self._finished() if self._finished is not None else (set(), set())
         cut = self._take_cut(limits)
         self._flush_journals(seen)
         new = base.copy()
         new.deal = base.deal + 1
-        new.keeper = ledger.own.writer
+        new.keeper = store.own.writer
         # K4: the entry of a writer whose segments are gone is left out only now, a flush after they went.
         if not self._only_expire:
             new.positions = {w: p for w, p in new.positions.items() if w in limits} | cut.positions
@@ -122,9 +122,9 @@ class Deal:
                 if base.doubt:  # what is dealt now may lie in the files already
                     note_repeats(self._disk)
                 self._write(cut, base, new, finished)
-                self._added.sync(self._ledger.unlinked_in)
+                self._added.sync(self._store.unlinked_in)
             self._expire(new, finished)
-            prepare_manifest(self._disk, new, self._dir.seed)
+            prepare_checkpoint(self._disk, new, self._dir.seed)
         except (OSError, FilewheelError):
             self._added.undo()
             raise
@@ -132,8 +132,8 @@ class Deal:
             self._added.close()
         # K1: the commit. Nothing is undone from here on: the new checkpoint may be the one that counts.
         with poisoned_by("the checkpoint", self._dir.path):
-            place_manifest(self._disk)
-        with ledger.lock:
+            place_checkpoint(self._disk)
+        with store.lock:
             self._commit(new, cut)
             self._remove_needless(cut)
         return self._done
@@ -143,16 +143,16 @@ class Deal:
 
         A journal with keys that cannot be entered now, because a producer has the lock of their file, stays as it is.
         """
-        ledger = self._ledger
+        store = self._store
         limits = dict(limits)
         while True:
-            cut = take_cut(ledger, limits, self._chunk_bytes, self._chunk_records)
-            held = ledger.index.enter(cut.doubtful) if cut.doubtful else set()
+            cut = take_cut(store, limits, self._chunk_bytes, self._chunk_records)
+            held = store.index.enter(cut.doubtful) if cut.doubtful else set()
             cut.doubtful.clear()
             if not held:
                 return cut
             self._done.held |= held
-            limits |= {writer: ledger.tails[writer].covered for writer in held}
+            limits |= {writer: store.tails[writer].covered for writer in held}
 
     # -- D2 --------------------------------------------------------------------------------------------------
 
@@ -163,12 +163,12 @@ class Deal:
         X1: so must be every drop because of which a file counts as finished.
         So must be the entries in the index of what has a key: nobody looks here for it any more.
         """
-        ledger = self._ledger
-        ledger.own.flush()
+        store = self._store
+        store.own.flush()
         names = []
         for writer, position in seen.items():
-            tail = ledger.tails[writer]
-            if writer != ledger.own.writer:
+            tail = store.tails[writer]
+            if writer != store.own.writer:
                 names += [n for _, n, _, _ in tail.spans(max(tail.covered, tail.flushed), position)]
         with poisoned_by("a journal", self._dir.path):
             if len(names) > SYNC_EACH_MAX:
@@ -177,20 +177,20 @@ class Deal:
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
                         flush_file(self._disk, name)
-                ledger.index.flush()
+                store.index.flush()
         for writer, position in seen.items():
-            tail = ledger.tails[writer]
+            tail = store.tails[writer]
             tail.flushed = max(tail.flushed, position)
 
     # -- writing: D4 to D6 -----------------------------------------------------------------------------------
 
-    def _write(self, cut: Cut, base: Manifest, new: Manifest, finished: Files) -> None:
-        puts, cut.puts = cut.puts, Puts()
+    def _write(self, cut: Cut, base: Checkpoint, new: Checkpoint, finished: Files) -> None:
+        puts, cut.puts = cut.puts, PutTable()
         puts.sort()
         puts.unique()
         # Only a drop can meet a put that is yet to come.
         has_drops = bool(cut.drops or cut.drop_frames or base.unmatched)
-        coming = puts_above(self._ledger, cut, self._chunk_bytes) if has_drops else set()
+        coming = puts_above(self._store, cut, self._chunk_bytes) if has_drops else set()
         cut.take_apart(base, puts, coming, finished, self._dir.settings.slots)
         matched: set[bytes] = set()
         # D3: a put is left out only for a drop below the same cut.
@@ -201,14 +201,14 @@ class Deal:
                 puts.remove(matched)
             # In a set of wheels a put may come twice, by its writer and by a replicator: a drop that has met one of the
             # two is kept for the other.
-            still = gone if self._ledger.repeats else gone - matched
+            still = gone if self._store.repeats else gone - matched
             # D1: a drop whose put is yet to be dealt goes on to the next deal, or the put would come back.
             new.unmatched = sorted(still if coming is None else still & coming)
         # D4: in doubt, or where a put may come twice, a file may hold the put already, and needs its drop.
-        again = bool(base.doubt) or self._ledger.repeats
+        again = bool(base.doubt) or self._store.repeats
         loose = [r for i, r in cut.drops.items() if i not in matched or again]
         # What a file was to be told while it was missing is told now; or goes on to the next deal.
-        missing, owes = self._ledger.missing, self._ledger.owes_drops
+        missing, owes = self._store.missing, self._store.owes_drops
         loose += [
             pack_drop(i, CANCELLED)
             for i in base.unmatched
@@ -216,7 +216,7 @@ class Deal:
         ]
         sort(loose)
         # D5: one reading of the clock for the whole deal.
-        near = near_laps(self._dir.settings, self._ledger.clock.now_us())
+        near = near_laps(self._dir.settings, self._store.clock.now_us())
         # X2: what belongs to a file that goes was read before it counted as finished, so it is finished too.
         loose = self._without_finished(puts, loose, new, finished)
         if self._spread:
@@ -229,7 +229,7 @@ class Deal:
         self._done.puts = len(puts)
         self._done.drops = len(loose)
 
-    def _without_finished(self, puts: Puts, drops: list[bytes], new: Manifest, finished: Files) -> list[bytes]:
+    def _without_finished(self, puts: PutTable, drops: list[bytes], new: Checkpoint, finished: Files) -> list[bytes]:
         """Leave out of sorted puts, and of the sorted drops that are returned, what belongs to files that go.
 
         But not what belongs to a slot that goes while the file of its lap, which may hold the same, stays.
@@ -248,7 +248,7 @@ class Deal:
             at = bisect_left(drops, DROP_PREFIX + hi, upto)
         return kept + drops[at:] if kept or at else drops
 
-    def _expire(self, new: Manifest, finished: Files) -> None:
+    def _expire(self, new: Checkpoint, finished: Files) -> None:
         """Leave finished files out of the new manifest; the commit unlinks them."""
         for second in finished[0]:
             if new.slots.pop(second, None) is not None:
@@ -258,7 +258,7 @@ class Deal:
                 self._gone.append(lap_file(self._dir.settings, lap).name)
         self._done.expired = len(self._gone)
 
-    def _write_records(self, puts: Puts, drops: list[bytes], new: Manifest, near: Set[int]) -> None:
+    def _write_records(self, puts: PutTable, drops: list[bytes], new: Checkpoint, near: Set[int]) -> None:
         """Append sorted records to the files they belong to; a drop never makes a file (D4)."""
         at = dropped = 0
         settings = self._dir.settings
@@ -278,14 +278,14 @@ class Deal:
             lengths, name = file.among(new), file.name
             length = lengths.get(file.key, 0)
             mine = drops[dropped:drop_upto] if length else []
-            if name in self._ledger.missing:
+            if name in self._store.missing:
                 self._refuse(name, upto - at)
             elif upto > at or mine:
                 if not in_lap_file:
                     self._make_dir(lap)
                 lengths[file.key] = self._append(name, length, puts, (at, upto), mine, new.deal)
-            if self._ledger.missing and drop_upto > dropped:
-                self._held.update(filter(self._ledger.missing.hides, ids_of(drops[dropped:drop_upto])))
+            if self._store.missing and drop_upto > dropped:
+                self._held.update(filter(self._store.missing.hides, ids_of(drops[dropped:drop_upto])))
             at, dropped = upto, drop_upto
 
     def _refuse(self, name: str, puts: int) -> None:
@@ -296,7 +296,7 @@ class Deal:
                 hint="restore it, or `filewheel repair`, which accepts the loss",
             )  # fmt: skip
 
-    def _goes_to_lap_file(self, lap: int, second: int, new: Manifest, near: Set[int]) -> bool:
+    def _goes_to_lap_file(self, lap: int, second: int, new: Checkpoint, near: Set[int]) -> bool:
         """Decide where a lap's records go. One state for each lap: whichever it has, it keeps.
 
         But nothing is written to a file that is missing: beside it, the lap has the other state too.
@@ -315,23 +315,23 @@ class Deal:
 
     def _is_missing(self, file: File) -> bool:
         """Tell whether a file that is named is not there. Cost: a stat, once a deal."""
-        ledger, name = self._ledger, file.name
+        store, name = self._store, file.name
         if name not in self._looked_at:
             self._looked_at.add(name)
             # What this deal has made itself is named by no checkpoint so far.
-            if name in ledger.missing or (not self._added.has(name) and self._disk.identity(name) is None):
-                with ledger.lock:
-                    ledger.miss(span_of(file))
-        return name in ledger.missing
+            if name in store.missing or (not self._added.has(name) and self._disk.identity(name) is None):
+                with store.lock:
+                    store.miss(span_of(file))
+        return name in store.missing
 
-    def _can_open(self, lap: int, new: Manifest) -> bool:
+    def _can_open(self, lap: int, new: Checkpoint) -> bool:
         """Tell whether a lap can be dealt into its seconds: nothing of it is missing."""
         # All are looked at before: found missing later, one would send its messages back to the file that goes.
         for file in files_in(self._dir.settings, new, lap):
             self._is_missing(file)
-        return lap not in self._ledger.missing.near()
+        return lap not in self._store.missing.near()
 
-    def _has_slots(self, lap: int, new: Manifest) -> bool:
+    def _has_slots(self, lap: int, new: Checkpoint) -> bool:
         if self._lap_slots is None:
             self._lap_slots = {self._dir.settings.lap_of(s) for s in new.slots}
         return lap in self._lap_slots
@@ -341,7 +341,9 @@ class Deal:
         if self._lap_slots is not None:
             self._lap_slots.add(lap)
 
-    def _append(self, name: str, length: int, puts: Puts, part: tuple[int, int], drops: list[bytes], deal: int) -> int:
+    def _append(
+        self, name: str, length: int, puts: PutTable, part: tuple[int, int], drops: list[bytes], deal: int
+    ) -> int:
         seed = self._dir.seed(name)
         data = frames_of(puts, part, seed=seed, offset=length, number=deal)
         if drops:
@@ -350,13 +352,13 @@ class Deal:
         self._done.files += 1
         return length + len(data)
 
-    def _open_lap(self, lap: int, new: Manifest) -> None:
+    def _open_lap(self, lap: int, new: Checkpoint) -> None:
         """Deal a lap's one file into seconds. Part of the same commit, so never half (L1-L6)."""
         if self._has_slots(lap, new):  # what was added while one of them was missing may lie in both
             note_repeats(self._disk)
         file = lap_file(self._dir.settings, lap, new.laps.pop(lap))
         self._gone.append(file.name)
-        handles = self._ledger.new_handles()
+        handles = self._store.new_handles()
         try:
             lo = ID_MIN
             while True:
@@ -366,7 +368,7 @@ class Deal:
                     [span_of(file)],
                     lo,
                     ID_END,
-                    on_gap=self._ledger.report_gap,
+                    on_gap=self._store.report_gap,
                     budget=_OPEN_BUDGET,
                 )
                 # A drop of what lies in a second: the lap has both since a file of it was missing for a while.
@@ -380,47 +382,47 @@ class Deal:
 
     # -- commit: K2 to K4 ------------------------------------------------------------------------------------
 
-    def _commit(self, new: Manifest, cut: Cut) -> None:
+    def _commit(self, new: Checkpoint, cut: Cut) -> None:
         """Make the new manifest the ledger's. It counts on disk already, so nothing here may fail."""
-        ledger = self._ledger
-        ledger.manifest = new
+        store = self._store
+        store.checkpoint = new
         if not self._only_expire:  # which flushes no directories
-            ledger.unlinked_in.clear()
-            ledger.owes_drops = False
-            for writer in [w for w, t in ledger.tails.items() if t.gone]:
-                del ledger.tails[writer]
+            store.unlinked_in.clear()
+            store.owes_drops = False
+            for writer in [w for w, t in store.tails.items() if t.gone]:
+                del store.tails[writer]
         for writer, position in cut.positions.items():
-            ledger.tails[writer].covered = position
+            store.tails[writer].covered = position
         for name in self._gone:
-            ledger.missing.forget(name)
-        ledger.undealt_bytes = max(0, ledger.undealt_bytes - cut.size_bytes)
-        ledger.undealt_records = max(0, ledger.undealt_records - cut.records)
-        ledger.undealt_puts = max(0, ledger.undealt_puts - cut.put_records)
-        self._done.left_bytes = ledger.undealt_bytes
+            store.missing.forget(name)
+        store.undealt_bytes = max(0, store.undealt_bytes - cut.size_bytes)
+        store.undealt_records = max(0, store.undealt_records - cut.records)
+        store.undealt_puts = max(0, store.undealt_puts - cut.put_records)
+        self._done.left_bytes = store.undealt_bytes
 
     def _remove_needless(self, cut: Cut) -> None:
         """Remove covered segments and finished files, all that can be; then raise the error of one that cannot be.
 
         That one counts for nothing any more: the next deal tries a segment again, the next keeper sweeps a file.
         """
-        ledger = self._ledger
+        store = self._store
         with contextlib.ExitStack() as last_first:
-            last_first.callback(ledger.remove_empty_dirs)
+            last_first.callback(store.remove_empty_dirs)
             for name in self._gone:
-                last_first.callback(ledger.unlink_file, name)
+                last_first.callback(store.unlink_file, name)
             for writer in cut.positions:
-                last_first.callback(self._retire, ledger.tails[writer], ended=writer in cut.ended)
+                last_first.callback(self._retire, store.tails[writer], ended=writer in cut.ended)
 
     def _retire(self, tail: Tail, *, ended: bool) -> None:
         left = 0
         for n in [n for n in tail.ends if n < tail.covered.segment]:
-            if self._ledger.retire_segment(layout.segment(tail.writer, n)):
+            if self._store.retire_segment(layout.segment(tail.writer, n)):
                 tail.ends.pop(n, None)
             else:
                 left += 1
         if ended:
             # K3: nobody appends to it (its lock was free when it was read), and nothing valid lies past the cut.
-            left += not self._ledger.retire_segment(layout.segment(tail.writer, tail.covered.segment))
+            left += not self._store.retire_segment(layout.segment(tail.writer, tail.covered.segment))
             # K4: while one is left in journal/ the writer must not be forgotten.
             tail.gone = not left
         self._done.left_segments += left

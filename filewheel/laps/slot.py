@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
-from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory, Settings
 from filewheel.format import layout
 from filewheel.format.frame import portions, seal
 from filewheel.format.record import ID
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
-from filewheel.native.compiled import Puts
+from filewheel.native.compiled import PutTable
 
 FRAME_BYTES = 1 << 17
 Numbers = TypeVar("Numbers", bound=Collection[int], covariant=True)
@@ -75,7 +75,7 @@ class SlotFile:
         return slot_floor(self.second), slot_floor(self.second + 1)
 
     def among(self, named: Named[Numbers]) -> Numbers:
-        """Return those of a manifest or a listing that this file is one of: `file.key in file.among(manifest)`."""
+        """Return those of a manifest or a listing that this file is one of: `file.key in file.among(checkpoint)`."""
         return named.slots
 
 
@@ -117,7 +117,7 @@ class LapFile:
         return slot_floor(low), slot_floor(high)
 
     def among(self, named: Named[Numbers]) -> Numbers:
-        """Return those of a manifest or a listing that this file is one of: `file.key in file.among(manifest)`."""
+        """Return those of a manifest or a listing that this file is one of: `file.key in file.among(checkpoint)`."""
         return named.laps
 
 
@@ -143,19 +143,19 @@ def file_named(settings: Settings, name: str) -> File | None:
     return None if lap is None else lap_file(settings, lap)
 
 
-def files_of(settings: Settings, manifest: Manifest, lo: bytes = ID_MIN, hi: bytes = ID_END) -> Iterator[File]:
+def files_of(settings: Settings, checkpoint: Checkpoint, lo: bytes = ID_MIN, hi: bytes = ID_END) -> Iterator[File]:
     """Yield a manifest's files that may hold ids from `lo` to below `hi`; seconds first, each in no order."""
     low, high = due_of(lo) // US_PER_S, due_of(hi) // US_PER_S
-    yield from (slot_file(settings, s, end) for s, end in manifest.slots.items() if low <= s <= high)
+    yield from (slot_file(settings, s, end) for s, end in checkpoint.slots.items() if low <= s <= high)
     low, high = settings.lap_of(low), settings.lap_of(high)
-    yield from (lap_file(settings, n, end) for n, end in manifest.laps.items() if low <= n <= high)
+    yield from (lap_file(settings, n, end) for n, end in checkpoint.laps.items() if low <= n <= high)
 
 
-def files_in(settings: Settings, manifest: Manifest, lap: int) -> list[File]:
+def files_in(settings: Settings, checkpoint: Checkpoint, lap: int) -> list[File]:
     """Return the files of a lap that a manifest names, in the order of their seconds."""
-    found: list[File] = [lap_file(settings, lap, manifest.laps[lap])] if lap in manifest.laps else []
+    found: list[File] = [lap_file(settings, lap, checkpoint.laps[lap])] if lap in checkpoint.laps else []
     seconds = range(lap * settings.slots, (lap + 1) * settings.slots)
-    return found + [slot_file(settings, s, manifest.slots[s]) for s in seconds if s in manifest.slots]
+    return found + [slot_file(settings, s, checkpoint.slots[s]) for s in seconds if s in checkpoint.slots]
 
 
 def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: int, number: int) -> bytes:
@@ -182,7 +182,7 @@ def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: 
     return out[0] if len(out) == 1 else b"".join(out)
 
 
-def frames_of(puts: Puts, part: tuple[int, int], *, seed: int, offset: int, number: int) -> bytes:
+def frames_of(puts: PutTable, part: tuple[int, int], *, seed: int, offset: int, number: int) -> bytes:
     """Return the frames, from `offset` of the file on, for a range of sorted puts."""
     return puts.frames(*part, seed, offset, number, FRAME_BYTES)
 

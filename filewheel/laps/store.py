@@ -18,14 +18,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from filewheel.clock import Clock
-from filewheel.disk.checkpoint import Found, Manifest, Position, adopt, find_files
+from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files
 from filewheel.disk.directory import Directory, DiskFactory
 from filewheel.disk.disk import OsDisk
 from filewheel.disk.quarantine import Damage, Quarantine
 from filewheel.errors import Damaged, FilewheelError
 from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.journal.journal import Journal
 from filewheel.journal.tail import Handles, Tail
 from filewheel.laps.doubtful import KeyIndex
@@ -35,7 +35,7 @@ from filewheel.laps.vanished import find_vanished, vanished
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
 from filewheel.message import ID_MIN, US_PER_S
 from filewheel.native.loops import DROP_BYTES
-from filewheel.roster.retention import Retained, discard_retained
+from filewheel.roster.retention import Retention, discard_retained
 from filewheel.roster.roster import RETAIN_BYTES, Roster, read_roster, was_in_set
 from filewheel.roster.stale import mark_stale
 
@@ -46,7 +46,7 @@ LOCK_TEST_US = 200_000
 OnFrame = Callable[[Frame], None]
 
 
-class Ledger:
+class Store:
     """Positions, lengths and the keeper's own journal. `lock` guards everything in it."""
 
     def __init__(
@@ -66,9 +66,9 @@ class Ledger:
         self.lock = threading.RLock()
         self.handles = Handles(directory)
         self.quarantine = Quarantine(directory, clock)
-        self.retained: Retained | None = None
+        self.retention: Retention | None = None
         """Where covered segments wait for backups; None when the wheel is not a primary that has any."""
-        self.manifest = Manifest()
+        self.checkpoint = Checkpoint()
         self.tails: dict[str, Tail] = {}
         self._entropy = entropy
         self.own = Journal(directory, entropy=entropy, disk=disk, clock=clock, on_copies="ignore")
@@ -101,18 +101,18 @@ class Ledger:
         with self.lock:
             # R1: what a dead keeper left in the page cache only must not be relied on.
             self.disk.sync_all()
-            self.manifest = self.dir.manifest()
+            self.checkpoint = self.dir.checkpoint()
             self._remove(layout.CHECKPOINT_TMP)
             self._keep_for_own_roster()
-            for writer, covered in self.manifest.positions.items():
+            for writer, covered in self.checkpoint.positions.items():
                 self.tails[writer] = Tail(
-                    self.dir, self.handles, writer, covered, doubt=bool(self.manifest.doubt)
+                    self.dir, self.handles, writer, covered, doubt=bool(self.checkpoint.doubt)
                 )  # fmt: skip
             self._sweep_journal()
             found = find_files(self.disk, self.dir.settings.lap_of)
-            if self.manifest.doubt:
-                self.notes.append(f"{self.manifest.doubt}: everything found is taken as covered")
-                adopt(self.manifest, self.disk, found, self.dir.settings.lap_of)
+            if self.checkpoint.doubt:
+                self.notes.append(f"{self.checkpoint.doubt}: everything found is taken as covered")
+                adopt(self.checkpoint, self.disk, found, self.dir.settings.lap_of)
             else:
                 self._sweep_laps(found)
                 self._miss_laps(found)
@@ -120,7 +120,7 @@ class Ledger:
             self.index.gone = frozenset(w for w, t in self.tails.items() if t.ended)
             # K4: what the last keeper removed is durable (R1), and what was removed just now is before the next
             # checkpoint (D6). Keepers that deal once, as `run --once` and tidying, would never come to forget a writer.
-            for writer in self.manifest.positions.keys() - self._listing.keys():
+            for writer in self.checkpoint.positions.keys() - self._listing.keys():
                 self.tails[writer].gone = True
 
     def follow(self, roster: Roster | None) -> None:
@@ -134,7 +134,7 @@ class Ledger:
         if roster is not None and roster.role == "primary" and roster.members:
             self._retain(roster.retain_bytes)
             return
-        self.retained = None
+        self.retention = None
         # A primary that was fenced leaves what it kept: its backups may have to read it still.
         if roster is None or not roster.members or roster.role == "backup":
             try:
@@ -156,10 +156,10 @@ class Ledger:
             self._retain(RETAIN_BYTES)
 
     def _retain(self, limit_bytes: int) -> None:
-        if self.retained is None:
-            self.retained = Retained(self.dir, limit_bytes=limit_bytes, entropy=self._entropy)
-            self.retained.on_overflow = self._mark_behind
-        self.retained.limit_bytes = limit_bytes
+        if self.retention is None:
+            self.retention = Retention(self.dir, limit_bytes=limit_bytes, entropy=self._entropy)
+            self.retention.on_overflow = self._mark_behind
+        self.retention.limit_bytes = limit_bytes
 
     def _sweep_journal(self) -> None:
         """Remove what a writer that died left under a temporary name (K5), and covered segments that came back (R5).
@@ -171,7 +171,7 @@ class Ledger:
             name = f"{layout.JOURNAL}/{last}"
             parsed = layout.parse_segment(last)
             if parsed is not None:
-                covered = self.manifest.positions.get(parsed[0])
+                covered = self.checkpoint.positions.get(parsed[0])
                 if covered is not None and parsed[1] < covered.segment and not self.retire_segment(name):
                     self.tails[parsed[0]].ends[parsed[1]] = 0  # the next deal tries again
                 continue
@@ -188,16 +188,16 @@ class Ledger:
     def _sweep_laps(self, found: Found) -> None:
         """Remove what the manifest does not name: a deal that never completed, an unlink that came back."""
         lap_of = self.dir.settings.lap_of
-        for lap in found.laps - self.manifest.laps.keys():
+        for lap in found.laps - self.checkpoint.laps.keys():
             self._remove(lap_file(self.dir.settings, lap).name)
-        for second in found.slots - self.manifest.slots.keys():
+        for second in found.slots - self.checkpoint.slots.keys():
             self._remove(slot_file(self.dir.settings, second).name)
-        for lap in found.dirs - {lap_of(s) for s in self.manifest.slots}:
+        for lap in found.dirs - {lap_of(s) for s in self.checkpoint.slots}:
             self.remove_dir(lap)
 
     def _miss_laps(self, found: Found) -> None:
         """Report files that are named but not there: a file goes only after a manifest without it."""
-        for span in spans_of(self.dir, self.manifest):
+        for span in spans_of(self.dir, self.checkpoint):
             if span.file is not None and span.file.key not in span.file.among(found):
                 self.miss(span)
 
@@ -230,7 +230,7 @@ class Ledger:
     def remove_empty_dirs(self) -> None:
         """Remove the directories of past laps in which something was unlinked and nothing is left (X4)."""
         now_lap = self.dir.settings.lap_of(self.clock.now_us() // US_PER_S)
-        kept = {self.dir.settings.lap_of(s) for s in self.manifest.slots}
+        kept = {self.dir.settings.lap_of(s) for s in self.checkpoint.slots}
         for name in list(self.unlinked_in):
             lap = layout.parse_lap_dir(name.rpartition("/")[2])
             if lap is not None and lap < now_lap and lap not in kept:
@@ -351,7 +351,7 @@ class Ledger:
     def spans(self, lo: bytes, hi: bytes) -> Iterator[Span]:
         """Yield the parts of files that may hold ids from `lo` to below `hi`: undealt journals, then laps in order."""
         yield from self.undealt_spans()
-        yield from spans_of(self.dir, self.manifest, lo, hi)
+        yield from spans_of(self.dir, self.checkpoint, lo, hi)
 
     def undealt_spans(self) -> Iterator[Span]:
         """Yield the parts of journals that were read and are not covered yet."""
@@ -369,7 +369,7 @@ class Ledger:
                 lo,
                 hi,
                 on_gap=self.report_gap,
-                dropped=self.manifest.unmatched,
+                dropped=self.checkpoint.unmatched,
                 budget=budget,
             )
 
@@ -420,15 +420,15 @@ class Ledger:
         False: it could be neither kept nor counted, and stays. Its writer's position must be kept, or it is read anew.
         """
         with self.lock:
-            if self.retained is None:
+            if self.retention is None:
                 self.unlink_file(name)
                 return True
             self.handles.drop(name)
             try:
-                self.retained.keep(name)
+                self.retention.keep(name)
             except OSError as exc:
                 log.warning("%s: not kept for backups: %s", self.dir.place(name), exc)
-                if not self.retained.forgo():
+                if not self.retention.forgo():
                     return False
                 self._remove(name)
             self.unlinked_in |= {layout.JOURNAL, layout.RETAINED}
@@ -452,11 +452,11 @@ class Ledger:
     def give_up_retained(self) -> bool:
         """Free what is kept for backups, which heal then; tell whether there was anything. Never raises OSError."""
         with self.lock:
-            if self.retained is None:
+            if self.retention is None:
                 return False
             try:
-                freed = bool(self.retained.names())
-                self.retained.give_up()
+                freed = bool(self.retention.names())
+                self.retention.give_up()
             except OSError as exc:
                 log.critical("%s: what is kept for backups cannot be given up: %s", self.dir.path, exc)
                 return False

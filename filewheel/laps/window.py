@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile, is_unreadable
 from filewheel.errors import Damaged
@@ -25,7 +25,7 @@ from filewheel.format.record import ID, add_puts, records_of
 from filewheel.journal.tail import Handles
 from filewheel.laps.slot import File, files_of
 from filewheel.message import ID_END, ID_MIN, id_after
-from filewheel.native.compiled import Puts, ids_of
+from filewheel.native.compiled import PutTable, ids_of
 
 MISSING = "the file is missing"
 _SLACK = 1.5
@@ -49,9 +49,9 @@ def span_of(file: File) -> Span:
     return Span(file.name, 0, file.end, file.floor, file)
 
 
-def spans_of(directory: Directory, manifest: Manifest, lo: bytes = ID_MIN, hi: bytes = ID_END) -> list[Span]:
+def spans_of(directory: Directory, checkpoint: Checkpoint, lo: bytes = ID_MIN, hi: bytes = ID_END) -> list[Span]:
     """Return a manifest's files that may hold ids from `lo` to below `hi`, by rising floor."""
-    return sorted(map(span_of, files_of(directory.settings, manifest, lo, hi)), key=lambda span: span.floor)
+    return sorted(map(span_of, files_of(directory.settings, checkpoint, lo, hi)), key=lambda span: span.floor)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Window:
     """What was found: `puts` sorted and pending, for ids from the window's `lo` to below `hi`."""
 
     hi: bytes
-    found: Puts = field(default_factory=Puts, compare=False)
+    found: PutTable = field(default_factory=PutTable, compare=False)
     """What was found, without an object for each."""
     loose: set[bytes] = field(default_factory=set)
     """Drops whose put was not in the window."""
@@ -149,7 +149,7 @@ class _Reader:
         self.lo = lo
         self.hi = hi
         self._budget = budget
-        self._puts = Puts()
+        self._puts = PutTable()
         self._drops = {i for i in dropped if lo <= i < hi}
         self._spent: set[bytes] = set()
         self._cut = False

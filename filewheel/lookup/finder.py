@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from filewheel.disk.checkpoint import Manifest, Position
+from filewheel.disk.checkpoint import Checkpoint, Position
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.reentry import one_call
@@ -71,12 +71,12 @@ class Finder:
         """Read what the journals have gained; False where this finder cannot follow them."""
         return self._look((), lambda places, handles: True, lambda found: False)
 
-    def read_on(self, read: Callable[[Manifest, Mapping[str, FileIndex], Handles], T]) -> T | None:
+    def read_on(self, read: Callable[[Checkpoint, Mapping[str, FileIndex], Handles], T]) -> T | None:
         """Have a function read the journals as far as they were followed; None where they cannot be.
 
         It may be called more than once, and is called with the lock held: it may ask `has_put`.
         """
-        return self._look((), lambda _, handles: read(self._manifest, self._journals, handles), lambda _: None)
+        return self._look((), lambda _, handles: read(self._checkpoint, self._journals, handles), lambda _: None)
 
     def has_put(self, ids: Iterable[bytes], handles: Handles) -> set[bytes]:
         """Return, of these ids, those that would be pending if no journal held a drop. For `read_on`."""
@@ -102,7 +102,7 @@ class Finder:
     def _forget(self) -> None:
         self.epoch += 1
         self._frames = Frames(self._dir)
-        self._manifest = Manifest()
+        self._checkpoint = Checkpoint()
         self._unmatched: frozenset[bytes] = frozenset()
         self._listing: list[str] = []
         self._segments: list[tuple[str, int]] = []
@@ -156,7 +156,7 @@ class Finder:
             with one_call(self._lock, self._dir.path):
                 for _ in range(_TRIES):
                     self._renew()
-                    if self._manifest.doubt:
+                    if self._checkpoint.doubt:
                         break
                     try:
                         self._follow_journals(wanted, handles)
@@ -184,24 +184,24 @@ class Finder:
         # The one before keeps its inode as checkpoint.old, so the same identity comes again after three deals at the
         # earliest, all within one tick of the file system's clock.
         identity = self._disk.identity(layout.CHECKPOINT)
-        if identity is not None and identity == self._frames.checkpoint:
+        if identity is not None and identity == self._frames.checkpoint_identity:
             return
         self.epoch += 1
         self._frames = Frames(self._dir)
-        manifest = self._dir.manifest()
-        if manifest.deal != self._manifest.deal + 1:
+        checkpoint = self._dir.checkpoint()
+        if checkpoint.deal != self._checkpoint.deal + 1:
             # From one deal to the next a file grows or goes. Over several it may have gone and come again.
             for file in list(self._files.values()):
                 self._drop(self._files, file)
         for file in list(self._files.values()):
             known = file_named(self._dir.settings, file.name)
-            if known is None or known.key not in known.among(manifest):
+            if known is None or known.key not in known.among(checkpoint):
                 self._drop(self._files, file)  # it has gone, and one of its name may come
         for file in self._journals.values():
             file.is_blank = False
-        self._manifest = manifest
-        self._unmatched = frozenset(manifest.unmatched)
-        self._frames.checkpoint = identity
+        self._checkpoint = checkpoint
+        self._unmatched = frozenset(checkpoint.unmatched)
+        self._frames.checkpoint_identity = identity
 
     def _drop(self, files: dict[str, FileIndex], file: FileIndex) -> None:
         """Forget a file."""
@@ -217,7 +217,7 @@ class Finder:
         """Read what the journals have gained. Raises FileNotFoundError when one has gone since it was listed."""
         gone = set(self._journals)
         for writer, n in self._list_segments():
-            covered = self._manifest.positions.get(writer, _NOWHERE)
+            covered = self._checkpoint.positions.get(writer, _NOWHERE)
             if n < covered.segment:
                 continue
             name = layout.segment(writer, n)
@@ -407,7 +407,7 @@ class Finder:
 
     def _files_of(self, wanted: list[bytes], handles: Handles) -> Iterator[tuple[FileIndex, list[bytes]]]:
         """Yield the lap and slot files that may hold these ids, each with those ids."""
-        slots, laps = self._manifest.slots, self._manifest.laps
+        slots, laps = self._checkpoint.slots, self._checkpoint.laps
         lap_of = self._dir.settings.lap_of
         by_slot: dict[int, list[bytes]] = {}
         by_lap: dict[int, list[bytes]] = {}

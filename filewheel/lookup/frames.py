@@ -33,12 +33,12 @@ class Frames:
         self._recent: dict[Place, Frame] = {}
         """Those read last, the last one at the end."""
         self._recent_bytes = 0
-        self.checkpoint: tuple[int, int, int] | None = None
+        self.checkpoint_identity: tuple[int, int, int] | None = None
         """The identity of the checkpoint that names the files; None while it is not known."""
 
     def are_current(self) -> bool:
         """Tell whether the checkpoint is the same still."""
-        return self._disk.identity(layout.CHECKPOINT) == self.checkpoint
+        return self._disk.identity(layout.CHECKPOINT) == self.checkpoint_identity
 
     def fd_of(self, name: str, handles: Handles) -> int | None:
         """Return an open file; None when it has gone though the checkpoint is the same: by hand.

@@ -81,7 +81,7 @@ class Snapshot:
     def _take(self) -> None:
         for left in reversed(range(_TRIES)):
             before = self._dir.disk.identity(layout.CHECKPOINT)
-            self.manifest = self._dir.manifest()
+            self.checkpoint = self._dir.checkpoint()
             try:
                 self._uncovered: dict[str, _Uncovered] = {}
                 self.journals = list(self._journal_spans())
@@ -91,10 +91,10 @@ class Snapshot:
                 continue  # a segment was covered and removed: there is a newer checkpoint
             if self._dir.disk.identity(layout.CHECKPOINT) == before:
                 break
-        self._doubt = self.manifest.doubt
+        self._doubt = self.checkpoint.doubt
         if self._doubt:
             lap_of = self._dir.settings.lap_of
-            adopt(self.manifest, self._dir.disk, find_files(self._dir.disk, lap_of), lap_of)
+            adopt(self.checkpoint, self._dir.disk, find_files(self._dir.disk, lap_of), lap_of)
         for part in self._uncovered.values():
             if part.is_suspect:
                 self._judge(part)
@@ -107,7 +107,7 @@ class Snapshot:
             if parsed is not None:
                 segments.append(parsed)
         for writer, n in sorted(segments):
-            covered = self.manifest.positions.get(writer, Position(0, 0, 0))
+            covered = self.checkpoint.positions.get(writer, Position(0, 0, 0))
             if n < covered.segment:
                 continue
             start = covered.offset if n == covered.segment else 0
@@ -118,7 +118,7 @@ class Snapshot:
                 continue
             part = self._uncovered.get(writer)
             if part is None:
-                before = number_before(self.manifest, writer, n)
+                before = number_before(self.checkpoint, writer, n)
                 part = self._uncovered[writer] = _Uncovered(before, before)
             part.segments.append((name, start))
             end = self._used(fd, name, start, part)
@@ -171,11 +171,11 @@ class Snapshot:
                 window = read_window(
                     self._dir,
                     self.handles,
-                    [*self.journals, *spans_of(self._dir, self.manifest, lo, hi)],
+                    [*self.journals, *spans_of(self._dir, self.checkpoint, lo, hi)],
                     lo,
                     hi,
                     on_gap=on_gap,
-                    dropped=self.manifest.unmatched,
+                    dropped=self.checkpoint.unmatched,
                     budget=budget,
                 )
                 if not missing or not self._reread(missing):
@@ -189,19 +189,19 @@ class Snapshot:
 
         A file that the newest checkpoint names is missing, which is damage: it goes only after one without it.
         """
-        newer = self._dir.manifest()
-        if newer.deal == self.manifest.deal:
+        newer = self._dir.checkpoint()
+        if newer.deal == self.checkpoint.deal:
             for span in missing:
                 self._note(span, Gap(0, span.end, MISSING, at_end=True))
                 self._forget(span)
             return False
         # Everything dealt since is in the journal spans that are held open here, or newer than this snapshot.
-        self.manifest = newer
+        self.checkpoint = newer
         return True
 
     def _forget(self, span: Span) -> None:
         if span.file is not None:
-            span.file.among(self.manifest).pop(span.file.key, None)
+            span.file.among(self.checkpoint).pop(span.file.key, None)
         if span in self.journals:
             self.journals.remove(span)
 
@@ -290,7 +290,7 @@ class Snapshot:
         puts: dict[bytes, bytes] = {}
         drops: set[bytes] = set()
         for _ in range(_TRIES):
-            puts, drops = {}, set(self.manifest.unmatched)
+            puts, drops = {}, set(self.checkpoint.unmatched)
             missing: list[Span] = []
             for span in self._spans_for(wanted):
                 self._find_in(span, wanted, puts, drops, missing)
@@ -321,7 +321,7 @@ class Snapshot:
         files: dict[str, Span] = {}
         for second in sorted({due_of(i) // US_PER_S for i in wanted}):
             low, high = id_floor(second * US_PER_S), id_floor((second + 1) * US_PER_S)
-            for span in spans_of(self._dir, self.manifest, low, high):
+            for span in spans_of(self._dir, self.checkpoint, low, high):
                 files[span.name] = span
         return [*self.journals, *files.values()]
 

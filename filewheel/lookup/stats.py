@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
-from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
 from filewheel.disk.quarantine import bytes_in, items
@@ -83,7 +83,7 @@ class _Counter:
         # Asked after the snapshot was taken: what makes a wheel so is durable before it holds anything twice.
         self._repeats = may_repeat(directory)
         puts: set[bytes] = set()
-        drops: set[bytes] = set(snapshot.manifest.unmatched)
+        drops: set[bytes] = set(snapshot.checkpoint.unmatched)
         for span in snapshot.journals:
             for frame in snapshot.frames(span):
                 found, dropped = _records(frame)
@@ -92,10 +92,10 @@ class _Counter:
         self._loose = sorted(puts - drops)
         """Pending ids in the journals; a file that must be read brings those of its time with it."""
         self._drops = sorted(drops)
-        manifest, lap_of = snapshot.manifest, directory.settings.lap_of
-        self._both = manifest.laps.keys() & {lap_of(second) for second in manifest.slots}
+        checkpoint, lap_of = snapshot.checkpoint, directory.settings.lap_of
+        self._both = checkpoint.laps.keys() & {lap_of(second) for second in checkpoint.slots}
         """Laps of which the file and some seconds are there, since one of them was missing: counted as one."""
-        self.spans = [s for s in spans_of(directory, manifest) if not self._is_counted_with_lap(s)]
+        self.spans = [s for s in spans_of(directory, checkpoint) if not self._is_counted_with_lap(s)]
 
     def simple(self, span: Span) -> int | None:
         """Count a file's messages by its headers; None when it must be read."""
@@ -132,7 +132,7 @@ class _Counter:
 
     def _is_alone(self, span: Span) -> bool:
         """Tell whether a file's messages are what its frames say: no journal or other file concerns them."""
-        if self._snapshot.manifest.doubt or self._lap_of(span) in self._both:
+        if self._snapshot.checkpoint.doubt or self._lap_of(span) in self._both:
             return False
         low, high = self._between(self._drops, span)
         if self._repeats and low == high:
@@ -180,7 +180,7 @@ def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
 
 def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     """Count a snapshot. Cost: a header for each frame of the laps, and the undealt journals whole."""
-    stats = sizes_of(directory, snapshot.manifest, [(s.name, s.end - s.start) for s in snapshot.journals])
+    stats = sizes_of(directory, snapshot.checkpoint, [(s.name, s.end - s.start) for s in snapshot.journals])
     stats.pending, stats.dead = counts_of(directory, snapshot)
     first = snapshot.first()
     stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
@@ -188,7 +188,7 @@ def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     return stats
 
 
-def sizes_of(directory: Directory, manifest: Manifest, journals: Sequence[tuple[str, int]]) -> Stats:
+def sizes_of(directory: Directory, checkpoint: Checkpoint, journals: Sequence[tuple[str, int]]) -> Stats:
     """Say what a wheel takes on disk and who keeps it; `journals` are names, and how many bytes are not covered."""
     keeper = holder(directory)
     return Stats(
@@ -196,9 +196,9 @@ def sizes_of(directory: Directory, manifest: Manifest, journals: Sequence[tuple[
         quarantined_bytes=bytes_in(directory),
         journal_bytes=sum(size for _, size in journals),
         journal_files=len({name for name, _ in journals}),
-        slot_files=len(manifest.slots),
-        lap_files=len(manifest.laps),
-        file_bytes=sum(manifest.slots.values()) + sum(manifest.laps.values()),
+        slot_files=len(checkpoint.slots),
+        lap_files=len(checkpoint.laps),
+        file_bytes=sum(checkpoint.slots.values()) + sum(checkpoint.laps.values()),
         keeper_up=keeper is not None,
         keeper_pid=None if keeper is None else keeper.pid,
         keeper_namespace="" if keeper is None else keeper.namespace,

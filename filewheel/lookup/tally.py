@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 
-from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.reentry import one_call
 from filewheel.errors import Damaged
@@ -94,41 +94,41 @@ class Tally:
         """Count what the laps hold."""
         self._forget()
         with Snapshot(self._dir) as snapshot:
-            listing = self._list_laps(snapshot.manifest)
+            listing = self._list_laps(snapshot.checkpoint)
             snapshot.first()  # which finds the damage that a count of everything finds
             puts = snapshot.journal_puts() if may_repeat(self._dir) else set[bytes]()
             snapshot.journals = []
             is_apart = not puts or not snapshot.named(puts)
             counts = counts_of(self._dir, snapshot, self._known)
-            self._deal = snapshot.manifest.deal
+            self._deal = snapshot.checkpoint.deal
             self._listing = listing
-            self._is_simple = is_apart and not snapshot.damage and not snapshot.manifest.doubt
+            self._is_simple = is_apart and not snapshot.damage and not snapshot.checkpoint.doubt
             self._counts = list(counts)
 
-    def _list_laps(self, manifest: Manifest) -> list[list[str]]:
+    def _list_laps(self, checkpoint: Checkpoint) -> list[list[str]]:
         """List the directories in which the files of a manifest lie: one that is removed by hand is missed."""
-        laps = sorted({self._dir.settings.lap_of(second) for second in manifest.slots})
+        laps = sorted({self._dir.settings.lap_of(second) for second in checkpoint.slots})
         names = [layout.LAPS, *map(layout.lap_dir, laps)]
         return [sorted(self._dir.disk.listdir(name)) for name in names]
 
     def _try_to_count(
-        self, manifest: Manifest, journals: Mapping[str, FileIndex], handles: Handles
+        self, checkpoint: Checkpoint, journals: Mapping[str, FileIndex], handles: Handles
     ) -> Stats | _Stale | _Unknown:
         try:
-            return self._count(manifest, journals, handles)
+            return self._count(checkpoint, journals, handles)
         except (_Stale, _Unknown) as exc:  # an error that gets out has the finder forget all that it learned
             return exc
 
-    def _count(self, manifest: Manifest, journals: Mapping[str, FileIndex], handles: Handles) -> Stats:
+    def _count(self, checkpoint: Checkpoint, journals: Mapping[str, FileIndex], handles: Handles) -> Stats:
         """Count what the journals have gained."""
-        if manifest.deal != self._deal or self._list_laps(manifest) != self._listing:
+        if checkpoint.deal != self._deal or self._list_laps(checkpoint) != self._listing:
             raise _Stale
         if any(n not in journals or (journals[n].start, journals[n].pos) < at for n, at in self._read.items()):
             raise _Stale
         if not self._is_simple or any(file.has_gaps or not file.is_blank for file in journals.values()):
             raise _Unknown
         counts, new = list(self._counts), set[bytes]()
-        unmatched = set(manifest.unmatched)
+        unmatched = set(checkpoint.unmatched)
         for file in journals.values():
             writer = layout.parse_segment(file.name.rpartition("/")[2])
             assert writer is not None
@@ -150,7 +150,7 @@ class Tally:
         self._counts = counts
         self._read = {file.name: (file.start, file.pos) for file in journals.values()}
         sizes = [(file.name, file.pos - file.start) for file in journals.values() if file.pos > file.start]
-        stats = sizes_of(self._dir, manifest, sizes)
+        stats = sizes_of(self._dir, checkpoint, sizes)
         stats.pending, stats.dead = counts
         stats.damaged = len(self._dir.notes)
         return stats

@@ -881,7 +881,7 @@ PyMODINIT_FUNC PyInit__loops(void)
 {
     crc_init();
     PyObject *made = PyModule_Create(&module);
-    if (made != NULL && (add_type(made, "Puts", &puts_spec) < 0 ||
+    if (made != NULL && (add_type(made, "PutTable", &puts_spec) < 0 ||
                          add_type(made, "Pen", &pen_spec) < 0 || forks_init() < 0 ||
                          PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0))
         Py_CLEAR(made);

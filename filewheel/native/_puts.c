@@ -1,4 +1,4 @@
-/* Puts in C: what a deal gathers, without an object for each of them.
+/* PutTable in C: what a deal gathers, without an object for each of them.
  *
  * A put stays where it is, in the body of the frame that it came in; here is its id and where it lies. So gathering reads
  * each body once, sorting moves four words a put, and each put is copied once more: into the file that it belongs to.
@@ -17,17 +17,17 @@ typedef struct {
     Keyed *entries;
     Py_ssize_t count, room;
     Py_ssize_t bytes; /* the records' sizes, added up */
-} Puts;
+} PutTable;
 
 static PyObject *puts_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    Puts *self = (Puts *)type->tp_alloc(type, 0);
+    PutTable *self = (PutTable *)type->tp_alloc(type, 0);
     if (self != NULL && (self->kept = PyList_New(0)) == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
 
-static void puts_dealloc(Puts *self)
+static void puts_dealloc(PutTable *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyMem_RawFree(self->entries);
@@ -36,12 +36,12 @@ static void puts_dealloc(Puts *self)
     Py_DECREF(type);
 }
 
-static Py_ssize_t puts_length(Puts *self)
+static Py_ssize_t puts_length(PutTable *self)
 {
     return self->count;
 }
 
-static int push(Puts *self, const unsigned char *record, Py_ssize_t size)
+static int push(PutTable *self, const unsigned char *record, Py_ssize_t size)
 {
     if (self->count == self->room) {
         Py_ssize_t room = self->room ? self->room * 2 : 1024;
@@ -59,7 +59,7 @@ static int push(Puts *self, const unsigned char *record, Py_ssize_t size)
 }
 
 /* Leave the first so many. */
-static void shorten(Puts *self, Py_ssize_t count)
+static void shorten(PutTable *self, Py_ssize_t count)
 {
     while (self->count > count)
         self->bytes -= self->entries[--self->count].size;
@@ -71,7 +71,7 @@ static int is_id(PyObject *id)
 }
 
 /* add(body, first, last) -> drops */
-static PyObject *add(Puts *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *add(PutTable *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 3 || !PyBytes_CheckExact(args[0]) || !is_id(args[1]) || !is_id(args[2]))
         return PyErr_Format(PyExc_TypeError, "add(body, first, last)");
@@ -123,7 +123,7 @@ failed:
 }
 
 /* extend(records) */
-static PyObject *extend(Puts *self, PyObject *records)
+static PyObject *extend(PutTable *self, PyObject *records)
 {
     if (!PyList_CheckExact(records))
         return PyErr_Format(PyExc_TypeError, "extend(list)");
@@ -143,7 +143,7 @@ static PyObject *extend(Puts *self, PyObject *records)
 }
 
 /* sort() */
-static PyObject *sort(Puts *self, PyObject *none)
+static PyObject *sort(PutTable *self, PyObject *none)
 {
     Py_ssize_t i = 1;
     while (i < self->count && by_key(&self->entries[i - 1], &self->entries[i]) <= 0)
@@ -159,7 +159,7 @@ static PyObject *sort(Puts *self, PyObject *none)
 }
 
 /* Return the first place, from `at` on, with this id or a greater one. */
-static Py_ssize_t place(const Puts *self, const unsigned char *id, Py_ssize_t at)
+static Py_ssize_t place(const PutTable *self, const unsigned char *id, Py_ssize_t at)
 {
     uint64_t high = load_be64(id), low = load_be64(id + 8);
     Py_ssize_t end = self->count;
@@ -174,13 +174,13 @@ static Py_ssize_t place(const Puts *self, const unsigned char *id, Py_ssize_t at
     return at;
 }
 
-static int has_id(const Puts *self, Py_ssize_t at, const unsigned char *id)
+static int has_id(const PutTable *self, Py_ssize_t at, const unsigned char *id)
 {
     return at < self->count && memcmp(self->entries[at].record + ID_AT, id, ID_BYTES) == 0;
 }
 
 /* find(id, at) -> place */
-static PyObject *find(Puts *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *find(PutTable *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 2 || !is_id(args[0]))
         return PyErr_Format(PyExc_TypeError, "find(id, at)");
@@ -191,7 +191,7 @@ static PyObject *find(Puts *self, PyObject *const *args, Py_ssize_t nargs)
 }
 
 /* id(at) -> id */
-static PyObject *id(Puts *self, PyObject *place)
+static PyObject *id(PutTable *self, PyObject *place)
 {
     Py_ssize_t at = PyLong_AsSsize_t(place);
     if (at == -1 && PyErr_Occurred())
@@ -202,7 +202,7 @@ static PyObject *id(Puts *self, PyObject *place)
 }
 
 /* having(ids) -> set */
-static PyObject *having(Puts *self, PyObject *ids)
+static PyObject *having(PutTable *self, PyObject *ids)
 {
     PyObject *found = PySet_New(NULL), *each = found == NULL ? NULL : PyObject_GetIter(ids), *id = NULL;
     while (each != NULL && (id = PyIter_Next(each)) != NULL) {
@@ -219,7 +219,7 @@ static PyObject *having(Puts *self, PyObject *ids)
 }
 
 /* remove(ids) */
-static PyObject *remove_ids(Puts *self, PyObject *ids)
+static PyObject *remove_ids(PutTable *self, PyObject *ids)
 {
     PyObject *each = PyObject_GetIter(ids), *id;
     Py_ssize_t kept = 0;
@@ -243,7 +243,7 @@ static PyObject *remove_ids(Puts *self, PyObject *ids)
     Py_RETURN_NONE;
 }
 
-static int range_of(Puts *self, PyObject *const *args, Py_ssize_t *start, Py_ssize_t *end)
+static int range_of(PutTable *self, PyObject *const *args, Py_ssize_t *start, Py_ssize_t *end)
 {
     *start = PyLong_AsSsize_t(args[0]);
     *end = PyLong_AsSsize_t(args[1]);
@@ -257,7 +257,7 @@ static int range_of(Puts *self, PyObject *const *args, Py_ssize_t *start, Py_ssi
 }
 
 /* cut(start, end) */
-static PyObject *cut(Puts *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *cut(PutTable *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Py_ssize_t start, end;
     if (nargs != 2)
@@ -273,7 +273,7 @@ static PyObject *cut(Puts *self, PyObject *const *args, Py_ssize_t nargs)
 }
 
 /* unique() */
-static PyObject *unique(Puts *self, PyObject *none)
+static PyObject *unique(PutTable *self, PyObject *none)
 {
     Py_ssize_t kept = 0;
     for (Py_ssize_t i = 0; i < self->count; i++) {
@@ -288,13 +288,13 @@ static PyObject *unique(Puts *self, PyObject *none)
 }
 
 /* size_bytes() */
-static PyObject *size_bytes(Puts *self, PyObject *none)
+static PyObject *size_bytes(PutTable *self, PyObject *none)
 {
     return PyLong_FromSsize_t(self->bytes);
 }
 
 /* full_at(count, size_bytes) -> place */
-static PyObject *full_at(Puts *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *full_at(PutTable *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 2)
         return PyErr_Format(PyExc_TypeError, "full_at(count, size_bytes)");
@@ -317,7 +317,7 @@ static inline void fetch_ahead(const Keyed *e, Py_ssize_t left)
 }
 
 /* keep(count): they move into memory of their own, side by side. */
-static PyObject *keep(Puts *self, PyObject *number)
+static PyObject *keep(PutTable *self, PyObject *number)
 {
     Py_ssize_t count = PyLong_AsSsize_t(number);
     if (count == -1 && PyErr_Occurred())
@@ -343,7 +343,7 @@ static PyObject *keep(Puts *self, PyObject *number)
     Py_RETURN_NONE;
 }
 
-static PyObject *parts_of(Puts *self, Py_ssize_t at, Py_ssize_t size)
+static PyObject *parts_of(PutTable *self, Py_ssize_t at, Py_ssize_t size)
 {
     PyObject *out = PyList_New(self->count);
     for (Py_ssize_t i = 0; out != NULL && i < self->count; i++) {
@@ -359,19 +359,19 @@ static PyObject *parts_of(Puts *self, Py_ssize_t at, Py_ssize_t size)
 }
 
 /* ids() -> list */
-static PyObject *ids(Puts *self, PyObject *none)
+static PyObject *ids(PutTable *self, PyObject *none)
 {
     return parts_of(self, ID_AT, ID_BYTES);
 }
 
 /* records() -> list */
-static PyObject *records(Puts *self, PyObject *none)
+static PyObject *records(PutTable *self, PyObject *none)
 {
     return parts_of(self, 0, 0);
 }
 
 /* Return where the frame that begins with `start` ends: it holds `limit` bytes, or one put. */
-static Py_ssize_t portion(const Puts *self, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit, Py_ssize_t *size)
+static Py_ssize_t portion(const PutTable *self, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit, Py_ssize_t *size)
 {
     Py_ssize_t at = start;
     *size = 0;
@@ -381,7 +381,7 @@ static Py_ssize_t portion(const Puts *self, Py_ssize_t start, Py_ssize_t end, Py
 }
 
 /* frames(start, end, seed, offset, number, limit) -> bytes */
-static PyObject *frames(Puts *self, PyObject *const *args, Py_ssize_t nargs)
+static PyObject *frames(PutTable *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Py_ssize_t start, end, size, whole = 0;
     if (nargs != 6)
@@ -448,5 +448,5 @@ static PyType_Slot slots[] = {
 };
 
 PyType_Spec puts_spec = {
-    .name = "filewheel.native._loops.Puts", .basicsize = sizeof(Puts), .flags = Py_TPFLAGS_DEFAULT, .slots = slots,
+    .name = "filewheel.native._loops.PutTable", .basicsize = sizeof(PutTable), .flags = Py_TPFLAGS_DEFAULT, .slots = slots,
 };

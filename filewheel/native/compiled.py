@@ -57,7 +57,7 @@ moved = loops.moved
 sort = loops.sort
 count_seconds = loops.count_seconds
 plain_messages = loops.plain_messages
-Puts = puts.Puts
+PutTable = puts.PutTable
 crc32: Callable[[bytes, int], int] = zlib.crc32
 ReadFrames = Callable[[bytes, int, int, int, int, bytes | None, bytes | None, int], tuple[list[Any], int]]
 read_frames: ReadFrames | None = None
@@ -96,7 +96,7 @@ if not os.environ.get("FILEWHEEL_PURE"):
             sort = _loops.sort
             count_seconds = _loops.count_seconds
             plain_messages = _loops.plain_messages
-            Puts = _loops.Puts  # type: ignore[assignment,misc]
+            PutTable = _loops.PutTable  # type: ignore[assignment,misc]
             crc32 = _loops.crc32
             read_frames = _loops.read_frames
             learn_frame = _loops.learn_frame

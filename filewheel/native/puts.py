@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from filewheel.native.loops import ID, PUT_PREFIX, part, seal_frame
 
 
-class Puts:
+class PutTable:
     """Records of puts. All but `add` and `extend` want them sorted. Not thread-safe."""
 
     __slots__ = ("_records",)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from filewheel.clock import Clock
 from filewheel.disk.directory import Directory
 from filewheel.errors import KeyHeld
+from filewheel.format.id_source import Entropy
 from filewheel.format.record import ACKED, CANCELLED, ID, key_of, pack_drop, pack_message, unpack_put
-from filewheel.format.writer import Entropy
 from filewheel.headers import REASON
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
@@ -28,7 +28,7 @@ from filewheel.message import DEAD_US, ID_END, ID_MIN, Message
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.chunk import compare, pending
 from filewheel.replication.drops import dropped_among, drops_of
-from filewheel.roster.retention import Retained
+from filewheel.roster.retention import Retention
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Absorption:
         found: set[bytes] = set()
         lo, done = ID_MIN, 0
         with Snapshot(self._old) as snapshot:
-            lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
+            lengths = (*snapshot.checkpoint.slots.values(), *snapshot.checkpoint.laps.values())
             total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
         while lo < ID_END:
             chunk = compare(self._old, self._new, lo)
@@ -104,7 +104,7 @@ class Absorption:
 
     def _check_complete(self) -> None:
         """Say when the new primary's drops are not all there: then some of what is kept was fired there already."""
-        if self._overflow is None or Retained(self._new, limit_bytes=1 << 62).overflow() != self._overflow:
+        if self._overflow is None or Retention(self._new, limit_bytes=1 << 62).overflow() != self._overflow:
             self._result.notes.append(
                 "the new primary has not kept all it wrote since it was promoted: what is kept may have fired there"
             )

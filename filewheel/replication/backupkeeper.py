@@ -17,24 +17,24 @@ import secrets
 from collections.abc import Callable, Iterable
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.checkpoint import Manifest, place_manifest, prepare_manifest
+from filewheel.disk.checkpoint import Checkpoint, place_checkpoint, prepare_checkpoint
 from filewheel.disk.directory import DiskFactory, open_directory
 from filewheel.disk.disk import OsDisk
-from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.errors import FilewheelError, Poisoned, disk_error
 from filewheel.firing.head import Head
 from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.frame import Frame
+from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID, key_of, records_of
-from filewheel.format.writer import Entropy
 from filewheel.headers import KEY
 from filewheel.keys.index import Keys
 from filewheel.keys.relisted import Relisted
 from filewheel.keys.unique import holding
 from filewheel.laps.additions import Additions, poisoned_by
 from filewheel.laps.deal import Deal
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.laps.window import Budget, read_window
 from filewheel.native.compiled import ids_of
 
@@ -75,23 +75,23 @@ class BackupKeeper:
         self._clock = clock
         self._on_frame = on_frame
         self._broken: FilewheelError | None = None
-        self._owner = Owner(self.dir)
+        self._keeper_lock = KeeperLock(self.dir)
         try:
-            self._owner.take(role, wait=wait)
+            self._keeper_lock.take(role, wait=wait)
         except BaseException:
             self.dir.disk.release()
             raise
-        self.ledger = Ledger(self.dir, clock, Relisted(self.dir), entropy=entropy)
-        self._head = BackupHead(self.ledger, budget)
+        self.store = Store(self.dir, clock, Relisted(self.dir), entropy=entropy)
+        self._head = BackupHead(self.store, budget)
         self._keys = Keys(self.dir)
-        self._take_in = self.ledger.on_frame
-        self.ledger.on_frame = self._read
+        self._take_in = self.store.on_frame
+        self.store.on_frame = self._read
         self._housekeeper = Housekeeper(
-            self.ledger, self._keys, self._head.finished, flush_interval_s=0.02, on_failure=self._fail,
-            check=self._owner.check,
+            self.store, self._keys, self._head.finished, flush_interval_s=0.02, on_failure=self._fail,
+            check=self._keeper_lock.check,
         )  # fmt: skip
         try:
-            self.ledger.recover()
+            self.store.recover()
         except BaseException as exc:
             self._let_go()
             if isinstance(exc, OSError):
@@ -113,25 +113,25 @@ class BackupKeeper:
         if frame.puts and _KEY_BYTES in frame.body:
             enter_keys(self._keys, records_of(frame)[0], self._clock.now_us(), self.dir.path)
 
-    def adopt(self, new: Manifest, added: Additions, floor: bytes) -> None:
+    def adopt(self, new: Checkpoint, added: Additions, floor: bytes) -> None:
         """Make what was added to the laps, all of it from `floor` on, part of the wheel: durable on return.
 
         A crash before the checkpoint is in place leaves bytes that count for nothing. Raises OSError or Locked with the
         wheel as it was, Poisoned.
         """
-        self._owner.check()
-        ledger = self.ledger
-        new.keeper = ledger.own.writer
+        self._keeper_lock.check()
+        store = self.store
+        new.keeper = store.own.writer
         try:
             added.sync()
-            prepare_manifest(self.dir.disk, new, self.dir.seed)
+            prepare_checkpoint(self.dir.disk, new, self.dir.seed)
         except (OSError, Poisoned):
             added.undo()
             raise
         with poisoned_by("the checkpoint", self.dir.path):
-            place_manifest(self.dir.disk)
-        with ledger.lock:
-            ledger.manifest = new
+            place_checkpoint(self.dir.disk)
+        with store.lock:
+            store.checkpoint = new
             # What lies there now has not been loaded: no second of it may count as finished.
             self._head.forget_from(floor)
 
@@ -141,11 +141,11 @@ class BackupKeeper:
 
     def undealt(self, lo: bytes, hi: bytes) -> list[bytes]:
         """Return the ids from `lo` to below `hi` that wait in the journals. Raises DiskError."""
-        ledger = self.ledger
-        with ledger.lock:
+        store = self.store
+        with store.lock:
             window = read_window(
-                self.dir, ledger.handles, ledger.undealt_spans(), lo, hi, on_gap=ledger.report_gap,
-                dropped=ledger.manifest.unmatched, budget=_UNDEALT,
+                self.dir, store.handles, store.undealt_spans(), lo, hi, on_gap=store.report_gap,
+                dropped=store.checkpoint.unmatched, budget=_UNDEALT,
             )  # fmt: skip
         return ids_of(window.puts)
 
@@ -154,26 +154,26 @@ class BackupKeeper:
 
         What lies in the journals for them stays. Raises OSError, Poisoned, Locked.
         """
-        self._owner.check()
-        with self.ledger.lock:
+        self._keeper_lock.check()
+        with self.store.lock:
             self._head.forget_from(floor)
-        Deal(self.ledger, spread=True, finished=lambda: (slots, laps), only_expire=True).run()
+        Deal(self.store, spread=True, finished=lambda: (slots, laps), only_expire=True).run()
 
     @property
     def lacks(self) -> int:
         """How many files are missing that the checkpoint names."""
-        return len(self.ledger.missing)
+        return len(self.store.missing)
 
     def forget_missing(self) -> None:
         """Accept the loss of the missing files: what was in them has to be healed. Raises OSError, Poisoned."""
-        missing = self.ledger.missing
+        missing = self.store.missing
         floor = min(span.floor for span in missing.spans())
         self.forget_files(set(missing.slots), set(missing.laps), floor)
 
     def ingest(self) -> None:
         """Read what the backup's journals have gained. Raises DiskError."""
         try:
-            self.ledger.ingest()
+            self.store.ingest()
         except OSError as exc:
             raise disk_error(exc, self.dir.path) from exc
 
@@ -185,7 +185,7 @@ class BackupKeeper:
         if self._broken is not None:
             raise self._broken
         try:
-            with self.ledger.lock:
+            with self.store.lock:
                 self._head.refresh(self._clock.now_us())
             if deal or self._housekeeper.much_is_undealt:
                 self._housekeeper.step()
@@ -196,7 +196,7 @@ class BackupKeeper:
         """Deal what is undealt, and let go of the lock."""
         try:
             if deal and self._broken is None:
-                with self.ledger.lock:
+                with self.store.lock:
                     self._head.refresh(self._clock.now_us())
                 self._housekeeper.deal_all()
         except OSError as exc:
@@ -207,9 +207,9 @@ class BackupKeeper:
     def _let_go(self) -> None:
         try:
             with contextlib.suppress(OSError, FilewheelError):
-                self.ledger.close()
+                self.store.close()
         finally:
-            self._owner.release()
+            self._keeper_lock.release()
             self.dir.disk.release()
 
 

@@ -30,17 +30,17 @@ def absent(directory: Directory, files: Collection[File]) -> tuple[list[File], s
         return [], set()
     ordered = sorted(files, key=lambda file: file.range)
     with Snapshot(directory) as snapshot:
-        manifest = snapshot.manifest
-        if manifest.doubt:
+        checkpoint = snapshot.checkpoint
+        if checkpoint.doubt:
             return [], set()
         met = _met_by_puts(snapshot, [file.range for file in ordered])
-        in_seconds = {directory.settings.lap_of(second) for second in manifest.slots}
+        in_seconds = {directory.settings.lap_of(second) for second in checkpoint.slots}
         left = [
             file
             for n, file in enumerate(ordered)
             if n not in met
-            and file.lap not in manifest.laps
-            and (file.lap not in in_seconds if file.is_lap else file.key not in manifest.slots)
+            and file.lap not in checkpoint.laps
+            and (file.lap not in in_seconds if file.is_lap else file.key not in checkpoint.slots)
         ]
         return left, {damage.name for damage in snapshot.damage}
 

@@ -17,8 +17,8 @@ from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
+from filewheel.format.id_source import Entropy
 from filewheel.format.record import records_of
-from filewheel.format.writer import Entropy
 from filewheel.journal.journal import Journal
 from filewheel.replication.bundle import Bundle
 from filewheel.replication.follows import read_follows

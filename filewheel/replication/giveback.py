@@ -10,7 +10,7 @@ import contextlib
 from filewheel.clock import Clock
 from filewheel.disk.directory import Directory
 from filewheel.errors import FilewheelError, disk_errors
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.journal.journal import Journal
 from filewheel.keys.index import Keys
 from filewheel.replication.backupkeeper import enter_keys

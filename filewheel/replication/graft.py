@@ -90,7 +90,7 @@ class Graft:
 
     def plan(self, lo: bytes, *, by_id: bool = False) -> Plan:
         """Return what is to be done from `lo` on. Cost: a reading of the first wheel's checkpoint. Raises DiskError."""
-        laps = Laps(self._source, self._keeper.dir, self._keeper.ledger.manifest)
+        laps = Laps(self._source, self._keeper.dir, self._keeper.store.checkpoint)
         begun = self._begun
         if begun is not None and laps.can_copy(begun.lap):
             return Plan(laps.floor(begun.lap + 1), [begun.lap])
@@ -105,12 +105,12 @@ class Graft:
         """
         begun, self._begun = self._begun, None
         if begun is None:
-            known = self._keeper.ledger.window(lo, hi, _KNOWN)
+            known = self._keeper.store.window(lo, hi, _KNOWN)
             if known.cut:
                 return self._refuse(laps, lo)
             begun = _Begun(laps[0], unseen=set(ids_of(known.puts)), has_drops=known.has_drops)
         with Snapshot(self._source) as snapshot:
-            if snapshot.manifest.doubt:
+            if snapshot.checkpoint.doubt:
                 return self._refuse(laps, lo)
             step = _Step(snapshot, self._source, self._keeper, begun)
             lap = step.run(laps)
@@ -134,10 +134,10 @@ class Graft:
         """
         here = self._keeper.undealt(lo, hi)
         with Snapshot(self._source) as snapshot:
-            others = [lap for lap in laps if snapshot.manifest.doubt or not self._is_same(snapshot, lap)]
+            others = [lap for lap in laps if snapshot.checkpoint.doubt or not self._is_same(snapshot, lap)]
             if others:
                 return self._refuse(others, lo)
-            files = [file for lap in laps for file in files_in(self._source.settings, snapshot.manifest, lap)]
+            files = [file for lap in laps for file in files_in(self._source.settings, snapshot.checkpoint, lap)]
             done = Grafted(hi, size_bytes=sum(file.end for file in files))
             unseen = set(here)
             self._read_journals(snapshot, lo, done, unseen)
@@ -146,14 +146,17 @@ class Graft:
 
     def _is_same(self, snapshot: Snapshot, lap: int) -> bool:
         ours, theirs = (
-            files_in(wheel.settings, manifest, lap)
-            for wheel, manifest in ((self._source, snapshot.manifest), (self._keeper.dir, self._keeper.ledger.manifest))
+            files_in(wheel.settings, checkpoint, lap)
+            for wheel, checkpoint in (
+                (self._source, snapshot.checkpoint),
+                (self._keeper.dir, self._keeper.store.checkpoint),
+            )
         )
         if ours != theirs:
             return False
         for file in ours:
             frames = read_file(self._source, snapshot.handles, file, 0)
-            others = read_file(self._keeper.dir, self._keeper.ledger.handles, file, 0)
+            others = read_file(self._keeper.dir, self._keeper.store.handles, file, 0)
             for one, other in zip_longest(frames, others):
                 if one is None or other is None or one.body != other.body:
                     return False
@@ -167,7 +170,7 @@ class Graft:
         """Find what the first wheel's journals hold of the range."""
         hi = done.hi
         puts: dict[bytes, bytes] = {}
-        drops = {i: pack_drop(i, CANCELLED) for i in snapshot.manifest.unmatched if lo <= i < hi}
+        drops = {i: pack_drop(i, CANCELLED) for i in snapshot.checkpoint.unmatched if lo <= i < hi}
         for span in snapshot.journals if lo < hi else ():
             for frame in snapshot.frames(span):
                 if frame.first >= hi or frame.last < lo:
@@ -192,7 +195,7 @@ class _Step:
         self._keeper = keeper
         self._begun = begun
         self._added = Additions(keeper.dir)
-        self._new = keeper.ledger.manifest.copy()
+        self._new = keeper.store.checkpoint.copy()
         self._new.deal += 1
         self.offsets: dict[str, int] = {}
         """How far the files of the lap were copied in which this has stopped."""
@@ -226,14 +229,14 @@ class _Step:
         return None
 
     def _must_fit(self, laps: list[int]) -> None:
-        files = (f for lap in laps for f in files_in(self._source.settings, self._snapshot.manifest, lap))
+        files = (f for lap in laps for f in files_in(self._source.settings, self._snapshot.checkpoint, lap))
         need = min(sum(f.end for f in files), 2 * STEP_BYTES)
         if self._keeper.dir.disk.free_bytes() < need + _ROOM_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _copy_lap(self, lap: int) -> bool:
         """Copy what the second wheel lacks of a lap; tell whether that could be read."""
-        files = files_in(self._source.settings, self._snapshot.manifest, lap)
+        files = files_in(self._source.settings, self._snapshot.checkpoint, lap)
         theirs = files_in(self._keeper.dir.settings, self._new, lap)
         if files and theirs and files[0].is_lap != theirs[0].is_lap:
             return False  # it was opened into seconds since it was planned

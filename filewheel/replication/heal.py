@@ -68,7 +68,7 @@ class Heal:
         """Walk from the start; with `by_id`, look into each message that only the backup has. Raises DiskError."""
         if self._at is None:
             with Snapshot(self._source) as snapshot:
-                lengths = (*snapshot.manifest.slots.values(), *snapshot.manifest.laps.values())
+                lengths = (*snapshot.checkpoint.slots.values(), *snapshot.checkpoint.laps.values())
                 self._total_bytes = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
         self._at = ID_MIN
         self._by_id = by_id

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
-from filewheel.disk.checkpoint import Manifest, lap_end
+from filewheel.disk.checkpoint import Checkpoint, lap_end
 from filewheel.disk.directory import Directory
 from filewheel.laps.slot import File, files_in, lap_floor, slot_file, slot_floor
 from filewheel.message import ID_END
@@ -71,10 +71,10 @@ class _Lap:
 class Laps:
     """What two wheels have of each lap at one time."""
 
-    def __init__(self, first: Directory, second: Directory, theirs: Manifest) -> None:
+    def __init__(self, first: Directory, second: Directory, theirs: Checkpoint) -> None:
         """Read the first wheel's checkpoint. Raises OSError."""
         self._first, self._second = first, second
-        self._our, self._their = first.manifest(), theirs
+        self._our, self._their = first.checkpoint(), theirs
         self._is_known = not self._our.doubt and first.settings.slots == second.settings.slots
         self._end = lap_end(first.settings.lap_of)
         self._ours, self._theirs = _sizes(first, self._our), _sizes(second, theirs)
@@ -144,9 +144,9 @@ class Laps:
                 yield _Part(floor, 0, bygone=[slot_file(self._second.settings, second, theirs)])
 
 
-def _sizes(directory: Directory, manifest: Manifest) -> dict[int, _Lap]:
-    found = {lap: _Lap(length, True) for lap, length in manifest.laps.items()}
-    for second, length in manifest.slots.items():
+def _sizes(directory: Directory, checkpoint: Checkpoint) -> dict[int, _Lap]:
+    found = {lap: _Lap(length, True) for lap, length in checkpoint.laps.items()}
+    for second, length in checkpoint.slots.items():
         one = found.setdefault(directory.settings.lap_of(second), _Lap())
         one.size += length
         one.is_both = one.is_file

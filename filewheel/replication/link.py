@@ -22,8 +22,8 @@ from filewheel.disk.directory import DiskFactory, open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error, disk_errors
 from filewheel.format.frame import Frame
+from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID, records_of
-from filewheel.format.writer import Entropy
 from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
 from filewheel.replication.absorb import Absorption
@@ -42,7 +42,7 @@ from filewheel.replication.replay import PASSES, still_pending
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.suspects import Suspects
 from filewheel.replication.whole import items_before, items_now
-from filewheel.roster.retention import Retained
+from filewheel.roster.retention import Retention
 from filewheel.roster.roster import IN_USE, Member, State
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Link:
             self._mender = Mender(self.source, self._keeper, self._journal, self._give_back)
             self._suspects = Suspects(self.source, self.target, self.membership.epoch)
             self._finished = Finished(self.source, self.target, self._journal)
-            self._retained = Retained(self.source, limit_bytes=self.membership.roster.retain_bytes)
+            self._retention = Retention(self.source, limit_bytes=self.membership.roster.retain_bytes)
             self._begin()
         except OSError as exc:
             self._release()
@@ -454,7 +454,7 @@ class Link:
 
     def _read_overflow(self) -> int:
         try:
-            return self._retained.overflow()
+            return self._retention.overflow()
         except Damaged:
             return UNKNOWN
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from filewheel.disk.checkpoint import Manifest, Position
+from filewheel.disk.checkpoint import Checkpoint, Position
 from filewheel.disk.directory import Directory
 from filewheel.format import layout
 from filewheel.replication.sources import Listing, list_places, list_segments
@@ -61,12 +61,12 @@ class Losses:
         if not gone:
             return set()
         # Read after the listing: a segment goes after the checkpoint that covers it (K2).
-        manifest = self._dir.manifest()
-        return {w for w, n in gone if not self._is_covered(manifest, w, n)}
+        checkpoint = self._dir.checkpoint()
+        return {w for w, n in gone if not self._is_covered(checkpoint, w, n)}
 
-    def _is_covered(self, manifest: Manifest, writer: str, segment: int) -> bool:
-        covered = manifest.positions.get(writer)
-        if manifest.doubt:
+    def _is_covered(self, checkpoint: Checkpoint, writer: str, segment: int) -> bool:
+        covered = checkpoint.positions.get(writer)
+        if checkpoint.doubt:
             return False
         if covered is None:
             # K4: forgotten by a checkpoint that came after the segment went, and so after it was listed. Of a segment

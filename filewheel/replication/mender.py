@@ -103,7 +103,7 @@ class Mender:
         ranges = [file.range for file in files]
         undealt = self._keeper.undealt(ranges[0][0], ranges[-1][1])
         is_met = len(absent(self._source, files)[0]) < len(files) or any(covers(ranges, id_) for id_ in undealt)
-        lap_of, slots = self._target.settings.lap_of, self._keeper.ledger.manifest.slots
+        lap_of, slots = self._target.settings.lap_of, self._keeper.store.checkpoint.slots
         in_seconds = {lap_of(second) for second in slots}
         if is_met or any(file.is_lap and file.lap in in_seconds for file in files):  # or opened since it was seen
             return None

@@ -23,9 +23,9 @@ from typing import TypeVar
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory, DiskFactory, opened
 from filewheel.disk.disk import OsDisk, is_scarce
-from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said_of
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.replication.backupkeeper import BackupKeeper
 from filewheel.replication.carry import Positions, carry_drops, place_of
 from filewheel.replication.follows import boot_id
@@ -33,7 +33,7 @@ from filewheel.replication.link import Link
 from filewheel.replication.others import Others, Seen, passing_by
 from filewheel.replication.whole import missing_files
 from filewheel.roster.fence import let_producers_look
-from filewheel.roster.retention import Retained
+from filewheel.roster.retention import Retention
 from filewheel.roster.roster import IN_USE, NO_OVERFLOW, Member, Role, Roster, change_roster, read_roster
 
 T = TypeVar("T")
@@ -303,10 +303,10 @@ class _Promoting:
             with passing_by():  # one that is out of reach has been noted as such
                 self._ask.check_answers(self._old)
                 there = stack.enter_context(opened(self._old, self._disk))
-                owner = Owner(there)
+                keeper_lock = KeeperLock(there)
                 try:
-                    _when_free(wait_s, lambda: owner.take("promote", wait=False))
-                    stack.callback(owner.release)
+                    _when_free(wait_s, lambda: keeper_lock.take("promote", wait=False))
+                    stack.callback(keeper_lock.release)
                 except Locked:
                     self._done.notes.append(
                         f"the keeper of {self._old} has not ended yet; it ends before its next claim"
@@ -408,10 +408,10 @@ class _Promoting:
 
     def _become_primary(self, epoch: int) -> None:
         now_us = self._clock.now_us()
-        retained = Retained(self._here, limit_bytes=self._roster.retain_bytes)
+        retention = Retention(self._here, limit_bytes=self._roster.retain_bytes)
         old = Member(
             self._old, self._old_wheel, self._me.mode, "fenced", now_us, "it was the primary before",
-            overflow=retained.overflow(),
+            overflow=retention.overflow(),
         )  # fmt: skip
 
         def change(mine: Roster | None) -> Roster:

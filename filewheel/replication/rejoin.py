@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory, DiskFactory, opened
 from filewheel.disk.disk import OsDisk
-from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.errors import BadArgument, Fenced, disk_errors
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.carry import carry_drops
 from filewheel.replication.replicator import find_primary
@@ -71,8 +71,8 @@ def rejoin(
         is_registered = member is not None and member.state != "fenced"
         if mine.role == "backup" and is_registered and not force:
             raise BadArgument(f"{where} is a backup already", hint="`filewheel replicate` keeps it in step")
-        owner = Owner(old)
-        owner.take("rejoin", wait=False)
+        keeper_lock = KeeperLock(old)
+        keeper_lock.take("rejoin", wait=False)
         try:
             with opened(primary, disk) as new:
                 _fence(old, theirs)
@@ -86,7 +86,7 @@ def rejoin(
                 _register(old, new, mine, member, clock)
                 return Rejoin(primary, found.kept, found.dropped, found.notes)
         finally:
-            owner.release()
+            keeper_lock.release()
 
 
 def _fence(old: Directory, theirs: Roster) -> None:

@@ -23,11 +23,11 @@ from filewheel.disk.disk import OsDisk, is_scarce
 from filewheel.disk.started import started
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.format import layout
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.replication.link import Link
 from filewheel.replication.report import LinkReport, Progress
 from filewheel.replication.troubles import Troubles
-from filewheel.roster.retention import Retained
+from filewheel.roster.retention import Retention
 from filewheel.roster.roster import Member, Roster, read_roster, roster_at
 
 log = logging.getLogger(__name__)
@@ -201,13 +201,13 @@ def release_read(primary: str, links: list[Link], disk: DiskFactory) -> int:
             link.report.wheel for link in links
         }:  # fmt: skip
             return 0
-        retained = Retained(directory, limit_bytes=roster.retain_bytes)
+        retention = Retention(directory, limit_bytes=roster.retain_bytes)
         read = []
-        for last in retained.names():
+        for last in retention.names():
             parsed = layout.parse_segment(last)
             if parsed is not None and all(link.has_read(*parsed) for link in links):
                 read.append(last)
-        retained.release(read)
+        retention.release(read)
         return len(read)
 
 

@@ -23,7 +23,7 @@ from filewheel.disk.directory import DiskFactory, opened
 from filewheel.disk.disk import OsDisk, is_scarce
 from filewheel.disk.started import started
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.whole import why_not_durable

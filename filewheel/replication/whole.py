@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable
 
-from filewheel.disk.checkpoint import Manifest
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory, read_settings
 from filewheel.disk.disk import is_scarce
 from filewheel.disk.quarantine import items
@@ -38,9 +38,9 @@ def why_gone(directory: Directory, epoch: int) -> str:
             return "its roster has changed"
         for name in (layout.LAPS, layout.JOURNAL):
             disk.listdir(name)
-        manifest = directory.manifest()
-        if manifest.doubt:
-            return manifest.doubt
+        checkpoint = directory.checkpoint()
+        if checkpoint.doubt:
+            return checkpoint.doubt
     except (OSError, FilewheelError) as exc:
         return said(exc)
     return ""
@@ -114,19 +114,19 @@ def missing_files(directory: Directory) -> list[str]:
     Cost: a stat of each file. Raises OSError.
     """
     while True:
-        manifest = _manifest(directory)
+        checkpoint = _checkpoint(directory)
         missing = []
-        for file in files_of(directory.settings, manifest):
+        for file in files_of(directory.settings, checkpoint):
             known = directory.disk.identity(file.name)
             if known is None or known[1] + 7 < file.end:
                 missing.append(file.name)
         # A file goes after the checkpoint that does not name it any more.
-        if not missing or _manifest(directory).deal == manifest.deal:
+        if not missing or _checkpoint(directory).deal == checkpoint.deal:
             return missing
 
 
-def _manifest(directory: Directory) -> Manifest:
-    return directory.manifest()
+def _checkpoint(directory: Directory) -> Checkpoint:
+    return directory.checkpoint()
 
 
 def _range_of(directory: Directory, name: str) -> Range:

@@ -31,7 +31,7 @@ _FORGET_US = 1_000_000
 Identity = tuple[int, int, int] | None
 
 
-class Standing:
+class Fence:
     """The place of one wheel in its set. Not thread-safe: whoever has it guards it."""
 
     def __init__(self, directory: Directory, *, disk: DiskFactory = OsDisk) -> None:

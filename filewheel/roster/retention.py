@@ -25,7 +25,7 @@ from filewheel.disk.disk import is_unreadable
 from filewheel.disk.replace import replace_file
 from filewheel.errors import Damaged
 from filewheel.format import layout
-from filewheel.format.writer import Entropy
+from filewheel.format.id_source import Entropy
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _AFRESH = 1 << 48
 """Where a counter begins anew, at a random place above, when the one before cannot be read."""
 
 
-class Retained:
+class Retention:
     """What lies in retained/. Makes the directory with the first segment."""
 
     def __init__(self, directory: Directory, *, limit_bytes: int, entropy: Entropy = secrets.token_bytes) -> None:

@@ -20,7 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from filewheel.aio.thread import Worker, tell, to_the_end
+from filewheel.aio.thread import LoopThread, tell, to_the_end
 from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
 from filewheel.checks import check_number, check_whole
 from filewheel.clock import SYSTEM_CLOCK, Clock
@@ -296,7 +296,7 @@ class AsyncScheduler:
     async def _aside(self, function: Callable[[], T]) -> T:
         """Call what blocks in a thread for this call, to its end, whatever is cancelled meanwhile."""
         returned: list[T] = []
-        await Worker("filewheel-aside", self.path).finish(lambda: returned.append(function()))
+        await LoopThread("filewheel-aside", self.path).finish(lambda: returned.append(function()))
         return returned[0]
 
     # -- firing ------------------------------------------------------------------------------------------------

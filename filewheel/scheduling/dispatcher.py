@@ -23,7 +23,7 @@ from filewheel.message import US_PER_S, Message
 from filewheel.scheduling import verdict
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler, Handlers
-from filewheel.scheduling.job import NO_PUTS
+from filewheel.scheduling.job import EMPTY_OUTBOX
 from filewheel.scheduling.lane import Lane
 from filewheel.scheduling.options import Policy
 from filewheel.scheduling.overdue import HELD_MAX, Overdue
@@ -395,7 +395,7 @@ class Dispatcher:
                 self._done.append(message)
                 continue
             failure = outcome.failures[at] if outcome.failures else None
-            puts = outcome.puts[at] if outcome.puts else NO_PUTS
+            puts = outcome.puts[at] if outcome.puts else EMPTY_OUTBOX
             # What comes due while an occurrence runs is not covered by it.
             successor = self._next_of(message, call.started_us)
             if failure is None:

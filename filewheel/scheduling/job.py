@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any
 
 from filewheel.errors import BadArgument, Closed, TooLarge
-from filewheel.format.writer import Writer
+from filewheel.format.id_source import IdSource
 from filewheel.message import US_PER_S, Message, MessageId
 
 _current: ContextVar[Job | None] = ContextVar("filewheel_job", default=None)
@@ -35,13 +35,13 @@ class Mint:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._writer = Writer(secrets.token_bytes)
+        self._writer = IdSource(secrets.token_bytes)
 
     def id_at(self, due_us: int) -> MessageId:
         """Return a new id."""
         with self._lock:
             if not self._writer.has(1):
-                self._writer = Writer(secrets.token_bytes)
+                self._writer = IdSource(secrets.token_bytes)
             return self._writer.id_at(due_us, self._writer.take(1))
 
     def renew(self) -> None:
@@ -54,7 +54,7 @@ os.register_at_fork(after_in_child=MINT.renew)
 
 
 @dataclass(slots=True)
-class Puts:
+class Outbox:
     """What a job enqueues with its acknowledgement."""
 
     messages: list[Message] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Puts:
         return bool(self.messages)
 
 
-NO_PUTS = Puts()
+EMPTY_OUTBOX = Outbox()
 
 
 class Transaction:
@@ -74,7 +74,7 @@ class Transaction:
     def __init__(self, wheel: str) -> None:
         self.wheel = wheel
         """The path of the wheel that the job came from; what goes to another wheel is enqueued at once."""
-        self.puts = Puts()
+        self.puts = Outbox()
         self.is_open = True
         self._bytes = 0
 
@@ -109,7 +109,7 @@ class Job:
         self.started_us = started_us
         self.wheel = wheel
         self.failed: str | None = None
-        self.puts = NO_PUTS
+        self.puts = EMPTY_OUTBOX
         """What transactions have collected: written when this job is acknowledged."""
 
     @property
@@ -164,7 +164,7 @@ class Job:
         try:
             yield transaction
             before, new = self.puts, transaction.puts
-            self.puts = Puts(before.messages + new.messages, before.replaces + new.replaces)
+            self.puts = Outbox(before.messages + new.messages, before.replaces + new.replaces)
         finally:
             transaction.is_open = False
             _collecting.reset(token)

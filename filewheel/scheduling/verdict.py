@@ -14,7 +14,7 @@ from filewheel.headers import DUE, KEY, SCHEDULE, SKIP_LATE
 from filewheel.journal.settlement import Settlement
 from filewheel.message import DUE_END_US, Message
 from filewheel.scheduling.failure import Attempt, Failure, with_history
-from filewheel.scheduling.job import Puts
+from filewheel.scheduling.job import Outbox
 from filewheel.scheduling.retry import Retry
 
 Kind = str
@@ -30,7 +30,7 @@ class Verdict:
     delay_us: int = 0
 
 
-def succeeded(message: Message, puts: Puts, successor: Message | None) -> Verdict:
+def succeeded(message: Message, puts: Outbox, successor: Message | None) -> Verdict:
     """Return the verdict on a call that returned."""
     return Verdict(
         "acknowledged",

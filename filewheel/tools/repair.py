@@ -14,10 +14,10 @@ import secrets
 from dataclasses import dataclass, field
 
 from filewheel.clock import Clock
-from filewheel.disk.checkpoint import write_manifest
+from filewheel.disk.checkpoint import write_checkpoint
 from filewheel.disk.directory import Directory, parse_settings, write_settings
 from filewheel.disk.disk import ForeignFile
-from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.locks import WAIT_S
 from filewheel.disk.quarantine import Damage, Quarantine
 from filewheel.disk.replace import put_in_place, write_aside
@@ -32,7 +32,7 @@ from filewheel.keys.relisted import Relisted
 from filewheel.keys.unlisted import Unlisted
 from filewheel.laps.deal import Deal
 from filewheel.laps.slot import frames
-from filewheel.laps.store import Ledger
+from filewheel.laps.store import Store
 from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.tools.places import NOT_FILE, is_foreign, put_all_aside, put_aside
@@ -62,34 +62,34 @@ def plan(directory: Directory, clock: Clock) -> Repair:
 def repair(directory: Directory, clock: Clock) -> Repair:
     """Mend what can be mended. Raises Locked while a keeper runs, DiskError when the disk refuses."""
     result = plan(directory, clock)
-    owner = Owner(directory)
-    owner.take("repair", wait=False)
+    keeper_lock = KeeperLock(directory)
+    keeper_lock.take("repair", wait=False)
     try:
         _mend_settings(directory, result)
-        ledger = Ledger(directory, clock, Relisted(directory), entropy=secrets.token_bytes)
-        with contextlib.closing(ledger):
-            result.done += put_all_aside(directory, ledger.quarantine)  # first: a deal needs these places
-            ledger.recover()
-            if ledger.manifest.doubt:
+        store = Store(directory, clock, Relisted(directory), entropy=secrets.token_bytes)
+        with contextlib.closing(store):
+            result.done += put_all_aside(directory, store.quarantine)  # first: a deal needs these places
+            store.recover()
+            if store.checkpoint.doubt:
                 result.done.append("the checkpoint was made anew from the files that are there")
             while True:
-                before = ledger.undealt_bytes
-                Deal(ledger, spread=False).run()
-                if not ledger.undealt_bytes or ledger.undealt_bytes >= before:
+                before = store.undealt_bytes
+                Deal(store, spread=False).run()
+                if not store.undealt_bytes or store.undealt_bytes >= before:
                     break
-            for span in spans_of(directory, ledger.manifest):
-                _mend_file(ledger, span, result)
-            for damage in ledger.quarantine.aside:
+            for span in spans_of(directory, store.checkpoint):
+                _mend_file(store, span, result)
+            for damage in store.quarantine.aside:
                 result.bytes_aside += damage.end - damage.offset
                 if damage.name.startswith(layout.JOURNAL):
                     size = damage.end - damage.offset
                     result.done.append(f"{damage.name}: {size} bytes at offset {damage.offset} put aside")
-            _mend_unread_keys(directory, ledger.quarantine, result)
+            _mend_unread_keys(directory, store.quarantine, result)
             _mend_keys(directory, clock, result)
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
     finally:
-        owner.release()
+        keeper_lock.release()
     return result
 
 
@@ -209,33 +209,33 @@ def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
                 result.done.append(f"{name} was made anew without {size} unreadable bytes")
 
 
-def _mend_file(ledger: Ledger, span: Span, result: Repair) -> None:
+def _mend_file(store: Store, span: Span, result: Repair) -> None:
     """Write a damaged file anew from what verifies."""
-    puts, drops, bad = _read_all(ledger, span)
+    puts, drops, bad = _read_all(store, span)
     senseless = _take_out_senseless(puts, drops)
     if not bad and not senseless:
         result.bytes_kept += span.end
         return
     is_missing = any(damage.reason == MISSING for damage in bad)
     for damage in bad:
-        (ledger.quarantine.note if is_missing else ledger.quarantine.keep)(damage)
+        (store.quarantine.note if is_missing else store.quarantine.keep)(damage)
     for put, what in senseless:
-        ledger.quarantine.keep_bytes(Damage(span.name, 0, len(put), what, proven=True), put)
-    manifest = ledger.manifest.copy()
-    manifest.deal += 1
+        store.quarantine.keep_bytes(Damage(span.name, 0, len(put), what, proven=True), put)
+    checkpoint = store.checkpoint.copy()
+    checkpoint.deal += 1
     if span.file is None:
         return
-    lengths, key = span.file.among(manifest), span.file.key
-    data = frames(sorted(puts), sorted(drops), seed=ledger.dir.seed(span.name), offset=0, number=manifest.deal)
+    lengths, key = span.file.among(checkpoint), span.file.key
+    data = frames(sorted(puts), sorted(drops), seed=store.dir.seed(span.name), offset=0, number=checkpoint.deal)
     lengths.pop(key, None)
     if data:
-        _replace(ledger, span.name, data)
+        _replace(store, span.name, data)
         lengths[key] = len(data)
     # A crash before this leaves a shorter file than the checkpoint says: reported, and repaired again.
-    write_manifest(ledger.disk, manifest, ledger.dir.seed)
-    ledger.manifest = manifest
+    write_checkpoint(store.disk, checkpoint, store.dir.seed)
+    store.checkpoint = checkpoint
     if not data:
-        ledger.unlink_file(span.name)
+        store.unlink_file(span.name)
     result.bytes_kept += len(data)
     if is_missing:
         result.bytes_lost += span.end
@@ -259,22 +259,22 @@ def _take_out_senseless(puts: set[bytes], drops: set[bytes]) -> list[tuple[bytes
     return found
 
 
-def _read_all(ledger: Ledger, span: Span) -> tuple[set[bytes], set[bytes], list[Damage]]:
+def _read_all(store: Store, span: Span) -> tuple[set[bytes], set[bytes], list[Damage]]:
     puts: set[bytes] = set()
     drops: set[bytes] = set()
     bad: list[Damage] = []
     try:
-        fd = ledger.disk.open(span.name, "r")
+        fd = store.disk.open(span.name, "r")
     except FileNotFoundError:
         return puts, drops, [Damage(span.name, 0, span.end, MISSING, proven=True)]
     except ForeignFile:
         # Any other error is raised: a file that cannot be opened now must not be replaced by nothing.
         return puts, drops, [Damage(span.name, 0, span.end, "cannot be opened", proven=True)]
     try:
-        size = ledger.disk.size(fd)
+        size = store.disk.size(fd)
         if size + 7 < span.end:
             bad.append(Damage(span.name, size, span.end, "the file is too short", proven=True))
-        for item in scan(ledger.disk, fd, 0, min(size, span.end), ledger.dir.seed(span.name)):
+        for item in scan(store.disk, fd, 0, min(size, span.end), store.dir.seed(span.name)):
             if isinstance(item, Frame):
                 try:
                     found, dropped = records_of(item)
@@ -286,14 +286,14 @@ def _read_all(ledger: Ledger, span: Span) -> tuple[set[bytes], set[bytes], list[
             else:
                 bad.append(Damage(span.name, item.offset, item.end, item.reason, proven=True))
     finally:
-        ledger.disk.close(fd)
+        store.disk.close(fd)
     return puts, drops, bad
 
 
-def _replace(ledger: Ledger, name: str, data: bytes) -> None:
+def _replace(store: Store, name: str, data: bytes) -> None:
     """Put a new file in the place of a damaged one: atomic and durable."""
-    disk = ledger.disk
+    disk = store.disk
     aside = f"{layout.QUARANTINE}/{name.replace('/', '_')}.new"
     write_aside(disk, aside, data)
-    ledger.handles.drop(name)
+    store.handles.drop(name)
     put_in_place(disk, aside, name)

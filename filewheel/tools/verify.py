@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.checkpoint import Manifest, Position, adopt, find_files, read_checkpoint
+from filewheel.disk.checkpoint import Checkpoint, Position, adopt, find_files, read_checkpoint_file
 from filewheel.disk.directory import Directory, read_settings
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import Holder, holder
@@ -77,10 +77,10 @@ def verify(directory: Directory, clock: Clock = SYSTEM_CLOCK, progress: Progress
     """
     try:
         for _ in range(_TRIES):
-            deal = directory.manifest().deal
+            deal = directory.checkpoint().deal
             report = _Verifier(directory, clock, progress).run()
             # Beside a running keeper files come and go while they are being read: what is damaged stays so.
-            if not report.damage or deal == directory.manifest().deal:
+            if not report.damage or deal == directory.checkpoint().deal:
                 break
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
@@ -104,22 +104,22 @@ class _Verifier:
         for note in self._dir.notes:
             self._add("damage", layout.SETTINGS, 0, 0, note, "filewheel repair")
         self._check_spares()
-        manifest = self._dir.manifest()
-        if manifest.doubt:
+        checkpoint = self._dir.checkpoint()
+        if checkpoint.doubt:
             self._add(
-                "damage", layout.CHECKPOINT, 0, 0, manifest.doubt,
+                "damage", layout.CHECKPOINT, 0, 0, checkpoint.doubt,
                 "filewheel repair; nothing is lost, but acknowledged messages may fire again",
             )  # fmt: skip
             lap_of = self._dir.settings.lap_of
-            adopt(manifest, self._disk, find_files(self._disk, lap_of), lap_of)
-        spans = spans_of(self._dir, manifest)
+            adopt(checkpoint, self._disk, find_files(self._disk, lap_of), lap_of)
+        spans = spans_of(self._dir, checkpoint)
         segments = self._segments()
         self._total = sum(s.end for s in spans) + sum(size for _, _, size in segments)
         for span in spans:
-            self._check_file(span, manifest)
-        self._check_journals(manifest, segments)
+            self._check_file(span, checkpoint)
+        self._check_journals(checkpoint, segments)
         self._check_retained()
-        self._check_names(manifest, keeper)
+        self._check_names(checkpoint, keeper)
         check_places(self._dir, self._add)
         check_keys(self._dir, self._unlisted if self._is_primary() else None, self._add)
         self._check_ids()
@@ -158,7 +158,7 @@ class _Verifier:
             self._add("damage", layout.SETTINGS_COPY, 0, 0, what, "filewheel repair")
         # A crash, or a file system without hard links, may leave none.
         try:
-            read_checkpoint(
+            read_checkpoint_file(
                 self._disk,
                 layout.CHECKPOINT_OLD,
                 self._dir.seed,
@@ -173,7 +173,7 @@ class _Verifier:
 
     # -- laps and slots --------------------------------------------------------------------------------------
 
-    def _check_file(self, span: Span, manifest: Manifest) -> None:
+    def _check_file(self, span: Span, checkpoint: Checkpoint) -> None:
         try:
             fd = self._disk.open(span.name, "r")
         except FileNotFoundError:
@@ -186,7 +186,7 @@ class _Verifier:
         try:
             self._report.files += 1
             size = self._disk.size(fd)
-            if size + 7 < span.end and not manifest.doubt:
+            if size + 7 < span.end and not checkpoint.doubt:
                 what = f"{span.end - size} bytes are missing at the end"
                 self._add("damage", span.name, size, span.end, what, "filewheel repair")
             end = min(size, span.end)
@@ -206,7 +206,7 @@ class _Verifier:
         """
         known = self._disk.identity(layout.CHECKPOINT)
         if known is None or known != self._newest[0]:  # read once, however many files it names that are not there
-            newer = self._dir.manifest()
+            newer = self._dir.checkpoint()
             self._newest = known, {s.name for s in spans_of(self._dir, newer)}
         return span.name not in self._newest[1]
 
@@ -253,14 +253,14 @@ class _Verifier:
                 found.append((*parsed, known[1] if known else 0))
         return sorted(found)
 
-    def _check_journals(self, manifest: Manifest, segments: list[tuple[str, int, int]]) -> None:
+    def _check_journals(self, checkpoint: Checkpoint, segments: list[tuple[str, int, int]]) -> None:
         by_writer: dict[str, list[tuple[int, int]]] = {}
         for writer, n, _ in segments:
-            covered = manifest.positions.get(writer, Position(0, 0, 0))
+            covered = checkpoint.positions.get(writer, Position(0, 0, 0))
             if n >= covered.segment:
                 by_writer.setdefault(writer, []).append((n, covered.offset if n == covered.segment else 0))
         for writer, parts in by_writer.items():
-            number = before = number_before(manifest, writer, parts[0][0])
+            number = before = number_before(checkpoint, writer, parts[0][0])
             account = Account()
             for n, start in parts:
                 number = self._check_segment(layout.segment(writer, n), start, number, account)
@@ -357,7 +357,7 @@ class _Verifier:
 
     # -- names -----------------------------------------------------------------------------------------------
 
-    def _check_names(self, manifest: Manifest, keeper: Holder | None) -> None:
+    def _check_names(self, checkpoint: Checkpoint, keeper: Holder | None) -> None:
         for last in self._disk.listdir(layout.JOURNAL):
             if layout.parse_segment(last) is None and not layout.is_segment_tmp(last):
                 self._foreign(f"{layout.JOURNAL}/{last}")
@@ -365,13 +365,13 @@ class _Verifier:
             name = f"{layout.LAPS}/{last}"
             lap_file, lap_dir = layout.parse_lap_file(last), layout.parse_lap_dir(last)
             if lap_file is not None:
-                self._stray(name, lap_file in manifest.laps, manifest, keeper)
+                self._stray(name, lap_file in checkpoint.laps, checkpoint, keeper)
             elif lap_dir is None:
                 self._foreign(name)
             else:
-                self._check_lap_dir(name, lap_dir, manifest, keeper)
+                self._check_lap_dir(name, lap_dir, checkpoint, keeper)
 
-    def _check_lap_dir(self, name: str, lap: int, manifest: Manifest, keeper: Holder | None) -> None:
+    def _check_lap_dir(self, name: str, lap: int, checkpoint: Checkpoint, keeper: Holder | None) -> None:
         try:
             inside = self._disk.listdir(name)
         except FileNotFoundError:
@@ -384,7 +384,7 @@ class _Verifier:
             if second is None or self._dir.settings.lap_of(second) != lap:
                 self._foreign(f"{name}/{inner}")
             else:
-                self._stray(f"{name}/{inner}", second in manifest.slots, manifest, keeper)
+                self._stray(f"{name}/{inner}", second in checkpoint.slots, checkpoint, keeper)
 
     def _check_ids(self) -> None:
         """Look at the names of the locks of ids."""
@@ -418,7 +418,7 @@ class _Verifier:
     def _foreign(self, name: str) -> None:
         self._add("note", name, 0, 0, FOREIGN)
 
-    def _stray(self, name: str, known: bool, manifest: Manifest, keeper: Holder | None) -> None:
+    def _stray(self, name: str, known: bool, checkpoint: Checkpoint, keeper: Holder | None) -> None:
         # A running keeper may be in the middle of a deal: its new files are not named yet.
-        if not known and keeper is None and not manifest.doubt:
+        if not known and keeper is None and not checkpoint.doubt:
             self._add("note", name, 0, 0, "left by a deal that never completed; the next keeper removes it")

@@ -142,7 +142,7 @@ class Life:
             self.keeper._housekeeper._dirty = True
             self.keeper._housekeeper.step()
         else:
-            Deal(self.keeper._ledger, spread=how < 0.8, finished=self.keeper._head.finished).run()
+            Deal(self.keeper._store, spread=how < 0.8, finished=self.keeper._head.finished).run()
 
     def restart(self) -> None:
         how = self.rng.random()

@@ -199,7 +199,7 @@ class Fuzzer:
             with contextlib.suppress(FilewheelError):
                 (keeper.ack, keeper.nack, keeper.bury)[i % 3](message)
         with contextlib.suppress(OSError):  # which the housekeeper turns into a DiskError
-            Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+            Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
         clock.advance(100 * US_PER_S)
         list(keeper.claim(50))
         keeper.close()

@@ -244,5 +244,5 @@ def deliver(keeper: Keeper, disk: MemoryDisk, *, looks: int = 0) -> list[Message
         keeper._clock.advance(US_PER_S)  # type: ignore[attr-defined]
         got += keeper.claim(1 << 20)
         got.sort(key=lambda m: m.id)
-    window = keeper._ledger.window(id_floor(DEAD_US), ID_END, EVERYTHING)
+    window = keeper._store.window(id_floor(DEAD_US), ID_END, EVERYTHING)
     return got + [unpack_put(put) for put in window.puts]

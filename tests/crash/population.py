@@ -133,7 +133,7 @@ class Builder:
 
         self.machine.before_op = kill
         with contextlib.suppress(Killed):
-            Deal(keeper._ledger, spread=True).run()
+            Deal(keeper._store, spread=True).run()
         self.machine.before_op = None
         assert not disk.alive
 
@@ -199,13 +199,13 @@ def _populate(number: int) -> Population:
     b.cancel(first)
     first.close()
     keeper, disk = b.keeper()
-    Deal(keeper._ledger, spread=True).run()
+    Deal(keeper._store, spread=True).run()
     b.put(stays, 3)
     b.clock.advance(2 * US_PER_S)
     b.finish(keeper, list(keeper.claim(7)))
     b.put(stays, 3)
     b.cancel(stays)
-    Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+    Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
     b.finish(keeper, list(keeper.claim(6)))
     b.put(stays, 2)
     if rng.random() < 0.5:

@@ -43,7 +43,7 @@ class Consumer:
                 self.housekeep(keeper)
             elif act < 0.9:
                 spread = self.rng.random() < 0.8
-                Deal(keeper._ledger, spread=spread, finished=keeper._head.finished).run()
+                Deal(keeper._store, spread=spread, finished=keeper._head.finished).run()
             else:
                 self.world.move_clock()
         if self.rng.random() < 0.5:

@@ -145,7 +145,7 @@ def live_skips_with(s: Stage, *, look_ahead: bool) -> None:
         s.put("A", 0)
 
     s.when("mid_read", journal_of(s, "A"), more)
-    s.keep()._ledger._locks_tested_us = -1_000_000 if look_ahead else s.clock.run_us
+    s.keep()._store._locks_tested_us = -1_000_000 if look_ahead else s.clock.run_us
     s.claim()
     s.claim()
 
@@ -176,7 +176,7 @@ def old_listing(s: Stage) -> None:
     journal = s.wheel("A")._journal
     assert journal is not None
     s.when("lock", "", journal.rotate)
-    s.keep()._ledger._locks_tested_us = -1_000_000
+    s.keep()._store._locks_tested_us = -1_000_000
     s.claim()
     id_ = s.put("A", 0)
     s.claim()

@@ -71,7 +71,7 @@ def recover(machine: Machine, clock: ModelClock, rng: random.Random) -> tuple[Ke
 
 def pending_of(keeper: Keeper) -> dict[bytes, tuple[bytes, int]]:
     """Return everything that a keeper knows to be pending: id → (payload, due)."""
-    window = keeper._ledger.window(ID_MIN, ID_END, EVERYTHING)
+    window = keeper._store.window(ID_MIN, ID_END, EVERYTHING)
     messages = [unpack_put(put) for put in window.puts]
     return {bytes(m.id): (m.payload, m.id.due_us) for m in messages}
 
@@ -122,7 +122,7 @@ class Checker:
     def check_keys(self, machine: Machine, keeper: Keeper, oracle: Oracle, context: str) -> None:
         """Of the messages with one key at most one lives, and the index names it, or nobody."""
         living: dict[str, list[bytes]] = {key: [] for key in oracle.keys}
-        for put in keeper._ledger.window(ID_MIN, DEAD_FLOOR, EVERYTHING).puts:
+        for put in keeper._store.window(ID_MIN, DEAD_FLOOR, EVERYTHING).puts:
             key = unpack_put(put).headers.get(KEY)
             if key is not None:
                 living.setdefault(key, []).append(put[ID])

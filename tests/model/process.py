@@ -339,10 +339,10 @@ class ProcessDisk:
     def open_hints(self, name: str) -> int | None:
         return None
 
-    def open_bell(self, name: str) -> int | None:
+    def open_hint(self, name: str) -> int | None:
         return None
 
-    def ring(self, fd: int) -> bool:
+    def send_hint(self, fd: int) -> bool:
         return False
 
     def wait_hint(self, fd: int | None, timeout_s: float) -> bool:

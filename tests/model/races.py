@@ -129,7 +129,7 @@ class Race:
                     elif act == "merge":
                         self.merge(keeper)
                     elif act == "deal":
-                        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+                        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
                     elif act == "look":
                         consumer.housekeep(keeper)
                     elif act == "wait":

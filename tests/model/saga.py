@@ -21,7 +21,7 @@ from filewheel.errors import FilewheelError, NotFound
 from filewheel.format import layout
 from filewheel.message import US_PER_S
 from filewheel.replication.replicator import release_read
-from filewheel.roster.fence import Standing
+from filewheel.roster.fence import Fence
 from filewheel.roster.roster import Mode, OnFailure, read_roster
 from tests.model.history import BROKEN, Result
 from tests.model.life import actors_of, fire_all, mode_of
@@ -372,7 +372,7 @@ class Saga:
 
             process = Process(volumes)
             with contextlib.suppress(FilewheelError, OSError):
-                Standing(open_directory(path, write=True, disk=process.open), disk=process.open).check_may_fire(0)
+                Fence(open_directory(path, write=True, disk=process.open), disk=process.open).check_may_fire(0)
                 firing.append(path)
             process.kill()
         if len(firing) > 1:

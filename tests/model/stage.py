@@ -65,7 +65,7 @@ class Stage:
         self._cues.append((kind, name, act, self._is_free if free else lambda: True))
 
     def _is_free(self) -> bool:
-        return self.keeper is None or self.keeper._lock._owner is None  # type: ignore[attr-defined]
+        return self.keeper is None or self.keeper._lock._keeper_lock is None  # type: ignore[attr-defined]
 
     def _before_op(self, kind: str, name: str) -> None:
         if self._at_cue:
@@ -221,14 +221,14 @@ class Stage:
 
     def flush(self) -> None:
         """Flush what the keeper wrote."""
-        self.keep()._ledger.own.flush()
+        self.keep()._store.own.flush()
         self.oracle.flushed()
 
     def deal(self, *, spread: bool = True, finished: bool = True, only_expire: bool = False) -> None:
         """Deal what the journals hold; with `finished`, let go of files of which everything is done."""
         keeper = self.keep()
         done = keeper._head.finished if finished else None
-        Deal(keeper._ledger, spread=spread, finished=done, only_expire=only_expire).run()
+        Deal(keeper._store, spread=spread, finished=done, only_expire=only_expire).run()
 
     def look(self) -> None:
         """Let the housekeeper do what it does a few times a second."""

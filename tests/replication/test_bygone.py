@@ -20,7 +20,7 @@ from filewheel.replication.bygone import absent
 from filewheel.replication.laps import Laps
 from filewheel.replication.link import Link
 from filewheel.replication.suspects import Verdict
-from filewheel.roster.retention import Retained
+from filewheel.roster.retention import Retention
 from filewheel.tools.repair import repair
 from tests.replication.support import Pair, fire
 from tests.replication.test_graft import deal, fill, in_journals
@@ -50,12 +50,12 @@ def go_away(pair: Pair, ids: list[MessageId], *, fires: bool = True) -> None:
         pair.clock.advance(DAY_S)
         with pair.keeper() as keeper:
             assert len(fire(pair, keeper)) == len(ids)
-            Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+            Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
         lose_its_place(pair)
 
 
 def lose_its_place(pair: Pair) -> None:
-    Retained(open_directory(pair.primary, write=True), limit_bytes=1).give_up()
+    Retention(open_directory(pair.primary, write=True), limit_bytes=1).give_up()
 
 
 def test_what_was_fired_while_the_backup_was_away_goes_whole_and_no_drop_is_written(pair: Pair) -> None:
@@ -81,7 +81,7 @@ def test_seconds_that_were_fired_go_whole_too(pair: Pair) -> None:
     pair.clock.advance(20)
     with pair.keeper() as keeper:
         fired = fire(pair, keeper)
-        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
     lose_its_place(pair)
     assert 20 < len(fired) < len(ids)
     link = pair.settle(3)
@@ -141,7 +141,7 @@ def test_what_only_the_backup_s_journal_has_for_them_is_looked_into_by_itself(pa
     pair.clock.advance(DAY_S)
     with pair.keeper() as keeper:
         assert len(fire(pair, keeper)) == len(ids) + 1
-        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
     lose_its_place(pair)
     link = pair.settle(3)
     assert link.report.healed_drops == len(ids) + 1
@@ -155,14 +155,14 @@ def test_a_second_copy_in_the_backup_s_journal_does_not_come_back_when_the_drop_
     with Wheel(pair.primary) as wheel:
         again = pack_message(next(m for m in wheel.list() if m.id == ids[0]))
     keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
-    keeper.ledger.write([pack_drop(ids[0], ACKED)], 0)
+    keeper.store.write([pack_drop(ids[0], ACKED)], 0)
     keeper.deal_all()
     keeper.close()
     assert in_journals(pair.backup) == 0
     pair.clock.advance(DAY_S)
     with pair.keeper() as primary:
         fire(pair, primary)
-        Deal(primary._ledger, spread=True, finished=primary._head.finished).run()
+        Deal(primary._store, spread=True, finished=primary._head.finished).run()
     lose_its_place(pair)
     journal = Journal(open_directory(pair.backup, write=True))
     journal.append([again], 1)
@@ -178,12 +178,12 @@ def test_a_file_that_was_opened_into_seconds_since_it_was_seen_is_looked_into(pa
     ids = fill(pair, 40, delays=(70,))
     go_away(pair, ids, fires=False)
     link = pair.tick()
-    Deal(link.keeper.ledger, spread=True).run()
+    Deal(link.keeper.store, spread=True).run()
     assert any(name.endswith(".slot") for name in laps_in(pair.backup))
     pair.clock.advance(DAY_S)
     with pair.keeper() as keeper:
         fire(pair, keeper)
-        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
     lap = link.target.settings.lap_of(ids[0].due_us // 1_000_000)
     seen = LapFile(lap, link.target.settings.slots, 1000)
     assert link._mender.carry_out(Verdict(forget=[seen]), {}, None).by_id
@@ -287,12 +287,12 @@ def test_a_lap_of_seconds_is_planned_second_by_second(pair: Pair) -> None:
     pair.close()
     first, second = (open_directory(p, write=False) for p in (pair.primary, pair.backup))
     with Snapshot(second) as snapshot:
-        theirs = snapshot.manifest
+        theirs = snapshot.checkpoint
     assert len(theirs.slots) == 5
     with pair.keeper() as keeper:
         pair.clock.advance(4)
         fire(pair, keeper)
-        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
     seconds = sorted(theirs.slots)
     plan = Laps(first, second, theirs).next(bytes(16), 1, set())
     assert [file.key for file in plan.bygone] == seconds[: len(plan.bygone)]

@@ -18,7 +18,7 @@ from filewheel.replication import promote as module
 from filewheel.replication.follower import Follower
 from filewheel.replication.link import Link
 from filewheel.replication.promote import Promotion, promote
-from filewheel.roster.retention import Retained
+from filewheel.roster.retention import Retention
 from filewheel.roster.roster import Mode, roster_at
 from tests.replication.support_sets import Place, place
 from tests.support_wheel import a_put
@@ -96,7 +96,7 @@ def test_when_the_primary_gave_its_journals_up_a_promotion_does_not_say_that_it_
     drop_in_primary_only(place, gone)
     assert place.fire(place.a) == ["fired"]
     directory = open_directory(place.a, write=True)
-    Retained(directory, limit_bytes=0).give_up()
+    Retention(directory, limit_bytes=0).give_up()
     directory.disk.release()
     done = go(place)
     assert not done.caught_up

@@ -33,7 +33,7 @@ def counted(path: Path) -> list[int]:
 
 def deal(path: Path, place: Place) -> None:
     with Keeper(path, wait=False, background=False, clock=place.clock) as keeper:
-        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
 
 
 def records_in(path: Path) -> int:

@@ -128,7 +128,7 @@ class Primary:
     def deal(self) -> None:
         """Have the keeper deal: what is covered goes to retained/."""
         self.clock.advance(0.3)
-        self.keeper._ledger.ingest(test_locks=True)
+        self.keeper._store.ingest(test_locks=True)
         self.keeper._housekeeper.deal_all()
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ FAR_S = (100, 1000, 5000, 20_000)
 def deal(pair: Pair, *, spread: bool = False) -> None:
     """Deal what the primary's journals hold."""
     with pair.keeper() as keeper:
-        Deal(keeper._ledger, spread=spread, finished=keeper._head.finished).run()
+        Deal(keeper._store, spread=spread, finished=keeper._head.finished).run()
 
 
 def fill(pair: Pair, count: int = 400, delays: tuple[float, ...] = FAR_S) -> list[MessageId]:
@@ -94,7 +94,7 @@ def test_laps_larger_than_a_step_are_copied_in_several_while_the_primary_goes_on
             if wheel.get(moving := rng.choice(ids)) is not None:
                 ids.append(wheel.reschedule(moving, delay=rng.choice(FAR_S)))
             if turn % 7 == 3:
-                Deal(keeper._ledger, spread=turn % 2 == 0, finished=keeper._head.finished).run()
+                Deal(keeper._store, spread=turn % 2 == 0, finished=keeper._head.finished).run()
             fire(pair, keeper)
         pair.settle()
         assert pair.pending(pair.primary)
@@ -121,13 +121,13 @@ def test_a_drop_that_the_backup_has_dealt_and_forgotten_does_not_let_its_message
     assert in_journals(pair.backup) == 0
     for place in (pair.backup / "laps").rglob("*.*"):
         place.unlink()
-    link.keeper.ledger.manifest.laps.clear()
-    link.keeper.ledger.manifest.slots.clear()
+    link.keeper.store.checkpoint.laps.clear()
+    link.keeper.store.checkpoint.slots.clear()
     with pair.wheel() as wheel:
         assert wheel.cancel(ids[0])
         pair.tick(5)
         link.keeper._housekeeper.deal_all()
-        assert (link.keeper.ledger.undealt_records, in_journals(pair.backup)) == (0, 1), "dealt, and it met nothing"
+        assert (link.keeper.store.undealt_records, in_journals(pair.backup)) == (0, 1), "dealt, and it met nothing"
         link.heal()
         pair.tick(5)
         assert pair.pending(pair.backup) == set(map(bytes, ids[1:]))
@@ -169,7 +169,7 @@ def test_what_only_the_backup_has_in_a_lap_that_is_copied_is_dropped(pair: Pair)
         extra = other.enqueue(b"extra", delay=5000)
         (message,) = other.list()
     keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
-    keeper.ledger.own.append([pack_message(message)], 1)
+    keeper.store.own.append([pack_message(message)], 1)
     keeper.ingest()
     keeper.close()
     link = pair.tick(5)
@@ -217,7 +217,7 @@ def test_a_file_that_goes_while_it_is_copied_takes_nothing_with_it(pair: Pair, w
     done = one.copy(plan.copy, ID_MIN, plan.hi)
     assert (done.hi, done.copied, done.puts) == (ID_MIN, 0, [])
     assert not list((pair.backup / "laps").rglob("*.*"))
-    assert not keeper.ledger.manifest.laps
+    assert not keeper.store.checkpoint.laps
     victim.write_bytes(data)
     assert plan.copy[2] not in one.plan(ID_MIN).copy
     one.begin()
@@ -231,7 +231,7 @@ def test_a_lap_that_is_opened_into_seconds_after_it_was_planned_is_not_copied_be
     keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
     with Wheel(pair.primary) as wheel:
         put = pack_message(next(m for m in wheel.list() if m.id == ids[0]))
-    keeper.ledger.write([put], 1)
+    keeper.store.write([put], 1)
     keeper.deal_all()
     one = Graft(open_directory(pair.primary, write=False), keeper)
     plan = one.plan(ID_MIN)
@@ -319,7 +319,7 @@ def test_a_lap_that_is_one_file_here_and_seconds_there_is_compared(pair: Pair) -
     with pair.wheel() as wheel:
         wheel.enqueue(b"x", delay=30.0)
     link = pair.settle(1)
-    Deal(link.keeper.ledger, spread=True).run()
+    Deal(link.keeper.store, spread=True).run()
     pair.close()
     deal(pair)
     with pair.wheel() as wheel:
@@ -328,7 +328,7 @@ def test_a_lap_that_is_one_file_here_and_seconds_there_is_compared(pair: Pair) -
     assert list(pair.primary.rglob("*.lap"))
     assert list(pair.backup.rglob("*.slot"))
     link = pair.open()
-    laps = Laps(link.source, link.target, link.keeper.ledger.manifest)
+    laps = Laps(link.source, link.target, link.keeper.store.checkpoint)
     assert [laps.can_copy(lap) for lap in laps._our.laps] == [False]
     link.heal()
     pair.settle(2)
@@ -419,7 +419,7 @@ def test_two_wheels_that_have_grown_apart_are_equal_after_a_heal(
                 elif wheel.get(id_) is not None:
                     ids.append(wheel.reschedule(id_, delay=rng.choice(delays)))
             if rng.random() < 0.6:
-                Deal(keeper._ledger, spread=rng.random() < 0.5, finished=keeper._head.finished).run()
+                Deal(keeper._store, spread=rng.random() < 0.5, finished=keeper._head.finished).run()
             pair.clock.advance(rng.choice([0, 20, 100]))
             fire(pair, keeper, lambda k, i: k.nack(i, delay=50) if rng.random() < 0.3 else k.ack([i]))
             pair.tick()

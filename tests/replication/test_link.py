@@ -76,7 +76,7 @@ def test_segments_that_are_covered_by_a_keeper_that_ran_before_there_was_a_backu
         keeper.claim()
         with pair.wheel() as wheel:
             wheel.enqueue(b"x", delay=100)
-        keeper._ledger.ingest(test_locks=True)
+        keeper._store.ingest(test_locks=True)
         keeper._housekeeper.deal_all()
     assert [p.suffix for p in (pair.primary / "retained").iterdir()] == [".log"]
 

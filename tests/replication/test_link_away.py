@@ -12,7 +12,7 @@ from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import Fenced, FilewheelError
 from filewheel.replication import chunk
-from filewheel.roster.retention import Retained
+from filewheel.roster.retention import Retention
 from filewheel.roster.roster import change_roster
 from tests.replication.support import Pair, fire
 
@@ -130,7 +130,7 @@ def test_a_backup_that_was_away_while_thousands_were_fired_is_brought_in_step(pa
                 wheel.reschedule(id_, delay=700)
             wheel.enqueue_many([b"new"] * 500, delay=800)
         if overflow:
-            retained = Retained(open_directory(pair.primary, write=True), limit_bytes=1)
+            retained = Retention(open_directory(pair.primary, write=True), limit_bytes=1)
             retained.give_up()
         pair.told.clear()
         pair.settle()

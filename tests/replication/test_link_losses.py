@@ -20,7 +20,7 @@ from filewheel.keys.index import Keys
 from filewheel.laps.deal import Deal
 from filewheel.message import US_PER_S
 from filewheel.replication.link import Link
-from filewheel.roster.retention import Retained
+from filewheel.roster.retention import Retention
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put, an_id
 
@@ -68,7 +68,7 @@ def test_what_damage_took_from_the_primary_is_given_back_and_fires_whenever_that
     pair.tick(5 + phase, 0.06)
     with pair.keeper() as keeper:
         first = fire(pair, keeper)
-        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()  # now only the quarantine knows of it
+        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()  # now only the quarantine knows of it
         pair.settle()
         assert pair.link is not None
         again = fire(pair, keeper)
@@ -321,7 +321,7 @@ def test_what_has_its_drop_in_a_damaged_primary_does_not_go_back_and_goes_in_the
         wheel.cancel_many(ids[:2])
     pair.keeper().close()
     # The drops are in the lap's file only: no journal tells of them any more.
-    kept = Retained(open_directory(pair.primary, write=True), limit_bytes=1 << 30)
+    kept = Retention(open_directory(pair.primary, write=True), limit_bytes=1 << 30)
     kept.release(kept.names())
     with pair.wheel() as wheel:
         for _ in range(3):

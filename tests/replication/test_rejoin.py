@@ -51,7 +51,7 @@ def lost_for_a_while(place: Place) -> None:
 def forget_finished(place: Place, path: Path) -> None:
     """Have the keeper delete what is finished: from then on only the journals that it retains know of it."""
     with Keeper(path, background=False, clock=place.clock) as keeper:
-        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
 
 
 def test_what_was_enqueued_after_the_fence_is_kept_once_and_all_wheels_are_equal_afterwards(place: Place) -> None:

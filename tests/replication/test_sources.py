@@ -18,7 +18,7 @@ from filewheel.format.record import DROP_PREFIX, ID, records_of, unpack_put
 from filewheel.journal.tail import Tail
 from filewheel.laps.deal import Deal
 from filewheel.replication.sources import SourceHandles, list_segments
-from filewheel.roster.retention import Retained
+from filewheel.roster.retention import Retention
 from filewheel.roster.roster import Member, Roster, change_roster
 from tests.support import FakeClock
 
@@ -107,8 +107,8 @@ class Primary:
 
     def deal(self) -> None:
         keeper = self.keeper
-        keeper._ledger.ingest(test_locks=True)
-        Deal(keeper._ledger, spread=True, finished=keeper._head.finished).run()
+        keeper._store.ingest(test_locks=True)
+        Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
 
     def restart(self) -> None:
         self.keeper.close()
@@ -163,7 +163,7 @@ class Reader:
 
     def release(self) -> int:
         """Remove what was read; return how many segments that were."""
-        keeping = Retained(self.dir, limit_bytes=0)
+        keeping = Retention(self.dir, limit_bytes=0)
         read = [n for n in keeping.names() if self._was_read(n[:8], int(n[9:-4]))]
         keeping.release(read)
         return len(read)
@@ -205,7 +205,7 @@ def test_whatever_the_keeper_moves_meanwhile_every_frame_is_read_once_and_in_ord
         assert numbers == list(range(1, len(numbers) + 1))
     assert released + reader.release() > 10
     assert list_segments(reader.dir) == {}
-    assert Retained(reader.dir, limit_bytes=0).overflow() == 0
+    assert Retention(reader.dir, limit_bytes=0).overflow() == 0
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -220,7 +220,7 @@ def test_a_reader_from_which_a_segment_was_taken_finds_the_counter_changed(wheel
             primary.act()
 
     reader = Reader(wheel_dir, between)
-    counter = Retained(reader.dir, limit_bytes=0)
+    counter = Retention(reader.dir, limit_bytes=0)
     seen = [0]
     while left > 0:
         puts = len(primary.puts)

@@ -189,7 +189,7 @@ def test_nothing_touches_the_disk_in_the_thread_of_the_loop(path: Path, play: Pl
 
     play(main())
     # One byte into a pipe that does not block is no call to the disk.
-    assert set(watch.in_loop) <= {"ring"}
+    assert set(watch.in_loop) <= {"send_hint"}
     assert watch.flushes
     assert pending(path) == ["hourly"]
 

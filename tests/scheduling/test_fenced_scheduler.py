@@ -11,7 +11,7 @@ import pytest
 
 from filewheel import AsyncScheduler, Fenced, Keeper, Retry, Scheduler, Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.disk.keeper_lock import Owner
+from filewheel.disk.keeper_lock import KeeperLock
 from tests.scheduling.stage import make, stage
 from tests.support import FakeClock, eventually
 from tests.support_set import make_set, promote
@@ -43,7 +43,7 @@ def assert_fenced(thread: threading.Thread, raised: list[BaseException]) -> None
 
 
 def assert_lock_is_free(path: Path) -> None:
-    owner = Owner(open_directory(path, write=True))
+    owner = KeeperLock(open_directory(path, write=True))
     owner.take("keeper", wait=False)
     owner.release()
 

@@ -575,7 +575,7 @@ def test_what_is_enqueued_while_the_scheduler_sleeps_is_called_also_when_each_wa
     class Deaf(OsDisk):
         """No bell is heard."""
 
-        def open_bell(self, name: str) -> int | None:
+        def open_hint(self, name: str) -> int | None:
             return None
 
     firing, other = make(), make(disk=Deaf)

@@ -12,7 +12,7 @@ from filewheel.headers import DUE, HISTORY, KEY, SCHEDULE, SKIP_LATE
 from filewheel.message import DUE_END_US, US_PER_S
 from filewheel.scheduling import verdict
 from filewheel.scheduling.failure import Failure, history_of
-from filewheel.scheduling.job import Puts
+from filewheel.scheduling.job import Outbox
 from tests.support_wheel import NOW_S, NOW_US, an_id
 
 ONE = Message(an_id(NOW_S), b"x", "t", {"mine": "1"})
@@ -30,7 +30,7 @@ def following(seconds: int) -> Message:
 
 
 def test_a_call_that_returned_is_acknowledged_with_what_it_enqueued_and_what_follows() -> None:
-    found = verdict.succeeded(ONE, Puts([following(1)]), following(60))
+    found = verdict.succeeded(ONE, Outbox([following(1)]), following(60))
     assert (found.kind, found.settlement.what) == ("acknowledged", "acked")
     assert found.settlement.puts == [following(1)]
     assert found.settlement.successor == following(60)

@@ -19,7 +19,7 @@ from filewheel.format.record import pack_message, unpack_put
 from filewheel.message import MessageId
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler
-from filewheel.scheduling.job import NO_PUTS, Puts
+from filewheel.scheduling.job import EMPTY_OUTBOX, Outbox
 from filewheel.scheduling.runners.child import resolve
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.pool import Pool, Result
@@ -65,7 +65,7 @@ def serve(request: bytes) -> bytes:
     handler = _handler(module, qualname, name)
     outcome = run(Call(handler, [unpack_put(put)], started_us), SYSTEM_CLOCK, wheel)
     failure = outcome.failures[0] if outcome.failures else None
-    puts = outcome.puts[0] if outcome.puts else NO_PUTS
+    puts = outcome.puts[0] if outcome.puts else EMPTY_OUTBOX
     packed: bytes = msgpack.packb(
         [None if failure is None else failure.to_plain(), [pack_message(m) for m in puts.messages], puts.replaces]
     )
@@ -130,7 +130,7 @@ def outcome_of_result(call: Call, result: Result) -> Outcome:
         failure, packed, replaces = msgpack.unpackb(result.value)
         if failure is None and not packed:
             return Outcome(call)
-        puts = Puts([unpack_put(put) for put in packed], [MessageId(i) for i in replaces])
+        puts = Outbox([unpack_put(put) for put in packed], [MessageId(i) for i in replaces])
         return Outcome(call, [None if failure is None else Failure.of_plain(failure)], [puts])
     if result.outcome == "timed_out":
         return Outcome.failed(call, time_out(call.handler.terms.timeout_s))

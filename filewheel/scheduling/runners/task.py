@@ -18,7 +18,7 @@ from filewheel.message import Message
 from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Failure, storable
 from filewheel.scheduling.handler import Handler
-from filewheel.scheduling.job import NO_PUTS, Job, Puts, enter, leave
+from filewheel.scheduling.job import EMPTY_OUTBOX, Job, Outbox, enter, leave
 from filewheel.scheduling.options import Policy
 
 _TRACE_LENGTH = 8000
@@ -55,7 +55,7 @@ class Outcome:
         self,
         call: Call,
         failures: Sequence[Failure | None] | None = None,
-        puts: Sequence[Puts] | None = None,
+        puts: Sequence[Outbox] | None = None,
         ended_us: int = 0,
     ) -> None:
         self.call = call
@@ -124,14 +124,14 @@ def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
 def outcome_of(call: Call, jobs: Sequence[Job | Failure], raised: Failure | None) -> Outcome:
     """Return what came of a call whose function returned, or raised."""
     failures: list[Failure | None] = []
-    puts: list[Puts] = []
+    puts: list[Outbox] = []
     is_plain = raised is None
     for job in jobs:
         if isinstance(job, Failure):
             failure: Failure | None = job
         else:
             failure = raised or (None if job.failed is None else Failure(storable(job.failed)))
-        enqueued = NO_PUTS if failure is not None or isinstance(job, Failure) else job.puts
+        enqueued = EMPTY_OUTBOX if failure is not None or isinstance(job, Failure) else job.puts
         failures.append(failure)
         puts.append(enqueued)
         is_plain = is_plain and failure is None and not enqueued
@@ -171,6 +171,6 @@ def run(call: Call, clock: Clock, wheel: str) -> Outcome:
         return outcome_of(call, jobs, failure_of(exc))
     finally:
         leave(token)
-    if len(jobs) == 1 and first.failed is None and first.puts is NO_PUTS:
+    if len(jobs) == 1 and first.failed is None and first.puts is EMPTY_OUTBOX:
         return Outcome(call)
     return outcome_of(call, jobs, None)

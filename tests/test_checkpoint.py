@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from filewheel.disk.checkpoint import (
     START,
-    Manifest,
+    Checkpoint,
     Position,
     decode,
     encode,
     find_files,
-    write_manifest,
+    write_checkpoint,
 )
 from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
@@ -31,7 +31,7 @@ LENGTHS = st.integers(0, (1 << 44) - 1)
 IDS = st.builds(lambda n: n.to_bytes(16, "big"), st.integers(0, int.from_bytes(ID_LIMIT, "big") - 1))
 WRITERS = st.integers(0, (1 << 40) - 1).map(lambda n: base32(n, 8))
 MANIFESTS = st.builds(
-    Manifest,
+    Checkpoint,
     deal=COUNTS,
     keeper=st.just("") | WRITERS,
     positions=st.dictionaries(
@@ -41,7 +41,7 @@ MANIFESTS = st.builds(
     slots=st.dictionaries(st.integers(0, layout.SECOND_END - 1), LENGTHS, max_size=8),
     unmatched=st.lists(IDS, max_size=8),
 )
-FULL = Manifest(
+FULL = Checkpoint(
     deal=7,
     keeper="KEEPER01",
     positions={"BBBBBBBB": Position(2, 4096, 17), "AAAAAAAA": START},
@@ -56,12 +56,12 @@ def directory(tmp_path: Path) -> Directory:
     return make_directory(tmp_path / "w")
 
 
-def read(directory: Directory) -> Manifest:
-    return directory.manifest()
+def read(directory: Directory) -> Checkpoint:
+    return directory.checkpoint()
 
 
-def write(directory: Directory, manifest: Manifest) -> None:
-    write_manifest(directory.disk, manifest, directory.seed)
+def write(directory: Directory, checkpoint: Checkpoint) -> None:
+    write_checkpoint(directory.disk, checkpoint, directory.seed)
 
 
 def place(directory: Directory, name: str) -> Path:
@@ -69,18 +69,18 @@ def place(directory: Directory, name: str) -> Path:
 
 
 @given(MANIFESTS, st.integers(0, (1 << 32) - 1))
-def test_a_manifest_that_was_encoded_is_decoded_as_it_was(manifest: Manifest, seed: int) -> None:
-    (frame,) = frames_of(scan(encode(manifest, seed), seed))
-    assert decode(frame, "p") == manifest
-    assert frame.number == manifest.deal
+def test_a_manifest_that_was_encoded_is_decoded_as_it_was(checkpoint: Checkpoint, seed: int) -> None:
+    (frame,) = frames_of(scan(encode(checkpoint, seed), seed))
+    assert decode(frame, "p") == checkpoint
+    assert frame.number == checkpoint.deal
     assert (frame.puts, frame.drops, frame.synced, frame.first, frame.last) == (0, 0, 0, ID_END, ID_MIN)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(MANIFESTS)
-def test_a_manifest_that_was_written_is_read_without_doubt(directory: Directory, manifest: Manifest) -> None:
-    write(directory, manifest)
-    assert read(directory) == manifest
+def test_a_manifest_that_was_written_is_read_without_doubt(directory: Directory, checkpoint: Checkpoint) -> None:
+    write(directory, checkpoint)
+    assert read(directory) == checkpoint
     assert not read(directory).doubt
 
 
@@ -105,13 +105,13 @@ def test_a_copy_can_be_changed_without_changing_the_original() -> None:
 
 
 def test_a_new_wheel_has_a_manifest_of_nothing_and_no_doubt(directory: Directory) -> None:
-    assert read(directory) == Manifest()
+    assert read(directory) == Checkpoint()
 
 
 def test_writing_keeps_the_one_before_as_old(directory: Directory) -> None:
     write(directory, FULL)
     first = place(directory, "checkpoint").read_bytes()
-    write(directory, Manifest(deal=8))
+    write(directory, Checkpoint(deal=8))
     assert place(directory, "checkpoint.old").read_bytes() == first
     assert read(directory).deal == 8
     assert not place(directory, "checkpoint.tmp").exists()
@@ -137,7 +137,7 @@ def test_without_hard_links_a_manifest_is_written_all_the_same(
 
 def test_every_flipped_bit_of_the_newest_falls_back_to_the_old_one_with_doubt(directory: Directory) -> None:
     write(directory, FULL)
-    write(directory, Manifest(deal=8, slots={5: 8}))
+    write(directory, Checkpoint(deal=8, slots={5: 8}))
     good = place(directory, "checkpoint").read_bytes()
     (frame,) = frames_of(scan(good, directory.seed("checkpoint")))
     for bit in range(0, (frame.offset + 72 + len(frame.body)) * 8, 3):
@@ -150,7 +150,7 @@ def test_every_flipped_bit_of_the_newest_falls_back_to_the_old_one_with_doubt(di
 @pytest.mark.parametrize("content", [b"", b"\0" * 500, b"x" * 500, b"\xf5FW1"])
 def test_an_empty_zeroed_or_foreign_checkpoint_falls_back_to_the_old_one(directory: Directory, content: bytes) -> None:
     write(directory, FULL)
-    write(directory, Manifest(deal=8))
+    write(directory, Checkpoint(deal=8))
     place(directory, "checkpoint").write_bytes(content)
     assert read(directory).positions == FULL.positions
     assert read(directory).doubt
@@ -158,7 +158,7 @@ def test_an_empty_zeroed_or_foreign_checkpoint_falls_back_to_the_old_one(directo
 
 def test_a_missing_checkpoint_falls_back_to_the_old_one_with_doubt(directory: Directory) -> None:
     write(directory, FULL)
-    write(directory, Manifest(deal=8))
+    write(directory, Checkpoint(deal=8))
     place(directory, "checkpoint").unlink()
     found = read(directory)
     assert found.deal == 7
@@ -167,7 +167,7 @@ def test_a_missing_checkpoint_falls_back_to_the_old_one_with_doubt(directory: Di
 
 def test_with_both_damaged_the_manifest_is_empty_and_in_doubt_because_of_the_newest(directory: Directory) -> None:
     write(directory, FULL)
-    write(directory, Manifest(deal=8))
+    write(directory, Checkpoint(deal=8))
     place(directory, "checkpoint").write_bytes(b"x")
     place(directory, "checkpoint.old").unlink()
     found = read(directory)
@@ -177,7 +177,7 @@ def test_with_both_damaged_the_manifest_is_empty_and_in_doubt_because_of_the_new
 
 def test_a_checkpoint_that_cannot_be_opened_falls_back_with_the_reason(directory: Directory) -> None:
     write(directory, FULL)
-    write(directory, Manifest(deal=8))
+    write(directory, Checkpoint(deal=8))
     place(directory, "checkpoint").unlink()
     os.symlink("checkpoint.old", place(directory, "checkpoint"))
     found = read(directory)
@@ -245,7 +245,7 @@ def test_a_frame_that_verifies_and_is_no_checkpoint_is_damaged(body: bytes) -> N
 
 def test_a_well_formed_body_is_decoded() -> None:
     frame = Frame(0, 0, 1, 0, 0, 0, ID_END, ID_MIN, body_of(positions={"AAAAAAAA": [1, 2, 3]}, laps=[5, 8]))
-    assert decode(frame, "p") == Manifest(1, "", {"AAAAAAAA": Position(1, 2, 3)}, {5: 8})
+    assert decode(frame, "p") == Checkpoint(1, "", {"AAAAAAAA": Position(1, 2, 3)}, {5: 8})
 
 
 def test_a_lap_that_is_late_for_laps_of_this_length_is_damage_in_a_checkpoint_and_foreign_as_a_file(
@@ -254,7 +254,7 @@ def test_a_lap_that_is_late_for_laps_of_this_length_is_damage_in_a_checkpoint_an
     """The number of slots decides which laps there can be."""
     directory = make_directory(tmp_path / "long", slots=86_400)
     lap = layout.SECOND_END // 86_400 + 1
-    write(directory, Manifest(1, laps={lap: 8}))
+    write(directory, Checkpoint(1, laps={lap: 8}))
     assert "not a number" in read(directory).doubt
     place(directory, f"laps/{lap}.lap").write_bytes(b"")
     place(directory, f"laps/{lap - 2}.lap").write_bytes(b"")

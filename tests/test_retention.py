@@ -19,7 +19,7 @@ from filewheel.disk.directory import Directory, Settings, open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import Damaged
 from filewheel.laps.deal import Deal
-from filewheel.roster.retention import Retained, discard_retained, read_overflow
+from filewheel.roster.retention import Retention, discard_retained, read_overflow
 from filewheel.roster.roster import Member, Roster, State, change_roster
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
@@ -56,8 +56,8 @@ def kept(path: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted((path / "retained").glob("*.log"))}
 
 
-def retained(path: Path, limit_bytes: int = 1 << 30, disk: Callable[[str], OsDisk] = OsDisk) -> Retained:
-    return Retained(open_directory(path, write=True, disk=disk), limit_bytes=limit_bytes)
+def retention(path: Path, limit_bytes: int = 1 << 30, disk: Callable[[str], OsDisk] = OsDisk) -> Retention:
+    return Retention(open_directory(path, write=True, disk=disk), limit_bytes=limit_bytes)
 
 
 def failing(*bad: tuple[str, str, int]) -> Callable[[str], FaultyDisk]:
@@ -81,7 +81,7 @@ def test_a_primary_keeps_a_covered_segment_and_a_wheel_that_stands_alone_removes
     segments = deal(wheel_dir)
     assert segments.items() <= kept(wheel_dir).items()
     assert not list((wheel_dir / "journal").iterdir())
-    assert retained(wheel_dir).overflow() == 0
+    assert retention(wheel_dir).overflow() == 0
     with Wheel(wheel_dir) as wheel:
         assert wheel.stats().pending == 2
 
@@ -126,13 +126,13 @@ def test_when_there_is_too_much_the_counter_is_raised_and_everything_goes(wheel_
     counts = []
     for _ in range(4):
         deal(wheel_dir, b"x" * 40_000)
-        counts.append((len(kept(wheel_dir)), retained(wheel_dir).overflow()))
+        counts.append((len(kept(wheel_dir)), retention(wheel_dir).overflow()))
     assert counts == [(1, 0), (2, 0), (0, 1), (1, 1)]
 
 
 def test_what_another_process_released_does_not_count_towards_the_limit(wheel_dir: Path) -> None:
-    keeping = retained(wheel_dir, 10_000)
-    releasing = retained(wheel_dir)
+    keeping = retention(wheel_dir, 10_000)
+    releasing = retention(wheel_dir)
     for n, name in enumerate(NAMES):
         (wheel_dir / name).write_bytes(bytes(100))
         keeping.keep(name)
@@ -140,25 +140,25 @@ def test_what_another_process_released_does_not_count_towards_the_limit(wheel_di
             releasing.release(releasing.names())
     assert keeping.names() == [NAMES[3].rpartition("/")[2]]
     assert keeping.overflow() == 0
-    assert retained(wheel_dir).size_bytes == 4096
+    assert retention(wheel_dir).size_bytes == 4096
     releasing.release(["NQTTHERE-000001.log"])
     discard_retained(open_directory(wheel_dir, write=True))
 
 
 def test_of_many_small_segments_each_counts_as_a_block(wheel_dir: Path) -> None:
-    keeping = retained(wheel_dir, 3 * 4096)
+    keeping = retention(wheel_dir, 3 * 4096)
     for name, size in zip(NAMES[:3], (0, 1, 4096), strict=True):
         (wheel_dir / name).write_bytes(bytes(size))
         keeping.keep(name)
     assert keeping.overflow() == 0
-    assert keeping.size_bytes == retained(wheel_dir).size_bytes == 3 * 4096
+    assert keeping.size_bytes == retention(wheel_dir).size_bytes == 3 * 4096
     (wheel_dir / NAMES[3]).write_bytes(b"")
     keeping.keep(NAMES[3])
     assert keeping.overflow() == 1
 
 
 def test_a_segment_that_has_gone_is_passed_by(wheel_dir: Path) -> None:
-    keeping = retained(wheel_dir)
+    keeping = retention(wheel_dir)
     keeping.keep(NAMES[0])
     keeping.give_up()
     assert keeping.names() == []
@@ -176,33 +176,33 @@ def test_when_the_set_is_dissolved_what_was_kept_goes(wheel_dir: Path) -> None:
         deal(wheel_dir)
         assert kept(wheel_dir)
         set_roster(wheel_dir, after)
-        ledger = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
-        ledger.recover()
-        ledger.close()
+        store = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+        store.recover()
+        store.close()
         assert not (wheel_dir / "retained").exists()
-        assert ledger.retained is None
+        assert store.retention is None
 
 
 def test_a_primary_that_was_fenced_leaves_what_it_kept_and_keeps_no_more(wheel_dir: Path) -> None:
     roster = primary(wheel_dir)
     deal(wheel_dir)
     was = kept(wheel_dir)
-    ledger = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
-    ledger.follow(replace(roster, role="fenced", epoch=2))
-    assert ledger.retained is None
+    store = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    store.follow(replace(roster, role="fenced", epoch=2))
+    assert store.retention is None
     assert kept(wheel_dir) == was
 
 
 def test_a_change_of_the_bound_holds_from_the_next_segment_on(wheel_dir: Path) -> None:
     roster = primary(wheel_dir)
-    ledger = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
-    ledger.follow(roster)
+    store = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    store.follow(roster)
     for name, limit in zip(NAMES[:2], (100_000, 5000), strict=True):
         (wheel_dir / name).write_bytes(bytes(100))
-        ledger.follow(replace(roster, retain_bytes=limit))
-        ledger.retire_segment(name)
+        store.follow(replace(roster, retain_bytes=limit))
+        store.retire_segment(name)
     assert kept(wheel_dir) == {}
-    assert read_overflow(ledger.dir) == 1
+    assert read_overflow(store.dir) == 1
 
 
 def test_with_a_roster_that_cannot_be_read_segments_are_kept_and_it_is_noted(wheel_dir: Path) -> None:
@@ -211,13 +211,13 @@ def test_with_a_roster_that_cannot_be_read_segments_are_kept_and_it_is_noted(whe
         wheel.enqueue(b"x", delay=3600)
     whole = (wheel_dir / "roster.json").read_bytes()
     (wheel_dir / "roster.json").write_bytes(b"{}")
-    ledger = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
-    ledger.recover()
-    Deal(ledger, spread=False).run()
-    ledger.close()
+    store = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    store.recover()
+    Deal(store, spread=False).run()
+    store.close()
     (wheel_dir / "roster.json").write_bytes(whole)
     assert len(kept(wheel_dir)) == 1
-    assert any("roster fails its checksum" in note for note in ledger.notes)
+    assert any("roster fails its checksum" in note for note in store.notes)
 
 
 def test_a_keeper_keeps_segments_from_the_claim_on_that_sees_a_backup_until_there_is_none(wheel_dir: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_keeper_keeps_segments_from_the_claim_on_that_sees_a_backup_until_ther
             keeper.claim()
             assert wheel._journal is not None
             wheel._journal.rotate()
-            Deal(keeper._ledger, spread=True).run()
+            Deal(keeper._store, spread=True).run()
             counts.append(len(kept(wheel_dir)))
     assert counts == [0, 1, 2, 0]
 
@@ -248,7 +248,7 @@ def test_what_is_not_ours_keeps_the_directory(wheel_dir: Path) -> None:
 
 
 def test_a_counter_that_cannot_be_read_compares_as_changed_and_so_does_the_one_after(wheel_dir: Path) -> None:
-    keeping = retained(wheel_dir, 0)
+    keeping = retention(wheel_dir, 0)
     place = wheel_dir / "retained" / "overflow"
     seen = [keeping.overflow()]
     for name, damage in zip(NAMES, (b"", b"7 7\n", b"\xb2 1\n", b"x" * 500), strict=True):
@@ -267,7 +267,7 @@ def test_something_else_in_the_place_of_the_counter_is_damage(wheel_dir: Path) -
     (wheel_dir / "retained").mkdir()
     (wheel_dir / "retained" / "overflow").mkdir()
     with pytest.raises(Damaged, match="not a regular file"):
-        retained(wheel_dir).overflow()
+        retention(wheel_dir).overflow()
     assert not verify(open_directory(wheel_dir, write=False)).damage
     primary(wheel_dir, retain_bytes=0)
     deal(wheel_dir)
@@ -287,13 +287,13 @@ def test_something_else_in_the_place_of_the_directory_keeps_nothing_and_stops_no
 
 def test_a_process_that_may_open_no_more_files_does_not_take_the_counter_for_changed(wheel_dir: Path) -> None:
     with pytest.raises(OSError, match="Too many open files"):
-        retained(wheel_dir, disk=failing(("open", "overflow", errno.EMFILE))).overflow()
+        retention(wheel_dir, disk=failing(("open", "overflow", errno.EMFILE))).overflow()
 
 
 def test_a_listing_sees_a_directory_that_was_removed_and_made_again(wheel_dir: Path) -> None:
     roster = primary(wheel_dir)
     deal(wheel_dir)
-    seeing = retained(wheel_dir)
+    seeing = retention(wheel_dir)
     assert len(seeing.names()) == 1
     set_roster(wheel_dir, None)
     deal(wheel_dir)
@@ -308,7 +308,7 @@ def test_a_listing_sees_a_directory_that_was_removed_and_made_again(wheel_dir: P
 
 @pytest.mark.parametrize("kind", ["open", "pwrite", "fdatasync"])
 def test_on_a_full_disk_the_counter_changes_all_the_same(wheel_dir: Path, kind: str) -> None:
-    keeping = retained(wheel_dir, disk=failing((kind, "retained/.overflow.tmp", errno.ENOSPC)))
+    keeping = retention(wheel_dir, disk=failing((kind, "retained/.overflow.tmp", errno.ENOSPC)))
     for name in NAMES:
         (wheel_dir / name).write_bytes(b"segment")
         keeping.keep(name)
@@ -322,14 +322,14 @@ def test_on_a_full_disk_the_counter_changes_all_the_same(wheel_dir: Path, kind: 
 def test_a_segment_that_cannot_be_moved_goes_with_the_others_and_the_counter_is_raised(wheel_dir: Path) -> None:
     roster = primary(wheel_dir)
     disk = failing(("rename", NAMES[1].rpartition("/")[2], errno.EXDEV))
-    ledger = ledger_of(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
-    ledger.follow(roster)
+    store = ledger_of(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
+    store.follow(roster)
     for name in NAMES[:2]:
         (wheel_dir / name).write_bytes(b"segment")
-        ledger.retire_segment(name)
+        store.retire_segment(name)
     assert kept(wheel_dir) == {}
     assert os.listdir(wheel_dir / "journal") == []
-    assert read_overflow(ledger.dir) == 1
+    assert read_overflow(store.dir) == 1
 
 
 def test_acknowledgements_on_a_full_disk_take_the_room_of_what_is_kept_before_the_ballast(wheel_dir: Path) -> None:
@@ -355,8 +355,8 @@ def test_acknowledgements_on_a_full_disk_take_the_room_of_what_is_kept_before_th
     assert keeper.ack(batch, sync="always") == 1
     full[0] = False
     assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES
-    assert keeper._ledger.retained is not None
-    assert keeper._ledger.retained.overflow() == 1
+    assert keeper._store.retention is not None
+    assert keeper._store.retention.overflow() == 1
     keeper.close()
     with Keeper(wheel_dir, background=False) as again:
         assert len(again.claim()) == 0
@@ -372,10 +372,10 @@ def test_a_deal_for_which_there_is_no_room_takes_that_of_what_is_kept(wheel_dir:
     deal(wheel_dir)
     with Keeper(wheel_dir, background=False, disk=Small) as keeper, Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"y", delay=3600)
-        keeper._ledger.ingest()
-        assert keeper._ledger.undealt_bytes
+        keeper._store.ingest()
+        assert keeper._store.undealt_bytes
         keeper._housekeeper._deal(0)
-        assert not keeper._ledger.undealt_bytes
+        assert not keeper._store.undealt_bytes
         assert read_overflow(keeper.directory) == 1
 
 
@@ -426,7 +426,7 @@ def model(contents: dict[str, bytes], *, counter: bool) -> Machine:
         disk.pwrite(fd, data, 0)
         disk.close(fd)
     if counter:
-        keeping = Retained(Directory("model.wheel", disk, SETTINGS), limit_bytes=0)
+        keeping = Retention(Directory("model.wheel", disk, SETTINGS), limit_bytes=0)
         assert keeping.forgo()
     disk.sync_all()
     return machine
@@ -448,7 +448,7 @@ def keep_all(machine: Machine, stop_at: int, full: bool) -> None:
     machine.on_op = on_op
     if full:
         machine.fault = lambda kind, name: errno.ENOSPC if kind == "pwrite" else None
-    keeping = Retained(Directory("model.wheel", disk, SETTINGS), limit_bytes=LIMIT)
+    keeping = Retention(Directory("model.wheel", disk, SETTINGS), limit_bytes=LIMIT)
     for name in NAMES:
         keeping.keep(name)
 

@@ -16,7 +16,7 @@ SEQ_END = 1 << SEQ_BITS
 Entropy = Callable[[int], bytes]
 
 
-class Writer:
+class IdSource:
     """One writer. Not thread-safe: the journal's lock guards it."""
 
     __slots__ = ("low", "name", "seq")
