@@ -80,7 +80,7 @@ def table(data: Data) -> str:
 
 def markdown(data: Data) -> str:
     """Return the table as docs/guarantees.md carries it."""
-    rows = ["| what was done to it | tried | violations | minutes |", "| --- | --- | --- | --- |"]
+    rows = ["| attack | tried | violations | minutes |", "| --- | --- | --- | --- |"]
     rows += [
         f"| {c['title']} | {words(c['counts'])} | {found(c)} | {c['seconds'] / 60:.1f} |" for c in data["campaigns"]
     ]
