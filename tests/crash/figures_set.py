@@ -117,7 +117,7 @@ def _longest(times: Iterable[int], window: tuple[int, int], containing: list[int
 # -- the table -----------------------------------------------------------------------------------------------------
 
 COLUMNS = (
-    "what", "struck", "mode", "rounds", "confirmed", "lost", "fired twice (of these acknowledged)",
+    "failure", "of", "mode", "rounds", "confirmed", "lost", "fired twice (of these acknowledged)",
     "refused, ms: median / max", "late, ms: median / max",
 )  # fmt: skip
 
