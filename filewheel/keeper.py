@@ -51,7 +51,7 @@ from filewheel.format.columns import At
 from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID, SET_ASIDE
 from filewheel.keys.index import Keys
-from filewheel.keys.relisted import Relisted
+from filewheel.keys.lost import Relisted
 from filewheel.laps.slot import slot_file
 from filewheel.laps.store import Store
 from filewheel.laps.window import Budget

@@ -15,7 +15,7 @@ from typing import Any
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import OsDisk
-from filewheel.keys.relisted import Relisted
+from filewheel.keys.lost import Relisted
 from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, Keeper, Message, MessageId, Wheel
-from filewheel.firing.aside import Aside
+from filewheel.firing.ready import Aside
 from filewheel.format.record import pack_message, topic_of
 from filewheel.laps.deal import Deal
 from filewheel.laps.window import Budget

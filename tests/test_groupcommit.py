@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Damaged, FilewheelError, KeyHeld, MessageId, Reentered, Wheel
-from filewheel.keys.index import Hold
+from filewheel.keys.index import LockedKeys
 from tests.support import FakeClock, eventually
 
 
@@ -28,9 +28,9 @@ class Gate:
         """The keys of each entry into the index."""
         self.reached, self.opened = threading.Event(), threading.Event()
         self.fail: Callable[[list[str]], BaseException | None] = lambda keys: None
-        real = Hold.note
+        real = LockedKeys.note
 
-        def note(hold: Hold, pairs, own=None, **how: bool) -> None:  # type: ignore[no-untyped-def]
+        def note(hold: LockedKeys, pairs, own=None, **how: bool) -> None:  # type: ignore[no-untyped-def]
             pairs = list(pairs)
             self.entered.append([key for key, _ in pairs])
             if len(self.entered) == 1:
@@ -41,7 +41,7 @@ class Gate:
                 raise error
             real(hold, pairs, own, **how)
 
-        monkeypatch.setattr(Hold, "note", note)
+        monkeypatch.setattr(LockedKeys, "note", note)
 
     def at_once(self, wheel: Wheel, *calls: Callable[[], object]) -> list[Future[object]]:
         """Run the first call alone until it enters its key, then have the others wait in their order; open."""
@@ -126,16 +126,16 @@ def test_a_call_that_a_destructor_makes_inside_of_another_of_its_thread_is_refus
     wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[BaseException] = []
-    real = Hold.note
+    real = LockedKeys.note
 
-    def note(hold: Hold, pairs, own=None, **how: bool) -> None:  # type: ignore[no-untyped-def]
+    def note(hold: LockedKeys, pairs, own=None, **how: bool) -> None:  # type: ignore[no-untyped-def]
         try:
             wheel.enqueue(b"inner", key="inner")
         except Reentered as exc:
             errors.append(exc)
         real(hold, pairs, own, **how)
 
-    monkeypatch.setattr(Hold, "note", note)
+    monkeypatch.setattr(LockedKeys, "note", note)
     with ThreadPoolExecutor(1) as pool:
         made = pool.submit(enqueuing(wheel, "outer")).result(60)
     assert len(errors) == 1

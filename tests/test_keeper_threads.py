@@ -16,7 +16,7 @@ from filewheel.disk import locks
 from filewheel.disk.directory import Directory
 from filewheel.firing.housekeeper import Housekeeper
 from filewheel.format import layout
-from filewheel.keys.index import Hold, Keys
+from filewheel.keys.index import Keys, LockedKeys
 from filewheel.message import US_PER_S
 from tests.support import FakeClock, eventually
 
@@ -61,7 +61,7 @@ def before_a_key_is_entered(monkeypatch: pytest.MonkeyPatch, act: Callable[[], N
     hold = Keys.hold
     acting = threading.local()
 
-    def holding(self: Keys, keys: Iterable[str], *, wait_s: float = 0) -> Hold:
+    def holding(self: Keys, keys: Iterable[str], *, wait_s: float = 0) -> LockedKeys:
         if not getattr(acting, "is_so", False):
             acting.is_so = True
             act()
@@ -176,7 +176,7 @@ def test_what_another_thread_acknowledges_just_before_it_is_put_back_is_not_clai
         assert wheel.stats().pending == 0
 
 
-class Seen:
+class ParsedEntries:
     """A lock that says when somebody comes for it."""
 
     def __init__(self, lock: object, came: Callable[[], None]) -> None:
@@ -221,7 +221,7 @@ def test_what_two_threads_put_back_at_once_is_written_when_both_calls_have_retur
             assert keeper.nack(other, delay=60) is not None
 
         monkeypatch.setattr(locks, "trying_ids", trying)
-        monkeypatch.setattr(keeper._settler, "_moving", Seen(keeper._settler._moving, came))
+        monkeypatch.setattr(keeper._settler, "_moving", ParsedEntries(keeper._settler._moving, came))
         thread = threads.go(put_back)
         assert keeper.nack(one, delay=60) is not None
         thread.join(30)

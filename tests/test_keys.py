@@ -39,7 +39,7 @@ from filewheel.keys.bucket import (
     ENTRY_BYTES,
     FILL_BYTES,
     MAGIC,
-    Entry,
+    KeyEntry,
     Unreadable,
     end_of,
     entries,
@@ -793,7 +793,7 @@ def test_compaction_keeps_what_may_hold_a_key_and_leaves_out_the_rest(
         housekeeper.step()
     name = layout.key_file(7)
     data = (wheel_dir / name).read_bytes()
-    found = [e.id for e in entries(data, wheel._dir.seed(name)) if isinstance(e, Entry)]
+    found = [e.id for e in entries(data, wheel._dir.seed(name)) if isinstance(e, KeyEntry)]
     # One that was cancelled and is still to come is kept without a look: compaction does not walk the backlog.
     assert found == [overdue, far, cancelled, last]
     assert wheel.get(key=names[-1]).id == overdue  # type: ignore[union-attr]
@@ -884,7 +884,7 @@ def test_every_entry_is_found_whatever_lies_between(parts: list[tuple[bytes, byt
     wanted = [*(p for p in parts if isinstance(p, tuple)), (b"\1" * 16, b"\1" * 16)]
     assert end_of(data + bytes(100), seed) == end_of(data, seed) == len(data)
     found = list(entries(data, seed))
-    assert [(e.hash, e.id) for e in found if isinstance(e, Entry)] == [w for w in wanted if w[0] != bytes(16)]
+    assert [(e.hash, e.id) for e in found if isinstance(e, KeyEntry)] == [w for w in wanted if w[0] != bytes(16)]
     for hash_, id_ in wanted:
         assert id_ in listed(data, seed, hash_)
     assert listed(data, seed ^ 1, b"\1" * 16) == []

@@ -14,7 +14,7 @@ from filewheel import AsyncWheel, BadArgument, KeyHeld, MessageId, NotFound, Whe
 from filewheel.disk.directory import open_directory
 from filewheel.format import layout
 from filewheel.headers import KEY
-from filewheel.keys.index import FILES_MAX, LISTED_EACH_MAX, Hold, Keys
+from filewheel.keys.index import FILES_MAX, LISTED_EACH_MAX, Keys, LockedKeys
 from tests.support import FakeClock, FaultyDisk
 
 
@@ -28,14 +28,14 @@ def wheel(wheel_dir: Path) -> Iterator[Wheel]:
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many entries each flush of the index was for."""
     counts: list[int] = []
-    real = Hold.note
+    real = LockedKeys.note
 
-    def note(self: Hold, pairs, own=None, **how: bool) -> None:  # type: ignore[no-untyped-def]
+    def note(self: LockedKeys, pairs, own=None, **how: bool) -> None:  # type: ignore[no-untyped-def]
         pairs = list(pairs)
         counts.append(len(pairs))
         real(self, pairs, own, **how)
 
-    monkeypatch.setattr(Hold, "note", note)
+    monkeypatch.setattr(LockedKeys, "note", note)
     return counts
 
 

@@ -114,12 +114,12 @@ def test_what_was_cancelled_between_the_look_at_its_key_and_the_frame_is_not_mov
 ) -> None:
     with Wheel(wheel_dir) as wheel, Wheel(wheel_dir) as other:
         id_ = wheel.enqueue(b"x", delay=600, key="k")
-        note = "filewheel.keys.index.Hold.note"
-        from filewheel.keys.index import Hold
+        note = "filewheel.keys.index.LockedKeys.note"
+        from filewheel.keys.index import LockedKeys
 
-        real = Hold.note
+        real = LockedKeys.note
 
-        def late(self: Hold, *args: object, durable: bool) -> None:
+        def late(self: LockedKeys, *args: object, durable: bool) -> None:
             real(self, *args, durable=durable)  # type: ignore[arg-type]
             assert other.cancel(id_)
 

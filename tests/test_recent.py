@@ -14,7 +14,7 @@ from filewheel.disk import locks
 from filewheel.disk.directory import open_directory
 from filewheel.format import layout
 from filewheel.keys import index as keys
-from filewheel.keys.bucket import BUCKET_BYTES_MAX, ENTRY_BYTES, Entry, entries
+from filewheel.keys.bucket import BUCKET_BYTES_MAX, ENTRY_BYTES, KeyEntry, entries
 from filewheel.keys.index import LISTED_EACH_MAX, Keys
 from filewheel.keys.recent import RECENT_BYTES_MAX, Recent
 from filewheel.tools.repair import repair
@@ -61,11 +61,11 @@ def merge(index: Keys) -> None:
 
 def in_buckets(index: Keys) -> dict[bytes, bytes]:
     found = [e for b in range(layout.KEY_BUCKETS) for e in entries(index.read(b), index.seed(b))]
-    return {e.hash: e.id for e in found if isinstance(e, Entry)}
+    return {e.hash: e.id for e in found if isinstance(e, KeyEntry)}
 
 
-def in_recent(index: Keys) -> list[Entry]:
-    return [e for e in entries(index.read(RECENT), index.seed(RECENT)) if isinstance(e, Entry)]
+def in_recent(index: Keys) -> list[KeyEntry]:
+    return [e for e in entries(index.read(RECENT), index.seed(RECENT)) if isinstance(e, KeyEntry)]
 
 
 # -- batches -------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def test_a_damaged_file_of_recent_entries_is_damage_and_repair_enters_every_key_
     assert verify(open_directory(wheel_dir, write=False), SYSTEM_CLOCK).damage == []
     index = keys_of(wheel_dir)
     assert [index.find(name).id for name in NAMES] == batch
-    assert all(isinstance(e, Entry) for e in entries(index.read(RECENT), index.seed(RECENT)))
+    assert all(isinstance(e, KeyEntry) for e in entries(index.read(RECENT), index.seed(RECENT)))
 
 
 def test_repair_makes_a_file_of_recent_entries_anew_that_was_too_long_to_be_read(

@@ -28,7 +28,7 @@ from filewheel.firing.housekeeper import Housekeeper, fires_again
 from filewheel.format.record import CANCELLED, ID, key_of, pack_drop
 from filewheel.headers import KEY
 from filewheel.journal.settlement import Settlement, Written, written
-from filewheel.keys.index import Hold, Keys
+from filewheel.keys.index import Keys, LockedKeys
 from filewheel.laps.store import Store
 from filewheel.message import Message, MessageId
 
@@ -248,7 +248,7 @@ class Settler:
             if alone:
                 self._moving.release()
 
-    def _enter(self, ids: Sequence[bytes], hold: Hold) -> None:
+    def _enter(self, ids: Sequence[bytes], hold: LockedKeys) -> None:
         """Enter the keys of what is about to be written."""
         with self._lock:
             enters = [pair for id_ in ids for pair in self._records_of(*self.later[id_]).enters]

@@ -21,7 +21,7 @@ from filewheel.disk.started import started
 from filewheel.errors import FilewheelError, Locked
 from filewheel.format import layout
 from filewheel.format.id_source import Entropy
-from filewheel.keys.relisted import Relisted
+from filewheel.keys.lost import Relisted
 from filewheel.laps.deal import Deal
 from filewheel.laps.store import Store
 from filewheel.roster.roster import read_roster

@@ -32,7 +32,7 @@ _ENTRY = struct.Struct("<4s32sI")
 
 
 @dataclass(frozen=True)
-class Entry:
+class KeyEntry:
     """One entry of a bucket."""
 
     offset: int
@@ -126,7 +126,7 @@ def _entry_at(data: bytes, at: int, seed: int) -> bytes | None:
     return entry[_ID]
 
 
-def entries(data: bytes, seed: int) -> Iterator[Entry | Unreadable]:
+def entries(data: bytes, seed: int) -> Iterator[KeyEntry | Unreadable]:
     """Yield a bucket's entries, and between them what is none.
 
     Zeros where the mark belongs, and zeros at the end, are passed over.
@@ -142,7 +142,7 @@ def entries(data: bytes, seed: int) -> Iterator[Entry | Unreadable]:
             yield Unreadable(bad, at)
         hash_ = data[at : at + ENTRY_BYTES][_HASH]
         if hash_ != _MARK[:16]:
-            yield Entry(at, hash_, id_)
+            yield KeyEntry(at, hash_, id_)
         at = bad = at + ENTRY_BYTES
     end = len(data.rstrip(b"\0"))
     if end > bad:

@@ -1,17 +1,25 @@
-"""The files of the index of unique keys: read, appended to, flushed and replaced; and the locks beside them.
+"""The files of the index of unique keys: read, appended to, flushed and replaced, with the locks beside them.
 
-Nothing here knows which message lives: index.py asks that, and has the rules.
-Invariant: the name of a file is durable before its mark is there (U3).
+This module does not know which messages are pending. index.py does, and states the rules U1 to U7.
+
+`Unflushed` remembers the files with entries that were written without a flush, for messages that need not be durable
+yet. They are flushed with the journal that holds those messages, before it counts as flushed
+(docs/adr/0038-a-key-that-is-not-flushed.md). So a receipt or a later frame that calls a message durable is right
+about its entry too.
+Invariants: the name of a file is durable before its mark is written (U3). A file whose flush failed or was
+interrupted is flushed again before the journal counts as flushed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 
 from filewheel.disk import locks
 from filewheel.disk.directory import Directory
+from filewheel.disk.disk import Disk
 from filewheel.errors import UNWRITTEN, disk_error
 from filewheel.format import layout
 from filewheel.keys.bucket import (
@@ -25,8 +33,76 @@ from filewheel.keys.bucket import (
     read_bucket,
 )
 from filewheel.keys.recent import RECENT_BYTES_MAX, Recent
-from filewheel.keys.unflushed import SYNC_EACH_MAX, Unflushed, settle_names
 from filewheel.laps.additions import flush_file
+
+SYNC_EACH_MAX = 4
+"""More files than this are flushed by one `syncfs`: 16 flushes one by one took ten times as long."""
+
+
+class Unflushed:
+    """The buckets in which one handle has written such entries. Thread-safe."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._buckets: set[int] = set()
+
+    def add(self, buckets: Iterable[int]) -> None:
+        """Note that something is about to be written to these buckets."""
+        with self._lock:
+            self._buckets.update(buckets)
+
+    def flush(self) -> None:
+        """Make all of it durable. Raises OSError. Cost: nothing where there is none."""
+        if not self._buckets:
+            return
+        # Whoever comes second relies on what the first has taken over: it waits until that is flushed.
+        with self._flushing:
+            with self._lock:
+                buckets, self._buckets = self._buckets, set()
+            try:
+                flush_buckets(self._dir, buckets)
+            except BaseException:  # an interrupt (Ctrl-C) too
+                self.add(buckets)
+                raise
+
+
+def flush_buckets(directory: Directory, buckets: Collection[int]) -> None:
+    """Make durable what anyone has written to these buckets, and their names. Raises OSError."""
+    disk = directory.disk
+    if len(buckets) > SYNC_EACH_MAX:
+        disk.sync_all()
+        return
+    unnamed: list[tuple[int, bytes]] = []
+    try:
+        for bucket in sorted(buckets):
+            name = layout.key_file(bucket)
+            seed = directory.seed(name)
+            try:
+                fd = disk.open(name, "r+")
+            except FileNotFoundError:
+                continue  # taken away by hand
+            # The file of recent entries tells by its mark which file it is: only who has its lock makes one.
+            unnamed.append((fd, b"" if bucket == layout.KEY_RECENT else pack_mark(seed)))
+            disk.fdatasync(fd)
+            if is_marked(disk.pread(fd, ENTRY_BYTES, 0), seed):
+                disk.close(unnamed.pop()[0])
+        if unnamed:
+            flush_names(disk)
+            for fd, mark in unnamed:  # this very file had its name before the names were flushed
+                with contextlib.suppress(OSError):  # without it, whoever flushes next flushes the names as well
+                    disk.pwrite(fd, mark, 0)
+    finally:
+        for fd, _ in unnamed:
+            disk.close(fd)
+
+
+def flush_names(disk: Disk) -> None:
+    """Make the names of all files of keys durable, and that of their directory."""
+    disk.sync_dir(layout.KEYS)
+    disk.sync_dir("")
+
 
 _RECENT_FILL_BYTES = 64 * 1024
 """How far zeros are written ahead in the file of recent entries, so that few batches have to commit a new size."""
@@ -140,7 +216,7 @@ class KeyFiles:
                     with told(self._dir, layout.key_file(bucket)):
                         disk.close(locks.open_made(disk, layout.key_file(bucket)))
             with told(self._dir, layout.KEYS):
-                settle_names(self._disk)
+                flush_names(self._disk)
         name = layout.KEYS
         try:
             for bucket, pairs in by_bucket.items():
@@ -176,7 +252,7 @@ class KeyFiles:
             try:
                 mark = seen.mark
                 if not is_marked(mark, self.seed(layout.KEY_RECENT)):  # U3, as in `write`
-                    settle_names(self._disk)
+                    flush_names(self._disk)
                     mark = self.recent.pack_mark()
                     disk.pwrite(fd, mark, 0)
                 data = self.recent.pack(pairs)
@@ -215,7 +291,7 @@ class KeyFiles:
             self._disk.pwrite(fd, data, 0)
             self._disk.fdatasync(fd)
             self._disk.rename(tmp, name)
-            settle_names(self._disk)
+            flush_names(self._disk)
             self._disk.pwrite(fd, self.recent.pack_mark() if bucket == layout.KEY_RECENT else pack_mark(seed), 0)
         finally:
             self._disk.close(fd)

@@ -32,7 +32,7 @@ from filewheel.format import layout
 from filewheel.format.record import key_of
 from filewheel.journal.journal import Journal
 from filewheel.keys import bucket as keyfile
-from filewheel.keys.bucket import ENTRY_BYTES, Entry, entries, read_bucket
+from filewheel.keys.bucket import ENTRY_BYTES, KeyEntry, entries, read_bucket
 from filewheel.keys.files import KeyFiles, told
 from filewheel.keys.lost import lost_entries
 from filewheel.keys.recent import RECENT_ENTRIES_MAX
@@ -54,7 +54,7 @@ FILES_MAX = 128
 """How many buckets stay open from a look to the entries; the others are opened twice."""
 
 
-class Held(NamedTuple):
+class KeyHolder(NamedTuple):
     """What a look at a key found."""
 
     id: MessageId | None
@@ -78,7 +78,7 @@ class Keys(KeyFiles):
 
     # -- asking ----------------------------------------------------------------------------------------------
 
-    def find(self, key: str) -> Held:
+    def find(self, key: str) -> KeyHolder:
         """Return who holds a key, without a lock. Cost: one read of its bucket, and a look of the finder."""
         before: list[bytes] | None = None
         lost = self.lost().get(self.hash_of(key), [])
@@ -90,15 +90,15 @@ class Keys(KeyFiles):
                 return held
             before = ids
 
-    def _look(self, key: str, ids: list[bytes]) -> Held:
+    def _look(self, key: str, ids: list[bytes]) -> KeyHolder:
         return self._look_all({key: ids})[key]
 
-    def _look_all(self, listed: Mapping[str, list[bytes]]) -> dict[str, Held]:
+    def _look_all(self, listed: Mapping[str, list[bytes]]) -> dict[str, KeyHolder]:
         """Return who holds each of some keys, of the ids that are listed for it. Cost: one look of the finder."""
         ids = [id_ for some in listed.values() for id_ in some]
         found, unsure = self._finder.look(ids) if ids else ({}, set())
         journals = None if unsure is None else frozenset(unsure)
-        free = Held(None, None, journals)
+        free = KeyHolder(None, None, journals)
         return {key: _held(key, some, found, free) if some else free for key, some in listed.items()}
 
     def listed(self, key: str) -> list[bytes]:
@@ -124,13 +124,13 @@ class Keys(KeyFiles):
 
     # -- holding ---------------------------------------------------------------------------------------------
 
-    def hold(self, keys: Iterable[str], *, wait_s: float = locks.WAIT_S) -> Hold:
+    def hold(self, keys: Iterable[str], *, wait_s: float = locks.WAIT_S) -> LockedKeys:
         """Lock the buckets of some keys, to be used in a `with`. Those that could not be locked in time are `busy`.
 
         While it is held nobody else brings a message with one of these keys to life. The lock of all is taken before
         those of buckets, and those in ascending order. Cost: about 17 µs for each; many keys share one.
         """
-        return Hold(self, keys, wait_s)
+        return LockedKeys(self, keys, wait_s)
 
     # -- compacting ------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Keys(KeyFiles):
         found = entries(self.read(layout.KEY_RECENT), self.seed(layout.KEY_RECENT))
         by_bucket: dict[int, dict[tuple[bytes, bytes], None]] = {}
         for entry in found:
-            if isinstance(entry, Entry):
+            if isinstance(entry, KeyEntry):
                 by_bucket.setdefault(entry.hash[0], {})[entry.hash, entry.id] = None
         read: dict[int, bytes] = {}
         for bucket in by_bucket:
@@ -191,14 +191,14 @@ class Keys(KeyFiles):
         the backlog.
         """
         seed = self.seed(bucket)
-        found = [e for e in entries(self.read(bucket), seed) if isinstance(e, Entry)]
+        found = [e for e in entries(self.read(bucket), seed) if isinstance(e, KeyEntry)]
         newest = {e.hash: e.id for e in found}
         asked = {e.id for e in found if due_of(e.id) <= now_us or newest[e.hash] != e.id}
         gone = asked - self._finder.pending(asked)
         self.replace(bucket, list(dict.fromkeys((e.hash, e.id) for e in found if e.id not in gone)))
 
 
-class Hold:
+class LockedKeys:
     """Keys whose buckets are locked, for as long as the `with` lasts. Made by `Keys.hold`. Not thread-safe.
 
     To take a key: leave it if it is `busy`; `look` who has it; give the new message its id; `note` that; and write the
@@ -270,11 +270,11 @@ class Hold:
         while self._files:
             self._keys._disk.close(self._files.popitem()[1])
 
-    def look(self, key: str, now_us: int) -> Held:
+    def look(self, key: str, now_us: int) -> KeyHolder:
         """Return who holds a key. It stays true until the lock is let go, but for an ack, a cancel or a death."""
         return self.look_all([key], now_us)[key]
 
-    def look_all(self, names: Iterable[str], now_us: int) -> dict[str, Held]:
+    def look_all(self, names: Iterable[str], now_us: int) -> dict[str, KeyHolder]:
         """Return who holds each of some keys, as `look` does. Cost: a read of each bucket, one look of the finder."""
         keys, names = self._keys, list(names)
         listed, long = self._listed(names)
@@ -390,7 +390,7 @@ class Hold:
         self._unsure = set()
 
 
-def _held(key: str, ids: list[bytes], found: Mapping[bytes, bytes], free: Held) -> Held:
+def _held(key: str, ids: list[bytes], found: Mapping[bytes, bytes], free: KeyHolder) -> KeyHolder:
     """Return which of the ids that are listed for a key has it, of what was found to be pending."""
     for id_ in reversed(ids):  # the newest is the likely one
         put = found.get(id_)

@@ -1,26 +1,34 @@
-"""Messages of which a power cut may have taken the entry in the index of keys, and left the message.
+"""Entries of the index of keys that a power cut may have lost although their messages survived.
 
-An entry is written before its message and need be durable only when the message is (docs/adr/0038-a-key-that-is-not-
-flushed.md). It is known to be durable where a later frame of the writer calls the message durable (`synced`), or its
-seal does, and where a deal has covered the message. A writer that lives has not seen a power cut, so its entries are
-there. What is left are the last frames of writers that have gone without a close, until they are dealt.
-Invariant: a message that is not yielded was listed when this looked, or is covered: then it is listed when this ends.
+An entry is written before its message, and must be durable only when the message is (docs/adr/0038-a-key-that-is-not-
+flushed.md). It is known to be durable when a later frame of the writer calls the message durable (`synced`), when a
+seal follows it, and when a deal has covered the message. A writer that is alive has seen no power cut, so its entries
+are there. Doubtful are only the last frames of writers that ended without a close, until a deal covers them.
+
+`lost_entries` finds their missing entries for a process that opens the index. `Relisted` writes them again for a deal,
+because no process reads the journal of a covered message again: before a deal commits, it flushes the files with
+doubtful entries, and enters the missing ones of writers that had ended when this keeper started. It waits for no lock
+(U5). A message that cannot be entered now stays in its journal.
+Invariants: a message that `doubtful_puts` does not yield was listed when this looked, or is covered, and is then listed
+when this ends. Every message that a checkpoint covers has a durable entry.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from filewheel.disk.checkpoint import START, Position
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
-from filewheel.errors import Damaged
+from filewheel.errors import Damaged, FilewheelError
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.format.record import ID, key_of, keyed_puts
-from filewheel.keys.bucket import Entry, entries
-from filewheel.keys.files import KeyFiles
+from filewheel.keys.bucket import KeyEntry, entries
+from filewheel.keys.files import SYNC_EACH_MAX, KeyFiles, flush_buckets
+from filewheel.laps.doubtful import Doubtful
 from filewheel.lookup.snapshot import DEAD_FLOOR
 
 Pair = tuple[bytes, bytes]
@@ -70,7 +78,7 @@ def absent(files: KeyFiles, pairs: Iterable[Pair]) -> dict[int, list[Pair]]:
 
 
 def _entries_of(files: KeyFiles, bucket: int) -> set[Pair]:
-    return {(e.hash, e.id) for e in entries(files.read(bucket), files.seed(bucket)) if isinstance(e, Entry)}
+    return {(e.hash, e.id) for e in entries(files.read(bucket), files.seed(bucket)) if isinstance(e, KeyEntry)}
 
 
 def doubtful_puts(directory: Directory) -> Iterator[bytes]:
@@ -117,3 +125,68 @@ def _puts_of(directory: Directory, writer: str, n: int, covered: Position) -> It
                 yield from keyed_puts(frame)
     finally:
         disk.close(fd)
+
+
+log = logging.getLogger(__name__)
+
+
+class Relisted:
+    """The index as a deal sees it. For one deal at a time; not thread-safe."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self._keys = KeyFiles(directory)
+        self.gone: Collection[str] = frozenset()
+        """Writers that had ended when this keeper began."""
+        self._buckets: set[int] = set()
+        """Those of everything that was doubtful in this cut."""
+
+    def enter(self, doubtful: Doubtful) -> set[str]:
+        """Enter what is missing of the writers that had gone; return those of which not all could be entered.
+
+        What was written is durable after `flush`.
+        """
+        self._buckets = set()
+        held: set[str] = set()
+        for writer, frames in doubtful.items():
+            if writer not in self.gone:
+                # It lived when this keeper began, so no power was cut since it wrote: its entries are there.
+                self._note_buckets(frames)
+                continue
+            pairs = list(self._pairs(frames))
+            self._buckets.update(hash_[0] for hash_, _ in pairs)
+            if not self._enter_all(pairs):
+                held.add(writer)
+        return held
+
+    def flush(self) -> None:
+        """Make the entries of all that was doubtful durable. Raises OSError."""
+        if self._buckets:
+            flush_buckets(self._dir, {*self._buckets, layout.KEY_RECENT})
+
+    def _note_buckets(self, frames: Iterable[Frame]) -> None:
+        for hash_, _ in self._pairs(frames):
+            self._buckets.add(hash_[0])
+            if len(self._buckets) > SYNC_EACH_MAX:
+                return  # everything is flushed at once
+
+    def _pairs(self, frames: Iterable[Frame]) -> Iterator[Pair]:
+        return pairs_of(self._keys, (put for frame in frames for put in keyed_puts(frame)))
+
+    def _enter_all(self, pairs: Sequence[Pair]) -> bool:
+        """Enter what the index lacks; tell whether it has all of it now."""
+        try:
+            entered = [self._enter(bucket, some) for bucket, some in absent(self._keys, pairs).items()]
+        except FilewheelError as exc:
+            log.warning("%s: keys are not entered, and their messages stay in the journal: %s", self._dir.path, exc)
+            return False
+        return all(entered)
+
+    def _enter(self, bucket: int, pairs: Sequence[Pair]) -> bool:
+        """Enter what a bucket lacks; tell whether its lock was to be had."""
+        keys = self._keys
+        with keys.locked(bucket, 0) as is_locked:
+            if is_locked:
+                for left in absent(keys, pairs).values():  # some may have been entered meanwhile
+                    keys.write({bucket: left}, {bucket: keys.read(bucket)}, {}, durable=False)
+            return is_locked

@@ -17,7 +17,7 @@ from filewheel.errors import disk_error
 from filewheel.format import layout
 from filewheel.keys.bucket import (
     ENTRY_BYTES,
-    Entry,
+    KeyEntry,
     end_of,
     entries,
     is_marked,
@@ -37,7 +37,7 @@ _SEARCHED_MAX = 64
 """After a search for so many keys the file is parsed, which takes about as long."""
 
 
-class Seen:
+class ParsedEntries:
     """What is known of one file: `ids` of each hash, one after the other, and where reading goes on."""
 
     __slots__ = ("end", "ids", "last", "mark")
@@ -72,7 +72,7 @@ class Recent:
         self._name = layout.key_file(layout.KEY_RECENT)
         self._place = directory.place(self._name)
         self._seed = directory.seed(self._name)
-        self._seen: Seen | None = None
+        self._seen: ParsedEntries | None = None
         self._searched = 0
         self._lock = threading.RLock()
         """Held while `_seen` changes, and never while the disk is asked."""
@@ -91,13 +91,15 @@ class Recent:
             found = {hash_: seen.of(hash_) for hash_ in hashes if hash_ in seen.ids}
         return {hash_: ids for hash_, ids in found.items() if ids}
 
-    def still(self) -> Seen:
+    def still(self) -> ParsedEntries:
         """Return what the file has, for whoever writes to it. Raises Damaged, DiskError."""
         seen = self._read(_SEARCHED_MAX, is_still=True)
         assert not isinstance(seen, bytes)
-        return Seen(b"") if seen is None else seen
+        return ParsedEntries(b"") if seen is None else seen
 
-    def added(self, seen: Seen, mark: bytes, pairs: Sequence[tuple[bytes, bytes]], end: int, last: bytes) -> None:
+    def added(
+        self, seen: ParsedEntries, mark: bytes, pairs: Sequence[tuple[bytes, bytes]], end: int, last: bytes
+    ) -> None:
         """Know what was written to the file that `still` returned."""
         with self._lock:
             self._seen = None  # if this is interrupted, it is read again
@@ -107,7 +109,7 @@ class Recent:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _read(self, asked: int, is_still: bool) -> Seen | bytes | None:
+    def _read(self, asked: int, is_still: bool) -> ParsedEntries | bytes | None:
         """Return what is known of the file, or its bytes, to be searched; None when there is none."""
         disk = self._disk
         try:
@@ -127,7 +129,7 @@ class Recent:
             disk.close(fd)
         return self._parse(data, asked, is_still)
 
-    def _read_on(self, fd: int, seen: Seen, is_still: bool) -> bool:
+    def _read_on(self, fd: int, seen: ParsedEntries, is_still: bool) -> bool:
         """Read what is new at the end; False when the file has to be read anew."""
         start, last = seen.end, seen.last
         for size in (_AHEAD_BYTES, RECENT_BYTES_MAX):
@@ -148,10 +150,10 @@ class Recent:
                     self._seen = seen
         return True
 
-    def _parse(self, data: bytes, asked: int, is_still: bool) -> Seen | bytes:
+    def _parse(self, data: bytes, asked: int, is_still: bool) -> ParsedEntries | bytes:
         """Parse the whole file, or leave it to be searched for a few keys."""
         self._searched += asked
-        seen = Seen(data[:ENTRY_BYTES])
+        seen = ParsedEntries(data[:ENTRY_BYTES])
         marked = is_marked(data, self._seed)
         if not is_still and (not marked or self._searched < _SEARCHED_MAX):
             return data
@@ -159,7 +161,7 @@ class Recent:
         if data[end:].strip(b"\0"):
             if not is_still:
                 return data  # torn, or being written: later entries may come into the gap
-            pairs = [(e.hash, e.id) for e in entries(data, self._seed) if isinstance(e, Entry)]
+            pairs = [(e.hash, e.id) for e in entries(data, self._seed) if isinstance(e, KeyEntry)]
             end = end_of(data, self._seed)
         seen.add(pairs, max(end, ENTRY_BYTES), data[max(end, ENTRY_BYTES) - ENTRY_BYTES : end])
         if marked:

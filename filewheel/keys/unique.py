@@ -29,7 +29,7 @@ from filewheel.format.record import (
 )
 from filewheel.headers import DEADLINE, DUE, KEY, REASON
 from filewheel.journal.journal import BATCH_BYTES, Journal
-from filewheel.keys.index import Hold, Keys
+from filewheel.keys.index import Keys, LockedKeys
 from filewheel.message import Message, MessageId, receipt
 
 POLICIES = ("reject", "keep", "replace")
@@ -42,7 +42,7 @@ def check_policy(on_conflict: object) -> None:
 
 
 @contextlib.contextmanager
-def holding(keys: Keys, names: Iterable[str], path: str) -> Iterator[Hold]:
+def holding(keys: Keys, names: Iterable[str], path: str) -> Iterator[LockedKeys]:
     """Lock keys, or raise Locked when another process has one of them for half a minute."""
     with keys.hold(names) as hold:
         if hold.busy:

@@ -20,8 +20,8 @@ from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.format.record import add_puts, may_have_keys, records_of
 from filewheel.journal.tail import Tail
+from filewheel.laps.missing import vanished
 from filewheel.laps.store import Store
-from filewheel.laps.vanished import vanished
 from filewheel.laps.window import Span
 from filewheel.message import ID_LIMIT, ID_MIN, US_PER_S, due_of, id_after
 from filewheel.native.compiled import PutTable, ids_of

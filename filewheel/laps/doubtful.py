@@ -1,6 +1,6 @@
 """Frames with unique keys of which the entries in the index may not be durable, and who sees to them.
 
-The index lies behind this folder: whoever makes a ledger hands it in (keys/relisted.py).
+The index lies behind this folder: whoever makes a ledger hands it in (keys/lost.py).
 """
 
 from __future__ import annotations

@@ -1,20 +1,30 @@
-"""The lap and slot files that the checkpoint names and that are not there, as the keeper of a wheel knows them.
+"""Files that are needed and not there: the wheel was moved or deleted, a file was, or its disk is not mounted.
 
-A file is removed only after a checkpoint that does not name it. So one that is named and not there was taken away, or
-lies on a disk that is not mounted, and may come back. It stays named, or the next keeper would remove it as a leftover
-when it is back; until then everything else is fired and dealt. What a deal would write to it goes elsewhere: puts to
-the lap's file or to its seconds, whichever is there, and drops into the checkpoint (`unmatched`).
-Invariant: no name leaves the checkpoint because its file is missing, but by `repair` or by a backup that is healed.
+A slot or lap file is removed only after a checkpoint that does not name it. So one that is named and not there was
+removed from outside and may come back. It stays named, or the next keeper would remove it as a leftover when it is
+back. Until then everything else is fired and dealt. A deal writes the puts for it to the lap's file or to its seconds,
+whichever is there, and the drops for it to the checkpoint (`unmatched`).
+
+A journal segment is removed only by the holder of keeper.lock, and only when it is covered. So one that was read, is
+not covered and is gone was removed from outside too. It may have held the cancel of a message that is due, which would
+then fire. A keeper that finds this stops; the next keeper goes on with the rest.
+Invariants: a name leaves the checkpoint because its file is missing only by `repair`, or by a backup that is healed.
+Journal bytes that were read are covered by a deal, or still there, or their keeper has stopped.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Set
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import NO_DIRECTORY
-from filewheel.laps.window import Span
-from filewheel.message import US_PER_S, due_of
+from filewheel.disk.quarantine import Damage, Quarantine
+from filewheel.errors import Damaged
+from filewheel.format import layout
+from filewheel.journal.tail import Tail
+from filewheel.laps.window import MISSING, Span
+from filewheel.message import ID_MIN, US_PER_S, due_of
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +32,7 @@ NAMED_MAX = 100
 """So many files are named in the log, and noted in quarantine/: a checkpoint may name hundreds of thousands."""
 
 
-class Missing:
+class MissingFiles:
     """The missing files of one wheel. The ledger's lock guards it."""
 
     def __init__(self, directory: Directory) -> None:
@@ -108,3 +118,40 @@ class Missing:
         """Tell whether a missing file may hold the put of an id."""
         second = due_of(id_) // US_PER_S
         return second in self.slots or self._lap_of(second) in self.laps
+
+
+Listing = Mapping[str, Set[int]]
+"""writer → its segments."""
+
+
+def vanished(directory: Directory, quarantine: Quarantine, span: Span) -> Damaged:
+    """Return the error for a segment that is gone, and note in quarantine/ what of it was not dealt."""
+    quarantine.note(Damage(span.name, span.start, span.end, MISSING, proven=True))
+    return Damaged(
+        "it was not dealt yet, and is gone: the wheel was moved or deleted, or the file was removed by hand",
+        path=directory.place(span.name),
+        hint="put it back, or start the keeper again, which goes on without it; then `filewheel verify`",
+    )
+
+
+def find_vanished(directory: Directory, tails: Mapping[str, Tail], before: Listing, now: Listing) -> Span | None:
+    """Return a segment that was listed before, is not there now, and is still needed; None when there is none."""
+    for writer, segments in before.items():
+        lost = segments - now.get(writer, frozenset())
+        tail = tails.get(writer)
+        if not lost or tail is None or tail.gone:
+            continue
+        for span in _needed(tail, lost):
+            # A look again: a listing beside a writer may miss a name.
+            if directory.disk.identity(span.name) is None:
+                return span
+    return None
+
+
+def _needed(tail: Tail, segments: Set[int]) -> list[Span]:
+    """Return what of these segments is not covered, or may be written to."""
+    found = [Span(name, lo, hi, ID_MIN) for n, name, lo, hi in tail.spans(tail.covered, tail.seen) if n in segments]
+    segment, offset, _ = tail.seen
+    if not found and not tail.ended and offset and segment in segments:
+        found.append(Span(layout.segment(tail.writer, segment), offset, offset, ID_MIN))
+    return found

@@ -29,9 +29,8 @@ from filewheel.format.id_source import Entropy
 from filewheel.journal.journal import Journal
 from filewheel.journal.tail import Handles, Tail
 from filewheel.laps.doubtful import KeyIndex
-from filewheel.laps.missing import Missing
+from filewheel.laps.missing import MissingFiles, find_vanished, vanished
 from filewheel.laps.slot import lap_file, slot_file
-from filewheel.laps.vanished import find_vanished, vanished
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
 from filewheel.message import ID_MIN, US_PER_S
 from filewheel.native.loops import DROP_BYTES
@@ -79,7 +78,7 @@ class Store:
         self.undealt_bytes = 0
         self.undealt_records = 0
         self.undealt_puts = 0
-        self.missing = Missing(directory)
+        self.missing = MissingFiles(directory)
         self.on_return: Callable[[bytes], None] | None = None
         """Called with the floor of a missing file that is there again."""
         self.owes_drops = True

@@ -27,8 +27,7 @@ from filewheel.format.frame import HEADER_BYTES, SMALL_BLOCK, Frame, scan
 from filewheel.format.record import ID, records_of
 from filewheel.journal.tail import Handles
 from filewheel.laps.slot import FRAME_BYTES, File, file_named, lap_file, slot_file
-from filewheel.lookup.frames import Frames, Place
-from filewheel.lookup.index import FileIndex, Hits, Run, ids_of, puts_in, within
+from filewheel.lookup.index import FileIndex, FrameReader, FrameRun, Hits, Place, ids_of, puts_in, within
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
 
@@ -101,7 +100,7 @@ class Finder:
 
     def _forget(self) -> None:
         self.epoch += 1
-        self._frames = Frames(self._dir)
+        self._frames = FrameReader(self._dir)
         self._checkpoint = Checkpoint()
         self._unmatched: frozenset[bytes] = frozenset()
         self._listing: list[str] = []
@@ -109,7 +108,7 @@ class Finder:
         self._journals: dict[str, FileIndex] = {}
         self._files: dict[str, FileIndex] = {}
         """Lap and slot files, those used last at the end."""
-        self._loaded: dict[Run, None] = {}
+        self._loaded: dict[FrameRun, None] = {}
         """The runs of which the ids are known, those used last at the end."""
         self._ids = 0
         self._runs = 0
@@ -187,7 +186,7 @@ class Finder:
         if identity is not None and identity == self._frames.checkpoint_identity:
             return
         self.epoch += 1
-        self._frames = Frames(self._dir)
+        self._frames = FrameReader(self._dir)
         checkpoint = self._dir.checkpoint()
         if checkpoint.deal != self._checkpoint.deal + 1:
             # From one deal to the next a file grows or goes. Over several it may have gone and come again.
@@ -346,7 +345,7 @@ class Finder:
             if drops and not drops.isdisjoint(ids):
                 self._drop_ids(run, drops.intersection(ids), dropped)
 
-    def _is_worth_loading(self, run: Run) -> bool:
+    def _is_worth_loading(self, run: FrameRun) -> bool:
         """Tell whether a run that is asked for an id should be indexed: at the second time, while there is room."""
         if not run.asked:
             run.asked = True
@@ -358,7 +357,9 @@ class Finder:
         self._turns = (self._turns + 1) % _LOAD_EACH
         return not self._turns
 
-    def _search_frames(self, run: Run, ids: list[bytes], places: Places, dropped: set[bytes], handles: Handles) -> None:
+    def _search_frames(
+        self, run: FrameRun, ids: list[bytes], places: Places, dropped: set[bytes], handles: Handles
+    ) -> None:
         """Look for ids in a run's frames, and keep nothing."""
         for frame in self._frames.of(run, handles, lo=ids[0], hi=id_after(ids[-1])):
             among = within(ids, frame.first, frame.last)
@@ -371,7 +372,7 @@ class Finder:
             places.update(dict.fromkeys(set(puts).intersection(among), (run.name, frame.offset)))
             self._drop_ids(run, set(drops).intersection(among), dropped)
 
-    def _drop_ids(self, run: Run, ids: set[bytes], dropped: set[bytes]) -> None:
+    def _drop_ids(self, run: FrameRun, ids: set[bytes], dropped: set[bytes]) -> None:
         """Take note of drops that a run holds, and of whether they are durable."""
         dropped.update(ids)
         journal = self._journals.get(run.name)
@@ -381,7 +382,7 @@ class Finder:
         else:
             self._unsure.update(dict.fromkeys(ids, run.name))
 
-    def _load(self, run: Run, handles: Handles) -> None:
+    def _load(self, run: FrameRun, handles: Handles) -> None:
         """Learn a run's ids; let go of others when there are too many."""
         frames = list(self._frames.of(run, handles))
         run.puts = {}
@@ -391,13 +392,13 @@ class Finder:
         while self._ids > IDS_MAX:
             self._unload(next(iter(self._loaded)))
 
-    def _hold(self, run: Run) -> None:
+    def _hold(self, run: FrameRun) -> None:
         """Count the ids of a run that is loaded, or has grown since."""
         self._loaded[run] = None
         self._ids += run.records - run.held
         run.held = run.records
 
-    def _unload(self, run: Run) -> None:
+    def _unload(self, run: FrameRun) -> None:
         if run.puts is not None:
             del self._loaded[run]
             self._ids -= run.held

@@ -1,22 +1,31 @@
-"""An index of one file's frames: where each lies and which ids it may hold, and for some of them which it does hold.
+"""An index of the frames of one file, and the reader of those frames.
 
-Frames are taken together into runs, so that a journal of single messages costs no more than one of batches. A run
-always knows its range of ids. Its ids themselves are read when they are first wanted, and can be let go again: they
-stand in the file.
-Invariant: what an index says of a run was read from frames that verified; a run's range covers every id in it.
+A `FileIndex` knows where each frame is, which ids it may hold, and for some frames which ids it does hold. Frames are
+taken together into runs, so that a journal of single messages costs no more than one of batches. A run always knows its
+range of ids. Its ids are read when they are first wanted, and may be forgotten again, since the file has them.
+
+`FrameReader` reads the files that one checkpoint names, and the journals above it. A file that is gone when there is a
+newer checkpoint was covered or finished, and the search starts again. A file that is gone under the same checkpoint was
+removed by hand, and its messages are not found. The frames read last are kept, up to `RECENT_BYTES`, because messages
+that are asked for together are often stored together.
+Invariants: the facts about a run come from frames that verified, and its range covers every id in it. `FrameReader`
+returns only frames that verified.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgpack
 
+from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
-from filewheel.format.frame import Frame
+from filewheel.format import layout
+from filewheel.format.frame import SMALL_BLOCK, Frame, scan
 from filewheel.format.record import DROP_PREFIX, ID, PUT_PREFIX, records_of
+from filewheel.journal.tail import Handles
 from filewheel.message import ID_LIMIT
 from filewheel.native import compiled
 
@@ -29,7 +38,7 @@ _GUESS_BYTES = 1 << 10
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class FrameRun:
     """Frames that lie one behind the other."""
 
     name: str
@@ -66,7 +75,7 @@ class Run:
         self.drops = set()
 
 
-Hits = list[tuple[Run, list[bytes]]]
+Hits = list[tuple[FrameRun, list[bytes]]]
 
 
 class FileIndex:
@@ -79,7 +88,7 @@ class FileIndex:
         self.start = start
         self.pos = start
         """Everything below has been read, or stepped over for good."""
-        self.runs: list[Run] = []
+        self.runs: list[FrameRun] = []
         self.counted = 0
         """How many of the runs its owner has counted."""
         self.is_blank = False
@@ -91,14 +100,14 @@ class FileIndex:
         self.has_gaps = False
         """Of a journal: something was stepped over."""
 
-    def add(self, frame: Frame) -> Run:
+    def add(self, frame: Frame) -> FrameRun:
         """Go on over a frame; return the run that it is in now."""
         self.pos = frame.end
         self.synced = max(self.synced, frame.synced)
         records = frame.puts + frame.drops
         run = self.runs[-1] if self.runs else None
         if run is None or run.records + records > RUN_RECORDS or frame.end - run.offset > self._run_bytes:
-            run = Run(self.name, frame.offset, frame.end, frame.first, frame.last, records, number=frame.number)
+            run = FrameRun(self.name, frame.offset, frame.end, frame.first, frame.last, records, number=frame.number)
             self.runs.append(run)
             return run
         run.end = frame.end
@@ -184,3 +193,72 @@ def _is_plain_drops(frame: Frame) -> bool:
         and all(body[i::_DROP_BYTES] == DROP_PREFIX[i : i + 1] * count for i in range(4))
         and max(body[_REASON::_DROP_BYTES]) < 0x80
     )
+
+
+RECENT_BYTES = 8 << 20
+"""How much is kept of the frames that were read last."""
+
+Place = tuple[str, int]
+"""A file, and where in it a frame starts."""
+
+
+class FrameReader:
+    """Reads frames under one checkpoint. Opens files only through the handles that it is given."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._recent: dict[Place, Frame] = {}
+        """Those read last, the last one at the end."""
+        self._recent_bytes = 0
+        self.checkpoint_identity: tuple[int, int, int] | None = None
+        """The identity of the checkpoint that names the files; None while it is not known."""
+
+    def are_current(self) -> bool:
+        """Tell whether the checkpoint is the same still."""
+        return self._disk.identity(layout.CHECKPOINT) == self.checkpoint_identity
+
+    def fd_of(self, name: str, handles: Handles) -> int | None:
+        """Return an open file; None when it has gone though the checkpoint is the same: by hand.
+
+        Raises FileNotFoundError when there is another checkpoint.
+        """
+        try:
+            return handles.get(name)
+        except FileNotFoundError:
+            if not self.are_current():
+                raise
+            return None
+
+    def of(
+        self, run: FrameRun, handles: Handles, *, lo: bytes | None = None, hi: bytes | None = None
+    ) -> Iterator[Frame]:
+        """Yield a run's frames, those that verify; only those that may hold an id from `lo` to below `hi`."""
+        fd = self.fd_of(run.name, handles)
+        if fd is not None:
+            end = min(run.end, self._disk.size(fd))
+            for item in scan(self._disk, fd, run.offset, end, self._dir.seed(run.name), lo=lo, hi=hi):
+                if isinstance(item, Frame):
+                    yield item
+
+    def at(self, place: Place, handles: Handles) -> Frame | None:
+        """Return the frame at a place; None when it cannot be read any more."""
+        frame = self._recent.pop(place, None)
+        if frame is None:
+            frame = self._read(*place, handles)
+            if frame is None or len(frame.body) > RECENT_BYTES:
+                return frame
+            self._recent_bytes += len(frame.body)
+        self._recent[place] = frame
+        while self._recent_bytes > RECENT_BYTES:
+            self._recent_bytes -= len(self._recent.pop(next(iter(self._recent))).body)
+        return frame
+
+    def _read(self, name: str, offset: int, handles: Handles) -> Frame | None:
+        fd = self.fd_of(name, handles)
+        if fd is None:
+            return None
+        size = self._disk.size(fd)
+        items = scan(self._disk, fd, offset, size, self._dir.seed(name), resync=False, block_bytes=SMALL_BLOCK)
+        item = next(iter(items), None)
+        return item if isinstance(item, Frame) else None

@@ -30,7 +30,7 @@ from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID, key_of, records_of
 from filewheel.headers import KEY
 from filewheel.keys.index import Keys
-from filewheel.keys.relisted import Relisted
+from filewheel.keys.lost import Relisted
 from filewheel.keys.unique import holding
 from filewheel.laps.additions import Additions, poisoned_by
 from filewheel.laps.deal import Deal

@@ -13,7 +13,7 @@ from filewheel.disk.directory import Directory
 from filewheel.disk.disk import NO_DIRECTORY, ForeignFile
 from filewheel.disk.quarantine import Damage, Quarantine
 from filewheel.format import layout
-from filewheel.keys.unlisted import Add, unreadable
+from filewheel.keys.check import Add, unreadable
 
 REPAIR = "stop the keeper, then `filewheel repair` puts it aside"
 BY_HAND = "stop every keeper, then remove it by hand: nothing of filewheel's is in it"

@@ -27,9 +27,9 @@ from filewheel.format.frame import Frame, scan
 from filewheel.format.record import ID, SET_ASIDE, pack_drop, records_of, unpack_put
 from filewheel.headers import KEY
 from filewheel.keys.bucket import Unreadable, entries
+from filewheel.keys.check import Unlisted
 from filewheel.keys.index import Keys
-from filewheel.keys.relisted import Relisted
-from filewheel.keys.unlisted import Unlisted
+from filewheel.keys.lost import Relisted
 from filewheel.laps.deal import Deal
 from filewheel.laps.slot import frames
 from filewheel.laps.store import Store

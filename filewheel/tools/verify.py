@@ -23,7 +23,7 @@ from filewheel.format.frame import Frame, Gap, pad, scan
 from filewheel.format.record import ID, records_of, unpack_put
 from filewheel.journal.gaps import UNKNOWN, Account, confirmed, number_before
 from filewheel.journal.tail import Handles
-from filewheel.keys.unlisted import FOREIGN, Unlisted, check_keys, unreadable
+from filewheel.keys.check import FOREIGN, Unlisted, check_keys, unreadable
 from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.message import US_PER_S, due_of
 from filewheel.roster.retention import read_overflow

@@ -1,27 +1,81 @@
-"""What is wrong with the index of unique keys: entries that are none, and living messages that it does not list.
+"""Checks of the index of unique keys, for `verify` and `repair`.
 
-The key of a message that is not listed can be taken twice. `verify` reports such messages and `repair` enters them:
-each passes the messages that it reads to an `Unlisted`.
-It asks the index a bucket at a time, and the wheel only about those that the index does not list: most of them ended.
-Memory: one batch, one bucket, and the messages that are found.
-Invariant: what is found is pending, is no dead letter, and its key is in its header; its entry is written before it is.
+They find bytes that are no entry, and pending messages that the index does not list, so that their key can be taken
+twice; `repair` enters those. They also find keys that two pending messages have, because an index that was lost or
+emptied let the second one take it: neither message is damaged, so `verify` names both and a person decides.
+
+The index is read one bucket at a time, and the wheel is searched only for messages that the index does not list or
+lists together: most of them ended. Memory: one batch, the recent entries, one bucket, and the findings.
+Invariant: each message that is found is pending in one snapshot, is no dead letter, and has the key in its header; its
+entry is written before it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile, is_unreadable
 from filewheel.errors import Damaged, DiskError
 from filewheel.format import layout
+from filewheel.format.record import key_of
 from filewheel.headers import KEY
-from filewheel.keys.bucket import Entry, Unreadable, entries, read_bucket
-from filewheel.keys.files import most_of
+from filewheel.keys.bucket import KeyEntry, Unreadable, entries, read_bucket
+from filewheel.keys.files import KeyFiles, most_of
 from filewheel.keys.index import Keys
-from filewheel.keys.twice import living_twice
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
 from filewheel.message import Message, MessageId
+
+Ids = dict[bytes, set[bytes]]
+"""Hash of a key → the ids that may have it."""
+
+
+def living_twice(directory: Directory, unlisted: Mapping[bytes, str]) -> dict[str, list[bytes]]:
+    """Return key → ids, of the keys that more than one living message has; `unlisted` are id → key beside the index.
+
+    Raises OSError, DiskError. A file that cannot be read is passed over: that is found elsewhere.
+    """
+    files = KeyFiles(directory)
+    recent = _ids_in(files, layout.KEY_RECENT)  # first: from there they move to the buckets
+    for id_, key in unlisted.items():
+        recent.setdefault(files.hash_of(key), set()).add(id_)
+    beside: dict[int, list[bytes]] = {}
+    for hash_ in recent:
+        beside.setdefault(hash_[0], []).append(hash_)
+    suspects: set[bytes] = set()
+    for bucket in range(layout.KEY_BUCKETS):
+        found = _ids_in(files, bucket)
+        for hash_ in beside.get(bucket, ()):
+            found.setdefault(hash_, set()).update(recent[hash_])
+        for ids in found.values():
+            if len(ids) > 1:
+                suspects |= ids
+    if not suspects:
+        return {}
+    by_key: dict[str, list[bytes]] = {}
+    with Snapshot(directory) as snapshot:
+        for id_, put in snapshot.find(suspects).items():
+            key_ = key_of(put)
+            if key_ is not None and id_ < DEAD_FLOOR:
+                by_key.setdefault(key_, []).append(id_)
+    return {key: sorted(ids) for key, ids in by_key.items() if len(ids) > 1}
+
+
+def _ids_in(files: KeyFiles, bucket: int) -> Ids:
+    found: Ids = {}
+    try:
+        data = files.read(bucket)
+    except Damaged:
+        return found
+    except DiskError as exc:
+        if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
+            raise
+        return found
+    for entry in entries(data, files.seed(bucket)):
+        if isinstance(entry, KeyEntry):
+            found.setdefault(entry.hash, set()).add(entry.id)
+    return found
+
 
 _BATCH = 50_000
 FOREIGN = "not a file of filewheel's; it is left alone"
@@ -100,7 +154,7 @@ class Unlisted:
                 raise
             return None  # found elsewhere too; nobody can take a key there
         seed = self._dir.seed(layout.key_file(bucket))
-        return {(e.hash, e.id) for e in entries(data, seed) if isinstance(e, Entry)}
+        return {(e.hash, e.id) for e in entries(data, seed) if isinstance(e, KeyEntry)}
 
 
 def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> None:
