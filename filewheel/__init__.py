@@ -60,10 +60,9 @@ if _typing.TYPE_CHECKING:
     from filewheel.scheduling.cron.cron import Cron
     from filewheel.scheduling.cron.recurrence import Every
     from filewheel.scheduling.events import Event
-    from filewheel.scheduling.failure import GiveUp, RetryLater
+    from filewheel.scheduling.failure import GiveUp, Retry, RetryLater
     from filewheel.scheduling.handler import Handler
     from filewheel.scheduling.job import Job, current_job
-    from filewheel.scheduling.retry import Retry
     from filewheel.scheduling.scheduler import Scheduler
 
 __all__ = [
@@ -149,7 +148,7 @@ _LATER = {
     "Promotion": "filewheel.replication.promote",
     "Rejoin": "filewheel.replication.rejoin",
     "Replicator": "filewheel.replication.replicator",
-    "Retry": "filewheel.scheduling.retry",
+    "Retry": "filewheel.scheduling.failure",
     "RetryLater": "filewheel.scheduling.failure",
     "Scheduler": "filewheel.scheduling.scheduler",
     "SetStatus": "filewheel.replication.sets",

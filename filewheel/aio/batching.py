@@ -1,21 +1,25 @@
-"""A wheel whose callers' messages are committed together: each is checked by itself, many are written as one frame.
+"""The messages of many tasks, committed together: each is checked by itself, many are written as one frame.
 
-What is wrong with one message must not fail another, so everything that can be wrong with it is found by `check`, which
-touches no disk. What `put_all` then meets is the disk's, and is told to those whose messages it concerns.
-Invariant: a message whose id is returned is as durable as its own `sync` says.
+Messages gather in the event loop and are given to the writing thread as one batch; while it writes, the next batch
+gathers. Without room a task waits in line. A mistake in one message must not fail another, so `check` finds every
+mistake without touching the disk. `put_all` meets only errors of the disk, which are raised for each message concerned.
+Invariants: a message whose id is returned is as durable as its own `sync` says; one that is withdrawn before its batch
+is handed over is not written; every other one is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from filewheel.aio.thread import tell
+from filewheel.aio.thread import LoopThread, fail, resolve, tell
 from filewheel.changes import HINT_AHEAD_US
 from filewheel.disk.directory import Sync, check_sync
-from filewheel.errors import BadArgument
+from filewheel.errors import BadArgument, Closed
 from filewheel.format.columns import At, Delay, Headers
 from filewheel.format.frame import portions
 from filewheel.format.limits import bytes_of, check_headers, check_topic
@@ -187,3 +191,80 @@ def commit(
     except BaseException as exc:  # whatever it is, they wait for it
         results = [error_like(exc) for _ in batch]
     tell(loop, written, batch, results)
+
+
+class Batcher:
+    """What waits to be written, and who waits for room. Used in the writer's loop only."""
+
+    def __init__(self, wheel: BatchingWheel, writer: LoopThread, room: int) -> None:
+        self._wheel = wheel
+        self._writer = writer
+        self._room = room
+        self._gathering: list[Waiting] = []
+        self._busy = False
+        """A batch is being written, or is about to be handed over."""
+        self._line: deque[asyncio.Future[None]] = deque()
+        """Those who wait for room, in order. There is a line only while there is no room."""
+
+    async def put(self, put: Put) -> MessageId:
+        """Have a message written with the next batch; return its id once it is as durable as it asked for."""
+        if self._room:
+            self._room -= 1
+        else:
+            await self._wait_for_room()
+        future: asyncio.Future[MessageId] = self._writer.loop.create_future()
+        self._gathering.append((future, put))
+        if not self._busy:
+            self._busy = True
+            # Not now: tasks that run in this turn of the loop join.
+            self._writer.loop.call_soon(self._hand_over)
+        return await future
+
+    def end(self) -> None:
+        """Hand over what gathers, and refuse who waits for room."""
+        self._hand_over()
+        line, self._line = self._line, deque()
+        for gate in line:
+            closed = Closed("this wheel was closed; nothing of this call was enqueued", path=self._wheel.path)
+            fail(gate, closed)
+
+    async def _wait_for_room(self) -> None:
+        """Wait in line. On return the room is taken."""
+        gate: asyncio.Future[None] = self._writer.loop.create_future()
+        self._line.append(gate)
+        try:
+            await gate
+            self._writer.check()
+        except BaseException:
+            if gate.done() and not gate.cancelled() and gate.exception() is None:
+                self._give_room(1)  # it was given, and is not used
+            raise
+
+    def _give_room(self, count: int) -> None:
+        self._room += count
+        while self._room and self._line:
+            gate = self._line.popleft()
+            if not gate.done():
+                self._room -= 1
+                gate.set_result(None)
+
+    def _hand_over(self) -> None:
+        """Give the thread what has gathered. What was cancelled until now was never there."""
+        batch = [waiting for waiting in self._gathering if not waiting[0].done()]
+        withdrawn = len(self._gathering) - len(batch)
+        self._gathering = []
+        self._busy = bool(batch)
+        if withdrawn:
+            self._give_room(withdrawn)
+        if batch:
+            self._writer.post(partial(commit, self._wheel, batch, self._writer.loop, self._written))
+
+    def _written(self, batch: Sequence[Waiting], results: Sequence[MessageId | BaseException]) -> None:
+        """In the loop again: hand over the next batch first, then answer everyone."""
+        self._hand_over()
+        for (future, _), result in zip(batch, results, strict=True):
+            if isinstance(result, BaseException):
+                fail(future, result)
+            else:
+                resolve(future, result)
+        self._give_room(len(batch))

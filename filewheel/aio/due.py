@@ -1,22 +1,39 @@
-"""Messages as they become due, to iterate over in an event loop.
+"""Messages as they become due, to iterate over in an event loop, and the keeper that iterations share.
 
-Invariant: asking for the next message acknowledges the one before; one that is left in hand is put back.
+The first iteration of a wheel opens the keeper, the last one closes it.
+Invariants: asking for the next message acknowledges the one before, and a message in hand is put back when the
+iteration ends; a keeper that the program opened itself is used and never closed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self
+from weakref import WeakSet
 
 from filewheel.checks import check_whole
 from filewheel.errors import Closed, NotClaimed
 from filewheel.message import Message, MessageId
 
 
-class Hands(Protocol):
-    """What hands out the messages, and takes what became of them: an AsyncKeeper."""
+class DueKeeper(Protocol):
+    """The keeper that iterations use: an AsyncKeeper."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether this is the keeper, or is about to become it."""
+
+    async def open(self, *, wait: bool | None = None) -> Self:
+        """Become the keeper; nothing when this is it."""
+
+    async def close(self) -> None:
+        """Let the next keeper in."""
 
     async def next_message(self, limit: int, *, wait: bool) -> Message | None:
         """Return the next message; None at the end."""
@@ -53,7 +70,7 @@ class Due(AsyncIterator[Message]):
 
     def __init__(
         self,
-        keeper: Callable[[Due], Awaitable[Hands]],
+        keeper: Callable[[Due], Awaitable[DueKeeper]],
         limit: int,
         wait: bool,
         ended: Callable[[Due], Awaitable[None]] | None = None,
@@ -64,7 +81,7 @@ class Due(AsyncIterator[Message]):
         self._close = ended
         self._limit = limit
         self._wait = wait
-        self._keeper: Hands | None = None
+        self._keeper: DueKeeper | None = None
         self._ended = False
 
     def __aiter__(self) -> Self:
@@ -108,7 +125,7 @@ class Due(AsyncIterator[Message]):
         """Move a message of this iteration to the dead letters; going on does not acknowledge it then."""
         return await self._held().bury(message, reason=reason)
 
-    def _held(self) -> Hands:
+    def _held(self) -> DueKeeper:
         if self._keeper is None:
             raise NotClaimed("no message of this iteration was handed out yet")
         return self._keeper
@@ -143,3 +160,37 @@ class Due(AsyncIterator[Message]):
     def __del__(self) -> None:
         # Of a loop that was left by `break` or an exception this is all that happens: the loop drops it.
         self._release()
+
+
+class SharedKeeper:
+    """The iterations of one AsyncWheel, in its event loop."""
+
+    def __init__(self) -> None:
+        self._own: DueKeeper | None = None
+        """The one that was opened to iterate."""
+        self._users = WeakSet[Due]()
+        """The iterations that use it. One that was left by `break` and dropped does not, and cannot close it."""
+
+    async def begin(
+        self, due: Due, keepers: Callable[[], Sequence[DueKeeper]], make: Callable[[], DueKeeper], *, wait: bool
+    ) -> DueKeeper:
+        """Return the keeper for an iteration, opened: one of the wheel's, or one that is made.
+
+        Raises what AsyncKeeper.open does.
+        """
+        for closed in [keeper for keeper in keepers() if keeper.is_closed]:
+            await closed.close()  # until it has let go of the lock
+        keeper = next((keeper for keeper in keepers() if keeper.is_used), None)
+        if keeper is None:
+            keeper = self._own = make()
+            self._users.clear()
+        if keeper is self._own:
+            self._users.add(due)
+        return await keeper.open(wait=wait)
+
+    async def end(self, due: Due) -> None:
+        """Close the keeper when this was the last iteration that used it."""
+        if due in self._users:
+            self._users.discard(due)
+            if not self._users and self._own is not None:
+                await self._own.close()

@@ -1,7 +1,7 @@
 """The wheel for asyncio: enqueue, look and fire without holding up the event loop, or a thread for each message.
 
 Everything that writes goes through one thread. Messages that tasks enqueue at the same time are given to it as one
-batch (gathering.py): one frame, one flush, and one call back into the loop for all of them. Whatever only reads has a
+batch (batching.py): one frame, one flush, and one call back into the loop for all of them. Whatever only reads has a
 thread of its own, made when it is first needed: a look at a large backlog takes long, and an enqueue must not wait for
 it.
 
@@ -25,10 +25,8 @@ from itertools import islice
 from types import TracebackType
 from typing import Self, TypeVar, overload
 
-from filewheel.aio.batching import BatchingWheel
-from filewheel.aio.due import Due
-from filewheel.aio.gathering import Gathering
-from filewheel.aio.iterations import Iterations
+from filewheel.aio.batching import Batcher, BatchingWheel
+from filewheel.aio.due import Due, DueKeeper, SharedKeeper
 from filewheel.aio.keeper import AsyncKeeper
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.changes import CLEAR_AT_ONCE
@@ -96,10 +94,10 @@ class AsyncWheel:
         self._reader: LoopThread | None = None
         self._keepers: list[AsyncKeeper] = []
         """Those that may be open. One at most is."""
-        self._dues = Iterations()
+        self._shared = SharedKeeper()
         self._lists: set[Iterator[Message]] = set()
         self._waiting_max = waiting_max
-        self._gathering: Gathering | None = None
+        self._batcher: Batcher | None = None
         """There while it is open."""
 
     @classmethod
@@ -205,7 +203,7 @@ class AsyncWheel:
                     await writer.finish(partial(close_each, made))
                     raise
                 self._wheel, self._writer = made[0], writer
-                self._gathering = Gathering(made[0], writer, self._waiting_max)
+                self._batcher = Batcher(made[0], writer, self._waiting_max)
         self._open()
         return self
 
@@ -226,8 +224,8 @@ class AsyncWheel:
                     if self._reader is not None:
                         await self._reader.finish(self._close_lists)
                 finally:
-                    if self._gathering is not None:
-                        self._gathering.end()
+                    if self._batcher is not None:
+                        self._batcher.end()
                     await writer.finish(wheel.close)
 
     def _open(self) -> tuple[BatchingWheel, LoopThread]:
@@ -284,7 +282,7 @@ class AsyncWheel:
         Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed; with a key also KeyHeld, Locked.
         """
         wheel, _ = self._open()
-        gathering = self._gathering
+        gathering = self._batcher
         assert gathering is not None
         put = wheel.check(payload, delay, at, topic, headers, sync, key, on_conflict)
         return await gathering.put(put)
@@ -464,8 +462,8 @@ class AsyncWheel:
 
         Raises Locked, without `wait`, when another process is the keeper.
         """
-        return Due(partial(self._begin_due, wait), limit, wait, self._dues.end)
+        return Due(partial(self._begin_due, wait), limit, wait, self._shared.end)
 
-    async def _begin_due(self, wait: bool, due: Due) -> AsyncKeeper:
+    async def _begin_due(self, wait: bool, due: Due) -> DueKeeper:
         self._open()
-        return await self._dues.begin(due, lambda: self._keepers, self.keeper, wait=wait)
+        return await self._shared.begin(due, lambda: self._keepers, self.keeper, wait=wait)

@@ -31,15 +31,15 @@ from filewheel.firing.cancelled import Cancelled
 from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.reader import given
-from filewheel.scheduling.aiohandler import AsyncHandler
+from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.cron.recurrence import Missed
 from filewheel.scheduling.definitions import When, check_known
 from filewheel.scheduling.engine import Engine
 from filewheel.scheduling.events import Callback, Event
-from filewheel.scheduling.handler import At, Delay, OnConflict, Options, P, R, Terms, Where
+from filewheel.scheduling.failure import Retry
+from filewheel.scheduling.handler import AsyncHandler, P, R, Terms, Where
 from filewheel.scheduling.job import Job, present_job
-from filewheel.scheduling.outgoing import outgoing, transaction_of
-from filewheel.scheduling.retry import Retry
+from filewheel.scheduling.options import At, Delay, OnConflict, Options
 from filewheel.scheduling.schedule import GRACE_US, check_name, key_of
 from filewheel.scheduling.scheduler import STOP_S, Scheduler
 
@@ -232,9 +232,9 @@ class AsyncScheduler:
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, into the transaction that is open around the caller if one is."""
-        call = outgoing(name, args, kwargs, options)
+        call = new_call(name, args, kwargs, options)
         wheel = await self._opened()
-        self.blocking._place.warn_if_made()
+        self.blocking._opener.warn_if_made()
         transaction = transaction_of(self.path)
         if transaction is not None:
             held = await wheel.get(key=call.rejects) if call.rejects is not None else None
@@ -243,7 +243,7 @@ class AsyncScheduler:
         id_ = await wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
-        self.blocking._watch.enqueued(name, id_)
+        self.blocking._telemetry.enqueued(name, id_)
         return id_
 
     async def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
@@ -254,7 +254,7 @@ class AsyncScheduler:
         wheel = await self._opened()
         done = await wheel.cancel(**given(id_, key))
         if done:
-            self.blocking._watch.cancelled(None if id_ is None else MessageId.parse(id_), done)
+            self.blocking._telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
         return done
 
     async def schedule(
@@ -286,10 +286,10 @@ class AsyncScheduler:
         if self._wheel is None:
             async with self._opening:
                 if self._wheel is None:
-                    await self._aside(self.blocking._place.prepare)
+                    await self._aside(self.blocking._opener.prepare)
                     wheel = self._prepare()
                     await wheel.open()
-                    wheel.on_flush(self.blocking._watch.flushed)
+                    wheel.on_flush(self.blocking._telemetry.flushed)
                     self._wheel = wheel
         return self._wheel
 

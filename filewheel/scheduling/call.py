@@ -1,21 +1,32 @@
-"""A call as it is stored: positional and keyword arguments in a message's payload.
+"""The call of a handler: its arguments as payload and headers, and the transaction that it may join.
 
-The arguments travel as msgpack (aware datetimes included, as msgpack's timestamps) or, from a shell, as JSON; a header
-says which. Without that header the payload is handed to the handler as it is.
-Invariant: what `unpack_call` returns is plain data; no class is ever looked up by a name from a payload.
+The payload is [positional arguments, keyword arguments] in msgpack or JSON; a header names which.
+Invariants: `unpack_call` returns plain data and looks up no class by name; a call that is enqueued inside a
+transaction's block is written with the job's acknowledgement, or never.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgpack
 
+from filewheel import headers as names
 from filewheel.errors import BadArgument, Damaged
+from filewheel.format.limits import check_key, check_message
 from filewheel.headers import ARGS
+from filewheel.keys.unique import check_policy, key_held
 from filewheel.message import Message
+from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
+from filewheel.scheduling.options import At, Delay, Options, headers_of
+from filewheel.timespec import due_from
+
+ANY = "*"
+"""The name of the handler that is called for every name that no other handler has."""
+
 
 MSGPACK = "msgpack"
 JSON = "json"
@@ -105,3 +116,77 @@ def unpack_call(payload: bytes, how: str | None) -> tuple[list[Any], dict[str, A
     except (ValueError, TypeError, OverflowError, RecursionError) as exc:
         raise Damaged(f"the arguments cannot be read: {exc}") from exc
     raise Damaged("the payload is not [positional arguments, keyword arguments]")
+
+
+@dataclass(slots=True, frozen=True)
+class NewCall:
+    """A call that was packed."""
+
+    name: str
+    payload: bytes
+    headers: dict[str, str]
+    unique: dict[str, Any]
+    """The options of Wheel.enqueue that say its key; none when it has no key."""
+
+    @property
+    def rejects(self) -> str | None:
+        """The key that nobody else may hold when it joins a transaction."""
+        return check_key(self.unique["key"]) if self.unique.get("on_conflict") == "reject" else None
+
+    @property
+    def replaces(self) -> bool:
+        """Whether it takes its key from whoever holds it."""
+        return self.unique.get("on_conflict") == "replace"
+
+    def message(
+        self, now_us: int, held: Message | None, payload_bytes_max: int, *, delay: Delay | None, at: At | None
+    ) -> Message:
+        """Return the message to add to a transaction; `held` is the one that has the key that it rejects.
+
+        Raises BadArgument, TooLarge, and KeyHeld unless it is the current job that holds the key.
+        """
+        headers, job = self.headers, present_job()
+        if self.unique:
+            check_policy(self.unique["on_conflict"])
+            headers = {**headers, names.KEY: check_key(self.unique["key"])}
+        if held is not None and (job is None or held.id != job.id):
+            raise key_held(headers[names.KEY], held.id, "" if job is None else job.wheel)
+        due_us = due_from(now_us, delay=delay, at=at)
+        message = Message(MINT.id_at(due_us), self.payload, self.name, headers, 0, now_us)
+        check_message(message, payload_bytes_max)
+        return message
+
+
+def new_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> NewCall:
+    """Pack a call with its options. It goes on with the trace of the job that is running.
+
+    Raises BadArgument.
+    """
+    if not name:
+        raise BadArgument("a call names its handler")
+    check_callable(name)
+    headers = headers_of(
+        headers=options.headers, deadline=options.deadline,
+        skip_late_s=options.skip_late_s, coalesce=options.coalesce,
+    )  # fmt: skip
+    headers[names.ARGS] = MSGPACK
+    job = present_job()
+    if job is not None and names.TRACEPARENT in job.headers:
+        headers.setdefault(names.TRACEPARENT, job.headers[names.TRACEPARENT])
+    has_key = options.key is not None or options.on_conflict != "reject"
+    unique = {"key": options.key, "on_conflict": options.on_conflict} if has_key else {}
+    return NewCall(name, pack_call(args, kwargs), headers, unique)
+
+
+def transaction_of(path: str) -> Transaction | None:
+    """Return the transaction that is open around the caller, if one is, and is one of this wheel."""
+    transaction = present_transaction()
+    return transaction if transaction is not None and transaction.wheel == path else None
+
+
+def check_callable(name: str) -> None:
+    """Raise BadArgument for the name of the handler for any name: a call is of one name."""
+    if name == ANY:
+        raise BadArgument(
+            f"{ANY!r} is the handler for names that no other has, and no name to call", hint='enqueue("a name", ...)'
+        )

@@ -18,12 +18,14 @@ from typing import Any, overload
 from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics.metrics import Metrics
+from filewheel.scheduling.call import ANY
 from filewheel.scheduling.cron.cron import Cron
 from filewheel.scheduling.cron.recurrence import Every, Missed, Recurrence, read_recurrence
-from filewheel.scheduling.handler import ANY, At, Delay, Handler, Handlers, Options, P, R, Terms, Where, where_of
+from filewheel.scheduling.failure import Retry
+from filewheel.scheduling.handler import Handler, Handlers, P, R, Terms, Where, where_of
 from filewheel.scheduling.job import Job
-from filewheel.scheduling.retry import Retry
-from filewheel.scheduling.runners.remote import check_reachable
+from filewheel.scheduling.options import At, Delay, Options
+from filewheel.scheduling.runners.processes import check_reachable
 from filewheel.scheduling.schedule import GRACE_US, Schedule, grace_us_of
 
 When = str | float | timedelta | Cron | Every

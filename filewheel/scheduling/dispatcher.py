@@ -21,16 +21,15 @@ from filewheel.headers import SCHEDULE
 from filewheel.keeper import LOOK_S, Keeper
 from filewheel.message import US_PER_S, Message
 from filewheel.scheduling import verdict
+from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler, Handlers
 from filewheel.scheduling.job import EMPTY_OUTBOX
-from filewheel.scheduling.lane import Lane
+from filewheel.scheduling.lanes import HELD_MAX, Lane, Overdue
 from filewheel.scheduling.options import Policy
-from filewheel.scheduling.overdue import HELD_MAX, Overdue
 from filewheel.scheduling.runners.loop import time_out
-from filewheel.scheduling.runners.task import Call, Outcome, Runner
+from filewheel.scheduling.runners.runner import Call, Outcome, Runner
 from filewheel.scheduling.verdict import Verdict
-from filewheel.scheduling.watch import Watch
 
 log = logging.getLogger(__name__)
 _PLAIN = 'it is a plain message without a topic: cancel it, or give it a handler: @on("*")'
@@ -64,7 +63,7 @@ class Dispatcher:
         catch_up_per_s: float | None,
         unknown: str,
         clock: Clock,
-        watch: Watch,
+        telemetry: Telemetry,
         successor: Successor,
         fate: Fate,
     ) -> None:
@@ -78,7 +77,7 @@ class Dispatcher:
         self._puts_sync: Sync = "always" if keeper.directory.settings.sync == "always" else "never"
         self._unknown = unknown
         self._clock = clock
-        self._watch = watch
+        self._telemetry = telemetry
         self._successor = successor
         self._fate = fate
         self._overdue = Overdue(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4))
@@ -192,7 +191,7 @@ class Dispatcher:
             worked = self._start_waiting(now_us) or worked
             if self._clock.steady_us() - self._stood_us > LOOK_S * US_PER_S:
                 self._stand()  # there is no room to claim, but what the runners have not begun must not begin
-        self._watch.note_down()
+        self._telemetry.record()
         return self._settle() or worked
 
     def wait(self, limit_s: float = LOOK_S) -> None:
@@ -340,7 +339,7 @@ class Dispatcher:
     def _start(self, lane: Lane, messages: list[Message], now_us: int) -> None:
         if not self._has_stood:  # it was claimed a while ago
             self._stand()
-        self._watch.fired(messages[0].topic, messages, now_us)
+        self._telemetry.fired(messages[0].topic, messages, now_us)
         self._hand_over(lane, messages, now_us)
 
     def _hand_over(self, lane: Lane, messages: list[Message], now_us: int) -> None:
@@ -378,7 +377,7 @@ class Dispatcher:
         while outcomes:
             self._take(outcomes.popleft(), now_us)
         while self._begun:  # before what became of them is told
-            self._watch.fired(*self._begun.popleft())
+            self._telemetry.fired(*self._begun.popleft())
         self._is_sated = self._is_sated and not worked
         return worked
 
@@ -389,7 +388,7 @@ class Dispatcher:
         if not call.messages:  # it was not begun
             return
         took_us = max(0, outcome.ended_us - call.begun_us)
-        self._watch.ended(call.messages[0].topic, took_us)
+        self._telemetry.ended(call.messages[0].topic, took_us)
         for at, message in enumerate(call.messages):
             if outcome.failures is None and SCHEDULE not in message.headers:
                 self._done.append(message)
@@ -410,7 +409,7 @@ class Dispatcher:
             self._verdicts.append((message, verdict.skipped(message, failure.text, successor)))
             return
         found = verdict.failed(message, failure, call.handler.terms.retry, now_us, random.random, successor)
-        self._watch.failed(message, failure, found, took_us)
+        self._telemetry.failed(message, failure, found, took_us)
         self._verdicts.append((message, found))
 
     def _next_of(self, message: Message, now_us: int) -> Message | None:
@@ -426,7 +425,7 @@ class Dispatcher:
                 self._keeper.ack([m.id for m in done])
                 self._done = []
                 self._settled(len(done))
-                self._watch.done(done)
+                self._telemetry.acknowledged(done)
             if verdicts:
                 # What a job enqueued must not be called before it is durable: a power cut would have the job enqueue
                 # it again, under another id.
@@ -434,7 +433,7 @@ class Dispatcher:
                 moved_to = self._keeper.settle([v.settlement for _, v in verdicts], sync=sync)
                 self._verdicts = []
                 self._settled(len(verdicts))
-                self._watch.settled(verdicts, moved_to)
+                self._telemetry.settled(verdicts, moved_to)
         except WheelFull as exc:
             self._wait_for_room(exc)
             return False
@@ -461,7 +460,7 @@ class Dispatcher:
         written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
         self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
         self._settled(len(written))
-        self._watch.settled(written)
+        self._telemetry.settled(written)
         return self._verdicts
 
     def _settled(self, count: int) -> None:

@@ -25,14 +25,14 @@ from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
 from filewheel.metrics.published import Publisher
 from filewheel.scheduling.dispatcher import Dispatcher
+from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.handler import Handlers
 from filewheel.scheduling.runners.inline import Inline
 from filewheel.scheduling.runners.loop import Loop
-from filewheel.scheduling.runners.remote import Processes
-from filewheel.scheduling.runners.task import Runner
+from filewheel.scheduling.runners.processes import Processes
+from filewheel.scheduling.runners.runner import Runner
 from filewheel.scheduling.runners.threads import Threads
 from filewheel.scheduling.schedule import ASTRAY_US, Occurrences
-from filewheel.scheduling.watch import Watch
 
 log = logging.getLogger("filewheel.scheduling")
 
@@ -66,7 +66,7 @@ class Engine:
         handlers: Handlers,
         occurrences: Occurrences,
         limits: Limits,
-        watch: Watch,
+        telemetry: Telemetry,
         *,
         clock: Clock,
         disk: DiskFactory,
@@ -78,7 +78,7 @@ class Engine:
         self._handlers = handlers
         self._occurrences = occurrences
         self._limits = limits
-        self._watch = watch
+        self._telemetry = telemetry
         self._clock = clock
         self._disk = disk
         self._on_term = on_term
@@ -94,7 +94,7 @@ class Engine:
         self.is_keeper = threading.Event()
         """Set while this process fires."""
         self.dispatcher: Dispatcher | None = None
-        watch.metrics.gauge("in_flight", "Messages claimed and not settled.", self._in_flight)
+        telemetry.metrics.gauge("in_flight", "Messages claimed and not settled.", self._in_flight)
 
     def _in_flight(self) -> float | None:
         dispatcher = self.dispatcher
@@ -200,12 +200,12 @@ class Engine:
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
         runners |= self._runners(dispatcher)
-        keeper.on_flush(self._watch.flushed)
-        publisher = Publisher(self._watch.metrics, keeper.directory, clock=self._clock)
+        keeper.on_flush(self._telemetry.flushed)
+        publisher = Publisher(self._telemetry.metrics, keeper.directory, clock=self._clock)
         ended_well = False
         try:
             self._on_term()
-            self._watch.took_over()
+            self._telemetry.took_over()
             self.dispatcher = dispatcher
             self.is_keeper.set()
             while not self._stop.is_set():
@@ -257,7 +257,7 @@ class Engine:
             catch_up_per_s=limits.catch_up_per_s,
             unknown=limits.unknown,
             clock=self._clock,
-            watch=self._watch,
+            telemetry=self._telemetry,
             successor=self._occurrences.next_of,
             fate=self._occurrences.fate_of,
         )

@@ -1,22 +1,30 @@
-"""Telling whoever asks what becomes of messages, as it happens.
+"""Everything that the scheduler reports: events for subscribers, counters, histograms and log lines.
 
-A subscriber is a function that is called on the thread where it happens, so it has to be quick. It may fail: that is
-logged once and stops nothing. Nothing is built for an event that nobody subscribed to.
-Invariant: no subscriber, whatever it does but block, changes what becomes of a message.
+A subscriber is a function that is called in the thread where the event happens, so it must be quick. If it fails, that
+is logged once. No event is built without a subscriber.
+Invariant: no report, and no subscriber unless it blocks, changes what happens to a message.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import shlex
+import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
-from filewheel.message import MessageId
-from filewheel.metrics.metrics import EVENTS
+from filewheel.firing.cancelled import Cancelled
+from filewheel.message import US_PER_S, Message, MessageId, due_of
+from filewheel.metrics.metrics import EVENTS, Metrics
+from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.schedule import definition_of
+from filewheel.scheduling.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -147,3 +155,144 @@ class Events:
             return self._told[kind]
         except KeyError:
             raise BadArgument(f"no event is of the kind {kind!r}", hint=f"kinds are {', '.join(KINDS)}") from None
+
+
+class Telemetry:
+    """Takes note of what happens to messages. All but `enqueued` and `flushed` come from the dispatcher's thread.
+
+    What is told of each call by itself is kept until `record`, and counted in one go.
+    """
+
+    def __init__(self, metrics: Metrics, events: Events) -> None:
+        self.metrics = metrics
+        self.events = events
+        self._failures: dict[bytes, tuple[Failure, float]] = {}
+        self._late_us: dict[str, list[int]] = {}
+        self._took_us: dict[str, list[int]] = {}
+
+    def flushed(self, us: int) -> None:
+        """Note that a flush to the disk took so many microseconds."""
+        self.metrics.observe("sync", "", us / US_PER_S)
+
+    def enqueued(self, handler: str, message_id: bytes) -> None:
+        """Note that a call was enqueued."""
+        self.metrics.count("enqueued", handler)
+        if self.events.wants("enqueued"):
+            self.events.emit("enqueued", handler, MessageId(message_id), due_us=due_of(message_id))
+
+    def cancelled(self, message_id: MessageId | None, outcome: Cancelled) -> None:
+        """Note that a message was cancelled, and what that came to."""
+        self.metrics.count("cancelled")
+        self.events.emit("cancelled", id=message_id, outcome=outcome.value)
+
+    def fired(self, handler: str, messages: Sequence[Message], now_us: int) -> None:
+        """Note that a call begins."""
+        late_us = self._late_us.get(handler)
+        if late_us is None:
+            late_us = self._late_us[handler] = []
+        for message in messages:
+            late_us.append(now_us - message.due_us)
+        if self.events.wants("fired"):
+            for message in messages:
+                self._emit("fired", message)
+
+    def ended(self, handler: str, took_us: int) -> None:
+        """Note that a call ended."""
+        times_us = self._took_us.get(handler)
+        if times_us is None:
+            times_us = self._took_us[handler] = []
+        times_us.append(took_us)
+
+    def record(self) -> None:
+        """Count and time the calls that began or ended since the last time."""
+        if self._late_us:
+            late, self._late_us = self._late_us, {}
+            for handler, times_us in late.items():
+                self.metrics.count("fired", handler, len(times_us))
+                self.metrics.observe_all("lateness", handler, [us / US_PER_S for us in times_us])
+        if self._took_us:
+            took, self._took_us = self._took_us, {}
+            for handler, times_us in took.items():
+                self.metrics.observe_all("handler", handler, [us / US_PER_S for us in times_us])
+
+    def failed(self, message: Message, failure: Failure, verdict: Verdict, took_us: int) -> None:
+        """Note that a call failed, and what will become of it."""
+        self._failures[message.id] = failure, took_us / US_PER_S
+        if failure.is_time_out:
+            self.metrics.count("timed_out", message.topic)
+            if self.events.wants("timed_out"):
+                self._emit("timed_out", message, error=failure.text, seconds=took_us / US_PER_S)
+
+    def acknowledged(self, messages: Sequence[Message]) -> None:
+        """Note that messages were acknowledged."""
+        for handler, n in Counter([m.topic for m in messages]).items():
+            self.metrics.count("acknowledged", handler, n)
+        if self.events.wants("acknowledged"):
+            for message in messages:
+                self._emit("acknowledged", message)
+
+    def settled(
+        self, verdicts: Sequence[tuple[Message, Verdict]], moved_to: Sequence[MessageId | None] | None = None
+    ) -> None:
+        """Note what became of messages, once it is written. One that went nowhere was cancelled while it ran."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for at, (message, verdict) in enumerate(verdicts):
+            if moved_to is not None and moved_to[at] is None and verdict.settlement.what != "acked":
+                self._failures.pop(message.id, None)
+                log.debug("%s %s was cancelled while it ran", message.topic, message.root or message.id)
+                continue
+            for put in verdict.settlement.puts:
+                self.enqueued(put.topic, put.id)
+            counts[verdict.kind, message.topic] += 1
+            failure, seconds = self._failures.pop(message.id, (None, None)) if self._failures else (None, None)
+            error = failure.text if failure is not None else verdict.settlement.reason
+            if verdict.kind != "acknowledged":
+                _log(message, verdict, failure, seconds, error)
+            if self.events.wants(verdict.kind):
+                self._emit(verdict.kind, message, error=error, seconds=seconds)
+        for (kind, handler), n in counts.items():
+            self.metrics.count(kind, handler, n)
+
+    def took_over(self) -> None:
+        """Note that this process is the keeper now."""
+        self.metrics.count("took_over")
+        self.events.emit("took_over")
+
+    def _emit(self, kind: str, message: Message, *, error: str = "", seconds: float | None = None) -> None:
+        self.events.emit(
+            kind, message.topic, message.id,
+            attempt=message.attempt, due_us=message.due_us, seconds=seconds, error=error, headers=message.headers,
+        )  # fmt: skip
+
+
+def _program() -> str:
+    """Name this process as an operator started it; what was given to it beyond that may be secret."""
+    shown = sys.argv[:3] if sys.argv[1:2] == ["work"] else sys.argv[:1]
+    return f"process {os.getpid()} (`{shlex.join(shown)}`)"
+
+
+def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: float | None, error: str) -> None:
+    extra = {  # as Event.extra() has them
+        "event": verdict.kind, "handler": message.topic, "message_id": str(message.id), "attempt": message.attempt,
+        "due_us": message.due_us, "seconds": took_s, "error": error,
+        "outcome": "",
+    }  # fmt: skip
+    name = f"{message.topic} {message.root or message.id}"
+    if verdict.kind == "retried":
+        seconds = verdict.delay_us / US_PER_S
+        log.warning("%s failed, again in %.3g s: %s", name, seconds, error, extra=extra)
+        log.debug("%s", failure.trace if failure else "", extra=extra)
+    elif verdict.kind == "dead":
+        log.error("%s is dead: %s\n%s", name, error, failure.trace if failure else "", extra=extra)
+    elif verdict.kind == "stopped" and (definition := definition_of(message)) is not None:
+        log.warning(
+            "the schedule %r has ended: %s fires now and does not declare it. To keep it, declare it there too, with "
+            "@scheduler.every(..., name=%r), or start it with scheduler.schedule(%r, ...). A program that declares it "
+            "starts it again when it fires", definition.name, _program(), definition.name, definition.name, extra=extra,
+        )  # fmt: skip
+    elif verdict.kind in ("skipped", "missed", "stopped"):
+        log.warning("%s was not called: %s", name, error or verdict.kind, extra=extra)
+    elif verdict.kind == "unknown":
+        log.warning("%s: %s", name, error, extra=extra)
+    else:
+        log.debug("%s: %s", name, verdict.kind, extra=extra)

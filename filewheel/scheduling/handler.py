@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, get_args
 
 from filewheel.checks import check_choice, check_number, check_whole
-from filewheel.disk.directory import Sync, check_sync
+from filewheel.disk.directory import Sync
 from filewheel.errors import BadArgument
-from filewheel.format.limits import check_key, check_topic
+from filewheel.format.limits import check_topic
 from filewheel.message import MessageId
-from filewheel.scheduling.call import check_call
-from filewheel.scheduling.options import headers_of
-from filewheel.scheduling.retry import Retry
+from filewheel.scheduling.call import ANY, check_call
+from filewheel.scheduling.failure import Retry
+from filewheel.scheduling.options import At, Delay, OnConflict, Options
 from filewheel.timespec import at_us, delay_us
 
 P = ParamSpec("P")
@@ -30,47 +29,8 @@ Sent = TypeVar("Sent")
 Sent_co = TypeVar("Sent_co", covariant=True)
 """What enqueueing gives: an id, or what an event loop awaits to have one."""
 
-ANY = "*"
-"""The name of the handler that is called for every name that no other handler has."""
 Where = Literal["thread", "process", "loop"]
 _NAMED = 5
-OnConflict = Literal["reject", "keep", "replace"]
-Delay = float | timedelta
-At = datetime | float
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What can be said of a single call."""
-
-    key: str | None = None
-    on_conflict: OnConflict = "reject"
-    headers: Mapping[str, str] | None = None
-    deadline: At | None = None
-    skip_late_s: float | None = None
-    coalesce: str | bool | None = None
-    sync: Sync | None = None
-
-    def check(self) -> None:
-        """Raise BadArgument unless a call can be enqueued with these."""
-        headers_of(
-            headers=self.headers, deadline=self.deadline, skip_late_s=self.skip_late_s, coalesce=self.coalesce
-        )  # fmt: skip
-        check_choice("on_conflict", self.on_conflict, get_args(OnConflict))
-        if self.key is not None:
-            check_key(self.key)
-        elif self.on_conflict != "reject":
-            raise BadArgument("on_conflict goes with a key", hint='key="..."')
-        if self.sync is not None:
-            check_sync(self.sync)
-
-    def over(self, default: Options) -> Options:
-        """Return these options, with a handler's own where nothing is said about being late."""
-        return replace(
-            self,
-            skip_late_s=default.skip_late_s if self.skip_late_s is None else self.skip_late_s,
-            coalesce=default.coalesce if self.coalesce is None else self.coalesce,
-        )
 
 
 class Sender(Protocol[Sent_co]):
@@ -290,14 +250,6 @@ def _check_any(terms: Terms) -> None:
         )
 
 
-def check_callable(name: str) -> None:
-    """Raise BadArgument for the name of the handler for any name: a call is of one name."""
-    if name == ANY:
-        raise BadArgument(
-            f"{ANY!r} is the handler for names that no other has, and no name to call", hint='enqueue("a name", ...)'
-        )
-
-
 def _place_of(function: Callable[..., Any]) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
 
@@ -307,3 +259,45 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None
+
+
+Soon = Coroutine[Any, Any, MessageId]
+
+
+class AsyncBound(Enqueues[P, Soon]):
+    """A handler with options for the calls that are enqueued through it."""
+
+
+class AsyncHandler(Enqueues[P, Soon], Generic[P, R]):
+    """A decorated function: call it as before, or await the enqueue of a call of it."""
+
+    def __init__(self, blocking: Handler[P, R], sender: Sender[Soon]) -> None:
+        functools.update_wrapper(self, blocking.function)  # first: what the function has as attributes must not win
+        super().__init__(blocking.name, sender, blocking._options, blocking._signature)
+        self.name = blocking.name
+        self.function = blocking.function
+        self.terms = blocking.terms
+        self.blocking = blocking
+        """The same handler for code that cannot await: its `enqueue`, `after` and `at` return when it is written."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        on_conflict: OnConflict = "reject",
+        headers: Mapping[str, str] | None = None,
+        deadline: At | None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+        sync: Sync | None = None,
+    ) -> AsyncBound[P]:
+        """Return this handler with options for what is enqueued through it (see Handler.options)."""
+        given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        given.check()
+        return AsyncBound(self._name, self._sender, given.over(self._options), self._signature)
+
+    def __repr__(self) -> str:
+        return f"<AsyncHandler {self.name}>"

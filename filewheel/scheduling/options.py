@@ -7,15 +7,56 @@ Invariant: `Policy.of(headers)` of what `headers_of` made is the same policy; te
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Literal, get_args
 
 from filewheel import headers as names
-from filewheel.checks import check_number
+from filewheel.checks import check_choice, check_number
+from filewheel.disk.directory import Sync, check_sync
 from filewheel.errors import BadArgument
-from filewheel.format.limits import check_headers
+from filewheel.format.limits import check_headers, check_key
 from filewheel.message import US_PER_S
 from filewheel.timespec import at_us
+
+OnConflict = Literal["reject", "keep", "replace"]
+Delay = float | timedelta
+At = datetime | float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What can be said of a single call."""
+
+    key: str | None = None
+    on_conflict: OnConflict = "reject"
+    headers: Mapping[str, str] | None = None
+    deadline: At | None = None
+    skip_late_s: float | None = None
+    coalesce: str | bool | None = None
+    sync: Sync | None = None
+
+    def check(self) -> None:
+        """Raise BadArgument unless a call can be enqueued with these."""
+        headers_of(
+            headers=self.headers, deadline=self.deadline, skip_late_s=self.skip_late_s, coalesce=self.coalesce
+        )  # fmt: skip
+        check_choice("on_conflict", self.on_conflict, get_args(OnConflict))
+        if self.key is not None:
+            check_key(self.key)
+        elif self.on_conflict != "reject":
+            raise BadArgument("on_conflict goes with a key", hint='key="..."')
+        if self.sync is not None:
+            check_sync(self.sync)
+
+    def over(self, default: Options) -> Options:
+        """Return these options, with a handler's own where nothing is said about being late."""
+        return replace(
+            self,
+            skip_late_s=default.skip_late_s if self.skip_late_s is None else self.skip_late_s,
+            coalesce=default.coalesce if self.coalesce is None else self.coalesce,
+        )
+
 
 _EMPTY: dict[str, str] = {}
 

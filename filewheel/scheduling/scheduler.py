@@ -31,23 +31,16 @@ from filewheel.message import US_PER_S, MessageId, to_datetime
 from filewheel.metrics.gauges import disk_gauges, overdue_of
 from filewheel.metrics.metrics import Metrics
 from filewheel.metrics.prometheus import render
+from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.cron.recurrence import Missed
 from filewheel.scheduling.definitions import Definitions, When, recurrence_of
 from filewheel.scheduling.engine import Engine, Limits
-from filewheel.scheduling.events import Callback, Events
-from filewheel.scheduling.handler import (
-    At,
-    Delay,
-    Handler,
-    OnConflict,
-    Options,
-)
+from filewheel.scheduling.events import Callback, Events, Telemetry
+from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import present_job
-from filewheel.scheduling.outgoing import outgoing, transaction_of
-from filewheel.scheduling.place import Place
+from filewheel.scheduling.options import At, Delay, OnConflict, Options
 from filewheel.scheduling.runners.child import preparing
 from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, check_name, grace_us_of, key_of
-from filewheel.scheduling.watch import Watch
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
@@ -98,11 +91,11 @@ class Scheduler(Definitions):
         sync = None if sync is None else check_sync(sync)
         self._path = os.path.abspath(os.fspath(path))
         self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump)
-        self._place = Place(self._path, create=check_flag("create", create), sync=sync, clock=clock, disk=disk)
+        self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, clock=clock, disk=disk)
         self._clock = clock
         self._disk = disk
         self._events = Events(clock)
-        self._watch = Watch(self.metrics, self._events)
+        self._telemetry = Telemetry(self.metrics, self._events)
         self._lock = threading.Lock()
         self._starting = threading.RLock()
         """Also a signal handler, which may interrupt a start, calls `stop`."""
@@ -134,8 +127,8 @@ class Scheduler(Definitions):
         """The wheel that this process enqueues into; opened, and made, when it is first asked for."""
         with self._lock:
             if self._wheel is None or self._wheel_pid != os.getpid():
-                self._wheel = self._place.open()
-                self._wheel.on_flush = self._watch.flushed
+                self._wheel = self._opener.open()
+                self._wheel.on_flush = self._telemetry.flushed
                 self._wheel_pid = os.getpid()
             return self._wheel
 
@@ -173,9 +166,9 @@ class Scheduler(Definitions):
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, into the transaction that is open around the caller if one is."""
-        call = outgoing(name, args, kwargs, options)
+        call = new_call(name, args, kwargs, options)
         wheel = self.wheel
-        self._place.warn_if_made()
+        self._opener.warn_if_made()
         transaction = transaction_of(self._path)
         if transaction is not None:
             now_us = self._clock.now_us()
@@ -185,7 +178,7 @@ class Scheduler(Definitions):
         id_ = wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
-        self._watch.enqueued(name, id_)
+        self._telemetry.enqueued(name, id_)
         return id_
 
     def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
@@ -197,7 +190,7 @@ class Scheduler(Definitions):
             raise BadArgument("give an id or a key")
         done = self.wheel.cancel(id_) if id_ is not None else self.wheel.cancel(key=key or "")
         if done:
-            self._watch.cancelled(None if id_ is None else MessageId.parse(id_), done)
+            self._telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
         return done
 
     # -- recurring work at run time ----------------------------------------------------------------------------
@@ -227,7 +220,7 @@ class Scheduler(Definitions):
         if known is not None:
             known.check(args, kwargs or {})
         self.wheel  # noqa: B018  made if it is not there
-        self._place.warn_if_made()
+        self._opener.warn_if_made()
         return self._plant(schedule)
 
     def unschedule(self, name: str) -> bool:
@@ -256,7 +249,7 @@ class Scheduler(Definitions):
     def _new_engine(self) -> Engine:
         self.wheel  # noqa: B018  made if it is not there
         return Engine(
-            self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self._watch,
+            self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self._telemetry,
             clock=self._clock, disk=self._disk, on_term=self._plant_all, loop=self._loop,
         )  # fmt: skip
 
@@ -404,3 +397,37 @@ def _comes(asked: queue.SimpleQueue[int], within_s: float) -> bool:
     except queue.Empty:
         return False
     return True
+
+
+class WheelOpener:
+    """The path of a scheduler's wheel. Its calls may be repeated, in any thread."""
+
+    def __init__(self, path: str, *, create: bool, sync: Sync | None, clock: Clock, disk: DiskFactory) -> None:
+        self.path = path
+        self._create = create
+        self._sync = sync
+        self._clock = clock
+        self._disk = disk
+        self._made = False
+        """The wheel was made here, and nobody was warned yet."""
+
+    def prepare(self) -> None:
+        """Make the wheel if it is not there and may be made. Where it may not, opening it raises NoWheel."""
+        if self._create:
+            self.open().close()
+
+    def open(self) -> Wheel:
+        """Open the wheel, made if need be. Raises NoWheel when it is not there and may not be made."""
+        opened = Wheel.open_or_create if self._create else Wheel
+        made = opened(self.path, sync=self._sync, clock=self._clock, disk=self._disk)
+        self._made = self._made or made.is_new
+        return made
+
+    def warn_if_made(self) -> None:
+        """Warn, once, before something is enqueued into a wheel that this very process made."""
+        if self._made:
+            self._made = False
+            log.warning(
+                "%s was not there: this process made a new wheel, and enqueues into it; if it should have been there, "
+                "check the working directory and what is mounted, and pass create=False", self.path,
+            )  # fmt: skip

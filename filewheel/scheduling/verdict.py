@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from filewheel.headers import DUE, KEY, SCHEDULE, SKIP_LATE
 from filewheel.journal.settlement import Settlement
 from filewheel.message import DUE_END_US, Message
-from filewheel.scheduling.failure import Attempt, Failure, with_history
+from filewheel.scheduling.failure import Attempt, Failure, Retry, with_history
 from filewheel.scheduling.job import Outbox
-from filewheel.scheduling.retry import Retry
 
 Kind = str
 """What an event and a counter are named: acknowledged, retried, dead, skipped, coalesced, deferred."""

@@ -23,8 +23,8 @@ from filewheel.errors import BadArgument, Closed, FilewheelError, KeyHeld, Locke
 from filewheel.headers import SCHEDULE
 from filewheel.keeper import Keeper
 from filewheel.message import MessageId
+from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.job import current_job
-from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.scheduler import Scheduler
 from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel

@@ -24,8 +24,8 @@ from filewheel.errors import KeyHeld
 from filewheel.headers import ARGS, KEY, SCHEDULE
 from filewheel.message import Message
 from filewheel.scheduling.call import unpack_call
+from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.job import current_job
-from filewheel.scheduling.retry import Retry
 from filewheel.scheduling.scheduler import Scheduler
 from filewheel.wheel import Wheel
 from tests.crash.actors import LAP_S, Actor, quick

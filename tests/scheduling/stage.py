@@ -12,7 +12,7 @@ from typing import Any
 
 from filewheel import Keeper, Message, Scheduler, Wheel
 from filewheel.scheduling.dispatcher import Dispatcher
-from filewheel.scheduling.runners.task import Call, Finish, Runner, run
+from filewheel.scheduling.runners.runner import Call, Finish, Runner, run
 from tests.support import FakeClock
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from filewheel import BadArgument, Message
 from filewheel.message import US_PER_S
-from filewheel.scheduling.handler import Handler, Options, Terms
-from filewheel.scheduling.lane import Bucket, Lane
+from filewheel.scheduling.handler import Handler, Terms
+from filewheel.scheduling.lanes import Bucket, Lane
+from filewheel.scheduling.options import Options
 from tests.support_wheel import an_id
 
 NOW = 1_000 * US_PER_S

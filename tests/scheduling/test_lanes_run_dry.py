@@ -14,10 +14,10 @@ from filewheel import Keeper, Scheduler
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.laps.window import Budget
 from filewheel.scheduling.dispatcher import Dispatcher
-from filewheel.scheduling.events import Events
-from filewheel.scheduling.handler import Handler, Handlers, Options, Terms
-from filewheel.scheduling.runners.task import Call, Outcome
-from filewheel.scheduling.watch import Watch
+from filewheel.scheduling.events import Events, Telemetry
+from filewheel.scheduling.handler import Handler, Handlers, Terms
+from filewheel.scheduling.options import Options
+from filewheel.scheduling.runners.runner import Call, Outcome
 from tests.support_wheel import NOW_S, StillClock
 
 MS = 1000
@@ -55,7 +55,8 @@ class Rig:
         self.dispatcher = Dispatcher(
             self.keeper, handlers, {"thread": self.hands}, slots={"thread": None}, in_flight=IN_FLIGHT,
             catch_up_per_s=None, unknown="wait", clock=self.clock,
-            watch=Watch(self.metrics, Events(self.clock)), successor=lambda m, us: None, fate=lambda m, us: None,
+            telemetry=Telemetry(self.metrics, Events(self.clock)),
+            successor=lambda m, us: None, fate=lambda m, us: None,
         )  # fmt: skip
 
     def enqueue(self, name: str, count: int, ago_s: float) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from filewheel import Message
 from filewheel.message import US_PER_S, MessageId
-from filewheel.scheduling.overdue import OVERDUE_US, Overdue
+from filewheel.scheduling.lanes import OVERDUE_US, Overdue
 
 NOW = 1_000_000 * US_PER_S
 

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from filewheel.errors import Closed
-from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.retry import Retry
+from filewheel.scheduling.failure import Failure, Retry
 from filewheel.scheduling.runners.pool import Pool, Result
 from tests.scheduling import pool_targets
 from tests.support import REPO, eventually

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel import BadArgument, Retry
-from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.retry import NO_RETRY
+from filewheel.scheduling.failure import NO_RETRY, Failure
 
 retries = st.builds(
     Retry,

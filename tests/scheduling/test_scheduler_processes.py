@@ -18,8 +18,8 @@ from filewheel.clock import SYSTEM_CLOCK
 from filewheel.headers import ARGS, REASON
 from filewheel.scheduling.call import MSGPACK, pack_call
 from filewheel.scheduling.handler import Handler
-from filewheel.scheduling.runners.remote import Processes
-from filewheel.scheduling.runners.task import Call, Outcome
+from filewheel.scheduling.runners.processes import Processes
+from filewheel.scheduling.runners.runner import Call, Outcome
 from tests.conftest import assert_whole
 from tests.scheduling import process_targets as targets
 from tests.scheduling.stage import counted, dead_letters, waiting
@@ -104,8 +104,8 @@ def test_what_became_too_late_before_the_process_began_is_skipped(live: Schedule
     from filewheel import Message
     from filewheel.headers import ARGS, DEADLINE
     from filewheel.scheduling.runners.pool import Result
-    from filewheel.scheduling.runners.remote import outcome_of_result, request_of, serve
-    from filewheel.scheduling.runners.task import Call
+    from filewheel.scheduling.runners.processes import outcome_of_result, request_of, serve
+    from filewheel.scheduling.runners.runner import Call
     from tests.support_wheel import an_id
 
     handler = live._handlers.get("write")

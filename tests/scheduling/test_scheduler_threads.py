@@ -12,8 +12,9 @@ import pytest
 from filewheel import Event, Retry, Scheduler, current_job
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.headers import REASON
-from filewheel.scheduling.handler import Handler, Options, Terms
-from filewheel.scheduling.runners.task import Call, Outcome
+from filewheel.scheduling.handler import Handler, Terms
+from filewheel.scheduling.options import Options
+from filewheel.scheduling.runners.runner import Call, Outcome
 from filewheel.scheduling.runners.threads import Threads
 from tests.scheduling.stage import Stage, counted, dead_letters, make, stage, waiting
 from tests.support import FakeClock, eventually

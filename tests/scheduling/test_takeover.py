@@ -19,7 +19,7 @@ import pytest
 
 from filewheel import Message, MessageId, Scheduler, Wheel
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.scheduling.runners.task import Call, Outcome
+from filewheel.scheduling.runners.runner import Call, Outcome
 from filewheel.scheduling.runners.threads import Threads
 from tests.support import REPO, eventually
 from tests.support_wheel import keeper_pid

@@ -31,7 +31,7 @@ from typing import Any
 
 import msgpack
 
-from filewheel.scheduling.runners.task import failure_of
+from filewheel.scheduling.runners.runner import failure_of
 
 TOKEN_BYTES = 16
 _HEAD = struct.Struct(f"<{TOKEN_BYTES}sQII")  # token, number of the call, length of the body, its checksum

@@ -13,7 +13,7 @@ import concurrent.futures
 
 from filewheel.clock import Clock
 from filewheel.scheduling.runners.loop import cancelled_itself, run_async
-from filewheel.scheduling.runners.task import Begin, Call, Finish, Outcome, run
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run
 
 
 class Inline:

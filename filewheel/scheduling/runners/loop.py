@@ -17,7 +17,7 @@ from filewheel.disk.started import started
 from filewheel.errors import disk_errors
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.job import Job, enter, leave
-from filewheel.scheduling.runners.task import Begin, Call, Finish, Outcome, failure_of, jobs_of, outcome_of
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, failure_of, jobs_of, outcome_of
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from filewheel.clock import Clock
 from filewheel.disk.started import started
 from filewheel.errors import DiskError, disk_errors
 from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.runners.task import Begin, Call, Finish, Outcome, run
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run
 
 log = logging.getLogger(__name__)
 

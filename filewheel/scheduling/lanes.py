@@ -1,16 +1,18 @@
-"""A lane: the calls of one handler that wait for their turn, where the handler has a limit of its own.
+"""The calls of limited handlers that wait for their turn, and the overdue messages that wait for a rate.
 
-A limited handler must not fill the memory nor stand in the way of the others. So a lane holds no more than will soon
-have its turn. The keeper passes the rest over, and hands it out when the lane runs dry. How far ahead a lane claims
-follows from how soon it needed more: a slow one holds a few messages, a quick one many.
-Invariant: at most `concurrency` calls run and at most `rate_per_s` begin each second (bursts of a second's worth).
+A limited handler must not fill the memory or delay the other handlers. So a lane holds only the messages that start
+soon. The keeper passes the rest over, and hands it out when the lane runs dry. How far ahead a lane claims follows from
+how soon it needed more: a slow lane holds a few messages, a quick one many.
+The memories of `Overdue` are bounded; a crash that loses them costs an extra call, never a missing one.
+Invariants: at most `concurrency` calls run and at most `rate_per_s` start each second (bursts of a second's worth);
+overdue messages start in due order.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 
 from filewheel.message import US_PER_S, Message
 from filewheel.scheduling.handler import Handler
@@ -124,3 +126,66 @@ class Lane:
         if not self.waiting or (self.slots is not None and self.running >= self.slots):
             return None
         return now_us if self._bucket is None else self._bucket.next_us()
+
+
+OVERDUE_US = 10 * US_PER_S
+"""What is later than that is part of a backlog."""
+HELD_MAX = 256
+_NAMES_MAX = 10_000
+_DEFER_MIN_US = US_PER_S
+
+
+class Overdue:
+    """Holds back and passes over what is overdue. Belongs to the dispatcher's thread."""
+
+    def __init__(self, rate_per_s: float | None, now_us: int, held_max: int = HELD_MAX) -> None:
+        self._held_max = max(1, held_max)
+        self._bucket = None if rate_per_s is None else Bucket(rate_per_s, now_us)
+        self._held: deque[Message] = deque()
+        self._horizon_us = 0
+        self._begun: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    # -- the rate ------------------------------------------------------------------------------------------------
+
+    def holds_back(self, message: Message, now_us: int) -> bool:
+        """Tell whether a message has to wait for the rate."""
+        if self._bucket is None or now_us - message.due_us < OVERDUE_US:
+            return False
+        return bool(self._held) or not self._bucket.take(now_us, 1)
+
+    def keep(self, message: Message, now_us: int) -> int | None:
+        """Hold a message back; or return until when it goes back into the wheel, when enough are held."""
+        assert self._bucket is not None
+        if len(self._held) < self._held_max:
+            self._held.append(message)
+            return None
+        step_us = math.ceil(US_PER_S / self._bucket.rate_per_s)
+        if self._horizon_us < now_us + _DEFER_MIN_US:
+            self._horizon_us = now_us + max(_DEFER_MIN_US, step_us * len(self._held))
+        self._horizon_us += step_us
+        return self._horizon_us
+
+    def take(self, now_us: int) -> list[Message]:
+        """Return the messages whose turn has come."""
+        if self._bucket is None or not self._held:
+            return []
+        return [self._held.popleft() for _ in range(self._bucket.take(now_us, len(self._held)))]
+
+    def next_us(self) -> int | None:
+        """Return when the next held message has its turn."""
+        return self._bucket.next_us() if self._bucket is not None and self._held else None
+
+    # -- coalescing ----------------------------------------------------------------------------------------------
+
+    def is_covered(self, message: Message, name: str, now_us: int) -> bool:
+        """Tell whether a call that began after this message was due does for it; if not, its own call begins now."""
+        key = message.topic, name
+        begun_us = self._begun.get(key)
+        # A beginning that lies ahead of now is from before the clock was put back, and covers nothing.
+        if begun_us is not None and message.due_us <= begun_us <= now_us and not message.attempt:
+            return True
+        self._begun[key] = now_us
+        self._begun.move_to_end(key)
+        if len(self._begun) > _NAMES_MAX:
+            self._begun.popitem(last=False)
+        return False

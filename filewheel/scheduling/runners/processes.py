@@ -23,9 +23,9 @@ from filewheel.scheduling.job import EMPTY_OUTBOX, Outbox
 from filewheel.scheduling.runners.child import resolve
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.pool import Pool, Result
-from filewheel.scheduling.runners.task import Begin, Call, Finish, Outcome, run
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run
 
-TARGET = "filewheel.scheduling.runners.remote:serve"
+TARGET = "filewheel.scheduling.runners.processes:serve"
 
 
 def check_reachable(handler: Handler[..., Any]) -> None:
