@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo.disaster import Story, Verdict
+from cli.demo.lost_disk import Story, Verdict
 from cli.demo.panel import Confirmed, Disk
-from cli.demo.stage import Keeper, prove, samples
+from cli.demo.proof import prove
+from cli.demo.stage import Keeper, samples
 from filewheel.format.limits import check_headers, check_topic
 from filewheel.tools.dump import payload_of
 from tests.cli_support import Terminal, environment, finish, start, stopped

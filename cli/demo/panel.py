@@ -1,15 +1,11 @@
-"""The picture of the demo that loses a disk: what waits on each disk, what fires, and what happened.
+"""The picture of the play that loses a disk: what waits on each disk, what fires, and the last events.
 
-On a terminal it is drawn in place: a row for each disk with the time ahead as bars, the last messages that fired, the
-last events. Elsewhere it is a line a second. All figures are read from the wheels and from the records, as they are.
-Invariant: a frame always has the same number of lines, so that it can be drawn over the one before.
+Invariant: every figure is read from the wheels and from the records of the processes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +19,13 @@ from filewheel.roster.roster import roster_at
 from ..show.output import Output
 from ..show.picture import bars
 from ..show.text import clip, pad, safe
+from .live import Live
 from .stage import Stage, read_lines_from
 
 BARS = 36
 _STEP_US = US_PER_S // 4
 _TICKER = 5
 _EVENTS = 7
-_HEAD = 2
 
 
 @dataclass
@@ -109,81 +105,49 @@ class Confirmed:
         return max((b - a for a, b in zip(self.times, self.times[1:], strict=False)), default=0.0)
 
 
-class Panel:
-    """The live picture on a terminal, plain lines elsewhere. A context manager."""
+class Panel(Live):
+    """A row for each disk, and the last messages that fired."""
 
     def __init__(self, out: Output, stage: Stage, disks: Sequence[Disk], confirmed: Confirmed, speed: float) -> None:
-        self._out = out
+        super().__init__(out, rows=len(disks) + _TICKER + 7, columns=76, events=_EVENTS)
         self._stage = stage
         self._disks = disks
         self._confirmed = confirmed
         self._speed = speed
-        self._start = time.monotonic()
-        self._events: list[tuple[str, str]] = []
-        self._drawn = 0
-        self._said_s = 0
-        lines = _HEAD + len(disks) + _TICKER + _EVENTS + 5
-        self._live = out.can_redraw and not out.json and out.rows > lines and out.columns >= 76
-
-    def __enter__(self) -> Panel:
-        if self._live:
-            sys.stdout.write("\x1b[?25l")  # no cursor while the picture moves
-        return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._live:
-            sys.stdout.write("\x1b[?25h")
-            sys.stdout.flush()
+        super().__exit__(*exc)
         for disk in self._disks:
             disk.close()
-
-    @property
-    def elapsed_s(self) -> float:
-        """How long the play has gone on."""
-        return time.monotonic() - self._start
 
     @property
     def pending(self) -> int | None:
         """How many wait in the primary; None when there is none."""
         return next((d.pending for d in self._disks if d.role == "primary"), None)
 
-    def tell(self, text: str, role: str = "") -> None:
-        """Say what happened; the role is "" for plain words, "command", or "loss"."""
-        line = f"{self.elapsed_s:5.1f} s  {'$ ' if role == 'command' else ''}{text}"
-        self._events.append((line, role))
-        if self._live:
-            self.frame()
-        else:
-            self._out.say(line)
-
-    def frame(self) -> None:
-        """Look at the wheels and at the records, and draw."""
+    def look(self) -> None:
+        """Look at the wheels and at the records."""
         for disk in self._disks:
             disk.look(self._speed)
         for keeper in self._stage.keepers:
             keeper.follow()
         self._confirmed.follow()
-        if self._live:
-            self._draw()
-        elif int(self.elapsed_s) > self._said_s:
-            self._said_s = int(self.elapsed_s)
-            waiting = ", ".join(f"{d.name} {d.says}" for d in self._disks)
-            self._out.say(f"{self.elapsed_s:5.1f} s  {self._counts()}; {waiting}")
+
+    def line(self) -> str:
+        """Return the counts."""
+        return f"{self._counts()}; {', '.join(f'{d.name} {d.says}' for d in self._disks)}"
 
     def _counts(self) -> str:
         fired = [id_ for keeper in self._stage.keepers for id_, _ in keeper.fired]
         return f"{len(self._confirmed.ids)} acknowledged, {len(set(fired))} fired, {len(fired) - len(set(fired))} twice"
 
-    # -- drawing -------------------------------------------------------------------------------------------------
-
-    def _draw(self) -> None:
+    def picture(self) -> list[str]:
+        """Return the rows, the counts, and the last messages that fired."""
         columns = self._out.columns - 1
         quarter = "a quarter of a second" if self._speed == 1 else f"{250 / self._speed:.0f} ms"
-        lines = [
-            clip(
-                f"The same messages on {len(self._disks)} disks. A column is {quarter}: at the left edge it fires.",
-                columns,
-            ),
+        title = f"The same messages on {len(self._disks)} disks. A column is {quarter}: at the left edge it fires."
+        return [
+            clip(title, columns),
             "",
             *(self._row(disk) for disk in self._disks),
             "",
@@ -191,12 +155,7 @@ class Panel:
             "",
             *self._ticker(columns),
             "",
-            *self._happened(columns),
         ]
-        up = f"\x1b[{self._drawn}A" if self._drawn else ""
-        sys.stdout.write(up + "".join(f"{line}\x1b[K\n" for line in lines))
-        sys.stdout.flush()
-        self._drawn = len(lines)
 
     def _row(self, disk: Disk) -> str:
         style = self._out.style
@@ -215,12 +174,6 @@ class Panel:
             found += [(f["due_us"], _fired_line(f, disk.name)) for f in list(keeper.latest)[-_TICKER:]]
         lines = [clip(safe(line), columns) for _, line in sorted(found)[-_TICKER:]]
         return lines + [""] * (_TICKER - len(lines))
-
-    def _happened(self, columns: int) -> list[str]:
-        colours = {"command": "cyan", "loss": "red"}
-        shown = self._events[-_EVENTS:]
-        lines = [self._out.style(clip(safe(line), columns), colours.get(role), bold=bool(role)) for line, role in shown]
-        return lines + [""] * (_EVENTS - len(lines))
 
 
 def _fired_line(fields: dict[str, Any], disk: str) -> str:

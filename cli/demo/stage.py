@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -218,51 +218,3 @@ def _python_path() -> str:
     if (_HERE.parent / _ROOT / "__main__.py").is_file():
         parts.insert(0, str(_HERE.parent))
     return os.pathsep.join(part for part in parts if part)
-
-
-# -- the proof ------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Proof:
-    """What the keepers' own records say about what the producers were promised."""
-
-    enqueued: int
-    fired: int
-    missing: list[str]
-    unknown: list[str]
-    early: int
-    twice: int
-    late_ms: list[float]
-    """Of each message when it fired first, sorted."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether everything fired, nothing early, and nothing that was not asked for."""
-        return not (self.missing or self.unknown or self.early) and self.enqueued > 0
-
-    def percentile(self, share: float) -> float:
-        """Return the lateness that this share of messages did not exceed, in milliseconds."""
-        return self.late_ms[min(len(self.late_ms) - 1, int(share * len(self.late_ms)))] if self.late_ms else 0.0
-
-
-def prove(enqueued: list[str], keepers: list[Keeper]) -> Proof:
-    """Compare what was promised with what fired."""
-    times: Counter[str] = Counter()
-    first: dict[str, float] = {}
-    early = 0
-    for keeper in keepers:
-        for id_, late in keeper.fired:
-            times[id_] += 1
-            first[id_] = min(late, first.get(id_, late))
-            early += late < 0
-    promised = set(enqueued)
-    return Proof(
-        enqueued=len(enqueued),
-        fired=len(times),
-        missing=sorted(promised - times.keys()),
-        unknown=sorted(times.keys() - promised),
-        early=early,
-        twice=sum(n > 1 for n in times.values()),
-        late_ms=sorted(first.values()),
-    )

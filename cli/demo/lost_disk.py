@@ -26,7 +26,8 @@ from ..failure import Failure
 from ..show.output import Output
 from ..show.text import count
 from .panel import Confirmed, Disk, Panel
-from .stage import CONFIRMED, PATIENCE_S, Keeper, Proof, Stage, prove, samples
+from .proof import Proof, print_proof, prove
+from .stage import CONFIRMED, PATIENCE_S, Keeper, Stage, samples
 
 _PER_S = 40
 _PRODUCE_S = 11.0
@@ -235,11 +236,7 @@ class Verdict:
         if out.json:
             out.record(self._fields())
             return
-        out.write("")
-        out.write(out.style("From the records of the producer and of both keepers, which no wheel holds:", bold=True))
-        for name, value, good in self._rows():
-            mark = out.style("ok " if good else "BAD", "green" if good else "red", bold=not good)
-            out.write(f"  {mark}  {name.ljust(15)}  {value}")
+        print_proof(out, "From the records of the producer and of both keepers, which are in no wheel:", self._rows())
 
     def _rows(self) -> list[tuple[str, str, bool]]:
         proof, copies = self.proof, Counter(self.confirmed.copies)
