@@ -8,10 +8,13 @@ Invariant: every member of the library's error tree has a code, and every failur
 from __future__ import annotations
 
 import errno
+import os
+import re
+import shlex
 
 import click
 
-from filewheel import FilewheelError
+from filewheel import FilewheelError, KeyHeld, TooLarge
 
 from .show.text import count
 
@@ -87,11 +90,11 @@ def failure_of(exc: BaseException) -> Failure:
     if isinstance(exc, FilewheelError):
         place = f"{exc.path}: " if exc.path else ""
         at = f" at offset {exc.offset}" if exc.offset is not None else ""
-        return Failure(exc.kind, f"{place}{exc.what}{at}", hint=exc.hint)
+        return Failure(exc.kind, f"{place}{exc.what}{at}", hint=_shell_hint(exc))
     if isinstance(exc, click.UsageError):
         path = exc.ctx.command_path if exc.ctx is not None else "filewheel"
         said = " ".join(exc.format_message().split())  # click sets its choices a line each
-        return Failure("usage", said, hint=f"`{path} --help`")
+        return Failure("usage", said, hint=_extra_word(exc, said) or f"`{path} --help`")
     if isinstance(exc, click.ClickException):
         return Failure("failed", exc.format_message())
     if isinstance(exc, (click.Abort, KeyboardInterrupt)):
@@ -101,6 +104,36 @@ def failure_of(exc: BaseException) -> Failure:
     if isinstance(exc, RecursionError):
         return Failure("usage", "the input is nested too deeply")
     raise exc
+
+
+def _shell_hint(exc: FilewheelError) -> str | None:
+    """Return an error's hint, with options in the place of Python's arguments."""
+    if isinstance(exc, KeyHeld):
+        return "cancel it, wait until it is done, or use --on-conflict keep or replace"
+    if isinstance(exc, TooLarge) and "payload_bytes_max" in (exc.hint or ""):
+        return "store it elsewhere and enqueue its name, or make a wheel with a larger `init --payload-max`"
+    return exc.hint
+
+
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((\S+).*\)")
+_UNIT_WORDS = re.compile(r"(milli)?(second|minute|hour|day|week)s?|sec|min|hr", re.IGNORECASE)
+
+
+def is_unit(word: str | None) -> bool:
+    """Tell whether a word is the unit of a duration: it came as a word of its own after `--in 5`."""
+    return word is not None and _UNIT_WORDS.fullmatch(word) is not None
+
+
+def _extra_word(exc: click.UsageError, said: str) -> str | None:
+    """Return what was probably meant by an argument that the verb does not take."""
+    found = _EXTRA.fullmatch(said)
+    if found is None or exc.ctx is None:
+        return None
+    if is_unit(exc.ctx.params.get("body")) or is_unit(found[1]):
+        return "write a duration as one word: 5m, 1h30m"
+    if exc.ctx.info_name != "completion" and os.path.isdir(found[1]):
+        return f"`filewheel -C {shlex.quote(found[1])} {exc.ctx.info_name}`, if that is the wheel"
+    return None
 
 
 def _of_os_error(exc: OSError) -> Failure:

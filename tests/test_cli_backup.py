@@ -286,6 +286,48 @@ def test_on_a_terminal_a_backup_is_its_path_and_how_it_is(wheels: Set) -> None:
     assert "{" not in shown.out
 
 
+def test_a_backup_gets_no_advice_to_fire_it(wheels: Set) -> None:
+    wheels.a.enqueue("--in", "0", "due")
+    wheels.add()
+    for verb in ("stats", "inspect"):
+        shown = wheels.b(verb, "--no-json").out
+        assert "fires nothing" in shown
+        assert "filewheel run" not in shown
+        assert "filewheel run" in wheels.a(verb, "--no-json").out
+
+
+def test_a_backup_that_cannot_be_written_needs_no_second_replicator(
+    wheels: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.add()
+    monkeypatch.setattr("cli.show.members.os.access", lambda path, mode: path != str(wheels.b.wheel))
+    listed = wheels.a("backup", "list", "--no-json", code=3)
+    assert f"{wheels.b.wheel}: it cannot be written" in listed.err
+    assert f"make {wheels.b.wheel} writable" in listed.err
+
+
+def test_a_backup_that_is_added_beside_a_replicator_asks_for_no_other(wheels: Set, tmp_path: Path) -> None:
+    wheels.add()
+    with stopped(wheels.a.start("replicate", "-q")):
+        eventually(lambda: all(one["following"] for one in invoke_list(wheels)))
+        added = wheels.a("backup", "add", tmp_path / "d")
+        assert "A replicator is running" in added.err
+        assert "Start it" not in added.err
+
+
+def invoke_list(wheels: Set) -> list[dict[str, object]]:
+    return invoke("-C", wheels.a.wheel, "backup", "list", "--json").json
+
+
+def test_a_refused_enqueue_says_once_that_a_mirror_failed(wheels: Set) -> None:
+    wheels.add()
+    wheels.a("replicate", "--once")
+    lose(wheels.b.wheel)
+    refused = wheels.a.process("enqueue", "--in", "1h", "x", code=6)
+    assert "warning" not in refused.err
+    assert refused.err.count("Error:") == 1
+
+
 # -- replicate ------------------------------------------------------------------------------------------------
 
 

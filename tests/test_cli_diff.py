@@ -39,7 +39,8 @@ def test_wheels_that_do_not_are_told_apart_with_exit_code_three(tmp_path: Path) 
     assert (json.loads(line)["id"], json.loads(line)["kind"]) == (str(id_), "only in second")
     done = invoke("diff", "--no-json", "--limit", "1", b, a)
     assert done.code == 3
-    assert "only in A" in done.out
+    assert "only in first" in done.out
+    assert "note: 1 message differs\n" in done.err
 
 
 def test_a_directory_that_is_no_wheel_is_named(tmp_path: Path) -> None:

@@ -306,3 +306,34 @@ def test_an_empty_name_of_a_wheel_is_refused_and_not_taken_for_the_default(fw: F
     result = invoke("-C", "", "stats")
     assert result.code == 2
     assert "is empty" in result.err
+
+
+# -- hints ----------------------------------------------------------------------------------------------------
+
+
+def test_a_hint_names_options_and_no_python_arguments(fw: Fw) -> None:
+    fw("enqueue", "--in", "1h", "--key", "k", "one")
+    for result in (
+        fw("enqueue", "--in", "1h", "--key", "k", "two", code=5),
+        fw("enqueue", "--in", "1h", "-", stdin="x" * (1 << 20) + "x", code=2),
+    ):
+        hint = result.err.splitlines()[-1]
+        assert hint.startswith("Try: ")
+        assert "_" not in hint
+        assert "--" in hint
+
+
+def test_an_argument_that_is_a_directory_gets_the_hint_how_a_wheel_is_named(fw: Fw, tmp_path: Path) -> None:
+    assert f"Try: `filewheel -C {fw.wheel} verify`" in invoke("verify", fw.wheel).err
+    assert "Try: `filewheel verify --help`" in invoke("verify", tmp_path / "nothing").err
+
+
+def test_a_duration_in_two_words_is_pointed_out(fw: Fw) -> None:
+    assert "one word" in fw("enqueue", "--in", "5", "minutes", "hi", code=2).err
+    alone = fw("enqueue", "--in", "5", "minutes")
+    assert "warning: the payload is 'minutes'" in alone.err
+    assert "warning" not in fw("enqueue", "--in", "5m", "soon").err
+
+
+def test_a_sync_that_is_none_names_the_words_and_the_unit(fw: Fw) -> None:
+    assert "always, never or a duration such as 250ms" in fw("enqueue", "--in", "5", "--sync", "some", "x", code=2).err

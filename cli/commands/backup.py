@@ -21,6 +21,7 @@ from ..failure import USAGE, Failure
 from ..input.params import DURATION, SIZE, ParamType
 from ..show.members import (
     Copying,
+    is_read_only,
     print_members,
     report_fields,
     roster_of,
@@ -153,7 +154,7 @@ def add(
     if change.is_any and status is not None:
         for line in rules_of(status.roster):
             out.note(line)
-    if seen is None or not seen.following:
+    if not _is_followed(status):
         out.note(f"The service `filewheel -C {quote(out.dir)} replicate` keeps the backups in step. Start it")
 
 
@@ -203,9 +204,14 @@ def _tell_of_one_disk(out: Output, member: Member) -> None:
             out.warn("the backup is on the file system of the primary: the loss of that disk takes both")
 
 
+def _is_followed(status: SetStatus | None) -> bool:
+    """Tell whether a replicator runs for this set: it follows at least one backup."""
+    return status is not None and any(one.following for one in status.members)
+
+
 def _copy(out: Output, member: Member, status: SetStatus | None) -> LinkReport | None:
     """Make the first copy, unless a replicator runs that does."""
-    if status is not None and any(one.following for one in status.members):
+    if _is_followed(status):
         out.note("A replicator is running, and makes the first copy")
         return None
     with interruptible(), Replicator(out.dir) as replicator, out.progress("copying") as progress:
@@ -278,6 +284,8 @@ def _ways(troubled: list[MemberStatus], primary: str) -> list[str]:
             )
         elif back:
             ways.append(back)
+        elif is_read_only(one):
+            ways.append(f"make {one.member.path} writable, or mount it so")
         elif one.following and not one.lacks:
             waits = True
         else:

@@ -26,14 +26,14 @@ _SHOWN = 100
     """,
 )
 @click.option("--limit", type=click.IntRange(min=0), default=_SHOWN, show_default=True, help="Show so many; 0 is all.")
-@click.argument("first", metavar="A", type=click.Path())
-@click.argument("second", metavar="B", type=click.Path())
+@click.argument("first", metavar="FIRST", type=click.Path())
+@click.argument("second", metavar="SECOND", type=click.Path())
 def command(out: Output, limit: int, first: str, second: str) -> None:
     """Compare what waits in two wheels, message by message.
 
-    A digest of each second is compared first, so wheels that are alike cost one reading each. Both may be in use: what
-    differs is looked at twice before it is told. Exits with 0 when they hold the same, with 3 when they do not, with 12
-    when what can be read is the same and one is damaged.
+    A digest of each second is compared first, so equal wheels cost one reading each. Both may be in use: a difference
+    is checked twice before it is reported. Exits with 0 when they hold the same, with 3 when they do not, and with 12
+    when all that can be read is the same and one is damaged.
     """
     with Wheel(first, force=out.force) as ours, Wheel(second, force=out.force) as theirs:
         stats = ours.stats()
@@ -47,9 +47,8 @@ def command(out: Output, limit: int, first: str, second: str) -> None:
         if number:
             out.warn(f"{path}: {count(number, 'place is', 'places are')} damaged, and left out")
     if shown or more:
-        raise Failure(
-            "partly", f"{count(len(shown) + more, 'message')} differ" + (f", {more:,} not shown" if more else "")
-        )
+        total = count(len(shown) + more, "message differs", "messages differ")
+        raise Failure("partly", total + (f", {more:,} not shown" if more else ""))
     check_damage(sum(places.values()))
     out.note(f"both hold the same: {count(stats.pending, 'message')}, {count(stats.dead, 'dead letter')}")
 
@@ -60,7 +59,7 @@ def _print(out: Output, found: list[Difference]) -> None:
             out.record({"id": str(one.id), "due": iso(one.id.due_us), "due_us": one.id.due_us, "kind": one.kind})
     elif found:
         columns = [Column("ID"), Column("DUE"), Column("WHAT", style="yellow")]
-        out.table(columns, [(str(d.id), _due(d), d.kind.replace("first", "A").replace("second", "B")) for d in found])
+        out.table(columns, [(str(d.id), _due(d), d.kind) for d in found])
     out.flush()
 
 

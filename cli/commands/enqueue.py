@@ -10,7 +10,7 @@ import stat
 
 import click
 
-from filewheel import KeyHeld
+from filewheel import KeyHeld, TooFewCopies
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import PAYLOAD_BYTES_LIMIT, Sync
 from filewheel.disk.keeper_lock import holder
@@ -23,7 +23,7 @@ from filewheel.scheduling.call import JSON
 from filewheel.tools.dump import iso
 from filewheel.wheel import OnConflict
 
-from ..failure import Failure
+from ..failure import Failure, is_unit
 from ..input.batch import Defaults, Intake, enqueue_all
 from ..input.lines import Spool, stdin
 from ..input.params import HEADER, JSON_ARGS, SYNC, When, one_due, require_due
@@ -118,7 +118,9 @@ def command(
         extra = {ARGS: JSON}
     else:
         payload = _payload(out, body)
-    with out.wheel() as wheel:
+    if in_us is not None and is_unit(body):
+        out.warn(f"the payload is {body!r}: a duration is one word, as in --in 5m")
+    with out.held_warnings(TooFewCopies), out.wheel() as wheel:
         id_ = wheel.enqueue(
             payload,
             at=to_datetime(due_us),

@@ -23,7 +23,7 @@ from filewheel.tools.dump import to_json
 from ..failure import check_damage
 from ..lost import lost_of, not_pending
 from ..show.calls import arguments_of, call_fields, call_text, overdue_advice, schedule_text
-from ..show.members import find_set, set_fields, set_line
+from ..show.members import find_set, is_primary, set_fields, set_line
 from ..show.output import Output
 from ..show.picture import Ahead, draw_rows, draw_view
 from ..show.text import away, clip, count, full_time, safe, safe_block, show_bytes, size, width
@@ -103,21 +103,21 @@ def _overview(out: Output, no_topics: bool) -> None:
     with out.wheel() as wheel:
         stats = wheel.stats()
         ahead.fill(wheel.histogram([to_datetime(us) for us in ahead.edges_us]))
-        idle = ahead.overdue and not stats.keeper_up and not out.wants_json
+        found_set = find_set(out)
+        idle = ahead.overdue and not stats.keeper_up and is_primary(found_set) and not out.wants_json
         advice = overdue_advice(wheel, ahead.overdue, ahead.now_us) if idle else []
         topics: dict[str, int] = {}
         if not no_topics:
             with out.progress("counting by topic", stats.pending) as progress, wheel.snapshot() as snapshot:
                 topics = topics_of(snapshot, progress.at)
                 stats.damaged = max(stats.damaged, len(snapshot.problems()))  # it has read more than the headers
-    found_set = find_set(out)
     if out.wants_json:
         by_topic = None if no_topics else dict(sorted(topics.items(), key=_most_first))
         fields = {"stats": stats_fields(stats), "topics": by_topic, "histogram": ahead.to_json()}
         out.record(fields | {"set": set_fields(found_set) if found_set else None})
     else:
         next_us = None if stats.next_due is None else at_us(stats.next_due)
-        for line in _headline(out, stats_fields(stats), ahead, next_us, advice):
+        for line in _headline(out, stats_fields(stats), ahead, next_us, advice, fires=is_primary(found_set)):
             out.write(line)
         if found_set is not None:
             out.write(clip(safe(set_line(found_set)), out.columns, "…" if out.blocks else "..."))
@@ -130,7 +130,9 @@ def _most_first(item: tuple[str, int]) -> tuple[int, str]:
     return -item[1], item[0]
 
 
-def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | None, advice: list[str]) -> list[str]:
+def _headline(
+    out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | None, advice: list[str], *, fires: bool
+) -> list[str]:
     name = out.style(safe(out.dir), bold=True)
     if next_us is None:
         first = "nothing is pending"
@@ -138,7 +140,8 @@ def _headline(out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | N
         which = "the next" if next_us > ahead.now_us else "the first due"
         first = f"{count(stats['pending'], 'message')} pending, {which} {away(next_us - ahead.now_us)}"
     where = " of another pid namespace" if stats["keeper_namespace"] else ""
-    keeper = f"keeper {stats['keeper_pid'] or 'running'}{where}" if stats["keeper_up"] else "no keeper running"
+    none = "no keeper running" if fires else "fires nothing"
+    keeper = f"keeper {stats['keeper_pid'] or 'running'}{where}" if stats["keeper_up"] else none
     fits = width(safe(out.dir)) + width(first) + width(keeper) + 4 <= out.columns
     lines = [f"{name}  {first}; {keeper}"] if fits else [name, f"{first}; {keeper}"]
     if ahead.overdue:

@@ -18,7 +18,7 @@ from filewheel.tools.dump import iso
 from ..failure import check_damage
 from ..show.calls import who_fires
 from ..show.gauges import of_wheel, set_gauges
-from ..show.members import find_set, set_fields, set_line
+from ..show.members import find_set, is_primary, set_fields, set_line
 from ..show.output import Column, Output
 from ..show.text import away, count, full_time, safe, size
 from ..verb import verb
@@ -42,11 +42,11 @@ def command(out: Output, prometheus: bool) -> None:
         stats = wheel.stats()
         now_us = SYSTEM_CLOCK.now_us()
         overdue = overdue_of(wheel, stats, now_us) if prometheus else 0
+        found_set = find_set(out)
         idle = bool(stats.pending) and not stats.keeper_up and not (prometheus or out.wants_json)
-        fires = who_fires(wheel) if idle else ""
+        fires = who_fires(wheel) if idle and is_primary(found_set) else ""
     next_us = None if stats.next_due is None else at_us(stats.next_due)
     lag_us = 0 if next_us is None else max(0, now_us - next_us)
-    found_set = find_set(out)
     if prometheus:
         families = disk_gauges(stats, overdue, now_us) + (set_gauges(found_set) if found_set else [])
         out.write(render(of_wheel(families, out.dir)).removesuffix("\n"))
@@ -85,6 +85,8 @@ def _print_table(
     due = "-" if next_us is None else f"{full_time(next_us)}, {away(next_us - now_us)}"
     slots, laps = count(stats.slot_files, "slot file"), count(stats.lap_files, "lap file")
     none = f"none running; start {fires}" if fires else "none running"
+    if not is_primary(found_set):
+        none = "none: this wheel fires nothing"
     rows = [
         ("pending", f"{stats.pending:,}"),
         ("next due", due),

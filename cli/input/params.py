@@ -154,7 +154,12 @@ class _Sync(_Type):
     name = "sync"
 
     def read(self, text: str) -> float | str:
-        return text if text in ("always", "never") else parse_duration(text) / US_PER_S
+        if text in ("always", "never"):
+            return text
+        try:
+            return parse_duration(text) / US_PER_S
+        except BadArgument:
+            raise BadArgument(f"{text!r} is not always, never or a duration such as 250ms or 0.5 (seconds)") from None
 
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(i?B?)")

@@ -6,6 +6,7 @@ hides nothing else.
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,11 @@ def find_set(out: Output) -> SetStatus | None:
         return None
 
 
+def is_primary(status: SetStatus | None) -> bool:
+    """Tell whether a wheel may fire: it stands alone, or is the primary of its set."""
+    return status is None or status.roster.role == "primary"
+
+
 # -- one backup -----------------------------------------------------------------------------------------------
 
 
@@ -74,9 +80,18 @@ def trouble_of(one: MemberStatus) -> str:
     if state != "current":
         return f"{state} ({why})" if why else state
     if not one.following:
-        return "no replicator follows it"
+        return _unfollowed(one)
     # A replicator that has just met it again does not know yet what it missed.
     return "not compared yet" if one.lag_messages is None else ""
+
+
+def is_read_only(one: MemberStatus) -> bool:
+    """Tell whether a backup can be reached and not be written: no replicator can follow it then, though one runs."""
+    return one.reachable and os.path.isdir(one.member.path) and not os.access(one.member.path, os.W_OK)
+
+
+def _unfollowed(one: MemberStatus) -> str:
+    return "it cannot be written, so no replicator follows it" if is_read_only(one) else "no replicator follows it"
 
 
 def lag_text(one: MemberStatus) -> str:
@@ -123,7 +138,7 @@ def print_members(out: Output, status: SetStatus) -> None:
 def _member_text(one: MemberStatus) -> str:
     """Say how a backup is: "current, mirror; in step; followed by a replicator"."""
     size_ = f" ({size(one.lag_bytes)})" if one.lag_bytes else ""
-    follows = "a replicator follows it" if one.following else "no replicator follows it"
+    follows = "a replicator follows it" if one.following else _unfollowed(one)
     why = one.why or one.member.why
     return "; ".join(filter(None, [f"{state_of(one)}, {one.member.mode}", lag_text(one) + size_, follows, why]))
 

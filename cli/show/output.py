@@ -217,6 +217,23 @@ class Output:
             logger.removeHandler(self._heard)
 
     @contextlib.contextmanager
+    def held_warnings(self, error: type[Exception]) -> Iterator[None]:
+        """Print what the library logs at the end of the block; nothing of it when the block raises this error.
+
+        The error says the same again, with more.
+        """
+        held = self._heard.held = list[str]()
+        try:
+            yield
+        except error:
+            held.clear()
+            raise
+        finally:
+            self._heard.held = None
+            for text in held:
+                self.warn(text)
+
+    @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:
         """Leave it to another handler to tell what is logged."""
         logger = logging.getLogger("filewheel")
@@ -297,9 +314,13 @@ class _Heard(logging.Handler):
     def __init__(self, out: Output) -> None:
         super().__init__(logging.WARNING)
         self._out = out
+        self.held: list[str] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._out.warn(record.getMessage())
+        if self.held is None:
+            self._out.warn(record.getMessage())
+        else:
+            self.held.append(record.getMessage())
 
 
 def _can_encode(stream: TextIO) -> bool:
