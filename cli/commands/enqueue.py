@@ -117,9 +117,7 @@ def command(
         payload = _check_args(arguments, body, topic)
         extra = {ARGS: JSON}
     else:
-        payload = _payload(out, body)
-    if in_us is not None and is_unit(body):
-        out.warn(f"the payload is {body!r}: a duration is one word, as in --in 5m")
+        payload = _payload(out, body, in_us)
     with out.held_warnings(TooFewCopies), out.wheel() as wheel:
         id_ = wheel.enqueue(
             payload,
@@ -165,7 +163,9 @@ def _check_args(arguments: bytes, body: str | None, topic: str) -> bytes:
     return arguments
 
 
-def _payload(out: Output, body: str | None) -> bytes:
+def _payload(out: Output, body: str | None, in_us: int | None) -> bytes:
+    if in_us is not None and is_unit(body):
+        out.warn(f"the payload is {body!r}: a duration is one word, as in --in 5m")
     if body is None and out.stdin_is_terminal:
         raise click.UsageError("BODY is missing; `-` reads it from here to Ctrl-D, '' is an empty one")
     if body is None or body == "-":
