@@ -49,12 +49,12 @@ from filewheel.wheel import Wheel
 if _typing.TYPE_CHECKING:
     from filewheel.aio.keeper import AsyncKeeper
     from filewheel.aio.wheel import AsyncWheel
+    from filewheel.replication.members import add_backup, remove_backup
     from filewheel.replication.promote import Promotion, promote
     from filewheel.replication.rejoin import Rejoin, rejoin
     from filewheel.replication.replicator import Replicator
-    from filewheel.replication.report import LinkReport
-    from filewheel.replication.sets import MemberStatus, SetStatus, add_backup, remove_backup, set_status
     from filewheel.replication.standby import Standby
+    from filewheel.replication.status import LinkReport, MemberStatus, SetStatus, set_status
     from filewheel.scheduling.aio import AsyncScheduler
     from filewheel.scheduling.call import StoredCall, call_of
     from filewheel.scheduling.cron.cron import Cron
@@ -143,24 +143,24 @@ _LATER = {
     "GiveUp": "filewheel.scheduling.failure",
     "Handler": "filewheel.scheduling.handler",
     "Job": "filewheel.scheduling.job",
-    "LinkReport": "filewheel.replication.report",
-    "MemberStatus": "filewheel.replication.sets",
+    "LinkReport": "filewheel.replication.status",
+    "MemberStatus": "filewheel.replication.status",
     "Promotion": "filewheel.replication.promote",
     "Rejoin": "filewheel.replication.rejoin",
     "Replicator": "filewheel.replication.replicator",
     "Retry": "filewheel.scheduling.failure",
     "RetryLater": "filewheel.scheduling.failure",
     "Scheduler": "filewheel.scheduling.scheduler",
-    "SetStatus": "filewheel.replication.sets",
+    "SetStatus": "filewheel.replication.status",
     "Standby": "filewheel.replication.standby",
     "StoredCall": "filewheel.scheduling.call",
-    "add_backup": "filewheel.replication.sets",
+    "add_backup": "filewheel.replication.members",
     "call_of": "filewheel.scheduling.call",
     "current_job": "filewheel.scheduling.job",
     "promote": "filewheel.replication.promote",
     "rejoin": "filewheel.replication.rejoin",
-    "remove_backup": "filewheel.replication.sets",
-    "set_status": "filewheel.replication.sets",
+    "remove_backup": "filewheel.replication.members",
+    "set_status": "filewheel.replication.status",
 }
 
 

@@ -16,10 +16,10 @@ from filewheel.disk.directory import DiskFactory, open_directory
 from filewheel.disk.disk import Disk, OsDisk
 from filewheel.firing.tidy import tidy
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.replication.backupkeeper import BackupKeeper
-from filewheel.replication.replicator import find_primary
+from filewheel.replication.backup_keeper import BackupKeeper
+from filewheel.replication.health import EVERYTHING, damaged_files, items_now, ranges_of
 from filewheel.replication.standby import Standby
-from filewheel.replication.whole import EVERYTHING, damaged_files, items_now, ranges_of
+from filewheel.replication.status import find_primary
 from filewheel.roster.fence import Fence
 from filewheel.tools.verify import verify
 from tests.support import FakeClock, FaultyDisk

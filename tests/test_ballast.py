@@ -14,7 +14,7 @@ import pytest
 from filewheel import AsyncWheel, Keeper, Wheel, WheelFull
 from filewheel.disk.ballast import BALLAST_BYTES
 from filewheel.disk.disk import Disk, OsDisk
-from filewheel.replication.sets import add_backup
+from filewheel.replication.members import add_backup
 from filewheel.scheduling.scheduler import Scheduler
 from tests.cli_support import Fw, invoke
 from tests.conftest import assert_whole

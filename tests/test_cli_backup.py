@@ -21,8 +21,7 @@ from cli.show.output import Output
 from cli.show.progress import Progress
 from filewheel import TooFewCopies
 from filewheel.disk.directory import opened
-from filewheel.replication.report import LinkReport
-from filewheel.replication.sets import MemberStatus, SetStatus
+from filewheel.replication.status import LinkReport, MemberStatus, SetStatus
 from filewheel.roster.roster import Member, Roster, change_roster
 from tests.cli_support import Fw, Terminal, finish, invoke, on_terminal, start, stopped
 from tests.conftest import assert_whole

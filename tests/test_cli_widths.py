@@ -13,7 +13,7 @@ import pytest
 from cli.main import cli
 from cli.show.text import width, wrap
 from filewheel import Keeper, Scheduler, Wheel
-from filewheel.replication.sets import add_backup
+from filewheel.replication.members import add_backup
 from tests.cli_support import Fw, invoke, on_terminal
 
 COLUMNS = 80

@@ -18,7 +18,7 @@ from filewheel.format import layout
 from filewheel.format.frame import BODY_BYTES_MAX, FORMAT, HEADER_BYTES, Scanner, seal
 from filewheel.format.record import REASONS, pack_message
 from filewheel.message import DEAD_US, Message, MessageId
-from filewheel.replication.follows import Follows
+from filewheel.replication.position import Follows
 from filewheel.roster.roster import Member, Roster
 from filewheel.wheel import Wheel
 from tests import support_reader as reader

@@ -15,7 +15,7 @@ from filewheel.disk.directory import open_directory, write_settings
 from filewheel.disk.quarantine import Quarantine
 from filewheel.format import layout
 from filewheel.journal.tail import Damage
-from filewheel.replication.whole import why_not_durable
+from filewheel.replication.health import why_not_durable
 from filewheel.roster.roster import Roster, change_roster
 from tests.conftest import assert_whole
 from tests.support_wheel import NOW_S, StillClock

@@ -15,7 +15,7 @@ import pytest
 
 from filewheel import Keeper, Locked, Wheel, set_status
 from filewheel.disk.keeper_lock import Holder, KeeperLock, holder
-from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.backup_keeper import BackupKeeper
 from tests.support import eventually
 from tests.support_set import make_set, open_wheel
 

@@ -13,7 +13,7 @@ from filewheel import Keeper, Locked, Scheduler, Wheel
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.laps.additions import Additions
 from filewheel.message import ID_MIN
-from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.backup_keeper import BackupKeeper
 from tests.conftest import assert_whole
 from tests.support import FakeClock, eventually
 from tests.support_set import make_set, open_wheel

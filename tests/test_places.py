@@ -12,7 +12,8 @@ from filewheel import DiskError, FilewheelError, Keeper, MessageId, Settlement, 
 from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
 from filewheel.format import layout
-from filewheel.replication.sets import add_backup, set_status
+from filewheel.replication.members import add_backup
+from filewheel.replication.status import set_status
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from tests.cli_support import Fw

@@ -22,10 +22,11 @@ from filewheel import Keeper, Wheel
 from filewheel.disk.directory import Directory, Settings, open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import Damaged, DiskError, FilewheelError
+from filewheel.replication.members import add_backup
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator
-from filewheel.replication.sets import add_backup, set_status
+from filewheel.replication.status import set_status
 from filewheel.roster.roster import Member, Roster, change_roster, parse_roster, read_roster
 from tests.model.crashes import crash_everyhow
 from tests.model.machine import Machine

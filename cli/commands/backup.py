@@ -12,9 +12,9 @@ from click.shell_completion import CompletionItem
 
 from filewheel import FilewheelError
 from filewheel.message import US_PER_S
+from filewheel.replication.members import add_backup, remove_backup
 from filewheel.replication.replicator import Replicator
-from filewheel.replication.report import LinkReport
-from filewheel.replication.sets import MemberStatus, SetStatus, add_backup, remove_backup, set_status
+from filewheel.replication.status import LinkReport, MemberStatus, SetStatus, set_status
 from filewheel.roster.roster import RETAIN_BYTES, TIMEOUT_S, Member, Mode, OnFailure, Roster
 
 from ..failure import USAGE, Failure

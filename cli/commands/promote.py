@@ -9,8 +9,8 @@ import click
 
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import Promotion, promote
-from filewheel.replication.sets import SetStatus
 from filewheel.replication.standby import AFTER_S, Standby
+from filewheel.replication.status import SetStatus
 
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once

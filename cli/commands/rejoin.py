@@ -11,7 +11,7 @@ import click
 from filewheel import FilewheelError
 from filewheel.disk.disk import OsDisk
 from filewheel.replication.rejoin import rejoin
-from filewheel.replication.replicator import find_primary
+from filewheel.replication.status import find_primary
 
 from ..failure import Failure
 from ..show.members import Copying, set_roster_of

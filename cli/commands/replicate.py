@@ -8,7 +8,7 @@ import click
 
 from filewheel.message import US_PER_S
 from filewheel.replication.replicator import Replicator
-from filewheel.replication.report import LinkReport
+from filewheel.replication.status import LinkReport
 
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once

@@ -24,7 +24,7 @@ from ..show.text import away, count, full_time, safe, size
 from ..verb import verb
 
 if TYPE_CHECKING:
-    from filewheel.replication.sets import SetStatus
+    from filewheel.replication.status import SetStatus
 
 
 @verb(

@@ -17,8 +17,7 @@ from typing import Any, Self
 
 from filewheel import FilewheelError
 from filewheel.clock import SYSTEM_CLOCK
-from filewheel.replication.report import LinkReport
-from filewheel.replication.sets import SetStatus, set_status
+from filewheel.replication.status import LinkReport, SetStatus, set_status
 from filewheel.tools.dump import iso
 
 from .members import lag_text, member_fields, report_fields, trouble_of, work_text

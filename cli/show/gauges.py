@@ -18,7 +18,7 @@ from .members import state_of
 from .text import safe
 
 if TYPE_CHECKING:
-    from filewheel.replication.sets import MemberStatus, SetStatus
+    from filewheel.replication.status import MemberStatus, SetStatus
 
 _STATES = ("joining", "matching", "current", "stale", "fenced", "damaged", "unreachable")
 

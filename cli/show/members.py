@@ -20,8 +20,7 @@ from .progress import Progress
 from .text import count, safe, size, span
 
 if TYPE_CHECKING:  # loaded only where there is a set
-    from filewheel.replication.report import LinkReport
-    from filewheel.replication.sets import MemberStatus, SetStatus
+    from filewheel.replication.status import LinkReport, MemberStatus, SetStatus
 
 
 def roster_of(out: Output) -> Roster | None:
@@ -48,7 +47,7 @@ def find_set(out: Output) -> SetStatus | None:
         own = roster_of(out)
         if own is None:
             return None
-        from filewheel.replication.sets import set_status
+        from filewheel.replication.status import set_status
 
         status = set_status(out.dir)
         # The primary may have answered for its set: what this wheel is in it, its own roster says.

@@ -25,9 +25,9 @@ from filewheel.keys import unique
 from filewheel.keys.index import Keys
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import DEAD_US, ID_END, ID_MIN, Message
-from filewheel.replication.bundle import Bundle
-from filewheel.replication.chunk import compare, pending
-from filewheel.replication.drops import dropped_among, drops_of
+from filewheel.replication.compare import compare, pending
+from filewheel.replication.primary_journals import dropped_among, drops_of
+from filewheel.replication.shipping import Bundle
 from filewheel.roster.retention import Retention
 
 log = logging.getLogger(__name__)

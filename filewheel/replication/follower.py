@@ -23,8 +23,7 @@ from filewheel.errors import Damaged
 from filewheel.format.frame import Frame
 from filewheel.format.record import ID, records_of
 from filewheel.journal.tail import Tail
-from filewheel.replication.losses import Losses
-from filewheel.replication.sources import SourceHandles, list_segments
+from filewheel.replication.primary_journals import Losses, SourceHandles, list_segments
 
 LOCK_TEST_US = 200_000
 

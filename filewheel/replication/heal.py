@@ -18,11 +18,11 @@ from filewheel.format.record import ID, moved, root_of
 from filewheel.laps.slot import File
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_END, ID_MIN
-from filewheel.replication.backupkeeper import BackupKeeper
-from filewheel.replication.bygone import absent
-from filewheel.replication.chunk import compare
-from filewheel.replication.graft import Graft, Grafted
-from filewheel.replication.report import Progress
+from filewheel.replication.backup_keeper import BackupKeeper
+from filewheel.replication.compare import compare
+from filewheel.replication.extras import absent
+from filewheel.replication.lap_copy import Graft, Grafted
+from filewheel.replication.status import Progress
 
 _MOVED_MAX = 200_000
 

@@ -27,21 +27,17 @@ from filewheel.format.record import ID, records_of
 from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
 from filewheel.replication.absorb import Absorption
-from filewheel.replication.backupkeeper import BackupKeeper
-from filewheel.replication.bookmark import UNKNOWN, Bookmark
-from filewheel.replication.bundle import Bundle
-from filewheel.replication.finished import Finished
+from filewheel.replication.backup_keeper import BackupKeeper
+from filewheel.replication.extras import Finished, Suspects
 from filewheel.replication.follower import Follower, Step
-from filewheel.replication.follows import boot_id
-from filewheel.replication.giveback import GiveBack
 from filewheel.replication.heal import Heal, Part
-from filewheel.replication.matcher import OWED_US, Entrance, Matcher
-from filewheel.replication.membership import Membership
-from filewheel.replication.mender import Mender, give_up_missing
-from filewheel.replication.replay import PASSES, still_pending
-from filewheel.replication.report import LinkReport, Progress
-from filewheel.replication.suspects import Suspects
-from filewheel.replication.whole import items_before, items_now
+from filewheel.replication.health import items_before, items_now
+from filewheel.replication.mirror_match import OWED_US, Entrance, Matcher
+from filewheel.replication.position import OVERFLOW_UNKNOWN, Bookmark, boot_id
+from filewheel.replication.reconcile import GiveBack, Mender, give_up_missing
+from filewheel.replication.registration import Membership
+from filewheel.replication.shipping import PASSES, Bundle, still_pending
+from filewheel.replication.status import LinkReport, Progress
 from filewheel.roster.retention import Retention
 from filewheel.roster.roster import IN_USE, Member, State
 
@@ -456,7 +452,7 @@ class Link:
         try:
             return self._retention.overflow()
         except Damaged:
-            return UNKNOWN
+            return OVERFLOW_UNKNOWN
 
     # -- how far ---------------------------------------------------------------------------------------------
 

@@ -26,12 +26,12 @@ from filewheel.disk.disk import OsDisk, is_scarce
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said_of
 from filewheel.format.id_source import Entropy
-from filewheel.replication.backupkeeper import BackupKeeper
-from filewheel.replication.carry import Positions, carry_drops, place_of
-from filewheel.replication.follows import boot_id
+from filewheel.replication.backup_keeper import BackupKeeper
+from filewheel.replication.health import missing_files
 from filewheel.replication.link import Link
-from filewheel.replication.others import Others, Seen, passing_by
-from filewheel.replication.whole import missing_files
+from filewheel.replication.peers import Others, Seen, passing_by
+from filewheel.replication.position import Positions, boot_id, place_of
+from filewheel.replication.shipping import carry_drops
 from filewheel.roster.fence import let_producers_look
 from filewheel.roster.retention import Retention
 from filewheel.roster.roster import IN_USE, NO_OVERFLOW, Member, Role, Roster, change_roster, read_roster

@@ -19,8 +19,8 @@ from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.errors import BadArgument, Fenced, disk_errors
 from filewheel.format.id_source import Entropy
 from filewheel.replication.absorb import Absorption
-from filewheel.replication.carry import carry_drops
-from filewheel.replication.replicator import find_primary
+from filewheel.replication.shipping import carry_drops
+from filewheel.replication.status import find_primary
 from filewheel.roster.fence import let_producers_look
 from filewheel.roster.roster import Member, Roster, change_roster, read_roster
 

@@ -1,9 +1,9 @@
-"""The replicator: the service that keeps all backups of a primary in step, a thread for each.
+"""The replicator: a service that keeps all backups of a primary in step, with a thread for each.
 
-It needs no keeper to be running, and no word from producers: it reads files. A backup that fails is tried again, and
-does not hold up the others. When another wheel of the set is promoted it goes on from that one. What all backups have
+It needs no keeper and no message from producers: it reads files. A backup that fails is retried, and does not delay
+the others. When another wheel of the set is promoted, the replicator follows that one. A segment that all backups have
 read is removed from the primary's retained segments.
-Invariant: a retained segment is removed only when every backup has it, and has written that down.
+Invariant: a retained segment is removed only when every backup has it, and has stored a position behind it.
 """
 
 from __future__ import annotations
@@ -12,23 +12,22 @@ import contextlib
 import logging
 import os
 import secrets
-import shlex
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import DiskFactory, opened
-from filewheel.disk.disk import OsDisk, is_scarce
+from filewheel.disk.disk import OsDisk
 from filewheel.disk.started import started
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.format import layout
 from filewheel.format.id_source import Entropy
+from filewheel.replication.failure_log import Troubles
 from filewheel.replication.link import Link
-from filewheel.replication.report import LinkReport, Progress
-from filewheel.replication.troubles import Troubles
+from filewheel.replication.status import LinkReport, NoPrimary, Progress, find_primary
 from filewheel.roster.retention import Retention
-from filewheel.roster.roster import Member, Roster, read_roster, roster_at
+from filewheel.roster.roster import Member, Roster, read_roster
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +42,6 @@ FENCED_S = 10.0
 _PRIMARY = "primary"
 
 OnChange = Callable[[LinkReport], None]
-
-
-class NoPrimary(NoWheel):
-    """No wheel of a set can be seen that is its primary."""
-
-    def __init__(self, what: str, *, path: str, hint: str, promoting: bool) -> None:
-        super().__init__(what, path=path, hint=hint)
-        self.promoting = promoting
-        """A promotion was begun, and has not ended."""
 
 
 class Replicator:
@@ -209,70 +199,6 @@ def release_read(primary: str, links: list[Link], disk: DiskFactory) -> int:
                 read.append(last)
         retention.release(read)
         return len(read)
-
-
-def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> tuple[str, Roster]:
-    """Return where the primary of this wheel's set is, by the highest epoch that can be seen, and its roster.
-
-    `known` is the set as it was last seen, and does for the roster of a wheel that cannot be reached. Raises
-    BadArgument when the wheel stands alone, NoWheel when no primary can be seen.
-    """
-    try:
-        mine = roster_at(path, disk)
-    except (FilewheelError, OSError) as exc:
-        if known is None or is_scarce(exc):
-            raise
-        mine = replace(known, role="backup")
-    best = (path, mine) if mine is not None and mine.role == "primary" else None
-    if mine is None or (best is not None and not mine.members):
-        raise BadArgument(f"{path} is in no set of wheels", hint="`filewheel backup add`")
-    seen = () if known is None else (known.primary, *(m.path for m in known.members))
-    away: dict[str, str] = {}
-    is_promoting = _is_promoting(mine)
-    for other in dict.fromkeys((mine.primary, *(m.path for m in mine.members), *seen)):
-        try:
-            theirs = roster_at(other, disk)
-        except (FilewheelError, OSError) as exc:
-            if is_scarce(exc):
-                raise  # it may be a newer primary, and could be seen but for want of files or memory here
-            away[other] = said_of(exc, other)
-            continue
-        if theirs is None or theirs.set != mine.set:
-            continue
-        is_promoting = is_promoting or _is_promoting(theirs)
-        if theirs.role == "primary" and (best is None or theirs.epoch > best[1].epoch):
-            best = other, theirs
-    if best is None:
-        raise _no_primary(path, mine, away, is_promoting=is_promoting)
-    return best
-
-
-def _is_promoting(roster: Roster) -> bool:
-    return roster.role == "promoting" or roster.held < roster.epoch
-
-
-def _no_primary(path: str, mine: Roster, away: dict[str, str], *, is_promoting: bool) -> NoPrimary:
-    """Return the error for a set whose primary is not among the wheels that can be read; `away` says which cannot."""
-    if is_promoting:
-        return NoPrimary(
-            "no wheel of this set is the primary: a promotion was begun, and has not ended", path=path, promoting=True,
-            hint="wait a moment; if it was cut short, `filewheel promote` it again",
-        )  # fmt: skip
-    why = away.get(mine.primary)
-    if why is not None:
-        what = f"{mine.primary}, the primary of this set, cannot be read ({why})"
-    else:
-        names = ", ".join(f"{other} ({why})" for other, why in away.items())
-        what = f"no wheel of this set that can be read is its primary; these cannot be read: {names or 'none'}"
-    return NoPrimary(what, path=path, promoting=False, hint=way_out(mine, path))
-
-
-def way_out(roster: Roster, path: str) -> str:
-    """Say what to do when the primary of a set cannot be read, seen from the wheel at `path`."""
-    first = next(iter(roster.promotable()), None)
-    if first is None:
-        return f"mount its disk; no backup is current, `filewheel -C {shlex.quote(path)} backup list` lists them"
-    return f"mount its disk; if it is lost, promote a current backup: `filewheel -C {shlex.quote(first.path)} promote`"
 
 
 def _state_of(exc: FilewheelError) -> str:

@@ -25,8 +25,8 @@ from filewheel.disk.started import started
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
 from filewheel.format.id_source import Entropy
 from filewheel.message import US_PER_S
+from filewheel.replication.health import why_not_durable
 from filewheel.replication.promote import Promotion, promote
-from filewheel.replication.whole import why_not_durable
 from filewheel.roster.roster import Roster, read_roster, roster_at
 
 AFTER_S = 5.0

@@ -20,8 +20,8 @@ from pathlib import Path
 from filewheel import Keeper, Replicator, Wheel, add_backup
 from filewheel.disk.directory import open_directory
 from filewheel.message import ID_END, ID_MIN, US_PER_S
-from filewheel.replication.chunk import compare
-from filewheel.replication.report import LinkReport
+from filewheel.replication.compare import compare
+from filewheel.replication.status import LinkReport
 from filewheel.roster.retention import Retained
 
 COUNT = 3_000_000

@@ -291,7 +291,7 @@ class Saga:
 
     def take_out(self) -> None:
         """Take wheels out of the set that are gone for good."""
-        from filewheel.replication.sets import remove_backup
+        from filewheel.replication.members import remove_backup
 
         world = self.world
         for path in world.volumes.of_path.keys() - set(self.there()):

@@ -359,7 +359,7 @@ class SetWorld:
     def turn(self, process: Process, links: dict[str, Any]) -> bool:
         """Let each backup's link do one turn; tell whether all are in step."""
         from filewheel.replication.link import Link
-        from filewheel.replication.replicator import find_primary
+        from filewheel.replication.status import find_primary
 
         in_step = True
         try:

@@ -22,8 +22,8 @@ import filewheel.laps.slot
 import filewheel.laps.store
 import filewheel.lookup.finder
 import filewheel.lookup.index
-import filewheel.replication.graft
-import filewheel.replication.laps
+import filewheel.replication.lap_copy
+import filewheel.replication.lap_plan
 import filewheel.wheel
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
@@ -54,10 +54,10 @@ def tiny(
     patch(filewheel.laps.store, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
     patch(filewheel.laps.slot, "FRAME_BYTES", 400)
     patch(filewheel.firing.tidy, "TIDY_SEGMENTS", 6)
-    patch(filewheel.replication.graft, "STEP_BYTES", 700)
-    patch(filewheel.replication.graft, "_WRITE_BYTES", 300)
-    patch(filewheel.replication.graft, "_ROOM_BYTES", 600)
-    patch(filewheel.replication.laps, "_SMALL_BYTES", 200)
+    patch(filewheel.replication.lap_copy, "STEP_BYTES", 700)
+    patch(filewheel.replication.lap_copy, "_WRITE_BYTES", 300)
+    patch(filewheel.replication.lap_copy, "_ROOM_BYTES", 600)
+    patch(filewheel.replication.lap_plan, "_SMALL_BYTES", 200)
     patch(filewheel.lookup.index, "RUN_RECORDS", 3)
     patch(filewheel.lookup.finder, "IDS_MAX", 12)
     patch(filewheel.lookup.finder, "_FEW", 1)

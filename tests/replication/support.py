@@ -11,7 +11,7 @@ from filewheel.disk.disk import OsDisk
 from filewheel.errors import NoWheel
 from filewheel.message import US_PER_S
 from filewheel.replication.link import Link
-from filewheel.replication.sets import add_backup
+from filewheel.replication.members import add_backup
 from filewheel.roster.roster import Member, Mode, Roster, read_roster
 from filewheel.tools.diff import Difference, differences
 from filewheel.tools.verify import verify

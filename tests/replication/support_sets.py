@@ -14,9 +14,9 @@ import pytest
 from filewheel import Keeper, Wheel
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import FilewheelError
+from filewheel.replication.members import add_backup
 from filewheel.replication.replicator import Replicator
-from filewheel.replication.report import LinkReport
-from filewheel.replication.sets import add_backup
+from filewheel.replication.status import LinkReport
 from filewheel.roster.roster import Mode, roster_at
 from tests.conftest import assert_whole
 from tests.model.process import Killed

@@ -111,7 +111,7 @@ def test_what_the_backup_has_a_drop_of_stays_gone_though_the_old_primary_lost_th
 ) -> None:
     monkeypatch.setattr("filewheel.firing.housekeeper.LOOK_US", 0)  # whatever is old enough is dealt at each turn
     monkeypatch.setattr("filewheel.firing.housekeeper.DEAL_AGE_US", 0)
-    monkeypatch.setattr("filewheel.replication.graft.STEP_BYTES", 1)  # the laps are compared one by one
+    monkeypatch.setattr("filewheel.replication.lap_copy.STEP_BYTES", 1)  # the laps are compared one by one
     place.make_set(place.b, mode=mode)
     place.enqueue(place.a, "before it", delay=-9000)
     (gone,) = place.enqueue(place.a, "acknowledged", delay=delay)

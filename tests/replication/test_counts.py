@@ -12,10 +12,10 @@ from filewheel.disk.directory import open_directory
 from filewheel.laps.deal import Deal
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_MIN
-from filewheel.replication.backupkeeper import BackupKeeper
-from filewheel.replication.giveback import GiveBack
-from filewheel.replication.graft import Graft
+from filewheel.replication.backup_keeper import BackupKeeper
+from filewheel.replication.lap_copy import Graft
 from filewheel.replication.promote import promote
+from filewheel.replication.reconcile import GiveBack
 from filewheel.roster.repeats import may_repeat
 from filewheel.roster.roster import Mode
 from tests.replication.support_sets import Place, place

@@ -17,7 +17,7 @@ from filewheel.format.record import CANCELLED, ID, RESCHEDULED, pack_drop, recor
 from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S, MessageId
 from filewheel.replication.follower import Follower
-from filewheel.replication.replay import still_pending
+from filewheel.replication.shipping import still_pending
 from tests.support import FakeClock
 from tests.support_set import make_set
 from tests.support_wheel import a_put

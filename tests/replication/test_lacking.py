@@ -10,10 +10,10 @@ import pytest
 from cli.show.members import state_of, trouble_of
 from filewheel.disk.directory import open_directory
 from filewheel.errors import BadArgument
-from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.backup_keeper import BackupKeeper
+from filewheel.replication.health import missing_files
 from filewheel.replication.promote import promote
-from filewheel.replication.sets import set_status
-from filewheel.replication.whole import missing_files
+from filewheel.replication.status import set_status
 from tests.replication.support import Pair
 
 

@@ -11,7 +11,7 @@ import pytest
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import Fenced, FilewheelError
-from filewheel.replication import chunk
+from filewheel.replication import compare as chunk
 from filewheel.roster.retention import Retention
 from filewheel.roster.roster import change_roster
 from tests.replication.support import Pair, fire

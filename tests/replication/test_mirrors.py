@@ -10,7 +10,7 @@ from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, pack_drop
 from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
-from filewheel.replication.matcher import HEARD_US, OWED_US, SURPLUS_US, Entrance, Matcher
+from filewheel.replication.mirror_match import HEARD_US, OWED_US, SURPLUS_US, Entrance, Matcher
 from filewheel.roster.fence import LOOK_US
 from filewheel.roster.stale import mark_stale
 from tests.replication.support import Pair, fire

@@ -16,11 +16,10 @@ from filewheel.format.frame import scan
 from filewheel.format.record import CANCELLED, ID, pack_drop, records_of
 from filewheel.journal.journal import Journal
 from filewheel.message import ID_END, ID_MIN
-from filewheel.replication.bookmark import NOTE_US, Bookmark
-from filewheel.replication.bundle import Bundle
-from filewheel.replication.chunk import compare
-from filewheel.replication.follows import read_follows
-from filewheel.replication.whole import EVERYTHING, covers, damaged_files, items_before, items_now, ranges_of
+from filewheel.replication.compare import compare
+from filewheel.replication.health import EVERYTHING, covers, damaged_files, items_before, items_now, ranges_of
+from filewheel.replication.position import NOTE_US, Bookmark, read_follows
+from filewheel.replication.shipping import Bundle
 from tests.support import FakeClock
 from tests.support_wheel import NOW_S, a_put, an_id, make_directory
 
@@ -84,7 +83,7 @@ def test_what_comes_to_both_wheels_while_they_are_compared_is_never_too_much(tmp
 
 
 def test_a_bundle_keeps_frames_whole_and_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("filewheel.replication.bundle.BUNDLE_BYTES", 300)
+    monkeypatch.setattr("filewheel.replication.shipping.BUNDLE_BYTES", 300)
     directory = make_directory(tmp_path / "a")
     journal = Journal(directory)
     ids = [an_id(NOW_S, n) for n in range(40)]

@@ -13,12 +13,12 @@ from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, KeyHeld, Locked
-from filewheel.replication import others
+from filewheel.replication import peers as others
 from filewheel.replication import promote as promoting
+from filewheel.replication.members import add_backup
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator
-from filewheel.replication.sets import add_backup
 from filewheel.roster.roster import Mode, Roster, State, change_roster, roster_at
 from tests.replication.support_sets import Place, in_thread, place, role_of
 from tests.support import FaultyDisk, eventually

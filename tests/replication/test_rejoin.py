@@ -17,9 +17,9 @@ from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
 from filewheel.format import layout
 from filewheel.laps.deal import Deal
+from filewheel.replication.members import add_backup, remove_backup
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import Rejoin, rejoin
-from filewheel.replication.sets import add_backup, remove_backup
 from filewheel.roster import fence
 from filewheel.roster.roster import roster_at
 from tests.replication.support_sets import Place, place, role_of

@@ -17,11 +17,11 @@ from filewheel import Keeper, Wheel
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, FilewheelError
 from filewheel.replication.link import Link
+from filewheel.replication.members import add_backup, remove_backup
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
-from filewheel.replication.replicator import Replicator, find_primary, release_read
-from filewheel.replication.report import LinkReport
-from filewheel.replication.sets import add_backup, remove_backup
+from filewheel.replication.replicator import Replicator, release_read
+from filewheel.replication.status import LinkReport, find_primary
 from filewheel.roster import fence
 from filewheel.roster.roster import roster_at
 from tests.replication.support_sets import Place, in_thread, place, role_of

@@ -13,11 +13,12 @@ from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, DiskError, Fenced, NotFound, NoWheel, WheelExists
-from filewheel.replication.behind import how_far_behind
-from filewheel.replication.follows import read_follows
+from filewheel.replication.members import add_backup, remove_backup
+from filewheel.replication.position import read_follows
+from filewheel.replication.primary_journals import how_far_behind
 from filewheel.replication.promote import promote
 from filewheel.replication.replicator import Replicator
-from filewheel.replication.sets import MemberStatus, add_backup, remove_backup, set_status
+from filewheel.replication.status import MemberStatus, set_status
 from filewheel.roster.roster import change_roster, roster_at
 from tests.replication.support_sets import Fuse, Place, place, role_of
 from tests.support import FaultyDisk, eventually

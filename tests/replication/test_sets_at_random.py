@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from filewheel import Wheel
+from filewheel.replication.members import add_backup, remove_backup
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
-from filewheel.replication.sets import add_backup, remove_backup
 from filewheel.roster import fence
 from filewheel.roster.roster import Mode
 from tests.replication.support_sets import Place, place

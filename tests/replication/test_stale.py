@@ -13,7 +13,7 @@ from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.format.record import CANCELLED, pack_drop
 from filewheel.journal.journal import Journal
-from filewheel.replication.sets import add_backup
+from filewheel.replication.members import add_backup
 from filewheel.roster.roster import Roster, read_roster
 from filewheel.roster.stale import mark_stale
 from filewheel.tools.diff import differences

@@ -15,7 +15,7 @@ import pytest
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument
-from filewheel.replication import others
+from filewheel.replication import peers as others
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.standby import Standby
 from filewheel.roster.roster import Roster, change_roster

@@ -17,7 +17,7 @@ from filewheel.disk.quarantine import Damage
 from filewheel.format.record import DROP_PREFIX, ID, records_of, unpack_put
 from filewheel.journal.tail import Tail
 from filewheel.laps.deal import Deal
-from filewheel.replication.sources import SourceHandles, list_segments
+from filewheel.replication.primary_journals import SourceHandles, list_segments
 from filewheel.roster.retention import Retention
 from filewheel.roster.roster import Member, Roster, change_roster
 from tests.support import FakeClock

@@ -1,10 +1,10 @@
-"""Sets of wheels: making a wheel a backup of another, taking it out again, and how they all are.
+"""Adding a backup to the set of a wheel, and removing one.
 
-The primary's roster is what counts, so it is written last when a member comes and first when one goes: a crash in
-between leaves a wheel that says it is a backup and is none, which `add_backup` and `remove_backup` mend when they are
-called again. With its last backup a set is dissolved, but the roster stays, with no members: those who have the wheel
-open go on, and a wheel that missed that it was taken out is still known as one of this set.
-Invariant: a wheel in which something waits is never made a backup of another unless it is already of the same set.
+The primary's roster is authoritative, so it is written last when a member joins and first when one leaves. A crash in
+between leaves a wheel that says it is a backup and is not registered; calling `add_backup` or `remove_backup` again
+completes the change. Removing the last backup leaves the roster, without members: open handles go on, and a wheel that
+missed its removal is still recognised as one of this set.
+Invariant: a wheel with pending messages becomes a backup of another only if it is already of the same set.
 """
 
 from __future__ import annotations
@@ -14,29 +14,15 @@ import os
 import secrets
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory, DiskFactory, create_directory, opened
 from filewheel.disk.disk import OsDisk, is_scarce
-from filewheel.disk.keeper_lock import holder
-from filewheel.errors import (
-    BadArgument,
-    Fenced,
-    FilewheelError,
-    NotFound,
-    NoWheel,
-    WheelExists,
-    disk_errors,
-    said_of,
-)
+from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWheel, WheelExists, disk_errors, said_of
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.message import US_PER_S
-from filewheel.replication.behind import Behind, how_far_behind
-from filewheel.replication.follows import read_follows
-from filewheel.replication.whole import missing_files
 from filewheel.roster.fence import fenced
-from filewheel.roster.retention import discard_retained, read_overflow
+from filewheel.roster.retention import discard_retained
 from filewheel.roster.roster import (
     COPIES_MAX,
     MEMBERS_MAX,
@@ -336,112 +322,3 @@ def _find(roster: Roster | None, which: str, path: str) -> Member:
             hint="`filewheel backup list` shows their paths and ids",
         )  # fmt: skip
     return found[0]
-
-
-# -- how they are --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class MemberStatus:
-    """How one backup is."""
-
-    member: Member
-    reachable: bool
-    lag_messages: int | None = None
-    """Records of the primary's journals that it has not got yet; None when that is not known."""
-    lag_bytes: int | None = None
-    lag_s: float | None = None
-    """How long ago it was in step; 0 when nothing is behind."""
-    following: bool = False
-    """A replicator is at work on it now."""
-    why: str = ""
-    """What is wrong with it."""
-    lacks: int = 0
-    """How many files are missing, or too short, that its checkpoint names."""
-
-
-@dataclass(frozen=True)
-class SetStatus:
-    """How a set of wheels is."""
-
-    roster: Roster
-    primary: str
-    members: list[MemberStatus]
-    primary_why: str = ""
-    """Why the primary cannot be asked, as this wheel sees it; nothing when it can."""
-    successor: str = ""
-    """The wheel that was promoted in the primary's place, when this wheel was not told of it yet."""
-
-
-def set_status(
-    path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK, disk: DiskFactory = OsDisk
-) -> SetStatus | None:
-    """Say how the set of this wheel is, as its primary sees it; None when the wheel stands alone. Takes no lock.
-
-    Cost: a stat of each journal segment and of each file of a backup, and the headers of the frames that a backup has
-    not read.
-    """
-    where = os.path.abspath(os.fspath(path))
-    with disk_errors(where), opened(where, disk) as here:
-        roster = read_roster(here.disk, here.path)
-        if roster is None or (roster.role == "primary" and not roster.members):
-            return None
-        if roster.role == "primary":
-            return SetStatus(roster, roster.primary, [_status(here, m, clock, disk) for m in roster.members])
-    with contextlib.ExitStack() as stack:
-        primary: Directory | None = None
-        successor = ""
-        try:
-            there = stack.enter_context(opened(roster.primary, disk))
-            theirs = read_roster(there.disk, there.path)
-            why = _why_not_primary(there, theirs, roster)
-            if theirs is not None and why == _promoted(theirs):
-                successor = theirs.primary
-            if not why and theirs is not None:
-                primary, roster = there, theirs
-        except (FilewheelError, OSError) as exc:
-            why = said_of(exc, roster.primary)
-        members = [_status(primary, m, clock, disk) for m in roster.members]
-        return SetStatus(roster, roster.primary, members, why, successor)
-
-
-def _why_not_primary(there: Directory, theirs: Roster | None, ours: Roster) -> str:
-    """Return why the wheel that a roster calls the primary is not; nothing when it is."""
-    if theirs is None or theirs.set != ours.set:
-        return "it is not of this set any more" if there.settings.id == ours.primary_wheel else _ANOTHER
-    if theirs.role == "primary" and theirs.epoch >= ours.epoch:
-        return ""
-    if theirs.held < theirs.epoch or ours.held < ours.epoch or theirs.role == "promoting":
-        return "a promotion was begun, and has not ended"
-    return _promoted(theirs)
-
-
-def _promoted(theirs: Roster) -> str:
-    return f"{theirs.primary} was promoted in its place"
-
-
-def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskFactory) -> MemberStatus:
-    why = member.why
-    try:
-        with opened(member.path, disk) as there:
-            if there.settings.id != member.wheel:
-                return MemberStatus(member, False, why=_ANOTHER)
-            lacks = len(missing_files(there))
-            if lacks:
-                why = f"{lacks} of its files are missing: `filewheel replicate` heals it"
-            following = holder(there, "backup") is not None
-            follows = read_follows(there.disk, there.path)
-            if primary is None or follows is None or follows.primary_wheel != primary.settings.id:
-                return MemberStatus(member, True, following=following, why=why, lacks=lacks)
-            try:
-                is_known = 0 <= follows.overflow == read_overflow(primary)
-                behind = how_far_behind(primary, follows) if is_known else Behind()
-            except (FilewheelError, OSError) as exc:  # the primary's, and no fault of this backup
-                why = f"what it lacks is not known, for the primary cannot be read: {said_of(exc, primary.path)}"
-                return MemberStatus(member, True, following=following, why=why, lacks=lacks)
-            lag_s = 0.0
-            if behind.bytes is None or behind.bytes > 0:
-                lag_s = max(0, clock.now_us() - follows.in_step_us) / US_PER_S
-            return MemberStatus(member, True, behind.messages, behind.bytes, lag_s, following, why, lacks)
-    except (FilewheelError, OSError) as exc:
-        return MemberStatus(member, False, why=said_of(exc, member.path))

@@ -16,10 +16,11 @@ from filewheel.format.record import pack_message, split
 from filewheel.keys.index import Keys
 from filewheel.laps.deal import Deal
 from filewheel.message import ID_MIN
-from filewheel.replication import graft, laps
-from filewheel.replication.backupkeeper import BackupKeeper
-from filewheel.replication.graft import Graft
-from filewheel.replication.laps import Laps
+from filewheel.replication import lap_copy as graft
+from filewheel.replication import lap_plan as laps
+from filewheel.replication.backup_keeper import BackupKeeper
+from filewheel.replication.lap_copy import Graft
+from filewheel.replication.lap_plan import Laps
 from tests.replication.support import Pair, fire
 
 FAR_S = (100, 1000, 5000, 20_000)

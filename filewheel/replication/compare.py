@@ -1,9 +1,9 @@
-"""A chunk: what two wheels have in common, and what not, in a range of ids.
+"""The difference between two wheels in a range of ids, a chunk at a time.
 
-The second wheel is read before the first: a message that travels from the first to the second may then seem to be
-missing, which is harmless, and never to be too much. Each chunk is read anew, so a walk over a wheel in use sees each
-part as it is when the walk comes to it. Memory: one chunk.
-Invariant: what is in `extra` was pending in the second, and after that not in the first.
+The second wheel is read before the first: a message on its way from the first to the second may then seem to be
+missing, which is harmless, and never to be extra. Each chunk is read from the files as they are then, so a walk over a
+wheel in use sees each part at the time it gets there. Memory: one chunk.
+Invariant: a message in `extra` was pending in the second wheel, and after that not in the first.
 """
 
 from __future__ import annotations

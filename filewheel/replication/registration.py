@@ -1,8 +1,9 @@
-"""A backup's place in its set, as the link that serves it sees and changes it.
+"""A backup's entry in the rosters of its set, as its link reads and changes it.
 
-The primary's roster counts; the backup has a copy, which is the one that says whether it may be promoted when the
-primary is lost. A promotion serves a primary that is fenced already, and then asks less.
-Invariant: nothing is changed for a backup that is not one of this primary's any more, or that someone marked meanwhile.
+The primary's roster is authoritative; the backup's copy says whether it may be promoted after the primary is lost. A
+promotion follows a primary that is fenced already, and then fewer checks apply.
+Invariant: nothing is changed for a backup that is no longer one of this primary's, or that another process has marked
+since the entry was read.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from filewheel.headers import KEY
 from filewheel.journal.journal import Journal
 from filewheel.keys.index import Keys
 from filewheel.message import US_PER_S
-from filewheel.replication.backupkeeper import BackupKeeper
+from filewheel.replication.backup_keeper import BackupKeeper
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put
 

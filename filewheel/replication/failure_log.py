@@ -1,8 +1,8 @@
-"""What a replicator logs of what fails: a line when it begins, a reminder every few minutes, and one when it is over.
+"""The log of a replicator's failures: a line at the start, a reminder every few minutes, and one at the end.
 
-It tries again each second, and a log that says so each time hides what matters. Some failures are part of a planned
-promotion and end by themselves: these are logged only when they last.
-Invariant: a failure that lasts is in the log, and of each at most two lines a minute are.
+The replicator retries every second, and a line for each attempt would hide the others. Some failures are part of a
+planned promotion and end by themselves; they are logged only when they last.
+Invariant: a failure that lasts is logged, and each failure at most twice a minute.
 """
 
 from __future__ import annotations

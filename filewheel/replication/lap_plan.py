@@ -1,10 +1,10 @@
-"""Which laps of a primary its backup is to be given whole, which of its files are bygone, and what is to be compared.
+"""Decides for each lap how a heal handles it: copy it, pass over it, delete the backup's files of it, or compare it.
 
-A lap is copied whole where the backup has little of it, and passed over where both have the same bytes. A file of the
-backup's for a lap or a second of which the primary has nothing is bygone: all in it was fired, or lost. Comparing reads
-both wheels' records one by one, which costs more than any of these, but writes nothing that is there. What decides is
-what the two checkpoints say; no file is opened.
-Invariant: a lap that is in one file in one of the wheels and in seconds in the other is never copied.
+A lap is copied where the backup has little of it, and passed over where both have the same number of bytes. A file of
+the backup for a lap or second of which the primary has nothing is *absent* there: its messages have all been fired, or
+lost. Comparing reads both wheels' records one by one; it costs more than the others, but writes nothing that is there
+already. The two checkpoints decide; no file is opened.
+Invariant: a lap that is one file in one wheel and seconds in the other is never copied.
 """
 
 from __future__ import annotations

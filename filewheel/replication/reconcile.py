@@ -1,6 +1,12 @@
-"""The mender: carries out what was decided about messages that a backup has and its primary has not.
+"""Carries out what was decided about messages that a backup has and its primary does not (extras.py).
 
-Invariant: nothing is taken from the backup that is not either finished in the primary or there by another id.
+A message that a damaged primary lost is written back to it through a journal, like any producer's. A retry or
+reschedule that was not flushed is lost in a power cut, and the backup may have it all the same: then the primary has
+the message under its old id and the backup under the new one. The old id cannot be added to the backup, because its
+drop is there; without the new one the backup would not have the message at all. So the move is written to the primary
+again.
+Invariants: a message leaves the backup only if it is finished in the primary or there under another id. A message with
+a unique key is listed under it in the primary before it is there again.
 """
 
 from __future__ import annotations
@@ -10,22 +16,75 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from filewheel.clock import Clock
 from filewheel.disk.directory import Directory
-from filewheel.errors import Damaged
+from filewheel.errors import Damaged, FilewheelError, disk_errors
 from filewheel.format.frame import Frame
-from filewheel.format.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of
+from filewheel.format.id_source import Entropy
+from filewheel.format.record import CANCELLED, ID, RESCHEDULED, moved, pack_drop, records_of, root_of
 from filewheel.journal.journal import Journal
+from filewheel.keys.index import Keys
 from filewheel.laps.slot import File
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.replication.backupkeeper import BackupKeeper
-from filewheel.replication.bundle import Bundle
-from filewheel.replication.bygone import absent, moved_in
-from filewheel.replication.chunk import pending
-from filewheel.replication.giveback import GiveBack
-from filewheel.replication.membership import Membership
-from filewheel.replication.moves import lost_moves
-from filewheel.replication.suspects import Verdict
-from filewheel.replication.whole import covers
+from filewheel.replication.backup_keeper import BackupKeeper, enter_keys
+from filewheel.replication.compare import pending
+from filewheel.replication.extras import Verdict, absent, moved_in
+from filewheel.replication.health import covers
+from filewheel.replication.registration import Membership
+from filewheel.replication.shipping import Bundle
+from filewheel.roster.repeats import note_repeats
+
+
+class GiveBack:
+    """Writes to one primary. Makes its journal there with the first message. Not thread-safe. Close it."""
+
+    def __init__(self, primary: Directory, clock: Clock, entropy: Entropy) -> None:
+        self._primary = primary
+        self._clock = clock
+        self._entropy = entropy
+        self._journal: Journal | None = None
+
+    def write(self, commits: list[tuple[list[bytes], list[bytes]]]) -> None:
+        """Write (puts, drops), each pair whole or not at all. On return they are durable. Raises DiskError, Locked."""
+        if self._journal is None:
+            # What could not be read may turn up again, a disk that was away with all that is on it.
+            with disk_errors(self._primary.path):
+                note_repeats(self._primary.disk)
+            self._journal = Journal(self._primary, entropy=self._entropy)
+        puts = [put for some, _ in commits for put in some]
+        # The index may have forgotten a message that was lost: its key is its own again before it is there.
+        enter_keys(Keys(self._primary), puts, self._clock.now_us(), self._primary.path)
+        bundle = Bundle(self._journal)
+        for some, drops in commits:
+            bundle.add_records(some, drops)
+        bundle.write()
+        self._journal.flush()
+
+    def close(self) -> None:
+        """Let go of the journal. Never raises for the disk: what was written is durable."""
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            with contextlib.suppress(FilewheelError, OSError):
+                journal.close()
+
+
+Moves = dict[bytes, tuple[bytes, bytes]]
+"""New id → (packed put, old id)."""
+
+
+def lost_moves(source: Directory, target: Directory, ids: Iterable[bytes], given: Mapping[bytes, bytes]) -> Moves:
+    """Return, of ids that only the backup has, those of messages that the primary has under another id.
+
+    `given` has what the backup lacked and was given, of what had moved before: first id → present id. What had not has
+    its first id still. Raises DiskError, Damaged.
+    """
+    with Snapshot(target) as snapshot:
+        puts = moved(list(snapshot.find(ids).values()))
+    found = {put[ID]: (put, given.get(root_of(put), root_of(put))) for put in puts}
+    olds = [old for _, old in found.values()]
+    swallowed = pending(source, olds) - pending(target, olds)
+    return {id_: move for id_, move in found.items() if move[1] in swallowed}
+
 
 log = logging.getLogger(__name__)
 

@@ -1,14 +1,15 @@
-"""A graft: laps of one wheel that another lacks are copied frame by frame, without a look at the records in them.
+"""Copies laps that a backup lacks, frame by frame, without a look at the records in them.
 
-What a message costs is two checksums, so a first copy goes as fast as the disks. A frame is sealed anew for its place
-in the second wheel, and what was copied is committed like a deal: files, then the checkpoint. What the first wheel's
-journals hold for these laps, and is not in the files yet, is told afterwards, to be written as records.
+Each message costs two checksums, so a first copy runs at the speed of the disks. A frame is sealed again for its place
+in the second wheel, and a copy is committed like a deal: files first, then the checkpoint. Records of these laps that
+are only in the first wheel's journals are returned, for the caller to write.
 
-Both wheels' laps are sets of puts and drops, so what lies there already stays, and what is copied twice counts once.
-Where the second wheel holds more than a part of a lap, comparing costs less than a second copy; that is not done here.
-Rule: whoever calls has written to the second wheel every drop that it read before, and reads on only after `copy` has
-returned and what it tells is written; then no drop comes before a put that is copied here.
-Invariant: with what `copy` told, the second wheel has every put and every drop that the first had in these laps.
+The laps of both wheels are sets of puts and drops, so existing records stay, and a record that is copied twice counts
+once. Where the second wheel holds more than a part of a lap, a comparison is cheaper than a second copy (lap_plan.py).
+Rule: before `copy`, the caller has written every drop that it read to the second wheel, and it reads on only after it
+has written the records that `copy` returned. So no drop comes before a put that is copied here.
+Invariant: with the records that `copy` returned, the second wheel has every put and drop that the first had in these
+laps.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from filewheel.laps.slot import File, files_in, lap_floor
 from filewheel.laps.window import Budget
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.native.compiled import ids_of
-from filewheel.replication.backupkeeper import BackupKeeper
-from filewheel.replication.laps import Laps, Plan
+from filewheel.replication.backup_keeper import BackupKeeper
+from filewheel.replication.lap_plan import Laps, Plan
 
 STEP_BYTES = 64 << 20
 """How much is copied before the link looks at the journals again."""

@@ -1,10 +1,10 @@
-"""Whether a wheel is all there: what has to be known before its silence counts.
+"""Checks that a primary is intact before its missing messages are treated as finished.
 
-A message that a backup has and its primary has not was fired there, or lost there. Where the primary is known to be
-damaged it goes back; elsewhere it is dropped, but never for a directory that is being deleted, which looks for a moment
-like one in which nothing waits.
-Invariant: nothing is dropped from a backup because of a wheel that `why_gone` has a word against, and nothing that
-`damaged_files` names.
+A message that a backup has and its primary does not was fired there, or lost there. Where the primary is known to be
+damaged, the message goes back to it; elsewhere it is dropped from the backup. A directory that is being deleted looks
+for a moment like a wheel in which nothing is pending, so it must not count as intact.
+Invariant: nothing is dropped from a backup because of a wheel for which `why_gone` gives a reason, or because of a
+file that `damaged_files` names.
 """
 
 from __future__ import annotations

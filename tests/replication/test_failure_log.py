@@ -14,10 +14,10 @@ import pytest
 from filewheel.disk.directory import opened
 from filewheel.message import US_PER_S
 from filewheel.replication import replicator as replicating
+from filewheel.replication.failure_log import Troubles
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator
-from filewheel.replication.troubles import Troubles
 from filewheel.roster.roster import change_roster
 from tests.replication.support_sets import Place, in_thread, place
 from tests.support import eventually

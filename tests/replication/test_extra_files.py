@@ -14,12 +14,11 @@ from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
 from filewheel.laps.slot import LapFile, SlotFile
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.replication import laps
-from filewheel.replication.backupkeeper import BackupKeeper
-from filewheel.replication.bygone import absent
-from filewheel.replication.laps import Laps
+from filewheel.replication import lap_plan as laps
+from filewheel.replication.backup_keeper import BackupKeeper
+from filewheel.replication.extras import Verdict, absent
+from filewheel.replication.lap_plan import Laps
 from filewheel.replication.link import Link
-from filewheel.replication.suspects import Verdict
 from filewheel.roster.retention import Retention
 from filewheel.tools.repair import repair
 from tests.replication.support import Pair, fire

@@ -1,13 +1,13 @@
-"""The keeper of a backup: it deals and deletes what is finished, and never fires.
+"""The keeper of a backup: it deals and deletes finished files, and never fires.
 
-It is the keeper's own protocol on the keeper's own lock, with the role "backup" in its note: the same ledger, head and
-housekeeper, but nothing is ever claimed. A message leaves when its drop arrives. What the head holds is what is due and
-has not been dropped yet; a second of which nothing is left is finished, and its file goes whole with the next deal.
+It runs the keeper's own protocol on the keeper's own lock, with the role "backup" in its note: the same ledger, head
+and housekeeper, but no claims. A message leaves when its drop arrives. The head holds the messages that are due and
+not dropped yet; a second with none left is finished, and the next deal deletes its file.
 
-Unique keys: the index of a backup is filled here, from what was read and before it is dealt, so that a promoted
-backup knows who holds a key. Everything runs in the thread that calls `tick`, so that nothing is dealt between a look
-at the backup and what is written because of it.
-Invariant: when this has been opened, and at each `tick`, every message with a key that was read is in the index.
+A backup's index of unique keys is filled here, from each frame that is read and before it is dealt, so that a promoted
+backup knows which message holds a key. Everything runs in the thread that calls `tick`, so nothing is dealt between a
+look at the backup and a write that depends on it.
+Invariant: after opening, and after each `tick`, every message with a key that was read is in the index.
 """
 
 from __future__ import annotations

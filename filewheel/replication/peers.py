@@ -1,7 +1,7 @@
-"""The other wheels of a set as a promotion sees them: each is asked in a thread, because its disk may not answer.
+"""The other wheels of a set during a promotion. Each is asked in a thread, because its disk may hang.
 
-Two promotions of one set are kept apart by a kernel lock in each wheel that can be reached, taken in the order of their
-ids, so of two that share a wheel one goes on. Where none is shared, the epochs decide (promote.py).
+Two promotions of one set exclude each other by a kernel lock in each wheel that can be reached, taken in the order of
+their ids, so of two that share a wheel only one continues. Where they share none, the epochs decide (promote.py).
 Invariant: a wheel that did not answer once is not asked again.
 """
 

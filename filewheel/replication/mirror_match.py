@@ -1,10 +1,10 @@
-"""The matcher: which frames of a primary a mirror has, and which it was not given.
+"""Matching the frames of a primary with those of a mirror.
 
-Whoever mirrors writes the same records in one frame to the primary and then to the mirror. So what has been read of the
-one and not of the other, for longer than a write takes, was not written: its writer was killed, or stopped, between the
-two, or does not know of the mirror yet. Frames are told apart by what their headers say and a checksum of their bodies.
-Memory: what one side is ahead of the other.
-Invariant: a frame that both sides have shown is in neither of the two lists.
+A producer writes the same records in one frame to the primary and then to the mirror. A frame that was read in only
+one of them for longer than a write takes was not written to the other: its producer was killed or stopped between the
+two writes, or does not know of the mirror yet. Frames are compared by their header fields and a checksum of their
+bodies. Memory: the frames by which one side is ahead.
+Invariant: a frame that both sides have shown is in neither list.
 """
 
 from __future__ import annotations

@@ -1,0 +1,239 @@
+"""How far a backup has followed its primary's journals: the file follows.json in the backup.
+
+The file is replaced by rename and never flushed: that would cost a flush for every small step. After a power cut it
+may be older than the last write, or no JSON at all. It names the boot of the machine in which it was written, so a
+reader after a restart ignores it and heals. A process that is killed leaves the old file or the new one.
+
+In a mirror, some frames that were read from the primary may not have arrived yet. A position is held back until
+everything below it has.
+Invariants: a parsed file is one that was written, whole. Every position in it is covered by records in the backup.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from filewheel.clock import Clock
+from filewheel.disk.checkpoint import Position
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import Disk, ForeignFile
+from filewheel.disk.replace import replace_file
+from filewheel.format import layout
+from filewheel.format.sealed import seal, unseal
+from filewheel.journal.gaps import UNKNOWN
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1
+_BYTES_MAX = 64 << 20
+_TYPES = {
+    "primary_wheel": str,
+    "epoch": int,
+    "overflow": int,
+    "boot": str,
+    "positions": dict,
+    "at_us": int,
+    "in_step_us": int,
+    "clean": bool,
+}
+
+
+@dataclass(frozen=True)
+class Follows:
+    """A place in all journals of a primary."""
+
+    primary_wheel: str
+    """The id of the wheel that is followed."""
+    epoch: int
+    """The epoch of the set when this was written."""
+    overflow: int
+    """The primary's count of segments that went too early; once it is another one, something may have been missed."""
+    boot: str
+    """The boot of the machine in which this was written."""
+    positions: dict[str, Position]
+    """For each writer: everything below is in the backup."""
+    at_us: int
+    """When this was written."""
+    in_step_us: int
+    """When the backup last had everything that the primary had; 0 for never."""
+    clean: bool
+    """Whether whoever followed has stopped in order, with everything flushed."""
+
+    def to_json(self) -> bytes:
+        """Write follows.json, with its checksum at the end."""
+        fields = {name: getattr(self, name) for name in _TYPES}
+        return seal({"follows": _VERSION, **fields}, lines=False)
+
+
+def parse_follows(data: bytes) -> Follows:
+    """Read follows.json. Raises ValueError when it is not what was written."""
+    try:
+        fields = unseal(data, lines=False)
+        if fields.pop("follows") != _VERSION or fields.keys() != _TYPES.keys():
+            raise ValueError("another version")
+        if any(type(fields[name]) is not kind for name, kind in _TYPES.items()):
+            raise ValueError("a field of another type")
+        follows = Follows(**fields)
+        return replace(follows, positions={w: _position(w, p) for w, p in follows.positions.items()})
+    except (TypeError, KeyError, AttributeError) as exc:
+        raise ValueError(f"not a place in journals ({exc})") from exc
+
+
+def _position(writer: str, found: object) -> Position:
+    if not layout.is_writer(writer) or not isinstance(found, list) or [type(n) for n in found] != [int] * 3:
+        raise ValueError(f"no position: {writer!r}: {found!r}")
+    position = Position(*found)
+    if position.segment < 1 or position.offset < 0 or position.number < UNKNOWN:
+        raise ValueError(f"no position: {writer!r}: {found!r}")
+    return position
+
+
+def read_follows(disk: Disk, path: str) -> Follows | None:
+    """Read how far a backup has followed; None when that is not known, and then it must heal. Raises OSError."""
+    try:
+        fd = disk.open(layout.FOLLOWS, "r")
+    except FileNotFoundError:
+        return None
+    except ForeignFile as exc:
+        log.warning("%s/%s: %s; the backup heals", path, layout.FOLLOWS, exc.strerror)
+        return None
+    try:
+        return parse_follows(disk.pread(fd, min(disk.size(fd), _BYTES_MAX), 0))
+    except ValueError as exc:
+        log.warning("%s/%s: %s; the backup heals", path, layout.FOLLOWS, exc)
+        return None
+    finally:
+        disk.close(fd)
+
+
+def write_follows(disk: Disk, follows: Follows) -> None:
+    """Replace follows.json, without a flush. What it vouches for must be durable before. Raises OSError."""
+    replace_file(disk, layout.FOLLOWS, layout.FOLLOWS_TMP, follows.to_json(), flush=False)
+
+
+def boot_id() -> str:
+    """Return what tells this boot of the machine from any other; "" where the system has no such thing.
+
+    Two empty ones say nothing: a place that was written in an unknown boot is not to be gone by.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""  # unlike any other: the backup heals
+
+
+NOTE_US = 250_000
+OVERFLOW_UNKNOWN = -2
+NEVER = -1
+"""No primary's retained segments have overflown so often: such a note says only when the backup was in step last."""
+
+
+class Bookmark:
+    """Writes follows.json for one backup and one primary. Not thread-safe."""
+
+    def __init__(self, source: Directory, target: Directory, epoch: int, boot: str, clock: Clock) -> None:
+        """Read what is written down. Raises OSError."""
+        self._source = source
+        self._target = target
+        self._epoch = epoch
+        self._boot = boot
+        self._clock = clock
+        self.positions: dict[str, Position] = {}
+        """What was written down last."""
+        self.in_step_us = clock.now_us()
+        """When the backup was in step last, as far as that is known."""
+        self._next: tuple[dict[str, Position], int] | None = None
+        self._wrote_us = clock.steady_us()
+        self.found = read_follows(target.disk, target.path)
+        if self.found is not None and self.found.primary_wheel == source.settings.id:
+            self.in_step_us = self.found.in_step_us
+
+    def go_on(self, overflow: int, *, clean: bool = False) -> bool:
+        """Take up the place that was written down; tell whether it can be gone on from.
+
+        With `clean`, only if whoever wrote it stopped in order; from here on it is not said any more that this is so.
+        """
+        found = self.found
+        if (
+            found is None
+            or not self.has_all(overflow)
+            or not found.boot
+            or found.boot != self._boot
+            or (clean and not found.clean)
+        ):
+            return False
+        self.positions = dict(found.positions)
+        if found.clean:
+            self._write(self.positions, overflow, clean=False)
+        return True
+
+    def has_all(self, overflow: int) -> bool:
+        """Tell whether this primary has kept every journal since the place that was written down, by its counter."""
+        found = self.found
+        if found is None or found.primary_wheel != self._source.settings.id:
+            return False
+        return 0 <= found.overflow == overflow
+
+    def forget(self) -> None:
+        """Write down that no place can be gone on from: whoever dies now begins to heal anew."""
+        self._next = None
+        self._write({}, NEVER, clean=False)
+
+    def note(
+        self,
+        positions: dict[str, Position],
+        overflow: int,
+        now_us: int,
+        *,
+        owed_us: int | None,
+        in_step_us: int | None,
+        at_once: bool,
+        clean: bool,
+    ) -> None:
+        """Write down a place if it is time to, or `at_once`.
+
+        `owed_us` is since when something read is not in the backup; `in_step_us` the time at which it was in step, if
+        it is; `clean` that this is the last word of whoever stops in order.
+        """
+        if self._next is None or (at_once and owed_us is None):
+            self._next = positions, now_us
+        positions, at_us = self._next
+        if owed_us is not None and owed_us <= at_us:
+            return
+        if not at_once and 0 <= now_us - self._wrote_us < NOTE_US:
+            return
+        self._next = None
+        self._wrote_us = now_us
+        if in_step_us is not None:
+            self.in_step_us = in_step_us
+        self._write(positions, overflow, clean=clean)
+        self.positions = positions
+
+    def _write(self, positions: dict[str, Position], overflow: int, *, clean: bool) -> None:
+        write_follows(
+            self._target.disk,
+            Follows(
+                primary_wheel=self._source.settings.id,
+                epoch=self._epoch,
+                overflow=overflow,
+                boot=self._boot,
+                positions=positions,
+                at_us=self._clock.now_us(),
+                in_step_us=self.in_step_us,
+                clean=clean,
+            ),
+        )
+
+
+Positions = Mapping[str, Position]
+
+
+def place_of(backup: Directory, primary: Directory, boot: str) -> Positions:
+    """Return how far a backup has followed a primary, for certain: nowhere where that is not known. Raises OSError."""
+    found = read_follows(backup.disk, backup.path)
+    if found is None or found.primary_wheel != primary.settings.id or not boot or found.boot != boot:
+        return {}
+    return found.positions

@@ -1,0 +1,175 @@
+"""Records on their way from one wheel's journals into another wheel.
+
+`Bundle` gathers records into frames of a good size. A commit of the primary stays one commit, and frames keep their
+order.
+
+`still_pending` filters frames that are read a second time, after a restart from a stored position or a skip. A
+position in all journals is no consistent cut: a drop may be below it and its put above it, when they are in two
+journals that one pass read in that order. Written again, such a put would stay, because its drop may have been dealt
+and forgotten. So frames that are read again are compared with the messages that are pending now.
+
+`carry_drops` serves a promotion. Another backup that is a little behind holds messages that the old primary fired or
+cancelled; the new primary may have forgotten their drops. When that backup joins, `absorb.py` would take those
+messages for lost ones. So the drops that a backup may lack are written to the new primary again; a drop without a put
+changes nothing.
+Invariants: a crash leaves whole bundles, from the first on. `still_pending` yields no put that was dropped before its
+frame was requested. After `carry_drops`, every drop that the old primary still has and a backup may lack is durable
+and undealt in the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from filewheel.disk.checkpoint import Position
+from filewheel.disk.directory import Directory
+from filewheel.errors import Damaged
+from filewheel.format import layout
+from filewheel.format.frame import Frame, portions, scan
+from filewheel.format.id_source import Entropy
+from filewheel.format.record import ID, records_of
+from filewheel.journal.journal import Journal
+from filewheel.message import ID_END, ID_MIN
+from filewheel.replication.compare import pending
+from filewheel.replication.position import Positions
+from filewheel.replication.primary_journals import SourceHandles, list_segments
+
+BUNDLE_BYTES = 4 << 20
+
+
+class Bundle:
+    """Gathers records and writes them to a journal, without a flush. Not thread-safe."""
+
+    def __init__(self, journal: Journal, told: Callable[[Frame], None] | None = None) -> None:
+        """Begin an empty one. `told` hears of each frame before it is written."""
+        self._journal = journal
+        self._told = told
+        self.records = 0
+        """How many records were added."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._bodies: list[bytes] = []
+        self._size = self._puts = self._drops = 0
+        self._first, self._last = ID_END, ID_MIN
+
+    def add(self, frame: Frame) -> None:
+        """Add what a frame holds."""
+        self._add(frame.body, frame.puts, frame.drops, frame.first, frame.last)
+
+    def add_put(self, put: bytes) -> None:
+        """Add a packed put."""
+        self._add(put, 1, 0, put[ID], put[ID])
+
+    def add_puts(self, puts: Sequence[bytes]) -> None:
+        """Add packed puts in the order of their ids, in commits of a good size: the cheap form."""
+        for start, upto in portions([len(put) for put in puts], BUNDLE_BYTES):
+            some = puts[start:upto]
+            self._add(b"".join(some), len(some), 0, some[0][ID], some[-1][ID])
+
+    def add_drops(self, drops: Sequence[bytes]) -> None:
+        """Add packed drops in the order of their ids, in commits of a good size."""
+        for start, upto in portions([len(drop) for drop in drops], BUNDLE_BYTES):
+            some = drops[start:upto]
+            self._add(b"".join(some), 0, len(some), some[0][ID], some[-1][ID])
+
+    def add_records(self, puts: Sequence[bytes], drops: Sequence[bytes]) -> None:
+        """Add packed records as one commit."""
+        ids = [r[ID] for r in (*puts, *drops)]
+        if ids:
+            self._add(b"".join((*puts, *drops)), len(puts), len(drops), min(ids), max(ids))
+
+    def _add(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        if self._size and self._size + len(body) > BUNDLE_BYTES:
+            self.write()
+        self._bodies.append(body)
+        self._size += len(body)
+        self._puts += puts
+        self._drops += drops
+        self._first = min(self._first, first)
+        self._last = max(self._last, last)
+        self.records += puts + drops
+
+    def write(self) -> None:
+        """Write what has been gathered since the last write."""
+        if not self._bodies:
+            return
+        body = b"".join(self._bodies)
+        if self._told is not None:
+            self._told(Frame(0, 0, 0, 0, self._puts, self._drops, self._first, self._last, body))
+        self._journal.write_body(body, self._puts, self._drops, self._first, self._last)
+        self._clear()
+
+
+PASSES = 2
+"""After so many passes everything is given out that was there at the beginning."""
+_BYTES = 8 << 20
+
+
+def still_pending(source: Directory, frames: Iterable[Frame]) -> Iterator[Frame]:
+    """Yield frames without the puts that are not pending in a wheel any more. Memory: some mebibytes of frames.
+
+    Cost: a reading of the wheel's undealt journals for each 8 MiB of frames. Raises DiskError, Damaged.
+    """
+    some: list[Frame] = []
+    size = 0
+    for frame in frames:
+        some.append(frame)
+        size += len(frame.body)
+        if size >= _BYTES:
+            yield from _without_gone(source, some)
+            some, size = [], 0
+    yield from _without_gone(source, some)
+
+
+def _without_gone(source: Directory, frames: list[Frame]) -> Iterator[Frame]:
+    there = pending(source, [p[ID] for frame in frames for p in _puts(frame)])
+    for frame in frames:
+        puts = _puts(frame)
+        kept = [p for p in puts if p[ID] in there]
+        if len(kept) == len(puts):
+            yield frame
+        elif kept or frame.drops:
+            records = [*kept, *records_of(frame)[1]]
+            ids = [r[ID] for r in records]
+            yield replace(frame, body=b"".join(records), puts=len(kept), first=min(ids), last=max(ids))
+
+
+def _puts(frame: Frame) -> list[bytes]:
+    try:
+        return records_of(frame)[0] if frame.puts else []
+    except Damaged:
+        return []  # its checksums hold: it was written like this, and is copied like this
+
+
+def carry_drops(old: Directory, new: Directory, places: Iterable[Positions], *, entropy: Entropy) -> int:
+    """Write the drops of `old` that lie above one of these places into `new`; return how many.
+
+    Nothing deals `new` meanwhile but a primary's keeper, which retains what it has dealt. Cost: a reading of the old
+    journals above the places. Raises OSError, DiskError.
+    """
+    behind = list(places)
+    if not behind:
+        return 0
+    handles = SourceHandles(old)
+    with contextlib.closing(Journal(new, entropy=entropy)) as journal:
+        bundle = Bundle(journal)
+        try:
+            for writer, segments in list_segments(old).items():
+                from_ = min((place.get(writer, Position(0, 0, 0)) for place in behind), key=lambda p: p[:2])
+                for n in sorted(n for n in segments if n >= from_.segment):
+                    name = layout.segment(writer, n)
+                    with contextlib.suppress(FileNotFoundError):  # every backup has read it
+                        fd = handles.get(name)
+                        start = from_.offset if n == from_.segment else 0
+                        for item in scan(old.disk, fd, start, old.disk.size(fd), old.seed(name)):
+                            if isinstance(item, Frame) and item.drops:
+                                with contextlib.suppress(Damaged):
+                                    bundle.add_records([], records_of(item)[1])
+        finally:
+            handles.close()
+        bundle.write()
+        journal.flush()
+        return bundle.records

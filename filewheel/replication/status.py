@@ -1,0 +1,243 @@
+"""The status of a set: which wheel is the primary, and how far each backup is.
+
+It needs no running replicator: the rosters, the journals and the stored positions are enough.
+Invariant: a report is a value. Nothing here takes a lock or writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.disk.directory import Directory, DiskFactory, opened
+from filewheel.disk.disk import OsDisk, is_scarce
+from filewheel.disk.keeper_lock import holder
+from filewheel.errors import (
+    BadArgument,
+    FilewheelError,
+    NoWheel,
+    disk_errors,
+    said_of,
+)
+from filewheel.message import US_PER_S
+from filewheel.replication.health import missing_files
+from filewheel.replication.position import read_follows
+from filewheel.replication.primary_journals import Behind, how_far_behind
+from filewheel.roster.retention import read_overflow
+from filewheel.roster.roster import (
+    Member,
+    Roster,
+    read_roster,
+    roster_at,
+)
+
+
+@dataclass(frozen=True)
+class LinkReport:
+    """How one backup is doing."""
+
+    path: str
+    wheel: str
+    mode: str
+    state: str
+    """`"healing"`, `"following"`, `"unreachable"`, `"failed"`."""
+    shipped: int = 0
+    """Records that the link wrote to the backup from the primary's journals."""
+    healed_puts: int = 0
+    healed_drops: int = 0
+    returned: int = 0
+    """Messages that were given back to a damaged primary."""
+    error: str = ""
+
+
+Progress = Callable[[str, int, int], None]
+"""Told (path of the backup, how many bytes of the primary the backup was compared with or given, bytes in all)."""
+
+
+_ANOTHER = "another wheel is in its place"
+
+
+# -- how they are --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MemberStatus:
+    """How one backup is."""
+
+    member: Member
+    reachable: bool
+    lag_messages: int | None = None
+    """Records of the primary's journals that it has not got yet; None when that is not known."""
+    lag_bytes: int | None = None
+    lag_s: float | None = None
+    """How long ago it was in step; 0 when nothing is behind."""
+    following: bool = False
+    """A replicator is at work on it now."""
+    why: str = ""
+    """What is wrong with it."""
+    lacks: int = 0
+    """How many files are missing, or too short, that its checkpoint names."""
+
+
+@dataclass(frozen=True)
+class SetStatus:
+    """How a set of wheels is."""
+
+    roster: Roster
+    primary: str
+    members: list[MemberStatus]
+    primary_why: str = ""
+    """Why the primary cannot be asked, as this wheel sees it; nothing when it can."""
+    successor: str = ""
+    """The wheel that was promoted in the primary's place, when this wheel was not told of it yet."""
+
+
+def set_status(
+    path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK, disk: DiskFactory = OsDisk
+) -> SetStatus | None:
+    """Say how the set of this wheel is, as its primary sees it; None when the wheel stands alone. Takes no lock.
+
+    Cost: a stat of each journal segment and of each file of a backup, and the headers of the frames that a backup has
+    not read.
+    """
+    where = os.path.abspath(os.fspath(path))
+    with disk_errors(where), opened(where, disk) as here:
+        roster = read_roster(here.disk, here.path)
+        if roster is None or (roster.role == "primary" and not roster.members):
+            return None
+        if roster.role == "primary":
+            return SetStatus(roster, roster.primary, [_status(here, m, clock, disk) for m in roster.members])
+    with contextlib.ExitStack() as stack:
+        primary: Directory | None = None
+        successor = ""
+        try:
+            there = stack.enter_context(opened(roster.primary, disk))
+            theirs = read_roster(there.disk, there.path)
+            why = _why_not_primary(there, theirs, roster)
+            if theirs is not None and why == _promoted(theirs):
+                successor = theirs.primary
+            if not why and theirs is not None:
+                primary, roster = there, theirs
+        except (FilewheelError, OSError) as exc:
+            why = said_of(exc, roster.primary)
+        members = [_status(primary, m, clock, disk) for m in roster.members]
+        return SetStatus(roster, roster.primary, members, why, successor)
+
+
+def _why_not_primary(there: Directory, theirs: Roster | None, ours: Roster) -> str:
+    """Return why the wheel that a roster calls the primary is not; nothing when it is."""
+    if theirs is None or theirs.set != ours.set:
+        return "it is not of this set any more" if there.settings.id == ours.primary_wheel else _ANOTHER
+    if theirs.role == "primary" and theirs.epoch >= ours.epoch:
+        return ""
+    if theirs.held < theirs.epoch or ours.held < ours.epoch or theirs.role == "promoting":
+        return "a promotion was begun, and has not ended"
+    return _promoted(theirs)
+
+
+def _promoted(theirs: Roster) -> str:
+    return f"{theirs.primary} was promoted in its place"
+
+
+def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskFactory) -> MemberStatus:
+    why = member.why
+    try:
+        with opened(member.path, disk) as there:
+            if there.settings.id != member.wheel:
+                return MemberStatus(member, False, why=_ANOTHER)
+            lacks = len(missing_files(there))
+            if lacks:
+                why = f"{lacks} of its files are missing: `filewheel replicate` heals it"
+            following = holder(there, "backup") is not None
+            follows = read_follows(there.disk, there.path)
+            if primary is None or follows is None or follows.primary_wheel != primary.settings.id:
+                return MemberStatus(member, True, following=following, why=why, lacks=lacks)
+            try:
+                is_known = 0 <= follows.overflow == read_overflow(primary)
+                behind = how_far_behind(primary, follows) if is_known else Behind()
+            except (FilewheelError, OSError) as exc:  # the primary's, and no fault of this backup
+                why = f"what it lacks is not known, for the primary cannot be read: {said_of(exc, primary.path)}"
+                return MemberStatus(member, True, following=following, why=why, lacks=lacks)
+            lag_s = 0.0
+            if behind.bytes is None or behind.bytes > 0:
+                lag_s = max(0, clock.now_us() - follows.in_step_us) / US_PER_S
+            return MemberStatus(member, True, behind.messages, behind.bytes, lag_s, following, why, lacks)
+    except (FilewheelError, OSError) as exc:
+        return MemberStatus(member, False, why=said_of(exc, member.path))
+
+
+class NoPrimary(NoWheel):
+    """No wheel of a set can be seen that is its primary."""
+
+    def __init__(self, what: str, *, path: str, hint: str, promoting: bool) -> None:
+        super().__init__(what, path=path, hint=hint)
+        self.promoting = promoting
+        """A promotion was begun, and has not ended."""
+
+
+def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> tuple[str, Roster]:
+    """Return where the primary of this wheel's set is, by the highest epoch that can be seen, and its roster.
+
+    `known` is the set as it was last seen, and does for the roster of a wheel that cannot be reached. Raises
+    BadArgument when the wheel stands alone, NoWheel when no primary can be seen.
+    """
+    try:
+        mine = roster_at(path, disk)
+    except (FilewheelError, OSError) as exc:
+        if known is None or is_scarce(exc):
+            raise
+        mine = replace(known, role="backup")
+    best = (path, mine) if mine is not None and mine.role == "primary" else None
+    if mine is None or (best is not None and not mine.members):
+        raise BadArgument(f"{path} is in no set of wheels", hint="`filewheel backup add`")
+    seen = () if known is None else (known.primary, *(m.path for m in known.members))
+    away: dict[str, str] = {}
+    is_promoting = _is_promoting(mine)
+    for other in dict.fromkeys((mine.primary, *(m.path for m in mine.members), *seen)):
+        try:
+            theirs = roster_at(other, disk)
+        except (FilewheelError, OSError) as exc:
+            if is_scarce(exc):
+                raise  # it may be a newer primary, and could be seen but for want of files or memory here
+            away[other] = said_of(exc, other)
+            continue
+        if theirs is None or theirs.set != mine.set:
+            continue
+        is_promoting = is_promoting or _is_promoting(theirs)
+        if theirs.role == "primary" and (best is None or theirs.epoch > best[1].epoch):
+            best = other, theirs
+    if best is None:
+        raise _no_primary(path, mine, away, is_promoting=is_promoting)
+    return best
+
+
+def _is_promoting(roster: Roster) -> bool:
+    return roster.role == "promoting" or roster.held < roster.epoch
+
+
+def _no_primary(path: str, mine: Roster, away: dict[str, str], *, is_promoting: bool) -> NoPrimary:
+    """Return the error for a set whose primary is not among the wheels that can be read; `away` says which cannot."""
+    if is_promoting:
+        return NoPrimary(
+            "no wheel of this set is the primary: a promotion was begun, and has not ended", path=path, promoting=True,
+            hint="wait a moment; if it was cut short, `filewheel promote` it again",
+        )  # fmt: skip
+    why = away.get(mine.primary)
+    if why is not None:
+        what = f"{mine.primary}, the primary of this set, cannot be read ({why})"
+    else:
+        names = ", ".join(f"{other} ({why})" for other, why in away.items())
+        what = f"no wheel of this set that can be read is its primary; these cannot be read: {names or 'none'}"
+    return NoPrimary(what, path=path, promoting=False, hint=way_out(mine, path))
+
+
+def way_out(roster: Roster, path: str) -> str:
+    """Say what to do when the primary of a set cannot be read, seen from the wheel at `path`."""
+    first = next(iter(roster.promotable()), None)
+    if first is None:
+        return f"mount its disk; no backup is current, `filewheel -C {shlex.quote(path)} backup list` lists them"
+    return f"mount its disk; if it is lost, promote a current backup: `filewheel -C {shlex.quote(first.path)} promote`"
