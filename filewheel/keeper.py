@@ -138,7 +138,8 @@ class Keeper(Outcomes):
                 self._store, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail,
                 check=self._keeper_lock.check,
             )  # fmt: skip
-            self._settler = Settler(self._store, self._head, self._housekeeper, self._keys, clock)
+            self._reserve = self._housekeeper.reserve
+            self._settler = Settler(self._store, self._head, self._reserve, self._keys, clock)
             if background:
                 self._housekeeper.start()
         except BaseException as exc:
@@ -308,7 +309,7 @@ class Keeper(Outcomes):
                 self._stand(now_us)
                 by_us = now_us if until_us is None else min(now_us, max(until_us, -1))
                 try:
-                    fit = self._housekeeper.room_for(limit)
+                    fit = self._reserve.room_for(limit)
                     batch = Batch(*self._begins.claim(now_us, by_us, fit, bounds, begun=begun), self._set_aside)
                 except OSError as exc:
                     raise disk_error(exc, self._dir.path) from exc
@@ -429,7 +430,7 @@ class Keeper(Outcomes):
                 second = MessageId(id_).due_us // US_PER_S
                 name = slot_file(self._dir.settings, second).name
                 self._store.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
-                self._housekeeper.drop([id_], SET_ASIDE)
+                self._reserve.drop([id_], SET_ASIDE)
                 self._head.settle([id_])
 
     # -- time ------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back(small:
     with Wheel.create(path, clock=clock) as wheel:
         ids = wheel.enqueue_many([b"x" * 1000] * 500, delay=[i / 10 for i in range(500)])
         keeper = Keeper(path, clock=clock, background=False)
-        keeper._housekeeper._ballast.keep()
+        keeper._housekeeper.reserve.ballast.keep()
         keeper._store.ingest()
         assert 0 < (path / "ballast").stat().st_size <= BALLAST_BYTES
         filler = small / "filler"
@@ -193,13 +193,13 @@ def test_a_ballast_that_was_made_with_little_room_grows_when_there_is_more(wheel
             return free
 
     with Keeper(wheel_dir, background=False, disk=Roomy) as keeper:
-        keeper._housekeeper._ballast.keep()
+        keeper._housekeeper.reserve.ballast.keep()
         assert (wheel_dir / "ballast").stat().st_size == free // 4
         free = 1 << 30
-        keeper._housekeeper._ballast.keep()
+        keeper._housekeeper.reserve.ballast.keep()
         assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES
         free = 0
-        keeper._housekeeper._ballast.keep()
+        keeper._housekeeper.reserve.ballast.keep()
         assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES
 
 

@@ -44,7 +44,7 @@ def rewrite_settings(path: Path) -> None:
 
 def deal(path: Path) -> None:
     with Keeper(path, background=False, clock=StillClock()) as keeper:
-        keeper._housekeeper._ballast.keep()
+        keeper._housekeeper.reserve.ballast.keep()
         with Wheel(path, clock=StillClock()) as wheel:
             wheel.enqueue(b"lap", at=NOW_S + 4 * 900)
             wheel.enqueue(b"slot", at=LATER)
@@ -83,7 +83,7 @@ def test_a_ballast_that_was_linked_away_is_made_anew(wheel_dir: Path, tmp_path: 
     (wheel_dir / "ballast").unlink()
     os.link(tmp_path / "precious", wheel_dir / "ballast")
     with Keeper(wheel_dir, background=False) as keeper:
-        keeper._housekeeper._ballast.keep()
+        keeper._housekeeper.reserve.ballast.keep()
     assert (wheel_dir / "ballast").stat().st_nlink == 1
     assert (wheel_dir / "ballast").stat().st_size > 0
     assert (tmp_path / "precious").stat().st_size == 0

@@ -14,7 +14,7 @@ import pytest
 from filewheel import Closed, Keeper, NotClaimed, Settlement, Wheel
 from filewheel.disk import locks
 from filewheel.disk.directory import Directory
-from filewheel.firing.housekeeper import Housekeeper
+from filewheel.firing.reserve import Reserve
 from filewheel.format import layout
 from filewheel.keys.index import Keys, LockedKeys
 from filewheel.message import US_PER_S
@@ -238,11 +238,11 @@ def test_a_keeper_that_cannot_write_what_is_left_when_it_closes_has_closed_all_t
         with wheel._keys.hold(["k"]):
             keeper.nack(message)  # another is busy with its key: it is left for later
 
-        def fails(self: Housekeeper, act: Callable[[], None]) -> None:
+        def fails(self: Reserve, act: Callable[[], None]) -> None:
             raise RuntimeError("odd")
 
         with monkeypatch.context() as patched:
-            patched.setattr(Housekeeper, "spend", fails)
+            patched.setattr(Reserve, "spend", fails)
             with pytest.raises(RuntimeError):
                 keeper.close()
         with pytest.raises(Closed):

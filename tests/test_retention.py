@@ -349,7 +349,7 @@ def test_acknowledgements_on_a_full_disk_take_the_room_of_what_is_kept_before_th
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"now", delay=0)
     keeper = Keeper(wheel_dir, background=False, disk=lambda path: FaultyDisk(path, fail))
-    keeper._housekeeper._ballast.keep()
+    keeper._housekeeper.reserve.ballast.keep()
     batch = keeper.claim()
     full[0] = True
     assert keeper.ack(batch, sync="always") == 1

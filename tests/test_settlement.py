@@ -186,7 +186,7 @@ def test_on_a_full_disk_a_retry_makes_the_file_of_its_lock_with_the_room_of_the_
 
     wheel.enqueue(b"a")
     with Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
-        keeper._housekeeper._ballast.keep()
+        keeper._housekeeper.reserve.ballast.keep()
         (message,) = keeper.claim()
         keeper.nack(message)
     assert payloads(wheel) == [b"a"]
@@ -269,7 +269,7 @@ def test_whose_key_was_to_be_taken_fires_when_the_frame_that_takes_it_could_not_
         raise WheelFull("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(keeper._housekeeper, "write", full)
+        patch.setattr(keeper._reserve, "write", full)
         with pytest.raises(WheelFull):
             keeper.settle([settlement])
     assert keeper.holds(job.id)

@@ -11,16 +11,15 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from filewheel.disk.ballast import Ballast
 from filewheel.disk.started import started
-from filewheel.errors import Damaged, DiskError, FilewheelError, WheelFull, disk_error
+from filewheel.errors import Damaged, DiskError, FilewheelError, disk_error
+from filewheel.firing.reserve import ROOM_BYTES, Reserve
 from filewheel.keys.index import Keys
-from filewheel.laps.deal import CHUNK_BYTES, Deal, Finished, near_laps
+from filewheel.laps.deal import CHUNK_BYTES, Deal, Finished, deal_all, near_laps, needs_deal
 from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
-from filewheel.native.loops import DROP_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +32,6 @@ DEAL_FINISHED = 512
 LOOK_US = 250_000
 RETRY_US = 5 * US_PER_S
 TIDY_KEYS_US = 2 * US_PER_S
-_ROOM_BYTES = 64 << 10
-FIRES_AGAIN = "what was handed out could not be acknowledged: it fires again"
-
-
-def fires_again(exc: FilewheelError) -> FilewheelError:
-    """Have an error say once that what could not be acknowledged because of it fires again."""
-    if FIRES_AGAIN not in exc.what:
-        exc.what = f"{exc.what}; {FIRES_AGAIN}"
-    return exc
 
 
 class Housekeeper:
@@ -76,16 +66,13 @@ class Housekeeper:
         self._dealt_us = self._clock.steady_us()
         self._keys_tidied_us = self._dealt_us
         self._retry_us = 0
-        self._ballast = Ballast(store.disk, store.dir.path)
-        self._was_refused = False
-        """The last acknowledgement found no room."""
-        self._is_short = False
+        self.reserve = Reserve(store, self.flush_soon)
 
     # -- the thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Run in a thread of its own. Raises OSError when there can be no more threads."""
-        self._ballast.keep()  # before the first claim: what is handed out needs room to be acknowledged
+        self.reserve.ballast.keep()  # before the first claim: what is handed out needs room to be acknowledged
         self._thread = started(threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True))
 
     def stop(self) -> None:
@@ -125,72 +112,16 @@ class Housekeeper:
             # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
             self._store.ingest()
             self._store.look_for_missing()
-            self._ballast.keep()
+            self.reserve.ballast.keep()
             self._tidy_keys(now)
             if now >= self._retry_us and self._deal_is_due(now):
                 self._deal(now)
 
-    # -- acknowledgements ------------------------------------------------------------------------------------
-
-    def write(self, records: Sequence[bytes], puts: int) -> None:
-        """Write to the keeper's own journal, giving up the ballast when the disk is full."""
-        self.spend(lambda: self._store.write(records, puts))
-
-    def drop(self, ids: list[bytes], reason: int) -> None:
-        """Write a drop for each of these ids to the keeper's own journal, likewise."""
-        self.spend(lambda: self._store.drop(ids, reason))
-
-    def spend(self, act: Callable[[], None]) -> None:
-        """Do what writes for an acknowledgement; on a full disk, once more with the room of the ballast."""
-        try:
-            self._spend(act)
-        except WheelFull as exc:
-            self._was_refused = True
-            fires_again(exc)
-            raise
-        self._was_refused = False
+    def flush_soon(self) -> None:
+        """Have the own journal flushed within the interval: something was written to it."""
         if not self._dirty:
             self._dirty = True
             self._wake.set()
-
-    def _spend(self, act: Callable[[], None]) -> None:
-        try:
-            self._attempt(act)
-        except WheelFull:
-            if not self._ballast.give_up():
-                raise
-            log.critical("%s: the disk is full; the ballast is given up for acknowledgements", self._store.dir.path)
-            act()
-
-    def room_for(self, limit: int) -> int:
-        """Return how many messages may be handed out together: `limit`, or one where none may find room to be settled.
-
-        One, and not none, for firing goes on however full the disk is. Where room is not certain, it is made: zeros
-        are written ahead into the own journal. Cost: nothing while there is a ballast, else one look at the disk.
-        """
-        if self._ballast.is_there or (not self._was_refused and self._disk.free_bytes() >= _ROOM_BYTES):
-            self._is_short = False
-            return limit
-        if self._ballast.find():
-            return limit
-        try:
-            self._attempt(lambda: self._store.own.reserve(limit * DROP_BYTES))
-        except DiskError as exc:
-            if not self._is_short:
-                log.critical("%s: %s; there is no ballast, so messages are handed out one by one", exc.path, exc.what)
-            self._is_short = True
-            return 1
-        self._is_short = False
-        return limit
-
-    def _attempt(self, act: Callable[[], None]) -> None:
-        """Do it; on a full disk, once more without what is kept for backups: they can heal."""
-        try:
-            act()
-        except WheelFull:
-            if not self._store.give_up_retained():
-                raise
-            act()
 
     def _tidy_keys(self, now: int) -> None:
         """Compact the index of keys where it has grown, a part of it at a time."""
@@ -232,7 +163,7 @@ class Housekeeper:
         return self._store.undealt_bytes >= DEAL_BYTES or self._store.undealt_puts >= DEAL_PUTS
 
     def _deal(self, now: int) -> None:
-        need = min(self._store.undealt_bytes, CHUNK_BYTES) * 2 + _ROOM_BYTES
+        need = min(self._store.undealt_bytes, CHUNK_BYTES) * 2 + ROOM_BYTES
         try:
             if self._disk.free_bytes() < need and not (
                 self._store.give_up_retained() and self._disk.free_bytes() >= need
@@ -264,25 +195,18 @@ class Housekeeper:
             except (OSError, DiskError) as exc:
                 if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                if not self._ballast.give_up():
+                if not self.reserve.ballast.give_up():
                     return
 
     def deal_all(self) -> None:
         """Deal everything that was read, into lap files where no seconds are open yet; on a full disk, what fits."""
         self._check()
-        store = self._store
-        while True:
-            before = store.undealt_bytes
-            slots, laps = self._finished()
-            if not store.has_undealt() and not slots and not laps:
-                return
-            try:
-                Deal(store, spread=False, finished=self._finished).run()
-            except (OSError, DiskError) as exc:
-                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                # Nothing is missing: what is not dealt stays in the journals, which are durable.
-                log.warning("%s: no space to deal at the end; the next keeper does it", store.dir.path)
-                return
-            if store.undealt_bytes >= before:
-                return
+        if not needs_deal(self._store, self._finished):
+            return
+        try:
+            deal_all(self._store, self._finished)
+        except (OSError, DiskError) as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # Nothing is missing: what is not dealt stays in the journals, which are durable.
+            log.warning("%s: no space to deal at the end; the next keeper does it", self._store.dir.path)

@@ -16,7 +16,7 @@ from filewheel.disk.directory import Sync, check_sync
 from filewheel.errors import BadArgument, Closed, FilewheelError
 from filewheel.firing.batch import Batch
 from filewheel.firing.head import Head
-from filewheel.firing.housekeeper import Housekeeper
+from filewheel.firing.reserve import Reserve
 from filewheel.firing.settler import Settler
 from filewheel.format.record import ACKED
 from filewheel.journal.settlement import Settlement
@@ -29,9 +29,9 @@ class Outcomes:
 
     _broken: FilewheelError | None
     _head: Head
-    _housekeeper: Housekeeper
     _store: Store
     _lock: threading.RLock
+    _reserve: Reserve
     _settler: Settler
 
     def _check(self, *, settling: bool = False) -> None:
@@ -55,7 +55,7 @@ class Outcomes:
             self._check(settling=True)
             ids = self._settler.ids_of(what)
             if ids:
-                self._housekeeper.drop(ids, ACKED)
+                self._reserve.drop(ids, ACKED)
                 self._head.settle(ids)
         if sync == "always":
             self._flush()

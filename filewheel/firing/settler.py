@@ -24,7 +24,7 @@ from filewheel.disk.disk import is_misplaced
 from filewheel.errors import Damaged, DiskError, FilewheelError, Locked, NotClaimed, disk_error
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.head import Head
-from filewheel.firing.housekeeper import Housekeeper, fires_again
+from filewheel.firing.reserve import Reserve, fires_again
 from filewheel.format.record import CANCELLED, ID, key_of, pack_drop
 from filewheel.headers import KEY
 from filewheel.journal.settlement import Settlement, Written, written
@@ -41,10 +41,10 @@ BUCKETS_AT_ONCE = 64
 class Settler:
     """Writes settlements. Thread-safe by the ledger's lock; `settle` is not to be called with it held."""
 
-    def __init__(self, store: Store, head: Head, housekeeper: Housekeeper, keys: Keys, clock: Clock) -> None:
+    def __init__(self, store: Store, head: Head, reserve: Reserve, keys: Keys, clock: Clock) -> None:
         self._store = store
         self._head = head
-        self._housekeeper = housekeeper
+        self._reserve = reserve
         self._keys = keys
         self._clock = clock
         self._lock = store.lock
@@ -234,7 +234,7 @@ class Settler:
             nonlocal busy
             busy = held.enter_context(locks.trying_ids(self._store.dir, ids))
 
-        self._housekeeper.spend(take)
+        self._reserve.spend(take)
         return busy
 
     @contextlib.contextmanager
@@ -253,7 +253,7 @@ class Settler:
         with self._lock:
             enters = [pair for id_ in ids for pair in self._records_of(*self.later[id_]).enters]
         if enters:
-            self._housekeeper.spend(lambda: hold.note(enters, self._store.own))
+            self._reserve.spend(lambda: hold.note(enters, self._store.own))
 
     def _write_locked(self, ids: Sequence[bytes], holders: Mapping[str, bytes | None]) -> list[bytes]:
         """Write settlements of which everything is locked, in frames that are not too large."""
@@ -318,7 +318,7 @@ class Settler:
         records = [drop for _, w in made for drop in w.drops]
         puts = [put for _, w in made for put in w.puts]
         if records or puts:
-            self._housekeeper.write(records + puts, len(puts))
+            self._reserve.write(records + puts, len(puts))
         self._head.settle([s.id for s, _ in made])
         near = [p for p in puts if p[ID] < self._head.ready.frontier]
         if near:

@@ -22,7 +22,7 @@ from filewheel.errors import FilewheelError, Locked
 from filewheel.format import layout
 from filewheel.format.id_source import Entropy
 from filewheel.keys.lost import Relisted
-from filewheel.laps.deal import Deal
+from filewheel.laps.deal import deal_all
 from filewheel.laps.store import Store
 from filewheel.roster.roster import read_roster
 
@@ -50,7 +50,9 @@ def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token
         if roster is not None and roster.role != "primary":
             return False
         keeper_lock.take("tidy", wait=False)
-        deal_all(directory, clock, entropy)
+        with contextlib.closing(Store(directory, clock, Relisted(directory), entropy=entropy)) as store:
+            store.recover()
+            deal_all(store)
     except Locked:
         return False
     except (OSError, FilewheelError) as exc:
@@ -60,18 +62,6 @@ def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token
     finally:
         keeper_lock.release()
     return True
-
-
-def deal_all(directory: Directory, clock: Clock, entropy: Entropy) -> None:
-    """Recover and deal everything, as the holder of the keeper's lock."""
-    store = Store(directory, clock, Relisted(directory), entropy=entropy)
-    with contextlib.closing(store):
-        store.recover()
-        while True:
-            before = store.undealt_bytes
-            Deal(store, spread=False).run()
-            if not store.undealt_bytes or store.undealt_bytes >= before:
-                return
 
 
 class Tidier:

@@ -112,6 +112,14 @@ def records_of(frame: Frame) -> tuple[list[bytes], list[bytes]]:
     return puts, drops
 
 
+def readable_records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
+    """Return a frame's puts and its drops, and none of a frame of which they make no sense."""
+    try:
+        return records_of(frame)
+    except Damaged:
+        return [], []
+
+
 def add_puts(puts: PutTable, frame: Frame) -> list[bytes]:
     """Add a frame's puts to others, and return its drops. Raises as `records_of` does, with nothing added."""
     if frame.last >= ID_LIMIT:
@@ -187,10 +195,7 @@ def keyed_puts(frame: Frame) -> list[bytes]:
     """Return the puts of a frame that may have a key; none where it makes no sense."""
     if not may_have_keys(frame):
         return []
-    try:
-        return [put for put in records_of(frame)[0] if _KEY_BYTES in put]
-    except Damaged:
-        return []
+    return [put for put in readable_records(frame)[0] if _KEY_BYTES in put]
 
 
 def key_of(put: bytes) -> str | None:

@@ -18,7 +18,7 @@ from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
-from filewheel.format.record import add_puts, may_have_keys, records_of
+from filewheel.format.record import add_puts, may_have_keys, readable_records
 from filewheel.journal.tail import Tail
 from filewheel.laps.missing import vanished
 from filewheel.laps.store import Store
@@ -82,7 +82,7 @@ class Cut:
                 or _meets(seconds, low, high)
                 or _meets(laps, low // slots, high // slots)
             ):
-                drops = _records(frame)[1]
+                drops = readable_records(frame)[1]
                 self.drops.update(zip(ids_of(drops), drops, strict=True))
 
 
@@ -135,7 +135,7 @@ def puts_above(store: Store, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
             if size > chunk_bytes:
                 return None
             if frame.puts:
-                ids.update(ids_of(_records(frame)[0]))
+                ids.update(ids_of(readable_records(frame)[0]))
     return ids
 
 
@@ -154,14 +154,6 @@ def frames_of(store: Store, tail: Tail, start: Position, limit: Position) -> Ite
                     yield Position(segment, item.end, item.number), item
         finally:
             disk.close(fd)
-
-
-def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
-    """Part a frame into puts and drops; one that makes no sense holds none (`take_cut` puts it aside)."""
-    try:
-        return records_of(frame)
-    except Damaged:
-        return [], []
 
 
 def _meets(numbers: Sequence[Any], low: Any, high: Any) -> bool:

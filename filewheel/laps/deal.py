@@ -428,6 +428,24 @@ class Deal:
         self._done.left_segments += left
 
 
+def deal_all(store: Store, finished: Finished | None = None) -> None:
+    """Deal at least once, and then until nothing is left or nothing more can be covered. Near laps stay one file.
+
+    Raises what `Deal.run` raises.
+    """
+    while True:
+        before = store.undealt_bytes
+        Deal(store, spread=False, finished=finished).run()
+        if store.undealt_bytes >= before or not needs_deal(store, finished):
+            return
+
+
+def needs_deal(store: Store, finished: Finished | None) -> bool:
+    """Tell whether a deal would cover anything, or remove anything."""
+    with store.lock:
+        return store.has_undealt() or (finished is not None and any(finished()))
+
+
 def near_laps(settings: Settings, now_us: int) -> frozenset[int]:
     """Return the laps that are kept in seconds: the present one, and soon before it begins the next one."""
     now_s = now_us // US_PER_S

@@ -24,7 +24,7 @@ from filewheel.disk.reentry import one_call
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import HEADER_BYTES, SMALL_BLOCK, Frame, scan
-from filewheel.format.record import ID, records_of
+from filewheel.format.record import ID, readable_records
 from filewheel.journal.tail import Handles
 from filewheel.laps.slot import FRAME_BYTES, File, file_named, lap_file, slot_file
 from filewheel.lookup.index import FileIndex, FrameReader, FrameRun, Hits, Place, ids_of, puts_in, within
@@ -300,10 +300,7 @@ class Finder:
         """Remember what of a frame is below the horizon, for whoever watches."""
         if self._news is None:
             return
-        try:
-            puts, drops = records_of(frame)
-        except Damaged:
-            return
+        puts, drops = readable_records(frame)
         horizon = self._horizon
         self._news[0].extend(r for r in puts if r[ID] < horizon)
         self._news[1].extend(r[ID] for r in drops if r[ID] < horizon)

@@ -24,7 +24,7 @@ from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import SMALL_BLOCK, Frame, scan
-from filewheel.format.record import DROP_PREFIX, ID, PUT_PREFIX, records_of
+from filewheel.format.record import DROP_PREFIX, ID, PUT_PREFIX, readable_records, records_of
 from filewheel.journal.tail import Handles
 from filewheel.message import ID_LIMIT
 from filewheel.native import compiled
@@ -161,11 +161,7 @@ def puts_in(frame: Frame, ids: list[bytes]) -> dict[bytes, bytes]:
             found[id_] = put
     if len(found) < len(ids):
         among = set(ids)
-        try:
-            puts, _ = records_of(frame)
-        except Damaged:
-            return {}
-        found = {r[ID]: r for r in puts if r[ID] in among}
+        found = {r[ID]: r for r in readable_records(frame)[0] if r[ID] in among}
     return found
 
 

@@ -9,7 +9,6 @@ Invariant: every message that was pending throughout the walk is in it.
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap, scan
-from filewheel.format.record import ID, records_of, unpack_put
+from filewheel.format.record import ID, readable_records, records_of, unpack_put
 from filewheel.journal.gaps import UNKNOWN, confirmed, missing_in, number_before
 from filewheel.journal.tail import Handles
 from filewheel.laps.slot import slot_file
@@ -280,8 +279,7 @@ class Snapshot:
         found: set[bytes] = set()
         for span in self.journals:
             for frame in self.frames(span):
-                with contextlib.suppress(Damaged):  # one that makes no sense holds none
-                    found.update(r[ID] for r in records_of(frame)[0])
+                found.update(r[ID] for r in readable_records(frame)[0])
         return found
 
     def _look_for(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[bytes]]:

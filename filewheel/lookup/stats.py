@@ -18,9 +18,7 @@ from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
 from filewheel.disk.quarantine import bytes_in, items
-from filewheel.errors import Damaged
-from filewheel.format.frame import Frame
-from filewheel.format.record import ID, records_of
+from filewheel.format.record import ID, readable_records
 from filewheel.laps.slot import SlotFile
 from filewheel.laps.window import Span, spans_of
 from filewheel.lookup.snapshot import DEAD_FLOOR, WALK_BUDGET, Snapshot
@@ -86,7 +84,7 @@ class _Counter:
         drops: set[bytes] = set(snapshot.checkpoint.unmatched)
         for span in snapshot.journals:
             for frame in snapshot.frames(span):
-                found, dropped = _records(frame)
+                found, dropped = readable_records(frame)
                 puts.update([r[ID] for r in found])
                 drops.update([r[ID] for r in dropped])
         self._loose = sorted(puts - drops)
@@ -168,14 +166,6 @@ def _overlap(ranges: list[tuple[bytes, bytes]]) -> bool:
     """Tell whether two of these ranges of ids have one in common."""
     ranges.sort()
     return any(one[1] >= next_[0] for one, next_ in pairwise(ranges))
-
-
-def _records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
-    """Part a frame into puts and drops; one that makes no sense holds none."""
-    try:
-        return records_of(frame)
-    except Damaged:
-        return [], []
 
 
 def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:

@@ -20,7 +20,7 @@ from filewheel.disk.directory import DiskFactory
 from filewheel.disk.hint import UNHEARD_S, Vigil
 from filewheel.disk.started import started
 from filewheel.errors import Fenced, FilewheelError, Locked, disk_errors
-from filewheel.firing.housekeeper import fires_again
+from filewheel.firing.reserve import fires_again
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
 from filewheel.metrics.published import Publisher

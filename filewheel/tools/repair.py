@@ -30,7 +30,7 @@ from filewheel.keys.bucket import Unreadable, entries
 from filewheel.keys.check import Unlisted
 from filewheel.keys.index import Keys
 from filewheel.keys.lost import Relisted
-from filewheel.laps.deal import Deal
+from filewheel.laps.deal import deal_all
 from filewheel.laps.slot import frames
 from filewheel.laps.store import Store
 from filewheel.laps.window import MISSING, Span, spans_of
@@ -72,11 +72,7 @@ def repair(directory: Directory, clock: Clock) -> Repair:
             store.recover()
             if store.checkpoint.doubt:
                 result.done.append("the checkpoint was made anew from the files that are there")
-            while True:
-                before = store.undealt_bytes
-                Deal(store, spread=False).run()
-                if not store.undealt_bytes or store.undealt_bytes >= before:
-                    break
+            deal_all(store)
             for span in spans_of(directory, store.checkpoint):
                 _mend_file(store, span, result)
             for damage in store.quarantine.aside:

@@ -10,6 +10,7 @@ import filewheel.disk.ballast
 import filewheel.disk.begun
 import filewheel.disk.hint
 import filewheel.firing.housekeeper
+import filewheel.firing.reserve
 import filewheel.firing.settler
 import filewheel.firing.tidy
 import filewheel.journal.appender
@@ -50,7 +51,8 @@ def tiny(
     defaults(Deal.__init__, chunk_records=chunk_records)
     patch(filewheel.disk.ballast, "BALLAST_BYTES", ballast_bytes)
     patch(filewheel.disk.ballast, "_BALLAST_BYTES_MIN", 1)
-    patch(filewheel.firing.housekeeper, "_ROOM_BYTES", 600)
+    patch(filewheel.firing.housekeeper, "ROOM_BYTES", 600)
+    patch(filewheel.firing.reserve, "ROOM_BYTES", 600)
     patch(filewheel.laps.store, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
     patch(filewheel.laps.slot, "FRAME_BYTES", 400)
     patch(filewheel.firing.tidy, "TIDY_SEGMENTS", 6)
