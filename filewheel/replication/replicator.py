@@ -117,7 +117,10 @@ class Replicator:
             log.info("%s is the primary now, epoch %d", primary, roster.epoch)
         self._known = roster
         self._serve(primary, roster)
-        self._release(primary, roster)
+        try:
+            self._release(primary, roster)
+        except NoWheel:
+            return  # the primary has gone since it was found: the next turn says so, with the way out
         self.troubles.over(_PRIMARY, f"{primary}: the primary of this set can be read again")
 
     def _serve(self, primary: str, roster: Roster) -> None:

@@ -18,7 +18,7 @@ from filewheel.replication.failure_log import Troubles
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator
-from filewheel.roster.roster import change_roster
+from filewheel.roster.roster import Roster, change_roster
 from tests.replication.support_sets import Place, in_thread, place
 from tests.support import eventually
 
@@ -155,6 +155,25 @@ def test_a_primary_that_cannot_be_read_is_logged_once_with_the_way_out_and_once_
         (place.base / "away").rename(place.a)
         eventually(lambda: f"{place.a}: the primary of this set can be read again" in lines(log))
         eventually(lambda: state(replicator, place.b) == state(replicator, place.c) == "following")
+
+
+def test_a_primary_that_goes_in_the_middle_of_a_turn_is_logged_with_the_way_out_all_the_same(
+    place: Place, log: pytest.LogCaptureFixture, tries: threading.Semaphore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.make_set(place.b)
+    release = Replicator._release
+
+    def goes(self: Replicator, primary: str, roster: Roster) -> None:
+        if place.a.exists():
+            place.a.rename(place.base / "away")
+        release(self, primary, roster)
+
+    monkeypatch.setattr(Replicator, "_release", goes)
+    with running(place, place.b):
+        eventually(lambda: bool(warnings(log)))
+        monkeypatch.undo()
+        (place.base / "away").rename(place.a)
+    assert f"{place.a}, the primary of this set, cannot be read" in warnings(log)[0]
 
 
 def test_a_backup_that_is_deleted_under_a_replicator_is_logged_in_one_line(
