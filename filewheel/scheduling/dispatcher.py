@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from filewheel.clock import Clock
-from filewheel.disk.directory import Sync
-from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, WheelFull
+from filewheel.errors import BadArgument, FilewheelError, WheelFull
 from filewheel.headers import SCHEDULE
 from filewheel.keeper import LOOK_S, Keeper
 from filewheel.message import US_PER_S, Message
@@ -25,11 +24,11 @@ from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler, Handlers
 from filewheel.scheduling.job import EMPTY_OUTBOX
-from filewheel.scheduling.lanes import HELD_MAX, Lane, Overdue
+from filewheel.scheduling.lanes import HELD_MAX, Lane, Lanes, Overdue
 from filewheel.scheduling.options import Policy
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.runner import Call, Outcome, Runner
-from filewheel.scheduling.verdict import Verdict
+from filewheel.scheduling.settlements import Settlements
 
 log = logging.getLogger(__name__)
 _PLAIN = 'it is a plain message without a topic: cancel it, or give it a handler: @on("*")'
@@ -38,7 +37,6 @@ UNKNOWN = ("wait", "bury")
 UNKNOWN_DELAY_US = 300 * US_PER_S
 """After so long it is looked again whether a handler of that name is there."""
 _TICK_S = 0.02
-_FULL_RETRY_US = US_PER_S
 
 Successor = Callable[[Message, int], Message | None]
 """Gives the next occurrence after one that was started at a time; None when there is none."""
@@ -48,9 +46,6 @@ Fate = Callable[[Message, int], str | None]
 
 class Dispatcher:
     """Fires one keeper's messages. Everything but `finish` and `wake` belongs to one thread."""
-
-    full: WheelFull | None = None
-    """Why what became of some messages cannot be written now."""
 
     def __init__(
         self,
@@ -72,16 +67,14 @@ class Dispatcher:
         self._keeper = keeper
         self._handlers = handlers
         self._runners = runners
-        self._slots = slots
         self._limit = in_flight
-        self._puts_sync: Sync = "always" if keeper.directory.settings.sync == "always" else "never"
         self._unknown = unknown
         self._clock = clock
         self._telemetry = telemetry
         self._successor = successor
         self._fate = fate
         self._overdue = Overdue(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4))
-        self._lanes: dict[str, Lane] = {}
+        self._lanes = Lanes(slots, in_flight)
         self._outcomes: deque[Outcome] = deque()
         self._begun: deque[tuple[str, list[Message], int]] = deque()
         """Calls that other threads have started, to be told of."""
@@ -94,14 +87,8 @@ class Dispatcher:
         """How many messages of a call were not begun, because they were cancelled. Threads append to it."""
         self._trouble: Exception | None = None
         """What kept a thread from asking whether a call may begin, or from starting the next."""
-        self._verdicts: list[tuple[Message, Verdict]] = []
-        self._done: list[Message] = []
-        """Those that are simply done with: the common case has a short way."""
+        self._settlements = Settlements(keeper, clock, telemetry)
         self._timed: set[Call] = set()
-        self.claimed = 0
-        """Messages that are claimed and not settled."""
-        self.settled = 0
-        """Messages that were settled so far."""
         self._is_sated = False
         """The last claim brought nothing, and no call has ended since."""
         self._more = True
@@ -112,18 +99,30 @@ class Dispatcher:
         """When this wheel was last seen to be the one that fires."""
         self._has_stood = False
         """That was in the present step."""
-        self._retry_us = 0
+
+    @property
+    def claimed(self) -> int:
+        """Messages that are claimed and not settled."""
+        return self._settlements.claimed
+
+    @property
+    def settled(self) -> int:
+        """Messages that were settled so far."""
+        return self._settlements.settled
+
+    @property
+    def full(self) -> WheelFull | None:
+        """Why some settlements cannot be written now."""
+        return self._settlements.full
 
     # -- from other threads ----------------------------------------------------------------------------------
 
     def finish(self, outcome: Outcome) -> None:
         """Take the outcome of a call; thread-safe. The dispatcher is woken only if that makes room it waits for."""
         handler = outcome.call.handler
-        lane = self._lanes.get(handler.name)
-        if lane is not None:
-            lane.ended()
-            if lane.waiting and self._is_firing and self._runners[handler.terms.where].starts_anywhere:
-                self._go_on(lane)
+        lane = self._lanes.ended(handler)
+        if lane is not None and lane.waiting and self._is_firing and self._runners[handler.terms.where].starts_anywhere:
+            self._go_on(lane)
         self._ended(outcome, lane)
 
     def _go_on(self, lane: Lane) -> None:
@@ -162,9 +161,7 @@ class Dispatcher:
         call.messages = [m for m in call.messages if m.id not in stopped]
         self._stopped.append(len(stopped))
         if not call.messages:  # nothing is started here: a runner may hold its lock
-            lane = self._lanes.get(call.handler.name)
-            if lane is not None:
-                lane.ended()
+            self._lanes.ended(call.handler)
             self._outcomes.append(Outcome(call))
         self._keeper.wake()
         return bool(call.messages)
@@ -192,7 +189,7 @@ class Dispatcher:
             if self._clock.steady_us() - self._stood_us > LOOK_S * US_PER_S:
                 self._stand()  # there is no room to claim, but what the runners have not begun must not begin
         self._telemetry.record()
-        return self._settle() or worked
+        return self._settlements.write() or worked
 
     def wait(self, limit_s: float = LOOK_S) -> None:
         """Sleep until there may be something to do, at most `limit_s`."""
@@ -207,7 +204,7 @@ class Dispatcher:
 
     def next_us(self, now_us: int) -> int | None:
         """Return when the first of what was claimed and held back for a rate may begin; None when nothing is."""
-        times = [lane.next_us(now_us) for lane in self._lanes.values()]
+        times = [lane.next_us(now_us) for lane in self._lanes]
         times.append(self._overdue.next_us())
         return min((us for us in times if us is not None), default=None)
 
@@ -225,14 +222,14 @@ class Dispatcher:
             return False
         self._hinted = False
         self._looked_us = steady_us
-        rooms = self._rooms(now_us)
+        rooms = self._lanes.rooms(self._handlers, now_us)
         batch = self._keeper.claim(room, at_most=rooms, begun=False)
         self._has_stood, self._stood_us = True, steady_us
         self._more = len(batch) == room
         self._is_sated = not batch
         for name in rooms:
             self._lanes[name].has_more = self._keeper.has_passed_over(name)
-        self.claimed += len(batch)
+        self._settlements.claimed += len(batch)
         for message in batch:
             self._route(message, now_us)
         return bool(batch)
@@ -241,20 +238,7 @@ class Dispatcher:
         """Tell whether there is enough room to claim what is known to be due: each claim looks at every journal."""
         if self._more and room * 4 >= self._limit:
             return True
-        return room > 0 and not self._is_sated and any(lane.is_hungry for lane in self._lanes.values())
-
-    def _rooms(self, now_us: int) -> dict[str, int]:
-        """Return how many messages each limited handler takes: together they leave room for the others."""
-        if len(self._lanes) < len(self._handlers):
-            for handler in self._handlers:
-                self._lane_of(handler, now_us)
-        left = self._limit // 2 - sum(len(lane.waiting) for lane in self._lanes.values())
-        rooms = {}
-        for name, lane in self._lanes.items():
-            if lane.is_limited:
-                rooms[name] = lane.room(left)
-                left -= rooms[name]
-        return rooms
+        return room > 0 and not self._is_sated and any(lane.is_hungry for lane in self._lanes)
 
     def _route(self, message: Message, now_us: int) -> None:
         """Settle what is not to be called; hold back what is overdue where a rate is asked for; admit the rest."""
@@ -266,7 +250,7 @@ class Dispatcher:
         elif self._overdue.holds_back(message, now_us):
             due_us = self._overdue.keep(message, now_us)
             if due_us is not None:
-                self._verdicts.append((message, verdict.deferred(message, due_us)))
+                self._settlements.add(message, verdict.deferred(message, due_us))
         else:
             self._admit(message, now_us, handler)
 
@@ -279,14 +263,14 @@ class Dispatcher:
         policy = Policy.of(headers)
         why = policy.too_late(message.due_us, now_us)
         if why is not None:
-            self._verdicts.append((message, verdict.skipped(message, why, self._next_of(message, now_us))))
+            self._settlements.add(message, verdict.skipped(message, why, self._next_of(message, now_us)))
             return True
         if SCHEDULE in headers and (fate := self._fate(message, now_us)) is not None:
-            self._verdicts.append((message, verdict.passed_over(message, fate, self._next_of(message, now_us))))
+            self._settlements.add(message, verdict.passed_over(message, fate, self._next_of(message, now_us)))
             return True
         if is_known and policy.coalesce is not None and self._overdue.is_covered(message, policy.coalesce, now_us):
             successor = self._next_of(message, now_us)
-            self._verdicts.append((message, verdict.passed_over(message, "coalesced", successor)))
+            self._settlements.add(message, verdict.passed_over(message, "coalesced", successor))
             return True
         return False
 
@@ -294,9 +278,9 @@ class Dispatcher:
         why = f"no handler is named {message.topic!r}: {self._handlers.named()}" if message.topic else _PLAIN
         # An occurrence waits in any case: buried, it would end its schedule, or leave a dead letter each time.
         if self._unknown == "bury" and SCHEDULE not in message.headers:
-            self._verdicts.append((message, verdict.buried(message, why, "unknown")))
+            self._settlements.add(message, verdict.buried(message, why, "unknown"))
         else:
-            self._verdicts.append((message, verdict.deferred(message, now_us + UNKNOWN_DELAY_US, "unknown", why)))
+            self._settlements.add(message, verdict.deferred(message, now_us + UNKNOWN_DELAY_US, "unknown", why))
 
     def _admit(self, message: Message, now_us: int, handler: Handler[..., object] | None = None) -> None:
         """Start a message's call, or let it wait in its lane."""
@@ -304,24 +288,16 @@ class Dispatcher:
         if handler is None:  # unregistered since
             self._is_unknown(message, now_us)
             return
-        lane = self._lane_of(handler, now_us)
+        lane = self._lanes.of(handler, now_us)
         if not lane.is_limited and handler.terms.batch is None:
             lane.began()
             self._start(lane, [message], now_us)
             return
         lane.add(message, now_us)
 
-    def _lane_of(self, handler: Handler[..., object], now_us: int) -> Lane:
-        lane = self._lanes.get(handler.name)
-        if lane is None or lane.handler is not handler:
-            terms = handler.terms
-            slots = [s for s in (terms.concurrency, self._slots.get(terms.where)) if s is not None]
-            lane = self._lanes[handler.name] = Lane(handler, min(slots, default=None), self._limit // 4, now_us)
-        return lane
-
     def _start_waiting(self, now_us: int) -> bool:
         """Start what may begin of what waits; tell whether anything was: its lane may have room for more by now."""
-        started = [self._start_from(lane, now_us) for lane in self._lanes.values()]
+        started = [self._start_from(lane, now_us) for lane in self._lanes]
         return any(started)
 
     def _start_from(self, lane: Lane, now_us: int) -> bool:
@@ -362,7 +338,7 @@ class Dispatcher:
             assert terms.timeout_s is not None
             if call.begun_us and steady_us - call.begun_us > terms.timeout_s * US_PER_S and call.end():
                 self._runners[terms.where].give_up(call)
-                self._lanes[call.handler.name].ended()
+                self._lanes.ended(call.handler)
                 self._take(Outcome.failed(call, time_out(terms.timeout_s), steady_us), now_us)
 
     def _take_outcomes(self, now_us: int) -> bool:
@@ -373,7 +349,7 @@ class Dispatcher:
         worked = bool(outcomes or self._stopped)
         self._back = 0
         while self._stopped:
-            self._settled(self._stopped.popleft())
+            self._settlements.count(self._stopped.popleft())
         while outcomes:
             self._take(outcomes.popleft(), now_us)
         while self._begun:  # before what became of them is told
@@ -391,14 +367,14 @@ class Dispatcher:
         self._telemetry.ended(call.messages[0].topic, took_us)
         for at, message in enumerate(call.messages):
             if outcome.failures is None and SCHEDULE not in message.headers:
-                self._done.append(message)
+                self._settlements.acknowledge(message)
                 continue
             failure = outcome.failures[at] if outcome.failures else None
             puts = outcome.puts[at] if outcome.puts else EMPTY_OUTBOX
             # What comes due while an occurrence runs is not covered by it.
             successor = self._next_of(message, call.started_us)
             if failure is None:
-                self._verdicts.append((message, verdict.succeeded(message, puts, successor)))
+                self._settlements.add(message, verdict.succeeded(message, puts, successor))
             else:
                 self._fail(call, message, failure, successor, now_us, took_us)
 
@@ -406,72 +382,20 @@ class Dispatcher:
         self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int, took_us: int
     ) -> None:
         if failure.is_too_late:
-            self._verdicts.append((message, verdict.skipped(message, failure.text, successor)))
+            self._settlements.add(message, verdict.skipped(message, failure.text, successor))
             return
         found = verdict.failed(message, failure, call.handler.terms.retry, now_us, random.random, successor)
         self._telemetry.failed(message, failure, found, took_us)
-        self._verdicts.append((message, found))
+        self._settlements.add(message, found)
 
     def _next_of(self, message: Message, now_us: int) -> Message | None:
         return self._successor(message, now_us) if SCHEDULE in message.headers else None
-
-    def _settle(self) -> bool:
-        """Write what became of messages; on a full disk, try again later."""
-        done, verdicts = self._done, self._verdicts
-        if not (done or verdicts) or (self._retry_us and self._clock.steady_us() < self._retry_us):
-            return False
-        try:
-            if done:
-                self._keeper.ack([m.id for m in done])
-                self._done = []
-                self._settled(len(done))
-                self._telemetry.acknowledged(done)
-            if verdicts:
-                # What a job enqueued must not be called before it is durable: a power cut would have the job enqueue
-                # it again, under another id.
-                sync = self._puts_sync if any(v.settlement.puts for _, v in verdicts) else "never"
-                moved_to = self._keeper.settle([v.settlement for _, v in verdicts], sync=sync)
-                self._verdicts = []
-                self._settled(len(verdicts))
-                self._telemetry.settled(verdicts, moved_to)
-        except WheelFull as exc:
-            self._wait_for_room(exc)
-            return False
-        except (Fenced, Locked):
-            self._forget_unwritten()
-        self._retry_us, self.full = 0, None
-        return True
-
-    def _forget_unwritten(self) -> None:
-        """Let go of what is to be tried again: it waits, and whoever fires now fires it."""
-        log.warning("%d messages were not put back: another keeper fires them now", len(self._keep_unwritten()))
-        self._verdicts = []
-
-    def _wait_for_room(self, exc: WheelFull) -> None:
-        """Keep what could not be written, to be written later."""
-        self.full = exc
-        self._retry_us = self._clock.steady_us() + _FULL_RETRY_US
-        self._keep_unwritten()
-        count = len(self._done) + len(self._verdicts)
-        log.critical("what became of %d messages cannot be written yet: %s", count, exc)
-
-    def _keep_unwritten(self) -> list[tuple[Message, Verdict]]:
-        """Tell of the verdicts that were written; return the others, which stay."""
-        written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
-        self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
-        self._settled(len(written))
-        self._telemetry.settled(written)
-        return self._verdicts
-
-    def _settled(self, count: int) -> None:
-        self.claimed -= count
-        self.settled += count
 
     # -- the end -----------------------------------------------------------------------------------------------
 
     def settle_all(self) -> FilewheelError | None:
         """Write what has ended, after the runners were stopped; return what that met: the rest fires again."""
-        self._retry_us = 0
+        self._settlements.retry_now()
         try:
             self.step(fire=False)
         except FilewheelError as exc:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
 
 from filewheel.message import US_PER_S, Message
-from filewheel.scheduling.handler import Handler
+from filewheel.scheduling.handler import Handler, Handlers
 
 _SOON_US = US_PER_S // 50
 _LATE_US = US_PER_S
@@ -126,6 +127,51 @@ class Lane:
         if not self.waiting or (self.slots is not None and self.running >= self.slots):
             return None
         return now_us if self._bucket is None else self._bucket.next_us()
+
+
+class Lanes:
+    """The lanes of all handlers, by name. Belongs to the dispatcher's thread; `ended` to any thread."""
+
+    def __init__(self, slots: Mapping[str, int | None], in_flight: int) -> None:
+        self._slots = slots
+        self._in_flight = in_flight
+        self._by_name: dict[str, Lane] = {}
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._by_name.values())
+
+    def ended(self, handler: Handler[..., object]) -> Lane | None:
+        """Note that a call of a handler has ended, or was not begun; return the lane. Thread-safe."""
+        lane = self._by_name.get(handler.name)
+        if lane is not None:
+            lane.ended()
+        return lane
+
+    def of(self, handler: Handler[..., object], now_us: int) -> Lane:
+        """Return the lane of a handler, made if need be."""
+        lane = self._by_name.get(handler.name)
+        if lane is None or lane.handler is not handler:
+            terms = handler.terms
+            slots = [s for s in (terms.concurrency, self._slots.get(terms.where)) if s is not None]
+            lane = self._by_name[handler.name] = Lane(handler, min(slots, default=None), self._in_flight // 4, now_us)
+        return lane
+
+    def rooms(self, handlers: Handlers, now_us: int) -> dict[str, int]:
+        """Return how many messages each limited handler takes: together they leave room for the others."""
+        if len(self._by_name) < len(handlers):
+            for handler in handlers:
+                self.of(handler, now_us)
+        left = self._in_flight // 2 - sum(len(lane.waiting) for lane in self)
+        rooms = {}
+        for name, lane in self._by_name.items():
+            if lane.is_limited:
+                rooms[name] = lane.room(left)
+                left -= rooms[name]
+        return rooms
+
+    def __getitem__(self, name: str) -> Lane:
+        """Return the lane of a name."""
+        return self._by_name[name]
 
 
 OVERDUE_US = 10 * US_PER_S

@@ -13,7 +13,7 @@ import pytest
 from filewheel import BadArgument, Locked, Retry, Scheduler, WheelFull, current_job
 from filewheel.disk import locks
 from filewheel.disk.directory import open_directory
-from filewheel.scheduling import dispatcher, engine
+from filewheel.scheduling import engine, settlements
 from filewheel.testing import FakeClock as PassingClock
 from filewheel.testing import advance
 from tests.scheduling.stage import dead_letters, make, stage, waiting
@@ -43,7 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses after trouble are short."""
     monkeypatch.setattr(engine, "_PAUSE_S", 0.01)
     monkeypatch.setattr(engine, "STANDBY_S", 0.01)
-    monkeypatch.setattr(dispatcher, "_FULL_RETRY_US", 10_000)
+    monkeypatch.setattr(settlements, "_FULL_RETRY_US", 10_000)
 
 
 def test_on_a_full_disk_outcomes_are_kept_and_written_when_there_is_room(
@@ -72,7 +72,7 @@ def test_on_a_full_disk_outcomes_are_kept_and_written_when_there_is_room(
             clock.advance(1.1)
             on_stage.step()
         assert full.times >= 5
-        assert "what became of 3 messages cannot be written yet" in caplog.text
+        assert "the outcomes of 3 messages cannot be written yet" in caplog.text
         assert len(waiting(scheduler.wheel)) == 3
         full.on = False
         clock.advance(1.1)

@@ -1,0 +1,101 @@
+"""The settlements that the dispatcher has to write: collected one by one, written in batches.
+
+On a full disk they stay and are written later. Messages that merely succeeded have a short way: their ids alone.
+Invariant: each claimed message is counted in `claimed` until its settlement is written, or another keeper fires it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from filewheel.clock import Clock
+from filewheel.disk.directory import Sync
+from filewheel.errors import Fenced, Locked, WheelFull
+from filewheel.keeper import Keeper
+from filewheel.message import US_PER_S, Message
+from filewheel.scheduling.events import Telemetry
+from filewheel.scheduling.verdict import Verdict
+
+log = logging.getLogger("filewheel.scheduling.dispatcher")
+
+_FULL_RETRY_US = US_PER_S
+
+
+class Settlements:
+    """The verdicts of one keeper's messages that are not written yet. Belongs to the dispatcher's thread."""
+
+    def __init__(self, keeper: Keeper, clock: Clock, telemetry: Telemetry) -> None:
+        self._keeper = keeper
+        self._clock = clock
+        self._telemetry = telemetry
+        self._puts_sync: Sync = "always" if keeper.directory.settings.sync == "always" else "never"
+        self._acknowledged: list[Message] = []
+        self._verdicts: list[tuple[Message, Verdict]] = []
+        self._retry_us = 0
+        self.full: WheelFull | None = None
+        """Why some settlements cannot be written now."""
+        self.claimed = 0
+        """Messages that are claimed and not settled."""
+        self.settled = 0
+        """Messages that were settled so far."""
+
+    def acknowledge(self, message: Message) -> None:
+        """Note that a message's call returned, and that nothing else follows from it."""
+        self._acknowledged.append(message)
+
+    def add(self, message: Message, verdict: Verdict) -> None:
+        """Note the verdict on a message."""
+        self._verdicts.append((message, verdict))
+
+    def count(self, number: int) -> None:
+        """Note that so many messages are settled."""
+        self.claimed -= number
+        self.settled += number
+
+    def retry_now(self) -> None:
+        """Write again at the next `write`, also where the disk was full a moment ago."""
+        self._retry_us = 0
+
+    def write(self) -> bool:
+        """Write what was noted; tell whether anything was written. On a full disk it is kept and written later."""
+        acknowledged, verdicts = self._acknowledged, self._verdicts
+        if not (acknowledged or verdicts) or (self._retry_us and self._clock.steady_us() < self._retry_us):
+            return False
+        try:
+            if acknowledged:
+                self._keeper.ack([m.id for m in acknowledged])
+                self._acknowledged = []
+                self.count(len(acknowledged))
+                self._telemetry.acknowledged(acknowledged)
+            if verdicts:
+                # A message that a job enqueued must be durable before it is called: after a power cut the job would
+                # enqueue it again, under another id.
+                sync = self._puts_sync if any(v.settlement.puts for _, v in verdicts) else "never"
+                moved_to = self._keeper.settle([v.settlement for _, v in verdicts], sync=sync)
+                self._verdicts = []
+                self.count(len(verdicts))
+                self._telemetry.settled(verdicts, moved_to)
+        except WheelFull as exc:
+            self._wait_for_room(exc)
+            return False
+        except (Fenced, Locked):
+            unwritten = self._keep_unwritten()
+            log.warning("%d messages were not put back: another keeper fires them now", len(unwritten))
+            self._verdicts = []
+        self._retry_us, self.full = 0, None
+        return True
+
+    def _wait_for_room(self, exc: WheelFull) -> None:
+        self.full = exc
+        self._retry_us = self._clock.steady_us() + _FULL_RETRY_US
+        count = len(self._acknowledged) + len(self._keep_unwritten())
+        log.critical("the outcomes of %d messages cannot be written yet: %s", count, exc)
+
+    def _keep_unwritten(self) -> Sequence[tuple[Message, Verdict]]:
+        """Report the verdicts that were written; keep and return the others."""
+        written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
+        self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
+        self.count(len(written))
+        self._telemetry.settled(written)
+        return self._verdicts
