@@ -14,11 +14,11 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import Context
-from functools import partial
+from functools import partial, update_wrapper
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from filewheel.aio.thread import LoopThread, tell, to_the_end
 from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
@@ -32,23 +32,33 @@ from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.reader import given
 from filewheel.scheduling.call import new_call, transaction_of
-from filewheel.scheduling.cron.recurrence import Missed
-from filewheel.scheduling.definitions import When, check_known
+from filewheel.scheduling.definitions import HandlerOptions, ScheduleOptions, When, check_known, shows
 from filewheel.scheduling.engine import Engine
 from filewheel.scheduling.events import Callback, Event
-from filewheel.scheduling.failure import Retry
-from filewheel.scheduling.handler import AsyncHandler, P, R, Terms, Where
+from filewheel.scheduling.handler import AsyncHandler, P, R, Sender, Soon
 from filewheel.scheduling.job import Job, present_job
-from filewheel.scheduling.options import At, Delay, OnConflict, Options
-from filewheel.scheduling.schedule import GRACE_US, check_name, key_of
+from filewheel.scheduling.options import At, Delay, Options
+from filewheel.scheduling.schedule import check_name, key_of
 from filewheel.scheduling.scheduler import STOP_S, Scheduler
 
 T = TypeVar("T")
+Q = ParamSpec("Q")
 
 _LOOK_S = 0.5
 
 
-class AsyncScheduler:
+def _aside(
+    method: Callable[Concatenate[Scheduler, Q], T],
+) -> Callable[Concatenate[AsyncScheduler, Q], Coroutine[Any, Any, T]]:
+    """Return a method that calls the Scheduler's in another thread."""
+
+    async def call(self: AsyncScheduler, /, *args: Q.args, **options: Q.kwargs) -> T:
+        return await self._aside(partial(method, self.blocking, *args, **options))
+
+    return update_wrapper(call, method)
+
+
+class AsyncScheduler(Sender[Soon]):
     """A Scheduler for an event loop: the one that started it, or that first enqueues.
 
     Use it in an `async with`, which fires in the background, or await `run`. `stop_s` is how long running calls have to
@@ -80,6 +90,7 @@ class AsyncScheduler:
         )  # fmt: skip
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
         but the event loop. Let this one start and stop it."""
+        super().__init__(self.blocking._handlers)
         self._stop_s = check_number("stop_s", stop_s, least=0)
         check_whole("waiting_max", waiting_max)
         self._clock = clock
@@ -119,77 +130,30 @@ class AsyncScheduler:
 
     @overload
     def on(
-        self,
-        name: str | None = None,
-        *,
-        where: Where | None = None,
-        retry: Retry | None = None,
-        timeout_s: float | None = None,
-        concurrency: int | None = None,
-        rate_per_s: float | None = None,
-        batch: None = None,
-        skip_late_s: float | None = None,
-        coalesce: str | bool | None = None,
+        self, name: str | None = None, *, batch: None = None, **options: Unpack[HandlerOptions]
     ) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]: ...
     @overload
     def on(
-        self,
-        name: str | None = None,
-        *,
-        where: Where | None = None,
-        retry: Retry | None = None,
-        timeout_s: float | None = None,
-        concurrency: int | None = None,
-        rate_per_s: float | None = None,
-        batch: int,
-        skip_late_s: float | None = None,
-        coalesce: str | bool | None = None,
+        self, name: str | None = None, *, batch: int, **options: Unpack[HandlerOptions]
     ) -> Callable[[Callable[[list[Job]], R]], AsyncHandler[..., R]]: ...
+    @shows(Scheduler.on)
     def on(
-        self,
-        name: str | None = None,
-        *,
-        where: Where | None = None,
-        retry: Retry | None = None,
-        timeout_s: float | None = None,
-        concurrency: int | None = None,
-        rate_per_s: float | None = None,
-        batch: int | None = None,
-        skip_late_s: float | None = None,
-        coalesce: str | bool | None = None,
-        **unknown: object,
+        self, name: str | None = None, *, batch: int | None = None, **options: Unpack[HandlerOptions]
     ) -> Callable[..., AsyncHandler[..., Any]]:
         """Register a function, `async def` or plain, as the handler of a name (see Scheduler.on)."""
-        check_known(self.on, unknown)
-        terms = Terms("thread", Retry() if retry is None else retry, timeout_s, concurrency, rate_per_s, batch)
-        return self._register(name, where, terms, Options(skip_late_s=skip_late_s, coalesce=coalesce))
+        check_known(self.on, options)
+        register = self.blocking.on(name, batch=batch, **options)
 
-    def _register(
-        self, name: str | None, where: Where | None, terms: Terms, options: Options
-    ) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]:
-        register = self.blocking.register(name, where, terms, options)
-
-        def decorate(function: Callable[P, R]) -> AsyncHandler[P, R]:
+        def decorate(function: Callable[..., Any]) -> AsyncHandler[..., Any]:
             known = function.blocking if isinstance(function, AsyncHandler) else function
             return AsyncHandler(register(known), self)
 
         return decorate
 
-    def every(
-        self,
-        when: When,
-        *,
-        tz: str = "UTC",
-        name: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        missed: Missed = "once",
-        grace_s: float = GRACE_US / 1_000_000,
-    ) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]:
+    @shows(Scheduler.every)
+    def every(self, when: When, **options: Unpack[ScheduleOptions]) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]:
         """Call a function again and again: each so many seconds, or by a cron expression (see Scheduler.every)."""
-        declare = self.blocking.every(
-            when, tz=tz, name=name, args=args, kwargs=kwargs, missed=missed, grace_s=grace_s
-        )  # fmt: skip
+        declare = self.blocking.every(when, **options)
 
         def decorate(function: Callable[P, R]) -> AsyncHandler[P, R]:
             handler = function if isinstance(function, AsyncHandler) else self.on()(function)
@@ -199,33 +163,6 @@ class AsyncScheduler:
         return decorate
 
     # -- enqueue -----------------------------------------------------------------------------------------------
-
-    async def enqueue(
-        self,
-        name: str | AsyncHandler[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        delay: Delay | None = None,
-        at: At | None = None,
-        key: str | None = None,
-        on_conflict: OnConflict = "reject",
-        headers: Mapping[str, str] | None = None,
-        deadline: At | None = None,
-        skip_late_s: float | None = None,
-        coalesce: str | bool | None = None,
-        sync: Sync | None = None,
-    ) -> MessageId:
-        """Enqueue a call of a handler by its name, which need not be defined here (see Scheduler.enqueue).
-
-        Tasks that enqueue at the same time share one commit. Cancelled, it may be enqueued nevertheless.
-        """
-        name = _name_of(name)
-        options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
-        handler = self.blocking._handlers.get(name)
-        if handler is not None:
-            options = handler.options_by_name(args, kwargs or {}, options)
-        return await self.send(name, args, kwargs or {}, options, delay=delay, at=at)
 
     async def send(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
@@ -257,21 +194,8 @@ class AsyncScheduler:
             self.blocking._telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
         return done
 
-    async def schedule(
-        self,
-        name: str,
-        when: When,
-        handler: str | AsyncHandler[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        tz: str = "UTC",
-        missed: Missed = "once",
-        grace_s: float = GRACE_US / 1_000_000,
-    ) -> MessageId:
-        """Start recurring work from anywhere, or replace that of this name (see Scheduler.schedule)."""
-        plant = partial(self.blocking.schedule, name, when, _name_of(handler), args, kwargs)
-        return await self._aside(partial(plant, tz=tz, missed=missed, grace_s=grace_s))
+    schedule = _aside(Scheduler.schedule)
+    prometheus = _aside(Scheduler.prometheus)
 
     async def unschedule(self, name: str) -> bool:
         """End recurring work; tell whether there was any of this name."""
@@ -455,10 +379,6 @@ class AsyncScheduler:
         finally:
             self.blocking._loop = None
 
-    async def prometheus(self) -> str:
-        """Return the metrics of this process and the gauges of the wheel as Prometheus text."""
-        return await self._aside(self.blocking.prometheus)
-
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a plain function in the event loop with each event (of these kinds); return what ends that."""
 
@@ -469,7 +389,3 @@ class AsyncScheduler:
                 tell(self._home[0], callback, event)
 
         return self.blocking.on_event(pass_on, kinds)
-
-
-def _name_of(handler: str | AsyncHandler[..., Any]) -> str:
-    return handler.name if isinstance(handler, AsyncHandler) else handler

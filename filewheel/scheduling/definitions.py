@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S, MessageId
@@ -22,22 +21,46 @@ from filewheel.scheduling.call import ANY
 from filewheel.scheduling.cron.cron import Cron
 from filewheel.scheduling.cron.recurrence import Every, Missed, Recurrence, read_recurrence
 from filewheel.scheduling.failure import Retry
-from filewheel.scheduling.handler import Handler, Handlers, P, R, Terms, Where, where_of
+from filewheel.scheduling.handler import Handler, Handlers, P, R, Sender, Terms, Where, where_of
 from filewheel.scheduling.job import Job
-from filewheel.scheduling.options import At, Delay, Options
+from filewheel.scheduling.options import Options
 from filewheel.scheduling.runners.processes import check_reachable
 from filewheel.scheduling.schedule import GRACE_US, Schedule, grace_us_of
 
+F = TypeVar("F", bound=Callable[..., Any])
 When = str | float | timedelta | Cron | Every
 
 
-class Definitions(ABC):
+class HandlerOptions(TypedDict, total=False):
+    """The options of `on`, for type checkers; its signature has their defaults."""
+
+    where: Where | None
+    retry: Retry | None
+    timeout_s: float | None
+    concurrency: int | None
+    rate_per_s: float | None
+    skip_late_s: float | None
+    coalesce: str | bool | None
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of `every`, for type checkers."""
+
+    tz: str
+    name: str | None
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
+    missed: Missed
+    grace_s: float
+
+
+class Definitions(Sender[MessageId]):
     """The handlers and schedules of one program."""
 
     def __init__(self, metrics: Metrics) -> None:
+        super().__init__(Handlers())
         self.metrics = metrics
         """Counters and histograms of this process."""
-        self._handlers = Handlers()
         self._schedules: dict[str, Schedule] = {}
 
     @property
@@ -45,40 +68,13 @@ class Definitions(ABC):
         """The handlers that are registered."""
         return list(self._handlers)
 
-    @abstractmethod
-    def send(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
-        *, delay: Delay | None = None, at: At | None = None,
-    ) -> MessageId:  # fmt: skip
-        """Enqueue a call by name."""
-
     @overload
     def on(
-        self,
-        name: str | None = None,
-        *,
-        where: Where | None = None,
-        retry: Retry | None = None,
-        timeout_s: float | None = None,
-        concurrency: int | None = None,
-        rate_per_s: float | None = None,
-        batch: None = None,
-        skip_late_s: float | None = None,
-        coalesce: str | bool | None = None,
+        self, name: str | None = None, *, batch: None = None, **options: Unpack[HandlerOptions]
     ) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
     @overload
     def on(
-        self,
-        name: str | None = None,
-        *,
-        where: Where | None = None,
-        retry: Retry | None = None,
-        timeout_s: float | None = None,
-        concurrency: int | None = None,
-        rate_per_s: float | None = None,
-        batch: int,
-        skip_late_s: float | None = None,
-        coalesce: str | bool | None = None,
+        self, name: str | None = None, *, batch: int, **options: Unpack[HandlerOptions]
     ) -> Callable[[Callable[[list[Job]], R]], Handler[..., R]]: ...
     def on(
         self,
@@ -105,12 +101,7 @@ class Definitions(ABC):
         """
         check_known(self.on, unknown)
         terms = Terms("thread", Retry() if retry is None else retry, timeout_s, concurrency, rate_per_s, batch)
-        return self.register(name, where, terms, Options(skip_late_s=skip_late_s, coalesce=coalesce))
-
-    def register(
-        self, name: str | None, where: Where | None, terms: Terms, options: Options
-    ) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Return what registers a function under a name; where it runs is said, or decided by what it is."""
+        options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             if isinstance(function, Handler):
@@ -173,11 +164,21 @@ class Definitions(ABC):
         return decorate
 
 
+def shows(original: Callable[..., object]) -> Callable[[F], F]:
+    """Give a method that passes its options on the signature of the one that takes them, for help and completion."""
+
+    def decorate(function: F) -> F:
+        function.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
 def check_known(method: Callable[..., object], unknown: Mapping[str, object]) -> None:
     """Raise TypeError, as Python does, for an option that a method does not have; name the nearest that it has."""
-    for name in unknown:
+    *known, _ = inspect.signature(method).parameters
+    for name in unknown.keys() - known:
         owner = type(getattr(method, "__self__", None)).__name__
-        *known, _ = inspect.signature(method).parameters
         near = difflib.get_close_matches(name, known, 1)
         hint = f". Try: {near[0]}=" if near else ""
         raise TypeError(f"{owner}.{method.__name__}() got an unexpected keyword argument {name!r}{hint}")

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, get_args
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from filewheel.checks import check_choice, check_number, check_whole
 from filewheel.disk.directory import Sync
@@ -26,27 +27,53 @@ from filewheel.timespec import at_us, delay_us
 P = ParamSpec("P")
 R = TypeVar("R")
 Sent = TypeVar("Sent")
-Sent_co = TypeVar("Sent_co", covariant=True)
-"""What enqueueing gives: an id, or what an event loop awaits to have one."""
+"""The result of an enqueue: an id, or a coroutine that returns one."""
+Soon = Coroutine[Any, Any, MessageId]
 
 Where = Literal["thread", "process", "loop"]
 _NAMED = 5
 
 
-class Sender(Protocol[Sent_co]):
-    """Who enqueues a handler's calls: the scheduler."""
+class Sender(ABC, Generic[Sent]):
+    """Enqueues calls of handlers: a scheduler."""
 
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+
+    @abstractmethod
     def send(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
+        *, delay: Delay | None = None, at: At | None = None,
+    ) -> Sent:  # fmt: skip
+        """Enqueue a call by name."""
+
+    def enqueue(
         self,
-        name: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        options: Options,
+        name: str | BaseHandler[..., Any, Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
         *,
         delay: Delay | None = None,
         at: At | None = None,
-    ) -> Sent_co:
-        """Enqueue a call by name."""  # fmt: skip
+        key: str | None = None,
+        on_conflict: OnConflict = "reject",
+        headers: Mapping[str, str] | None = None,
+        deadline: At | None = None,
+        skip_late_s: float | None = None,
+        coalesce: str | bool | None = None,
+        sync: Sync | None = None,
+    ) -> Sent:
+        """Enqueue a call of a handler by its name, which need not be defined here; return its id.
+
+        It is due after `delay`, `at` a time, or now. The other options are those of `Handler.options`. To be awaited on
+        an AsyncScheduler: tasks that enqueue at the same time share one commit; cancelled, the call may be enqueued.
+        """
+        name = name.name if isinstance(name, BaseHandler) else name
+        options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        handler = self._handlers.get(name)
+        if handler is not None:
+            options = handler.options_by_name(args, kwargs or {}, options)
+        return self.send(name, args, kwargs or {}, options, delay=delay, at=at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +103,8 @@ class Terms:
             raise BadArgument("a batch handler runs in a thread or in the event loop, not in a process")
 
 
-class Enqueues(Generic[P, Sent]):
-    """What calls of one handler are enqueued through: its name, its sender, and options."""
+class Bound(Generic[P, Sent]):
+    """Enqueues calls of one handler, with options."""
 
     def __init__(self, name: str, sender: Sender[Sent], options: Options, signature: inspect.Signature | None) -> None:
         self._name = name
@@ -111,26 +138,17 @@ class Enqueues(Generic[P, Sent]):
                 raise BadArgument(f"{self._name}{self._signature}: {exc}") from None
 
 
-class Bound(Enqueues[P, MessageId]):
-    """A handler with options for the calls that are enqueued through it."""
-
-
-class Handler(Bound[P], Generic[P, R]):
+class BaseHandler(Bound[P, Sent], Generic[P, R, Sent]):
     """A decorated function: call it as before, or enqueue a call of it."""
 
     def __init__(
-        self, name: str, function: Callable[P, R], terms: Terms, sender: Sender[MessageId], options: Options
+        self, name: str, function: Callable[P, R], terms: Terms, sender: Sender[Sent], options: Options
     ) -> None:
-        functools.update_wrapper(self, function)  # first: what the function has as attributes must not win
+        functools.update_wrapper(self, function)  # first: the function's own attributes must not replace those below
         super().__init__(name, sender, options, None if terms.batch else _signature_of(function))
         self.name = name
         self.function = function
         self.terms = terms
-
-    @classmethod
-    def plain(cls, name: str, function: Callable[P, R]) -> Handler[P, R]:
-        """Return a handler that can be called and not enqueued: for a process that only works."""
-        return cls(name, function, Terms(), _Nobody(), Options())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -145,8 +163,8 @@ class Handler(Bound[P], Generic[P, R]):
         skip_late_s: float | None = None,
         coalesce: str | bool | None = None,
         sync: Sync | None = None,
-    ) -> Bound[P]:
-        """Return this handler with options for what is enqueued through it.
+    ) -> Bound[P, Sent]:
+        """Return this handler with options for the calls that are enqueued through it.
 
         `key`: at most one living message has it; `on_conflict` says what happens when one does: "reject" (KeyHeld),
         "keep" it, or "replace" it. `deadline`: not started from then on. `skip_late_s`: not started when it is later
@@ -155,6 +173,18 @@ class Handler(Bound[P], Generic[P, R]):
         given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
         given.check()
         return Bound(self._name, self._sender, given.over(self._options), self._signature)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+
+class Handler(BaseHandler[P, R, MessageId]):
+    """A decorated function: call it as before, or enqueue a call of it."""
+
+    @classmethod
+    def plain(cls, name: str, function: Callable[P, R]) -> Handler[P, R]:
+        """Return a handler that can be called and not enqueued: for a process that only works."""
+        return cls(name, function, Terms(), _Refuser(), Options())
 
     def options_by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Options) -> Options:
         """Return the options of a call that is enqueued by this handler's name, as if it were through the handler.
@@ -165,18 +195,14 @@ class Handler(Bound[P], Generic[P, R]):
         self.check(args, kwargs)
         return given.over(self._options)
 
-    def __repr__(self) -> str:
-        return f"<Handler {self.name}>"
 
+class AsyncHandler(BaseHandler[P, R, Soon]):
+    """A decorated function: call it as before, or await the enqueue of a call of it."""
 
-class _Nobody:
-    """A sender that refuses."""
-
-    def send(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
-        *, delay: Delay | None = None, at: At | None = None,
-    ) -> MessageId:  # fmt: skip
-        raise BadArgument(f"{name!r} cannot be enqueued here", hint="enqueue it through its scheduler")
+    def __init__(self, blocking: Handler[P, R], sender: Sender[Soon]) -> None:
+        super().__init__(blocking.name, blocking.function, blocking.terms, sender, blocking._options)
+        self.blocking = blocking
+        """The same handler for code that cannot await: its `enqueue`, `after` and `at` return when it is written."""
 
 
 class Handlers:
@@ -227,6 +253,20 @@ class Handlers:
         return len(self._by_name)
 
 
+class _Refuser(Sender[MessageId]):
+    """A sender for a process that only works."""
+
+    def __init__(self) -> None:
+        super().__init__(Handlers())
+
+    def send(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
+        *, delay: Delay | None = None, at: At | None = None,
+    ) -> MessageId:  # fmt: skip
+        """Refuse."""
+        raise BadArgument(f"{name!r} cannot be enqueued here", hint="enqueue it through its scheduler")
+
+
 def where_of(function: Callable[..., Any], where: Where | None) -> Where:
     """Return where a function runs: as said, or by what it is.
 
@@ -259,45 +299,3 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None
-
-
-Soon = Coroutine[Any, Any, MessageId]
-
-
-class AsyncBound(Enqueues[P, Soon]):
-    """A handler with options for the calls that are enqueued through it."""
-
-
-class AsyncHandler(Enqueues[P, Soon], Generic[P, R]):
-    """A decorated function: call it as before, or await the enqueue of a call of it."""
-
-    def __init__(self, blocking: Handler[P, R], sender: Sender[Soon]) -> None:
-        functools.update_wrapper(self, blocking.function)  # first: what the function has as attributes must not win
-        super().__init__(blocking.name, sender, blocking._options, blocking._signature)
-        self.name = blocking.name
-        self.function = blocking.function
-        self.terms = blocking.terms
-        self.blocking = blocking
-        """The same handler for code that cannot await: its `enqueue`, `after` and `at` return when it is written."""
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
-
-    def options(
-        self,
-        *,
-        key: str | None = None,
-        on_conflict: OnConflict = "reject",
-        headers: Mapping[str, str] | None = None,
-        deadline: At | None = None,
-        skip_late_s: float | None = None,
-        coalesce: str | bool | None = None,
-        sync: Sync | None = None,
-    ) -> AsyncBound[P]:
-        """Return this handler with options for what is enqueued through it (see Handler.options)."""
-        given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
-        given.check()
-        return AsyncBound(self._name, self._sender, given.over(self._options), self._signature)
-
-    def __repr__(self) -> str:
-        return f"<AsyncHandler {self.name}>"

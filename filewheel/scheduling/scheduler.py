@@ -36,9 +36,9 @@ from filewheel.scheduling.cron.recurrence import Missed
 from filewheel.scheduling.definitions import Definitions, When, recurrence_of
 from filewheel.scheduling.engine import Engine, Limits
 from filewheel.scheduling.events import Callback, Events, Telemetry
-from filewheel.scheduling.handler import Handler
+from filewheel.scheduling.handler import BaseHandler
 from filewheel.scheduling.job import present_job
-from filewheel.scheduling.options import At, Delay, OnConflict, Options
+from filewheel.scheduling.options import At, Delay, Options
 from filewheel.scheduling.runners.child import preparing
 from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, check_name, grace_us_of, key_of
 from filewheel.wheel import Wheel
@@ -134,33 +134,6 @@ class Scheduler(Definitions):
 
     # -- enqueue -----------------------------------------------------------------------------------------------
 
-    def enqueue(
-        self,
-        name: str | Handler[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        delay: Delay | None = None,
-        at: At | None = None,
-        key: str | None = None,
-        on_conflict: OnConflict = "reject",
-        headers: Mapping[str, str] | None = None,
-        deadline: At | None = None,
-        skip_late_s: float | None = None,
-        coalesce: str | bool | None = None,
-        sync: Sync | None = None,
-    ) -> MessageId:
-        """Enqueue a call of a handler by its name, which need not be defined here; return its id.
-
-        It is due after `delay`, `at` a time, or now. The other options are those of `Handler.options`.
-        """
-        name = name.name if isinstance(name, Handler) else name
-        options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
-        handler = self._handlers.get(name)
-        if handler is not None:
-            options = handler.options_by_name(args, kwargs or {}, options)
-        return self.send(name, args, kwargs or {}, options, delay=delay, at=at)
-
     def send(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
         *, delay: Delay | None = None, at: At | None = None,
@@ -199,7 +172,7 @@ class Scheduler(Definitions):
         self,
         name: str,
         when: When,
-        handler: str | Handler[..., Any],
+        handler: str | BaseHandler[..., Any, Any],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
@@ -211,7 +184,7 @@ class Scheduler(Definitions):
 
         It goes on until `unschedule`, whatever program fires.
         """
-        target = handler.name if isinstance(handler, Handler) else handler
+        target = handler.name if isinstance(handler, BaseHandler) else handler
         recurrence = recurrence_of(when, tz)
         schedule = Schedule(
             name, target, recurrence, args, kwargs or {}, missed, grace_us_of(grace_s), is_declared=False
