@@ -99,9 +99,9 @@ class Changes(Reader):
             found, ticket = self._drop(journal, wanted)
         if ticket is None:
             return CancelledIds({})
-        journal.tell()
+        journal.mark_drops()
         outcomes = look.outcomes(found)  # after the mark, so that a keeper or this call sees the other
-        journal.settle(ticket, sync)
+        journal.wait_durable(ticket, sync)
         if due_of(min(wanted)) < now_us + HINT_AHEAD_US:
             self._hint.send(now_us)
         return CancelledIds(outcomes)
@@ -199,7 +199,7 @@ class Changes(Reader):
                 if key is None:
                     new, ticket = journal.move(due_us, unique.moved_rest(unpack_put(put)), pack_drop(old, RESCHEDULED))
         if key is None:
-            new = receipt(new, journal.settle(ticket, sync))
+            new = receipt(new, journal.wait_durable(ticket, sync))
         else:
             new = unique.move(
                 self._keys, journal, check_key(key), old, due_us, now_us=now_us, sync=sync, directory=self._dir

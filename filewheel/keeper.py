@@ -410,7 +410,7 @@ class Keeper(Outcomes):
 
     def on_flush(self, told: Callable[[int], None]) -> None:
         """Tell the microseconds of each flush of the keeper's own journal to a function, which must not raise."""
-        self._store.own.on_flush = told
+        self._store.own.appender.on_flush = told
 
     @property
     def directory(self) -> Directory:

@@ -210,7 +210,7 @@ class Wheel(Changes):
             self._closed = self._closed or self._after_fork == "reopen"  # an inherited one is not opened any more
             return
         if self._journal is not None:
-            self._journal.one_call()  # refused before it is half done
+            self._journal.appender.one_call()  # refused before anything is done
         self._closed = True
         self._tidier.join()
         try:
@@ -242,11 +242,11 @@ class Wheel(Changes):
                 if self._journal is None:
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
                     journal = Journal(self._dir, entropy=self._entropy, disk=self._disk_factory, clock=self._clock)
-                    journal.on_segment_end = self._tidier.segment_ended
+                    journal.appender.on_segment_end = self._tidier.segment_ended
                     journal.fence = Fence(self._dir, disk=self._disk_factory)
                     journal.marks = Marks(self._dir)
-                    journal.on_flush = self.on_flush
-                    journal.before_flush = self._keys.unflushed.flush
+                    journal.appender.on_flush = self.on_flush
+                    journal.appender.before_flush = self._keys.unflushed.flush
                     self._journal = journal
         now_us = self._clock.now_us()
         if not 0 <= now_us - self._looked_us < LOOK_US:
@@ -340,7 +340,7 @@ class Wheel(Changes):
         (made,), ticket = self._group.put(journal, [ask], now_us, durable=sync == "always")
         if not isinstance(made, MessageId):
             raise made
-        id_ = made if ticket is None else receipt(made, journal.settle(ticket, sync))
+        id_ = made if ticket is None else receipt(made, journal.wait_durable(ticket, sync))
         if due_us < now_us + HINT_AHEAD_US:
             self._hint.send(now_us)
         return id_
@@ -408,7 +408,7 @@ class Wheel(Changes):
         ids = [id_ for id_ in made if isinstance(id_, MessageId)]
         if len(ids) < len(made):
             raise unique.told_which(asks, made)
-        copies = 1 if ticket is None else journal.settle(ticket, sync)
+        copies = 1 if ticket is None else journal.wait_durable(ticket, sync)
         if dues and min(dues) < now_us + HINT_AHEAD_US:
             self._hint.send(now_us)
         kept = frozenset(n for n, id_ in enumerate(ids) if id_.kept)

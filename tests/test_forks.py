@@ -146,8 +146,10 @@ def test_an_inherited_handle_neither_writes_nor_closes_a_file_of_the_child(
         wheel.enqueue(b"%d" % n, delay=60)
     journal = wheel._journal
     assert journal is not None
-    assert journal._segment is not None
-    fd = journal._segment.fd
+    with journal.appender.lock:
+        segment = journal.appender.lender.writer.segment
+    assert segment is not None
+    fd = segment.fd
 
     def body() -> None:
         own = [os.open(tmp_path / f"own-{n}", os.O_RDWR | os.O_CREAT) for n in range(20)]
@@ -155,9 +157,8 @@ def test_an_inherited_handle_neither_writes_nor_closes_a_file_of_the_child(
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.pwrite(fd, b"x", 0)
         assert journal is not None
-        assert journal._segment is not None
-        journal._recall()
-        journal._segment.release()
+        with journal.appender.lock:
+            journal.appender.lender.writer.release()
         for one in own:
             os.write(one, b"still mine")
 

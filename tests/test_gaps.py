@@ -147,7 +147,7 @@ def test_what_nothing_proves_is_kept_aside_as_a_note_when_the_writer_has_gone(wh
         journal.put(START_US, START_US, pack_tail("", None), b"%d" % i, sync="never")
     hit(wheel_dir, 2)
     assert journal.position.number == 4
-    journal._let_go(seal_it=False)  # killed
+    journal.appender.lender.writer.release()  # killed
     report = look(wheel_dir, clock)
     assert not report.damage
     assert "perhaps commits that never completed" in report.findings[0].what

@@ -274,35 +274,37 @@ def test_what_was_enqueued_before_a_failed_write_is_durable_when_a_later_call_sa
 
 def test_a_flusher_that_wakes_just_before_its_handle_is_closed_is_no_error_of_the_close(wheel_dir: Path) -> None:
     journal = Journal(open_directory(wheel_dir, write=True))
-    flush, awake = journal.flush, threading.Event()
+    appender = journal.appender
+    flush, awake = appender.flush, threading.Event()
 
     def flush_too_late() -> None:
         awake.set()
-        eventually(lambda: journal._closed)
+        eventually(lambda: appender._closed)
         flush()
 
-    journal.flush = flush_too_late  # type: ignore[method-assign]
+    appender.flush = flush_too_late  # type: ignore[method-assign]
     journal.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"x", sync=0.001)
     assert awake.wait(20)
     journal.close()
-    assert journal._durable == journal._written == 1
+    assert appender._durable == appender.written == 1
     with Wheel(wheel_dir) as wheel:
         assert [m.payload for m in wheel.list()] == [b"x"]
 
 
 def test_a_flusher_that_gets_to_run_only_after_its_handle_was_closed_ends_at_once(wheel_dir: Path) -> None:
     journal = Journal(open_directory(wheel_dir, write=True))
-    loop, closed = journal._flush_loop, threading.Event()
+    appender = journal.appender
+    loop, closed = appender._flush_loop, threading.Event()
 
     def run_late() -> None:
         assert closed.wait(20)
         loop()
 
-    journal._flush_loop = run_late  # type: ignore[method-assign]
+    appender._flush_loop = run_late  # type: ignore[method-assign]
     journal.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"x", sync=3600)
-    thread = journal._flusher
+    thread = appender._flusher
     assert thread is not None
-    journal._flusher = None  # which `close` would wait for
+    appender._flusher = None  # which `close` would wait for
     journal.close()
     closed.set()
     thread.join(10)

@@ -41,7 +41,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def frames(wheel: Wheel) -> int:
     assert wheel._journal is not None
-    return wheel._journal.number
+    return wheel._journal.appender.number
 
 
 def test_many_keys_take_one_flush_of_the_index_and_one_frame(wheel: Wheel, notes: list[int]) -> None:

@@ -176,15 +176,3 @@ def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
         assert hasattr(filewheel, name)
     public = {n for n in vars(filewheel) if not n.startswith("_")} - set(ORDER)
     assert public == set(filewheel.__all__) - {"__version__"}
-
-
-@pytest.mark.parametrize("name", ["appender", "journal"])
-def test_whoever_takes_the_lock_of_a_journal_first_takes_back_what_it_has_lent(name: str) -> None:
-    taken = [
-        node
-        for node in ast.walk(ast.parse((LIBRARY / "journal" / f"{name}.py").read_text()))
-        if isinstance(node, ast.With) and ast.unparse(node.items[0]) in ("self.lock", "self.one_call()")
-    ]
-    assert len(taken) >= 8
-    for node in taken:
-        assert ast.unparse(node.body[0]) == "self._recall()", f"{name}.py, line {node.lineno}"

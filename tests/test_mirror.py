@@ -107,7 +107,7 @@ def test_the_flushes_of_the_primary_and_of_its_mirrors_run_side_by_side(make_set
         wheels.fail = {0: meet, 1: meet, 2: meet}
         assert wheel.enqueue(b"x", delay=60).copies == 3
         # None was waited for in vain first: it would be given up, and hold the message all the same a moment later.
-        assert all(mirror.live for mirror in wheel._writer()._copies._mirrors)
+        assert all(mirror.live for mirror in wheel._writer().appender.copies._mirrors)
         wheels.fail = {}
 
 
@@ -376,7 +376,7 @@ def test_a_mirror_that_fails_is_marked_stale_before_the_enqueue_returns_with_a_c
         wheels.events.clear()
         assert wheel.enqueue(b"y", delay=60).copies == 1
         assert 1 not in wheels.calls("pwrite")
-        assert len([r for r in caplog.records if "has failed" in r.message]) == 1
+        assert len([r for r in caplog.records if " failed: " in r.message]) == 1
     assert wheels.payloads(0) == [b"x", b"y"]
 
 
@@ -500,7 +500,7 @@ def test_a_message_that_a_mirror_lost_is_refused_also_if_the_mirror_is_back_befo
     wheels.clock.advance(2)
     journal.append([put(b"both")], 1)
     with pytest.raises(TooFewCopies):
-        journal.settle(ticket, "always")
+        journal.wait_durable(ticket, "always")
     journal.close()
 
 
@@ -554,7 +554,7 @@ def test_a_mirror_that_does_not_answer_in_time_has_failed_and_is_left_alone_unti
             wheel.enqueue(b"1", delay=60)
         assert [e for e in wheels.events if e[0] == 1] == []  # that disk may hang in an open as well
         hang.over.set()
-        (mirror,) = wheel._writer()._copies._mirrors  # type: ignore[union-attr]
+        (mirror,) = wheel._writer().appender.copies._mirrors  # type: ignore[union-attr]
         eventually(lambda: mirror.ended)
         wheels.clock.advance(2)
         assert wheel.enqueue(b"2", delay=60).copies == 2
@@ -581,7 +581,7 @@ def test_with_enough_copies_nobody_waits_for_a_mirror_that_is_slow_and_it_catche
         assert hang.begun.is_set()
         assert not hang.over.is_set()
         hang.over.set()
-        (slow, _) = wheel._writer()._copies._mirrors  # type: ignore[union-attr]
+        (slow, _) = wheel._writer().appender.copies._mirrors  # type: ignore[union-attr]
         eventually(lambda: slow.durable == 5)
     assert wheels.payloads(1) == wheels.payloads(0)
 
@@ -796,6 +796,6 @@ def test_a_mirror_that_fails_does_not_stop_the_keeper_from_firing(
             keeper._store.own.flush()
             wheels.clock.advance(1)
         assert not keeper.claim()
-        assert len([r for r in caplog.records if "has failed" in r.message]) == 1
+        assert len([r for r in caplog.records if " failed: " in r.message]) == 1
         assert wheels.roster().members[0].state == ("stale" if on_failure == "stale" else "current")
     assert wheels.payloads(0) == []

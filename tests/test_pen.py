@@ -18,9 +18,10 @@ import pytest
 from filewheel import Keeper, Wheel
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import Closed, DiskError, Poisoned, Reentered, WheelFull
-from filewheel.format.id_source import SEQ_END
+from filewheel.format.id_source import SEQ_END, IdSource
 from filewheel.journal.journal import Journal
 from filewheel.journal.segment import Segment
+from filewheel.journal.writer import Writer
 from filewheel.native.compiled import make_pen
 from filewheel.roster.fence import Fence
 from tests.conftest import assert_whole
@@ -42,7 +43,7 @@ def journal_of(wheel: Wheel) -> Journal:
 
 
 def has_pen(wheel: Wheel) -> bool:
-    return journal_of(wheel)._pen is not None
+    return journal_of(wheel).appender.lender._pen is not None
 
 
 @pytest.mark.parametrize("sync", ["never", 0.02])
@@ -67,7 +68,8 @@ def test_a_flush_takes_what_a_pen_wrote_before_with_it(wheel_dir: Path) -> None:
         wheel.enqueue(b"by a pen", delay=60)
         assert has_pen(wheel)
         wheel.flush()
-        assert journal_of(wheel).synced == journal_of(wheel).number == 2
+        appender = journal_of(wheel).appender
+        assert appender._durable == appender.number == 2
     assert_whole(wheel_dir)
 
 
@@ -95,7 +97,7 @@ from filewheel import Wheel
 wheel = Wheel(sys.argv[1], sync="never")
 for n in range(7000):
     wheel.enqueue(b"%d" % n, delay=600)
-assert wheel._journal._pen
+assert wheel._journal.appender.lender._pen
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert played(code, wheel_dir).returncode == -signal.SIGKILL
@@ -128,7 +130,7 @@ path = sys.argv[1] + "/jobs.wheel"
 wheel = Wheel.create(path, sync="never")
 wheel.enqueue(b"0", delay=600)
 wheel.enqueue(b"1", delay=600)
-assert wheel._journal._pen
+assert wheel._journal.appender.lender._pen
 {SIGNALS[signals]}
 with open(sys.argv[1] + "/hog", "wb", buffering=0) as hog:
     try:
@@ -258,10 +260,10 @@ def test_what_a_pen_writes_after_zeros_were_given_back_lies_in_the_file(wheel_di
     with Wheel(wheel_dir, sync="never") as wheel:
         wheel.enqueue(b"0", delay=60)
         wheel.enqueue(b"1", delay=60)
-        journal = journal_of(wheel)
-        segment = journal._segment
+        appender = journal_of(wheel).appender
+        with appender.lock:
+            segment = appender.lender.writer.segment
         assert segment is not None
-        journal._recall()
         segment.cut_off()  # as when there was no room for zeros
         for n in range(2, 5):
             wheel.enqueue(b"%d" % n, delay=60)
@@ -298,9 +300,10 @@ def test_ctrl_c_after_a_pen_has_written_or_was_taken_back_costs_nothing(wheel_di
         wheel.enqueue(b"0")
         wheel.enqueue(b"1")
         journal = journal_of(wheel)
-        assert journal._pen is not None
-        journal._pen = pen = Interrupted(journal._pen, call)
-        journal._put_with_pen = pen.put  # type: ignore[assignment]
+        lender = journal.appender.lender
+        assert lender._pen is not None
+        lender._pen = pen = Interrupted(lender._pen, call)
+        lender.put = pen.put  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
             wheel.enqueue(b"2")
             wheel.enqueue(b"3", sync="always")
@@ -308,7 +311,7 @@ def test_ctrl_c_after_a_pen_has_written_or_was_taken_back_costs_nothing(wheel_di
         wheel.enqueue(b"4")
         wheel.enqueue_many([b"5", b"6"])
         fired += [m.payload for m in keeper.claim()]
-        assert journal.number == 5
+        assert journal.appender.number == 5
     assert fired == [b"0", b"1", b"2", b"4", b"5", b"6"]
     assert_whole(wheel_dir)
 
@@ -325,12 +328,12 @@ def test_ctrl_c_while_a_pen_is_lent_leaves_one_that_nobody_puts_with(
         wheel.enqueue(b"0", delay=60)
         wheel.enqueue(b"1", delay=60)
         journal = journal_of(wheel)
-        assert journal.number == 2  # and the pen is taken back
+        assert journal.appender.number == 2  # and the pen is taken back
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(OsDisk, "pen", interrupted)
             wheel.enqueue(b"2", delay=60)
         wheel.enqueue(b"3", delay=60)
-        assert journal.number == 3
+        assert journal.appender.number == 3
         assert [m.payload for m in wheel.list()] == [b"0", b"1", b"3"]
     assert_whole(wheel_dir)
 
@@ -416,7 +419,7 @@ def test_a_pen_stops_where_the_sequence_of_its_writer_does(wheel_dir: Path) -> N
         wheel.enqueue(b"0", delay=60)
         journal = journal_of(wheel)
         first = journal.writer
-        journal._ids.seq = SEQ_END - 3
+        journal.appender.lender.writer.ids.seq = SEQ_END - 3
         made = [wheel.enqueue(b"%d" % n, delay=60) for n in range(1, 8)]
         assert journal.writer != first
         assert len(set(made)) == 7
@@ -452,7 +455,7 @@ def test_a_handle_that_was_closed_has_lent_no_pen(wheel_dir: Path) -> None:
         for n in range(3):
             wheel.enqueue(b"%d" % n, delay=60)
         journal = journal_of(wheel)
-        assert journal._pen is not None
+        assert journal.appender.lender._pen is not None
         journal.close()
         with pytest.raises(Closed):
             journal.put(1, 1, b"", b"refused", sync="never")
@@ -464,12 +467,12 @@ def test_who_waited_for_a_flush_takes_back_the_pen_that_was_lent_meanwhile(wheel
         """Waits, and others get the lock."""
 
         def wait(self, timeout_s: float | None = None) -> None:
-            journal.lock.release()
-            journal._flushing = 0
+            appender.lock.release()
+            appender._flushing = 0
             journal.rotate()
             for n in range(3, 6):
                 wheel.enqueue(b"%d" % n, delay=60)
-            journal.lock.acquire()
+            appender.lock.acquire()
 
         def notify_all(self) -> None:
             pass
@@ -478,13 +481,35 @@ def test_who_waited_for_a_flush_takes_back_the_pen_that_was_lent_meanwhile(wheel
         for n in range(3):
             wheel.enqueue(b"%d" % n, delay=60)
         journal = journal_of(wheel)
-        settled, journal._settled = journal._settled, Waits()  # type: ignore[assignment]
-        journal._flushing = -1
+        appender = journal.appender
+        changed, appender._changed = appender._changed, Waits()  # type: ignore[assignment]
+        appender._flushing = -1
         # The next has to go into another segment, and so to wait.
-        journal._segment_bytes, journal._free_to = 1000, 0
+        appender._segment_bytes = 1000
+        with appender.lock:
+            appender.lender.writer.free_to = 0
         wheel.enqueue(b"6" + bytes(500), delay=60, sync="always")
-        journal._settled = settled
+        appender._changed = changed
         assert sorted(m.payload[:1] for m in wheel.list()) == [b"%d" % n for n in range(7)]
+    assert_whole(wheel_dir)
+
+
+def test_the_lender_alone_holds_the_writer_and_takes_it_back_before_it_returns_it(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir, sync="never") as wheel:
+        for n in range(3):
+            wheel.enqueue(b"%d" % n, delay=60)
+        appender = journal_of(wheel).appender
+        for owner in (wheel, journal_of(wheel), appender):
+            kept = [name for name, value in vars(owner).items() if isinstance(value, (Writer, Segment, IdSource))]
+            assert not kept, f"{owner} would read them while a pen writes"
+        lender = appender.lender
+        assert lender._pen is not None
+        with pytest.raises(AssertionError, match="the lock guards the writer"):
+            lender.writer  # noqa: B018
+        with appender.lock:
+            assert lender.writer.number == lender.writer.written == 3
+        assert lender._pen is None
+        assert lender.put(1, 1, b"", b"") is None
     assert_whole(wheel_dir)
 
 

@@ -146,7 +146,7 @@ class BatchingWheel(Wheel):
                 self._keys, journal, asks, now_us=self._clock.now_us(), path=self._dir.path,
                 durable=puts[group[0]].sync == "always",
             )  # fmt: skip
-            copies = 1 if ticket is None else journal.settle(ticket, sync)
+            copies = 1 if ticket is None else journal.wait_durable(ticket, sync)
         except Exception as exc:
             _tell_all(exc, group, results)
         else:

@@ -1,14 +1,13 @@
-"""A writer's segments: where frames become durable.
+"""Appends frames to a writer's segments, and makes them durable.
 
-Each open handle is a writer of its own, with a random name and segment files that nobody else ever writes, so
-committing takes no shared lock: one pwrite of a frame, one fdatasync that all waiting threads share (group commit).
-A writer that commits again and again writes zeros ahead, because a flush into space that was written before costs
-one device flush and a growing file two. The order of calls is the protocol's (docs/adr/0002-the-protocol.md, rules
-E1-E5, O1-O3); the comments name the rule. What the frames hold is the journal's (journal.py).
+Each open handle is a writer of its own (writer.py), so a commit takes no shared lock: one pwrite of a frame, and one
+fdatasync that all waiting threads share (group commit). A writer that commits again and again writes zeros ahead: a
+flush into space that was written before costs one device flush, and a growing file costs two. The order of calls is
+the protocol's (docs/adr/0002-the-protocol.md, rules E1-E5, O1-O3); the comments name the rule. The journal decides
+what the frames hold (journal.py).
 
-Invariants: frames are numbered without a gap over all segments of a writer; a segment is never opened for appending
-again; the kernel lock of the segment in use is held, so a free lock means that nothing more will come; what a pen was
-lent is looked at only after it was taken back.
+Invariant: a ticket counts as durable only after a flush that returned has covered its frame, and a flush that failed
+is never repeated.
 """
 
 from __future__ import annotations
@@ -23,43 +22,45 @@ from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory, Sync
 from filewheel.disk.reentry import one_call
 from filewheel.disk.started import started
-from filewheel.errors import Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge
-from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
-from filewheel.format.id_source import Entropy, IdSource
-from filewheel.journal.segment import Segment, no_pen
-from filewheel.message import ID_END, ID_MIN
-from filewheel.native.compiled import Pen
-from filewheel.roster.roster import Roster
+from filewheel.errors import UNWRITTEN, Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge, disk_error
+from filewheel.format import layout
+from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, body_of
+from filewheel.format.id_source import SEQ_END, Entropy
+from filewheel.journal.segment import Segment
+from filewheel.journal.writer import Lender, Writer
+from filewheel.message import MessageId
+from filewheel.native.compiled import put_frame
 
 SEGMENT_BYTES = 32 << 20
 FILL_BYTES = 1 << 20
 _FILL_AFTER_COMMITS = 2
+_PEN_BYTES = 32 << 10
 
 
 class Copying(Protocol):
-    """What an appender asks of whoever writes its frames elsewhere too. Tickets count its frames."""
+    """Writes an appender's frames to other wheels too. Tickets count the appender's frames."""
 
     def ready(self) -> None:
-        """Raise unless a frame that is written now would be held by as many wheels as are asked for."""
+        """Raise unless enough wheels can hold a frame that is written now."""
 
     def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Write a frame that was just written here. Called with the lock held, and never raises for another disk."""
+        """Write a frame that was just written here. Called with the lock held; never raises for another disk."""
 
     def begin(self, ticket: int) -> None:
-        """Begin to flush up to this frame."""
+        """Start to flush up to this frame."""
 
     def finish(self, ticket: int) -> None:
-        """Return when it is flushed, or when whoever did not do it is given up. Never raises for another disk."""
+        """Return when it is flushed, or the wheels that failed are given up. Never raises for another disk."""
 
     def confirm(self, ticket: int, *, durable: bool) -> int:
-        """Return how many wheels hold this frame, durably or just written; raise when these are too few."""
+        """Return how many wheels hold this frame, durably or just written. Raises TooFewCopies."""
 
     def close(self) -> None:
-        """Let go of the other wheels."""
+        """Close the other wheels."""
 
 
 class Appender:
-    """One writer. Thread-safe. Opens its first segment with its first frame."""
+    """Appends frames as one writer. Thread-safe. Opens its first segment with its first frame."""
 
     def __init__(
         self,
@@ -74,200 +75,167 @@ class Appender:
         self._segment_bytes = segment_bytes
         self._fill_bytes = fill_bytes
         self.lock = threading.RLock()
-        self._settled = threading.Condition(self.lock)
+        self._changed = threading.Condition(self.lock)
+        self.lender = Lender(self.lock, Writer(directory, entropy))
+        self._has_pens = True
+        """The disk gives pens, as far as is known."""
+        self._durable = 0
+        """The ticket of the last durable frame."""
         self._flushing = 0
         """The thread that flushes, without the lock."""
         self._broken: FilewheelError | None = None
-        self._untold: FilewheelError | None = None
-        """What the flushing thread met, and no caller has been told."""
+        self._unreported: FilewheelError | None = None
+        """An error of the flushing thread that no caller has seen."""
         self._flusher: threading.Thread | None = None
         self._interval_s = 0.0
         self._closed = False
-        self._copies: Copying | None = None
-        """Where frames go beside this directory; set with the lock held."""
-        self._free_to = 0
-        """Up to here the segment takes small frames without another look (`_ready`)."""
-        self.roster: Roster | None = None
-        """The set that the wheel is in, as `follow` was told last."""
-        # Frames over the life of this handle, whatever writer they belong to: what waiters wait for.
-        self._written = 0
-        self._durable = 0
+        self.copies: Copying | None = None
+        """Writes the frames to other wheels too. Set with the lock held."""
+        self.before_flush: Callable[[], None] | None = None
+        """Called before each flush: makes durable what must be durable before the frames are."""
         self.on_segment_end: Callable[[str, Position, bool], None] | None = None
-        """Told (writer, where its segment ends, whether the writer ends too), with the lock held."""
+        """Called with (writer, end of its segment, whether the writer ends too), with the lock held."""
         self.on_flush: Callable[[int], None] | None = None
-        """Told the microseconds of each flush, perhaps with the lock held. It must not raise, nor use this journal."""
-        self._pen: Pen | None = None
-        """Has the numbers of the segment in use, as long as it is set: `_recall`."""
-        self._put_with_pen = no_pen
-        """Puts with the pen, without the lock."""
-        self._renew()
-
-    def _renew(self) -> None:
-        """Become a new writer: a fresh name, a fresh sequence, no segment yet."""
-        self._ids = IdSource(self._entropy)
-        self._segment: Segment | None = None
-        self._first = self._written
-        self._commits = 0
-        self._free_to = 0
+        """Called with the microseconds of each flush, perhaps with the lock held. Must not raise, nor call this."""
 
     @property
     def writer(self) -> str:
-        """The name that this writer has now."""
-        return self._ids.name
+        """The name of the present writer."""
+        return self.lender.name
 
     @property
     def position(self) -> Position:
-        """Where this writer stands; segment 0 before its first."""
+        """The end of the writer's journal; segment 0 before its first segment."""
         with self.lock:
-            self._recall()
-            segment = self._segment
-            return Position(0, 0, 0) if segment is None else Position(segment.n, segment.offset, self.number)
+            return self.lender.writer.position
 
     @property
     def number(self) -> int:
         """The number of the last frame written; the first frame of a writer has number 1."""
         with self.lock:
-            self._recall()
-            return self._written - self._first
+            return self.lender.writer.number
 
     @property
-    def synced(self) -> int:
-        """The number of the last frame known to be durable; 0 when none is."""
-        return max(0, self._durable - self._first)
+    def written(self) -> int:
+        """The ticket of the last frame written."""
+        with self.lock:
+            return self.lender.writer.written
 
     def flush(self) -> int:
-        """Make everything written so far durable; return how many wheels hold the last of it."""
+        """Make everything written so far durable; return how many wheels hold the last frame."""
         with self.one_call():
-            self._recall()
             self._check()
-            ticket = self._written
-        return self.settle(ticket, "always")
+            ticket = self.lender.writer.written
+        return self.wait_durable(ticket, "always")
 
     def close(self) -> None:
-        """Flush, seal and unlock the segment. What was written stays.
+        """Flush, seal and unlock the segment. Everything written stays.
 
-        Raises Poisoned when a flush failed, now or in the flushing thread, that nobody has been told of.
+        Raises Poisoned when a flush failed, now or in the flushing thread, and no call has raised it yet.
         """
         with self.one_call():
-            self._recall()
             while self._flushing:
-                self._wait()
+                self._changed.wait()
             if self._closed:
                 return
-            copies, ticket = self._copies, self._written
-            untold = copies is not None and self._durable < ticket
+            copies, ticket = self.copies, self.lender.writer.written
+            unconfirmed = copies is not None and self._durable < ticket
             try:
                 if self._broken is None:
                     self._flush_held()
             finally:
-                self._let_go(seal_it=self._broken is None)
+                writer = self.lender.writer
+                if self._broken is None:
+                    writer.seal(self._durable)
+                writer.release()
                 self._closed = True
-                self._free_to = 0
-                self._settled.notify_all()
+                self._changed.notify_all()
                 if copies is not None:
                     copies.close()
         if self._flusher is not None and self._flusher is not threading.current_thread():
             self._flusher.join(timeout=5)
-        if self._untold is not None:
-            raise self._untold
-        if copies is not None and untold:
+        if self._unreported is not None:
+            raise self._unreported
+        if copies is not None and unconfirmed:
             copies.confirm(ticket, durable=True)
-
-    def follow(self, roster: Roster | None) -> None:
-        """Write for this set from the next frame on; None is a wheel that stands alone."""
-        self.roster = roster
 
     def rotate(self) -> None:
         """Go on in a new segment, so that the present one can be covered and removed."""
         with self.one_call():
-            self._recall()
             while self._flushing:
-                self._wait()
+                self._changed.wait()
             self._check()
-            if self._segment is not None and self._segment.offset:
+            segment = self.lender.writer.segment
+            if segment is not None and segment.offset:
                 self._next_segment()
 
     def one_call(self) -> threading.RLock:
-        """Return the lock, for a call that none of the same thread may come into. Raises Reentered."""
+        """Return the lock, to be taken by a call that no other call of this thread may interrupt. Raises Reentered."""
         return one_call(self.lock, self._dir.path, self._flushing)
-
-    def _wait(self, timeout_s: float | None = None) -> None:
-        """Let others have the lock until they have settled something."""
-        self._settled.wait(timeout_s)
-        self._recall()
-
-    def _recall(self) -> None:
-        """Take back what was lent to a pen. Whoever takes the lock calls it before they look at anything."""
-        pen = self._pen
-        if pen is not None:
-            assert self._segment is not None
-            # Once more if an interrupt (Ctrl-C) comes in between: the pen is let go last.
-            self._ids.seq, number = self._segment.take_back(pen)
-            self._written = self._first + number
-            self._put_with_pen = no_pen
-            self._pen = None
 
     # -- segments ------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._broken is not None:
-            self._untold = None
+            self._unreported = None
             raise self._broken
         if self._closed:
             raise Closed("the journal is closed", path=self._dir.path)
 
-    def _ready(self, body_bytes: int, *, ids: int = 1) -> Segment:
-        """Return a segment with room for a frame with a body of this size.
+    def ready(self, body_bytes: int, *, ids: int = 1) -> Writer:
+        """Return the writer, with ids left and a segment that has room for a frame with a body of this size.
 
-        May wait, and let other threads in; when it returns, the frame can be written without waiting.
+        Called with the lock held. May wait, and let other threads in; afterwards the frame can be written without
+        waiting.
         """
         if body_bytes > BODY_BYTES_MAX:
             raise TooLarge(f"{body_bytes} bytes in one commit; the limit is {BODY_BYTES_MAX}")
         size = HEADER_BYTES + body_bytes + 8
         while True:
             self._check()
-            if self._copies is not None:
-                self._copies.ready()
-            segment = self._segment
-            if segment is None and self._ids.has(ids):
+            if self.copies is not None:
+                self.copies.ready()
+            writer = self.lender.writer
+            segment = writer.segment
+            if segment is None and writer.ids.has(ids):
                 try:
-                    self._segment = segment = Segment(self._dir, self.writer, 1)
+                    writer.open_segment(1)
                 except BaseException:
                     # A keeper that saw the name come and go takes this writer for ended.
                     self._renew()
                     raise
-                self._free_to = 0
-                return segment
-            if segment is None or segment.failed or not self._ids.has(ids):
+                return writer
+            if segment is None or segment.failed or not writer.ids.has(ids):
                 act = self._retire
             elif segment.offset and segment.offset + size > self._segment_bytes:
                 act = self._next_segment
             elif (
-                self._commits >= _FILL_AFTER_COMMITS
+                writer.commits >= _FILL_AFTER_COMMITS
                 and segment.offset + size > segment.filled
                 and size <= self._fill_bytes  # a larger frame pays for its own growth
             ):
                 self._fill(segment)
                 continue
             else:
-                fills = self._commits >= _FILL_AFTER_COMMITS and self._fill_bytes
-                self._free_to = segment.filled if fills else self._segment_bytes
-                return segment
+                fills = writer.commits >= _FILL_AFTER_COMMITS and self._fill_bytes
+                writer.free_to = segment.filled if fills else self._segment_bytes
+                return writer
             if self._flushing:
                 # Its descriptor must not be closed, and its error not be taken, under a flush.
-                self._wait()
+                self._changed.wait()
             else:
                 act()
 
     def _next_segment(self) -> None:
-        self._free_to = 0
+        writer = self.lender.writer
+        writer.free_to = 0
         self._flush_held()  # O1: before anyone can be released by a flush of the next segment
-        old = self._segment
+        old = writer.segment
         assert old is not None
-        self._seal(old)
-        end = self.position
+        writer.seal(self._durable)
+        end = writer.position
         try:
-            self._segment = Segment(self._dir, self.writer, old.n + 1)
+            writer.open_segment(old.n + 1)
         except BaseException:
             # O2: a live writer holds a locked segment. Without a next one, this writer has ended.
             old.release()
@@ -279,109 +247,130 @@ class Appender:
 
     def _segment_ended(self, end: Position, *, last: bool) -> None:
         if self.on_segment_end is not None:
-            self.on_segment_end(self.writer, end, last)
+            self.on_segment_end(self.lender.writer.name, end, last)
 
     def _retire(self) -> None:
         """End this writer and become another: after a write that failed, or when its sequence is used up."""
-        if self._segment is not None:
+        writer = self.lender.writer
+        if writer.segment is not None:
             self._flush_held()
-            end = self.position
-            self._let_go(seal_it=False)
+            end = writer.position
+            writer.release()
             self._segment_ended(end, last=True)
         self._renew()
 
-    def _let_go(self, *, seal_it: bool) -> None:
-        self._free_to = 0
-        segment = self._segment
-        if segment is None:
-            return
-        if seal_it:
-            self._seal(segment)
-        self._segment = None
-        segment.release()
+    def _renew(self) -> None:
+        """Become a new writer: another name, another sequence, no segment yet."""
+        self.lender.replace(Writer(self._dir, self._entropy, self.lender.writer.written))
 
-    def _seal(self, segment: Segment) -> None:
-        """End a segment that was flushed with an empty frame: "all before me was durable".
-
-        What is missing before it later on was damaged. It repeats the last frame's number, so that it may itself
-        be missing: it is not flushed.
-        """
-        if segment.offset and not segment.failed and self._durable == self._written:
-            with contextlib.suppress(FilewheelError):
-                segment.append(self._sealed(segment, b"", self.number, 0, 0, ID_END, ID_MIN))
-
-    # -- for whoever writes the frames of another writer ---------------------------------------------------
+    # -- for a mirror, which writes the frames of another writer ---------------------------------------------
 
     def is_there(self) -> bool:
         """Tell whether the segment in use still has its name. Cost: one stat."""
-        segment = self._segment
+        segment = self.lender.writer.segment
         return segment is None or self._dir.disk.identity(segment.name) is not None
 
     def has_room(self, body_bytes: int) -> bool:
-        """Tell whether a frame with a body of this size goes into the segment in use."""
-        segment = self._segment
+        """Tell whether a frame with a body of this size fits into the segment in use."""
+        segment = self.lender.writer.segment
         end = HEADER_BYTES + body_bytes + 8 + (0 if segment is None else segment.offset)
         return segment is not None and not segment.failed and end <= self._segment_bytes
 
     def make_room(self, body_bytes: int) -> None:
-        """See to it that a frame with a body of this size can be written. May flush, and make a segment."""
+        """Make sure that a frame with a body of this size can be written. May flush, and make a segment."""
         with self.one_call():
-            self._recall()
-            self._ready(body_bytes)
+            self.ready(body_bytes)
 
     def fill_ahead(self) -> None:
-        """Write zeros ahead where few are left, for the next flush to cover: writing goes on meanwhile."""
+        """Write zeros ahead where few are left, to be covered by the next flush; frames are written beside it."""
         with self.one_call():
-            self._recall()
-            segment = self._segment
-            if segment is None or segment.failed or self._commits < _FILL_AFTER_COMMITS or not self._fill_bytes:
+            writer = self.lender.writer
+            segment = writer.segment
+            if segment is None or segment.failed or writer.commits < _FILL_AFTER_COMMITS or not self._fill_bytes:
                 return
             if segment.offset + self._fill_bytes // 4 <= segment.filled or segment.filled >= self._segment_bytes:
                 return
             self._fill(segment)
 
     def copy(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Write a frame for which room was made."""
+        """Write a frame for which `make_room` made room."""
         with self.one_call():
-            self._recall()
-            assert self._segment is not None
-            self._write(self._segment, body, puts, drops, first, last)
+            self.append(body, puts, drops, first, last)
 
-    # -- writing -------------------------------------------------------------------------------------------
+    # -- writing, with the lock held ---------------------------------------------------------------------------
 
-    def _write(self, segment: Segment, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        segment.append(self._sealed(segment, body, self.number + 1, puts, drops, first, last))
-        self._written += 1
-        if self._copies is not None:
-            self._copies.write(self._written, body, puts, drops, first, last)
+    def append(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
+        """Write a frame, after `ready`; return its ticket."""
+        writer = self.lender.writer
+        writer.append(body, self._durable, puts, drops, first, last)
+        if self.copies is not None:
+            self.copies.write(writer.written, body, puts, drops, first, last)
+        return writer.written
 
-    def _sealed(
-        self, segment: Segment, body: bytes, number: int, puts: int, drops: int, first: bytes, last: bytes
-    ) -> bytes:
-        return seal(
-            body, seed=segment.seed, offset=segment.offset, number=number, synced=self.synced,
-            puts=puts, drops=drops, first=first, last=last,
+    def append_put(
+        self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, size: int
+    ) -> tuple[bytes, MessageId, int]:
+        """Write a frame with one new put, whose body has at most `size` bytes; return the frame, its id and its ticket.
+
+        Most producers write single puts, so this is the short way: one look at the segment, one frame.
+        """
+        writer, copies = self.lender.writer, self.copies
+        segment, ids = writer.segment, writer.ids
+        if (
+            copies is not None or segment is None or segment.failed
+            or segment.offset + size > writer.free_to or ids.seq >= SEQ_END
+        ):  # fmt: skip
+            writer = self.ready(size)
+            segment, ids, copies = writer.segment, writer.ids, self.copies
+            assert segment is not None
+        first, durable, ticket = writer.first, self._durable, writer.written + 1
+        frame, id_ = put_frame(
+            ids.low, ids.take(1), due_us, enqueued_us, tail, payload, segment.seed, segment.offset,
+            ticket - first, durable - first if durable > first else 0,
         )  # fmt: skip
+        segment.append(frame)
+        writer.written = ticket
+        if copies is not None:
+            copies.write(ticket, body_of(frame), 1, 0, id_, id_)
+        return frame, id_, ticket
+
+    def lend(self, size: int) -> bool:
+        """Lend the writer to a pen with room for a put of this size; False when the put has to go the other way."""
+        if not self._has_pens or self.copies is not None or size > _PEN_BYTES:
+            return False
+        with self.one_call():
+            writer = self.ready(size)
+            if self.copies is not None or writer.segment is None or writer.segment.offset + size > writer.free_to:
+                return False
+            self._has_pens = self.lender.lend(self._dir.disk, self._durable)
+            return self._has_pens
+
+    def pen_failed(self, exc: OSError) -> FilewheelError:
+        """Take the writer back from a pen that could not write, and return the error."""
+        with self.lock:
+            segment = self.lender.writer.segment
+            place = self._dir.place(layout.JOURNAL) if segment is None else segment.place
+            return disk_error(exc, place, undone=UNWRITTEN)
 
     def _fill(self, segment: Segment) -> None:
         """Write zeros ahead. They share the flush of the frame that needed them: one growth of the file for both."""
         if not segment.fill(self._fill_bytes, self._segment_bytes):
-            self._fill_bytes = 0  # no room to be generous: this handle just appends from now on
+            self._fill_bytes = 0  # no room to spare: this handle appends without zeros from now on
 
     # -- flushing ------------------------------------------------------------------------------------------
 
-    def settle(self, ticket: int, sync: Sync) -> int:
-        """Return when the frame with this ticket is as durable as `sync` asks; tell how many wheels hold it."""
+    def wait_durable(self, ticket: int, sync: Sync) -> int:
+        """Return when the frame with this ticket is as durable as `sync` asks: the count of wheels that hold it."""
         if sync == "always":
-            self._flush_to(ticket)
+            self.flush_to(ticket)
         elif sync != "never":
-            self._flush_later(float(sync))
-        copies = self._copies
+            self.flush_later(float(sync))
+        copies = self.copies
         return 1 if copies is None else copies.confirm(ticket, durable=sync == "always")
 
-    def _flush_to(self, ticket: int) -> None:
+    def flush_to(self, ticket: int) -> None:
+        """Return when the frame with this ticket is durable. Of the threads that wait, one flushes for all."""
         with self.one_call():
-            self._recall()
             while True:
                 if self._durable >= ticket:
                     return
@@ -389,10 +378,10 @@ class Appender:
                     raise self._broken
                 if not self._flushing:
                     break
-                self._wait()
+                self._changed.wait()
+            writer = self.lender.writer
+            target, segment = writer.written, writer.segment
             self._flushing = threading.get_ident()
-            target = self._written
-            segment = self._segment
         failed: OSError | None = None
         done = False
         try:
@@ -402,22 +391,24 @@ class Appender:
         except OSError as exc:
             failed = exc
         finally:
-            # Also when an interrupt (Ctrl-C) got out of the flush: others must not wait for it for ever.
+            # Also after an interrupt (Ctrl-C) in the flush: other threads must not wait for it for ever.
             with self.lock:
-                self._recall()
                 self._flushing = 0
-                self._settled.notify_all()
+                self._changed.notify_all()
                 if failed is not None:
                     self._poison(failed)
                 if done:
                     self._durable = target
-                    self._commits += 1
-                    if self._commits == _FILL_AFTER_COMMITS:
-                        self._free_to = 0
+                    writer = self.lender.writer
+                    writer.commits += 1
+                    if writer.commits == _FILL_AFTER_COMMITS:
+                        writer.free_to = 0
 
     def _flush_all(self, segment: Segment, ticket: int) -> None:
-        """Flush a segment, and what was written elsewhere, side by side. Raises OSError when the segment's failed."""
-        copies = self._copies
+        """Flush a segment, and its frames on other wheels, side by side. Raises OSError when the segment's failed."""
+        if self.before_flush is not None:
+            self.before_flush()
+        copies = self.copies
         if copies is not None:
             copies.begin(ticket)
         segment.flush(self.on_flush)
@@ -427,54 +418,54 @@ class Appender:
     def _flush_held(self) -> None:
         """Flush with the lock held and no other flush in progress."""
         self._check()
-        if self._durable < self._written:
+        writer = self.lender.writer
+        if self._durable < writer.written:
             try:
-                if self._segment is not None:
-                    self._flush_all(self._segment, self._written)
+                if writer.segment is not None:
+                    self._flush_all(writer.segment, writer.written)
             except OSError as exc:
                 self._poison(exc)
-            self._durable = self._written
-            self._settled.notify_all()
+            self._durable = writer.written
+            self._changed.notify_all()
 
     def _poison(self, exc: OSError) -> None:
-        self._free_to = 0
-        # Never flushed again: after an error the kernel may drop the pages and report success.
+        """Finish this handle. No flush is repeated: after an error the kernel may drop the pages and report success."""
+        writer = self.lender.writer
+        writer.free_to = 0
         self._broken = Poisoned(
-            f"a flush failed ({exc.strerror or exc}); what was not confirmed may or may not be there",
-            path=self._segment.place if self._segment is not None else self._dir.path,
+            f"a flush failed ({exc.strerror or exc}); unconfirmed messages may or may not be on disk",
+            path=self._dir.path if writer.segment is None else writer.segment.place,
             hint="close this handle, look at the kernel log, open it again",
         )
-        self._settled.notify_all()
+        self._changed.notify_all()
         raise self._broken from exc
 
-    def _flush_later(self, interval_s: float) -> None:
-        """Start the thread that flushes every `interval_s`, or change its pace."""
+    def flush_later(self, interval_s: float) -> None:
+        """Start the thread that flushes every `interval_s`, or change its interval."""
         if self._flusher is not None and self._interval_s == interval_s:
             return
         with self.one_call():
-            self._recall()
             self._interval_s = interval_s
             if self._flusher is None:
                 with contextlib.suppress(OSError):
                     flusher = threading.Thread(target=self._flush_loop, name="filewheel-flush", daemon=True)
                     self._flusher = started(flusher)
         if self._flusher is None:
-            self.flush()  # no thread: the caller does at once what it would have done later
+            self.flush()  # no thread can be started: flush now
 
     def _flush_loop(self) -> None:
         while True:
             with self.lock:
-                self._recall()
-                if not self._closed:  # else nobody would wake it before the interval is over
-                    self._wait(self._interval_s)
+                if not self._closed:  # `close` notifies once: after it, this would wait for the whole interval
+                    self._changed.wait(self._interval_s)
                 if self._closed or self._broken is not None:
                     return
             try:
                 self.flush()
             except Closed:
-                return  # `close` came between, and has flushed everything
+                return  # `close` came in between, and has flushed everything
             except TooFewCopies:
-                continue  # it is in this directory; who enqueues next is told
+                continue  # it is in this directory; the next enqueue raises
             except FilewheelError as exc:
-                self._untold = exc
-                return  # the next call raises it, be it `close`
+                self._unreported = exc
+                return  # the next call raises it, or `close`

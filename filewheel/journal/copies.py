@@ -1,14 +1,14 @@
-"""The mirrors of one journal: which there are, when an enqueue has enough copies, and what happens when one fails.
+"""The mirrors of one journal: it writes each frame to them, counts the copies, and handles a mirror that fails.
 
-The primary's roster says which wheels are mirrors and what to do about one that fails. "stale": the failure is written
-to the roster before anything is confirmed that the mirror should have held, and the mirror is left out until it was
-healed. "refuse": nothing more is written or confirmed until it is back; it is tried again at most once a second, by
-whoever enqueues. Failures of a mirror never are failures of the primary's journal.
+The primary's roster names the mirrors and the policy for one that fails. "stale": the failure is written to the roster
+before any frame is confirmed that the mirror should have held, and the mirror is left out until it has healed.
+"refuse": nothing more is written or confirmed until the mirror is back; an enqueue tries it again at most once a
+second. A failure of a mirror is never a failure of the primary's journal.
 
-The keeper's own journal takes what copies it can get (`strict` is false): firing must not stop for a mirror, and the
-replicator ships what a mirror missed.
-Invariant: a frame that was confirmed is held by as many wheels as the roster asked for, or the roster says which mirror
-does not have it.
+The keeper's own journal does not insist on copies (`strict` is false): firing must not stop for a mirror, and the
+replicator ships the frames that a mirror missed.
+Invariant: a confirmed frame is held by as many wheels as the roster asked for, or the roster names the mirror that does
+not have it.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ class Copies:
         self._lock = threading.Lock()
         self._done = threading.Condition(self._lock)
         self._mending = threading.RLock()
-        """Held by whoever changes which mirrors there are. Taken after the journal's lock, before `_lock`."""
+        """Held to change the list of mirrors. Taken after the journal's lock and before `_lock`."""
         self._trouble = False
-        """There is something for `_mend`, or there are fewer mirrors than copies are asked for."""
+        """`_mend` has work to do, or there are fewer mirrors than the roster asks for copies."""
         self._marked: set[str] = set()
-        """Wheels that were marked stale here, and have not been seen in another state since."""
-        self._told: set[str] = set()
+        """Wheels that this journal marked stale, and that were not seen in another state since."""
+        self._logged: set[str] = set()
         """Wheels whose failure is in the log."""
 
-    # -- who is a mirror ---------------------------------------------------------------------------------------
+    # -- the list of mirrors ----------------------------------------------------------------------------------
 
     def follow(self, roster: Roster, ticket: int) -> None:
-        """Write to the mirrors of this roster, from the frame after this one on.
+        """Write the frames after this ticket to the mirrors of this roster.
 
-        Waits until they are open, have failed, or take longer than a failure. Raises Fenced when one was promoted, or
-        follows one that was; nothing else.
+        Waits until the mirrors are open or have failed, at most for the roster's time-out. Raises Fenced, and nothing
+        else, when a mirror was promoted or belongs to a wheel that was.
         """
         with self._mending:
             wanted = {m.wheel: m for m in self._latest(roster).mirrors()}
@@ -77,7 +77,7 @@ class Copies:
             new = [self._begin(w, ticket) for w in wanted.values() if w.wheel not in known]
             self._mirrors = (*kept, *new)
             self._look()
-            self._told &= known
+            self._logged &= known
             _end(gone)
             self._wait_open(new)
             self._check_fence()
@@ -85,7 +85,7 @@ class Copies:
             self._mend()
 
     def _latest(self, roster: Roster) -> Roster:
-        """Return the roster, or a newer one: who gives it may have read it before a mirror was marked stale here."""
+        """Return this roster, or a newer one: it may have been read before a mirror was marked stale here."""
         current = {m.wheel for m in roster.mirrors()}
         if self._marked & current:
             with contextlib.suppress(FilewheelError, OSError):
@@ -124,7 +124,7 @@ class Copies:
             _end(self._mirrors)
 
     def release(self) -> None:
-        """Close: the wheel has no mirrors any more, and who still waits for a confirmation needs none of them."""
+        """Close: the wheel has no mirrors any more, and calls that still wait are confirmed without them."""
         with self._mending:
             mirrors, self._mirrors = self._mirrors, ()
             self._roster = replace(self._roster, copies=0)
@@ -133,7 +133,7 @@ class Copies:
     # -- frames ------------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        """Raise TooFewCopies, or Fenced, unless a frame that is written now can be held by enough wheels."""
+        """Raise TooFewCopies or Fenced unless enough wheels can hold a frame that is written now."""
         if not self._trouble:
             return
         self._mend(again=True)
@@ -145,7 +145,7 @@ class Copies:
                 raise self._too_few(live, needed, UNWRITTEN)
 
     def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Write a frame that the primary has to each mirror that is open and does not have it."""
+        """Write a frame of the primary to each open mirror that does not have it."""
         for mirror in self._mirrors:
             if mirror.live and mirror.written < ticket:
                 mirror.write(ticket, body, puts, drops, first, last)
@@ -159,7 +159,7 @@ class Copies:
                 mirror.ask(ticket)
 
     def finish(self, ticket: int) -> None:
-        """Return when enough mirrors have flushed this frame; those that failed are dealt with as the roster says."""
+        """Return when enough mirrors have flushed this frame; treat those that failed as the roster says."""
         with self._lock:
             in_time = self._done.wait_for(lambda: self._is_covered(ticket), self._roster.timeout_s)
             for mirror in self._mirrors:
@@ -187,21 +187,21 @@ class Copies:
                 raise self._too_few(held, needed, "it was written, and is not confirmed")
         return held
 
-    def _too_few(self, held: int, needed: int, what: str) -> TooFewCopies:
+    def _too_few(self, held: int, needed: int, outcome: str) -> TooFewCopies:
         failed = [(m.member.path, reason(m.error)) for m in self._mirrors if m.error is not None]
         cannot = f"only {held} can be written"
         if failed:
             names = " and ".join(f"{path} cannot be written ({why})" for path, why in failed)
             cannot = f"the mirror{'s' if failed[1:] else ''} {names}"
         return TooFewCopies(
-            f"{needed} wheels must hold a message, and {cannot}; {what}",
+            f"{needed} wheels must hold a message, and {cannot}; {outcome}",
             copies=held, path=self._dir.path, hint=self._go_on([path for path, _ in failed], held),
         )  # fmt: skip
 
     def _go_on(self, failed: list[str], held: int) -> str:
-        """Say how enqueues succeed again, with commands that do not need the disk that failed."""
+        """Return the commands after which enqueues succeed again; none of them needs the disk that failed."""
         backup = f"filewheel -C {shlex.quote(self._dir.path)} backup"
-        back = f"bring {' and '.join(failed)} back" if failed else f"`{backup} list` says which backup is not in step"
+        back = f"bring {' and '.join(failed)} back" if failed else f"`{backup} list` shows which backup is not in step"
         if self._roster.copies:
             some = [*failed, *(m.path for m in self._roster.members)]
             fewer = f"; `{backup} add {shlex.quote(some[0])} --copies {held}` asks for fewer copies" if some else ""
@@ -213,14 +213,14 @@ class Copies:
     # -- failures ----------------------------------------------------------------------------------------------
 
     def _mend(self, *, again: bool = False) -> None:
-        """Deal with the mirrors that have failed; with `again`, try those once more whose time it is."""
+        """Treat failed mirrors as the roster says; with `again`, retry those whose last try is a second old."""
         with self._mending:
             for mirror in self._mirrors:
                 if mirror.error is None or isinstance(mirror.error, Fenced):
                     continue
-                if mirror.member.wheel not in self._told:
-                    self._told.add(mirror.member.wheel)
-                    log.warning("%s: the mirror %s has failed: %s", self._dir.path, mirror.member.path,
+                if mirror.member.wheel not in self._logged:
+                    self._logged.add(mirror.member.wheel)
+                    log.warning("%s: mirror %s failed: %s", self._dir.path, mirror.member.path,
                                 reason(mirror.error))  # fmt: skip
                 now_us = self._clock.steady_us()
                 before_us, mirror.tried_us = mirror.tried_us, now_us
@@ -235,10 +235,10 @@ class Copies:
                 self._look()
                 for mirror in self._mirrors:
                     if mirror.live and mirror.durable:
-                        self._told.discard(mirror.member.wheel)
+                        self._logged.discard(mirror.member.wheel)
 
     def _open_again(self, old: Mirror) -> None:
-        """Begin another life of a mirror, unless the last one still waits for its disk."""
+        """Start another life of a mirror, unless the last one still waits for its disk."""
         if not old.join():
             return
         new = self._begin(old.member, old.since)
@@ -250,7 +250,7 @@ class Copies:
             new.tried_us = old.tried_us
 
     def _mark_stale(self, mirror: Mirror) -> bool:
-        """Write to the roster that a mirror misses something. On return of True that is durable."""
+        """Mark a mirror stale in the roster; True when the mark is durable."""
         wheel, epoch = mirror.member.wheel, self._roster.epoch
         since_us, why = self._clock.now_us(), reason(mirror.error or Exception())
 
@@ -259,16 +259,16 @@ class Copies:
                 self._dir, lambda m: m.wheel == wheel, why, epoch=epoch, now_us=since_us, disk=self._factory
             )
         except FilewheelError as exc:
-            log.warning("%s: %s could not be marked stale: %s", self._dir.path, mirror.member.path, reason(exc))
+            log.warning("%s: mirror %s could not be marked stale: %s", self._dir.path, mirror.member.path, reason(exc))
             return False
         if found is None:
-            return False  # promoted elsewhere: nothing is confirmed any more
+            return False  # another wheel was promoted: nothing is confirmed any more
         self._marked.add(wheel)
         return True
 
 
 def _end(mirrors: Sequence[Mirror]) -> None:
-    """Close mirrors, all at once."""
+    """Close mirrors side by side."""
     for mirror in mirrors:
         mirror.stop()
     for mirror in mirrors:

@@ -1,13 +1,12 @@
 """A writer's own journal: every enqueue, cancel and acknowledgement is a record in one of its frames.
 
-Here messages get their ids and become frames; how these become durable is the appender's. What must not be left half
-done by a crash is one frame (rule E3 of docs/adr/0002-the-protocol.md). A single put is what most producers do all day,
-so it takes the short way: one look at the segment, one frame, and none of the calls between; and where it need not be
-durable, a pen (docs/adr/0023-a-pen-that-writes.md), which is one call without the lock.
+Messages get their ids here and become frames; the appender makes the frames durable, and the copies write them to the
+mirrors of the set. Records that a crash must not separate are one frame (rule E3 of docs/adr/0002-the-protocol.md). A
+put that need not be durable is written by a pen (docs/adr/0023-a-pen-that-writes.md): one call, without the lock.
 
 Invariant: an id is given out once, with the lock held or by the one pen that is lent, by the writer whose name is in
-it; a frame that counts is where the roster asks for it, looked at less than a fifth of a second before it was written,
-or afterwards.
+it. A frame that counts is on the mirrors that the roster asks for: the roster was read less than a fifth of a second
+before the frame was written, or after it.
 """
 
 from __future__ import annotations
@@ -16,44 +15,39 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.begun import Marks
+from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory, DiskFactory, Sync
 from filewheel.disk.disk import OsDisk
-from filewheel.errors import UNWRITTEN, DiskError, FilewheelError, disk_error, partly_done, unconfirmed
-from filewheel.format import layout
+from filewheel.errors import DiskError, FilewheelError, disk_error, partly_done, unconfirmed
 from filewheel.format.columns import Run, runs_of
 from filewheel.format.frame import HEADER_BYTES, body_of
-from filewheel.format.id_source import SEQ_END, Entropy
+from filewheel.format.id_source import Entropy
 from filewheel.format.ids import Ids
 from filewheel.format.record import ID, PUT_PREFIX
 from filewheel.journal.appender import FILL_BYTES, SEGMENT_BYTES, Appender
 from filewheel.journal.copies import Copies
-from filewheel.journal.segment import Segment
 from filewheel.message import ID_END, MessageId, receipt
-from filewheel.native.compiled import pack_drops, pack_puts, put_frame
+from filewheel.native.compiled import pack_drops, pack_puts
 from filewheel.roster.fence import LOOK_US, Fence
 from filewheel.roster.roster import Roster
 
 BATCH_BYTES = 8 << 20
-_PEN_BYTES = 32 << 10
-_ONE_BYTES = 256  # what a frame with one put has at most beside its payload and tail
+_ONE_BYTES = 256
+"""The rest of a frame with one put, beside payload and tail, has at most so many bytes."""
 _TURNS = 20
 _NEVER_US = -(1 << 62)
 
 
-class Journal(Appender):
+class Journal:
     """One writer of messages. Thread-safe. Opens its first segment with its first record."""
 
     _putting = False
-    """A thread is inside of `put`."""
-    _has_pens = True
-    """The disk gives pens, as far as is known."""
-    roster: Roster | None = None
-    """The set that the wheel is in, as `follow` was told last."""
+    """A thread is inside `put`."""
 
     def __init__(
         self,
@@ -66,29 +60,58 @@ class Journal(Appender):
         segment_bytes: int = SEGMENT_BYTES,
         fill_bytes: int = FILL_BYTES,
     ) -> None:
-        """`disk` opens mirrors. `on_copies` says what a call does that fewer wheels hold than were asked for."""
-        super().__init__(directory, entropy=entropy, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
+        """`disk` opens mirrors. With `on_copies` "ignore" no call fails because too few wheels hold its frame."""
+        self._dir = directory
         self._factory = disk
+        self._entropy = entropy
         self._clock = clock
         self._strict = on_copies == "raise"
+        self.appender = Appender(directory, entropy=entropy, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
+        self._lender = self.appender.lender
+        self._copies: Copies | None = None
+        """The mirrors: what the appender has as `copies`."""
+        self.roster: Roster | None = None
+        """The set that the frames are written for."""
         self.marks: Marks | None = None
-        """Told of drops: a keeper must not begin what they end. None for the keeper's own."""
+        """Written to after drops, so that no keeper begins a dropped message. None for the keeper's own journal."""
         self._dropped = 0
         """The ticket of the last frame with a drop."""
         self.fence: Fence | None = None
-        """Looks at the roster for this journal, with its lock held; None for one that writes to no mirrors."""
+        """Looks at the roster for this journal, with its lock held; None for a journal without mirrors."""
         self._looked_us = _NEVER_US
-        self.before_flush: Callable[[], None] | None = None
-        """Makes durable what has to be when this journal is: the entries of its messages in the index of keys."""
+
+    @property
+    def writer(self) -> str:
+        """The name of the present writer."""
+        return self._lender.name
+
+    @property
+    def position(self) -> Position:
+        """The end of the writer's journal; segment 0 before its first segment."""
+        return self.appender.position
+
+    def flush(self) -> int:
+        """Make everything written so far durable; return how many wheels hold the last frame."""
+        self.mark_drops()
+        return self.appender.flush()
+
+    def rotate(self) -> None:
+        """Go on in a new segment, so that the present one can be covered and removed."""
+        self.appender.rotate()
+
+    def close(self) -> None:
+        """Flush, seal and unlock the segment. Everything written stays. Raises Poisoned when a flush failed."""
+        self.appender.close()
+
+    # -- the set ---------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Look at the roster, and write for the set that it shows from the next frame on. Cost: one stat.
 
         Raises Fenced, Damaged, DiskError, when nothing may be written.
         """
-        with self.one_call():
-            self._recall()
-            self._look(self._written)
+        with self.appender.one_call():
+            self._look(self.appender.written)
 
     def _look(self, ticket: int) -> None:
         fence, now_us = self.fence, self._clock.steady_us()
@@ -100,25 +123,25 @@ class Journal(Appender):
         # The mirrors that a keeper had when its wheel was fenced are given its last acknowledgements.
         if roster != self.roster and (roster is None or roster.role == "primary"):
             self._follow(roster, ticket)
-        # Last: whatever raised, the next call looks again.
+        # Set last, so that after an error the next call checks again.
         self._looked_us = now_us
 
     def _is_old(self) -> bool:
         """Tell whether the last look is so old that a mirror may have come into the set that counts as in step."""
         return self.fence is not None and not 0 <= self._clock.steady_us() - self._looked_us < LOOK_US
 
-    def _look_again(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Look when the frame is written already, and give it to the mirrors that have come into the set.
+    def _look_again(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        """Look at the roster after a frame was written, and write the frame to mirrors that have joined the set.
 
-        A keeper does not stop for what it meets there: its next claim does.
+        A keeper does not stop for an error here: its next claim does.
         """
         try:
-            self._look(self._written - 1)
+            self._look(ticket - 1)
         except FilewheelError as exc:
             if self._strict:
                 raise unconfirmed(exc) from exc
         if self._copies is not None:
-            self._copies.write(self._written, body, puts, drops, first, last)
+            self._copies.write(ticket, body, puts, drops, first, last)
 
     def follow(self, roster: Roster | None) -> None:
         """Write what comes to the mirrors of this roster too, and to no others. Cost: nothing when it is the same.
@@ -128,128 +151,78 @@ class Journal(Appender):
         """
         if roster == self.roster:
             return
-        with self.one_call():
-            self._recall()
-            self._follow(roster, self._written)
+        with self.appender.one_call():
+            self._follow(roster, self.appender.written)
 
     def _follow(self, roster: Roster | None, ticket: int) -> None:
         """Write the frames after this one to the mirrors of a roster."""
         copies = self._copies
-        assert copies is None or isinstance(copies, Copies)
         if roster is not None and roster.role == "primary" and (roster.mirrors() or roster.copies > 1):
             if copies is None:
                 copies = Copies(
                     self._dir, disk=self._factory, entropy=self._entropy, clock=self._clock, strict=self._strict
                 )
-            # Set first: a mirror that shows a higher epoch leaves nothing that could be written to.
-            self._copies = copies
+            # Set before `follow`: a mirror that shows a higher epoch leaves nothing that could be written to.
+            self._copies = self.appender.copies = copies
             copies.follow(roster, ticket)
         elif copies is not None:
-            self._copies = None
+            self._copies = self.appender.copies = None
             copies.release()
         self.roster = roster
 
-    def _write(self, segment: Segment, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def _append(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
+        """Write a frame for which the appender is ready; return its ticket."""
         if drops and self.marks is not None:
             self.marks.make()
-        super()._write(segment, body, puts, drops, first, last)
+        ticket = self.appender.append(body, puts, drops, first, last)
         if drops:
-            self._dropped = self._written
+            self._dropped = ticket
         if self._is_old():
-            self._look_again(body, puts, drops, first, last)
+            self._look_again(ticket, body, puts, drops, first, last)
+        return ticket
 
-    def _flush_all(self, segment: Segment, ticket: int) -> None:
-        if self.before_flush is not None:
-            self.before_flush()
-        super()._flush_all(segment, ticket)
+    def wait_durable(self, ticket: int, sync: Sync) -> int:
+        """Return when the frame is as durable as `sync` asks and its drops are marked: how many wheels hold it."""
+        self.mark_drops()
+        return self.appender.wait_durable(ticket, sync)
 
-    def settle(self, ticket: int, sync: Sync) -> int:
-        """Return when the frame is as durable as `sync` asks, and its drops are told of; tell how many hold it."""
-        self.tell()
-        return super().settle(ticket, sync)
-
-    def tell(self) -> None:
+    def mark_drops(self) -> None:
         """Tell a keeper of the drops that were written: it begins nothing that they end. Raises DiskError."""
-        dropped = self._dropped  # before the number: the mark must not be older than the drops that it is for
+        dropped = self._dropped  # before the number: the mark must not be older than its drops
         if self.marks is not None and dropped:
-            self.marks.note(self.writer.encode() + self.number.to_bytes(8, "little"), dropped)
+            self.marks.note(self.writer.encode() + self.appender.number.to_bytes(8, "little"), dropped)
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
-        """Write one new message, and return its id. `tail` is what stands between `enqueued_us` and payload."""
+        """Write one new message and return its id. `tail` stands between `enqueued_us` and the payload."""
+        appender = self.appender
         size = len(payload) + len(tail) + _ONE_BYTES
         if sync != "always":
             try:
-                written = self._put_with_pen(due_us, enqueued_us, tail, payload)
-                if written is None and self._lend(size):
-                    written = self._put_with_pen(due_us, enqueued_us, tail, payload)
+                written = self._lender.put(due_us, enqueued_us, tail, payload)
+                if written is None and appender.lend(size):
+                    written = self._lender.put(due_us, enqueued_us, tail, payload)
             except OSError as exc:
-                raise self._pen_failed(exc) from exc
+                raise appender.pen_failed(exc) from exc
             if written is not None:
                 if sync != "never":
-                    self._flush_later(float(sync))
+                    appender.flush_later(float(sync))
                 return written
         if self._putting:
             self._let_others_run()
-        with self.one_call():
-            self._recall()
+        with appender.one_call():
             self._putting = True
-            segment, copies = self._segment, self._copies
-            if (
-                copies is not None or segment is None or segment.failed
-                or segment.offset + size > self._free_to or self._ids.seq >= SEQ_END
-            ):  # fmt: skip
-                segment = self._ready(size)
-                copies = self._copies
-            first, durable, ticket = self._first, self._durable, self._written + 1
-            frame, id_ = put_frame(
-                self._ids.low, self._ids.take(1), due_us, enqueued_us, tail, payload, segment.seed, segment.offset,
-                ticket - first, durable - first if durable > first else 0,
-            )  # fmt: skip
-            segment.append(frame)
-            self._written = ticket
-            if copies is not None:
-                copies.write(ticket, body_of(frame), 1, 0, id_, id_)
+            frame, id_, ticket = appender.append_put(due_us, enqueued_us, tail, payload, size)
             if self._is_old():
-                self._look_again(body_of(frame), 1, 0, id_, id_)
-                copies = self._copies
+                self._look_again(ticket, body_of(frame), 1, 0, id_, id_)
+            copies = self._copies
             self._putting = False
         if sync == "always":
-            self._flush_to(ticket)
+            appender.flush_to(ticket)
         elif sync != "never":
-            self._flush_later(float(sync))
+            appender.flush_later(float(sync))
         return id_ if copies is None else receipt(id_, copies.confirm(ticket, durable=sync == "always"))
-
-    def _lend(self, size: int) -> bool:
-        """Lend a pen to the puts that come, with room for one of this size; False when the journal has to write it.
-
-        Nothing is looked at from then on before `_recall`.
-        """
-        if not self._has_pens or self._copies is not None or size > _PEN_BYTES:
-            return False
-        with self.one_call():
-            self._recall()
-            segment = self._ready(size)
-            if self._copies is not None or segment.offset + size > self._free_to:
-                return False
-            pen = self._dir.disk.pen(
-                segment.fd, self._ids.low, self._ids.seq, SEQ_END, segment.seed, segment.offset, self._free_to,
-                self._written - self._first, max(0, self._durable - self._first),
-            )  # fmt: skip
-            if pen is None:
-                self._has_pens = False
-                return False
-            # First noted, then lent: Ctrl-C in between leaves a pen that nobody puts with.
-            self._pen = pen
-            self._put_with_pen = pen.put
-            return True
-
-    def _pen_failed(self, exc: OSError) -> FilewheelError:
-        """Take back a pen that could not write, and return its error."""
-        with self.lock:
-            self._recall()
-            segment = self._segment
-            place = self._dir.place(layout.JOURNAL) if segment is None else segment.place
-            return disk_error(exc, place, undone=UNWRITTEN)
 
     def _let_others_run(self) -> None:
         """Wait until no thread is inside of a put, but not long.
@@ -264,18 +237,16 @@ class Journal(Appender):
                 return
 
     def move(self, due_us: int, rest: bytes, drop: bytes) -> tuple[MessageId, int]:
-        """Write a packed drop and the put that takes its place (its id made here, `rest` what follows the id).
+        """Write a packed drop and the put that takes its place; return the put's id, and the ticket to wait with.
 
-        They are one frame: both or neither (E3). Returns that id, and the ticket to wait with.
+        `rest` follows the id in the put. Drop and put are one frame: both or neither (E3).
         """
-        with self.one_call():
-            self._recall()
-            segment = self._ready(len(rest) + 64)
-            id_ = self._ids.id_at(due_us, self._ids.take(1))
+        with self.appender.one_call():
+            ids = self.appender.ready(len(rest) + 64).ids
+            id_ = ids.id_at(due_us, ids.take(1))
             dropped = drop[ID]
             first, last = (id_, dropped) if id_ < dropped else (dropped, id_)
-            self._write(segment, drop + PUT_PREFIX + id_ + rest, 1, 1, first, last)
-            return id_, self._written
+            return id_, self._append(drop + PUT_PREFIX + id_ + rest, 1, 1, first, last)
 
     def put_many(
         self,
@@ -303,60 +274,45 @@ class Journal(Appender):
             least = min(least, first)
             done += len(run.payloads)
         if ids:
-            copies = self.settle(ticket, sync)
+            copies = self.wait_durable(ticket, sync)
         return Ids(ids[0] if len(ids) == 1 else b"".join(ids), copies, least)
 
     def _put_run(self, run: Run) -> tuple[bytes, bytes, int]:
-        """Write puts as one frame; return their ids, one behind the other, the least, and the ticket to wait with."""
-        with self.one_call():
-            self._recall()
+        """Write puts as one frame; return their joined ids, the smallest id, and the ticket to wait with."""
+        with self.appender.one_call():
             count = len(run.payloads)
-            segment = self._ready(run.size_bytes, ids=count)
-            seq = self._ids.take(count)
-            body, made, first, last = pack_puts(self._ids.low, seq, run.dues_us, run.middle, run.payloads)
-            self._write(segment, body, count, 0, first, last)
-            return made, first, self._written
+            ids = self.appender.ready(run.size_bytes, ids=count).ids
+            body, made, first, last = pack_puts(ids.low, ids.take(count), run.dues_us, run.middle, run.payloads)
+            return made, first, self._append(body, count, 0, first, last)
 
     def append(self, records: Sequence[bytes], puts: int, *, sync: Sync = "always") -> None:
         """Write records that have their ids already (drops, imports) as one frame; `puts` of them are puts."""
         if records:
-            self.settle(self.write(records, puts), sync)
+            self.wait_durable(self.write(records, puts), sync)
 
     def write(self, records: Sequence[bytes], puts: int) -> int:
         """Write records as one frame without waiting for a flush; return the ticket to wait with."""
-        with self.one_call():
-            self._recall()
-            body = b"".join(records)
-            segment = self._ready(len(body))
-            ids = [r[ID] for r in records]
-            self._write(segment, body, puts, len(records) - puts, min(ids), max(ids))
-            return self._written
+        ids = [r[ID] for r in records]
+        return self.write_body(b"".join(records), puts, len(records) - puts, min(ids), max(ids))
 
     def drop(self, ids: list[bytes], reason: int) -> int:
         """Write a drop for each of these ids as one frame, as `write` does."""
-        with self.one_call():
-            self._recall()
-            body = pack_drops(ids, reason)
-            segment = self._ready(len(body))
-            self._write(segment, body, 0, len(ids), min(ids), max(ids))
-            return self._written
+        return self.write_body(pack_drops(ids, reason), 0, len(ids), min(ids), max(ids))
 
     def write_body(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
-        """Write records that were in frames before, as one frame, without waiting for a flush; return the ticket."""
-        with self.one_call():
-            self._recall()
-            segment = self._ready(len(body))
-            self._write(segment, body, puts, drops, first, last)
-            return self._written
+        """Write packed records as one frame, as `write` does."""
+        with self.appender.one_call():
+            self.appender.ready(len(body))
+            return self._append(body, puts, drops, first, last)
 
     def reserve(self, body_bytes: int) -> None:
         """Make room for frames with so many bytes in all, on a disk that is about to be full. May make a segment.
 
         Raises WheelFull where there is none.
         """
-        with self.one_call():
-            self._recall()
-            segment = self._ready(body_bytes)
+        with self.appender.one_call():
+            segment = self.appender.ready(body_bytes).segment
+            assert segment is not None
             if not segment.reserve(HEADER_BYTES + body_bytes + 8):
                 raise disk_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), segment.place)
 
@@ -366,8 +322,8 @@ class Journal(Appender):
 
     def new_ids(self, dues_us: Sequence[int]) -> list[MessageId]:
         """Return as many ids, in their order, as `new_id` does one."""
-        with self.one_call():
-            self._recall()
-            if not self._ids.has(len(dues_us)):
-                self._ready(0, ids=len(dues_us))
-            return self._ids.ids_at(dues_us, self._ids.take(len(dues_us)))
+        with self.appender.one_call():
+            ids = self._lender.writer.ids
+            if not ids.has(len(dues_us)):
+                ids = self.appender.ready(0, ids=len(dues_us)).ids
+            return ids.ids_at(dues_us, ids.take(len(dues_us)))

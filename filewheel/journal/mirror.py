@@ -1,14 +1,14 @@
-"""One mirror as a writer sees it: a wheel on another disk, and a journal of this handle's own in it.
+"""One mirror of a journal: a wheel on another disk, and a journal that this handle writes there.
 
-Frames are written where the primary's are, in the caller's thread, so that they come in the same order. All that may
-take long is done in a thread of the mirror's own: opening, flushing, going on in another segment. So flushes run side
-by side, and a disk that does not answer costs the caller a time that has a bound. A `Mirror` is one life: it begins
-with the opening and ends with the first failure. A flush that failed is never tried again (F0): who wants to go on
-begins another life, with a writer of another name.
+The caller's thread writes each frame right after the primary's, so the order is the same. A thread of the mirror does
+everything that may take long: it opens the wheel, flushes, and makes the next segment. So the flushes run side by side,
+and a disk that does not answer delays the caller for a bounded time only. A `Mirror` is one life: it starts with the
+opening and ends with the first failure. A flush that failed is never repeated (F0): to go on, start another life, with
+a writer of another name.
 
 Owns its directory, its journal and its thread. Tickets count the frames of the primary's journal.
-Invariant: `durable` is never above what a flush that returned has covered, and frames that this life was not given
-count as not held.
+Invariant: every frame up to `durable` was covered by a flush that returned; a frame that this life was not given counts
+as not held.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from filewheel.roster.fence import fenced
 from filewheel.roster.roster import Member, Roster, read_roster
 
 _LOOK_US = 20_000
-"""How long flushes go on without a look whether what they flush still has its name."""
+"""How long flushes go on without a check that the flushed file still has its name."""
 
 Failed = Callable[["Mirror"], None]
 
@@ -50,25 +50,25 @@ class Mirror:
         disk: DiskFactory,
         entropy: Entropy,
     ) -> None:
-        """Begin to open it. `done` is notified of all that becomes of it, `failed` called once, with the lock held."""
+        """Start to open it. `done` is notified of every change; `failed` is called once, with the lock held."""
         self.member = member
         self.since = since
-        """Frames after this one belong here, whichever life of the mirror is the present one."""
+        """Frames after this ticket belong into the mirror, in this life or an earlier one."""
         self.start: int | None = None
-        """Frames after this one were given to this life."""
+        """Frames after this ticket were given to this life."""
         self.written = 0
         self.durable = 0
         self.live = False
-        """It is open, and nothing has failed."""
+        """Open, and nothing has failed."""
         self.error: Exception | None = None
         self.ended = False
-        """Its thread is done, and its files are closed."""
+        """Its thread has ended and its files are closed."""
         self.hung = False
-        """It did not answer in time: its thread may hold its disk for ever."""
+        """Its disk did not answer in time; its thread may never end."""
         self.tried_us: int | None = None
-        """When whoever keeps it last tried to put things right."""
+        """When `Copies` last tried to repair it."""
         self.roster = roster
-        """The primary's: it says how long an answer may take."""
+        """The primary's roster, which has the time-out."""
         self._factory = disk
         self._entropy = entropy
         self._failed = failed
@@ -93,7 +93,7 @@ class Mirror:
     # -- for the writer ----------------------------------------------------------------------------------------
 
     def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Write a frame of the primary. It fails for itself, and raises nothing."""
+        """Write a frame of the primary. An error ends this life and is not raised."""
         try:
             if not self._writer.has_room(len(body)) and not self._make_room(len(body)):
                 return
@@ -106,7 +106,7 @@ class Mirror:
         self.written = ticket
 
     def _make_room(self, body_bytes: int) -> bool:
-        """Have the thread make room; False when that failed, or took too long."""
+        """Have the thread make room; False when that failed or took too long."""
         with self._lock:
             self._room = max(1, body_bytes)
             self._work.notify()
@@ -115,17 +115,17 @@ class Mirror:
             return self.live and not self._room
 
     def ask(self, ticket: int) -> None:
-        """Have it flushed up to this frame. With the lock held."""
+        """Ask the thread to flush up to this frame. With the lock held."""
         if self.lacks(ticket):
             self._wanted = min(ticket, self.written)
             self._work.notify()
 
     def lacks(self, ticket: int) -> bool:
-        """Tell whether this frame was written here and is not durable yet."""
+        """Return whether this frame was written here and is not durable yet."""
         return self.live and self.start is not None and self.start < ticket and self.durable < min(ticket, self.written)
 
     def holds(self, ticket: int, *, durable: bool) -> bool:
-        """Tell whether this frame is here."""
+        """Return whether the mirror has this frame."""
         return self.start is not None and self.start < ticket <= (self.durable if durable else self.written)
 
     # -- failing -----------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Mirror:
             self._give_up(exc)
 
     def give_up_late(self, *, waited: bool) -> None:
-        """End this life if it does one thing for longer than a failure takes, or was waited for so long.
+        """End this life if its thread has been busy with one thing for the time-out, or `waited` for that long.
 
         With the lock held.
         """
@@ -160,13 +160,13 @@ class Mirror:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Begin to end this life without a failure."""
+        """Start to end this life without a failure."""
         with self._lock:
             self._stopping = True
             self._work.notify()
 
     def join(self) -> bool:
-        """Wait until its files are closed, but not for a disk that does not answer; tell whether they are."""
+        """Wait until its files are closed, unless its disk does not answer; return whether they are."""
         if self._thread is not None and not self.hung:
             self._thread.join(self.roster.timeout_s)
         return self.ended
@@ -178,12 +178,12 @@ class Mirror:
             self._open()
             while self._step():
                 pass
-        except BaseException as exc:  # whatever it is: who waits for this mirror must not do so for ever
+        except BaseException as exc:  # of any kind: callers that wait for this mirror must not wait for ever
             self.fail(exc if isinstance(exc, Exception) else RuntimeError(f"the thread of a mirror ended ({exc!r})"))
         finally:
             if self._dir is not None:
                 with contextlib.suppress(Exception):
-                    self._writer.close()  # which flushes nothing after a flush that failed
+                    self._writer.close()  # does not flush after a flush that failed
                 self._dir.disk.release()
             with self._lock:
                 self.live = False
@@ -206,17 +206,17 @@ class Mirror:
             self._done.notify_all()
 
     def _look(self) -> None:
-        """Raise when this wheel has gone, or is no mirror any more: what was deleted can be flushed all the same."""
+        """Raise when this wheel is gone or no mirror any more: a flush of deleted files still succeeds."""
         assert self._dir is not None
         identity = self._dir.disk.identity(layout.ROSTER)
         if identity != self._identity:
             check_mirror(self._dir, self.member, self.roster)
             self._identity = identity
         if not self._writer.is_there():
-            raise Unsafe("the journal of this handle has gone, and perhaps the wheel with it", path=self._dir.path)
+            raise Unsafe("the journal of this handle is gone, and perhaps the wheel too", path=self._dir.path)
 
     def _step(self) -> bool:
-        """Do one thing that was asked for; False when this life is over."""
+        """Do the next thing that was asked for; False when this life is over."""
         with self._lock:
             while not (self._stopping or self._room or self._wanted > self.durable):
                 self._work.wait()
@@ -243,22 +243,24 @@ class Mirror:
 
 
 def check_mirror(directory: Directory, member: Member, roster: Roster) -> None:
-    """Raise unless this directory is the wheel that a primary with this roster may write to as a mirror."""
+    """Raise unless a primary with this roster may write to this directory as a mirror."""
     if directory.settings.id != member.wheel:
-        raise Unsafe("another wheel is in the mirror's place", path=directory.path, hint="look what was mounted there")
+        raise Unsafe("another wheel is in the mirror's place", path=directory.path, hint="check what is mounted there")
     try:
         theirs = read_roster(directory.disk, directory.path)
     except OSError as exc:
         raise Unsafe(f"its roster cannot be read ({exc})", path=directory.path) from exc
     if theirs is None or theirs.set != roster.set:
-        raise Unsafe("this wheel is in another set, or in none", path=directory.path, hint="remove it, and add it anew")
+        raise Unsafe(
+            "this wheel is in another set, or in none", path=directory.path, hint="remove it, and add it again"
+        )
     if theirs.epoch > roster.epoch:
         raise fenced(replace(theirs, role="fenced"), roster.primary)
-    # A promotion that has not raised the epoch yet may fail still, and fires what has no drop here.
+    # A promotion that has not raised the epoch yet may still fail; if it succeeds, it fires all that has no drop here.
     if theirs.role not in ("backup", "promoting"):
         raise Unsafe(f"this wheel is no backup ({theirs.role})", path=directory.path, hint="`filewheel rejoin`")
 
 
 def reason(exc: Exception) -> str:
-    """Say in a few words what became of a mirror; what the call came to is for the whole set to say."""
+    """Return why a mirror failed, in a few words, without the outcome of the call: other mirrors decide that too."""
     return exc.what.removesuffix(f"; {UNWRITTEN}") if isinstance(exc, FilewheelError) else str(exc) or repr(exc)

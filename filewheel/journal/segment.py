@@ -1,10 +1,10 @@
-"""One segment of a writer's journal: a file that is made, appended to, and let go.
+"""One segment of a writer's journal: a file that is created, appended to, and released.
 
-It is made under a temporary name, locked, and only then given its own name (E1), so that a keeper never meets it
-unlocked while it is in use; its name is durable before anything in it is acknowledged (E2). Whoever holds it writes
-frames at its end, and may write zeros ahead.
-Invariants: the kernel lock is held from before the name appears until `release`; nothing is written where a write
-failed.
+It is created under a temporary name, locked, and only then renamed to its own name (E1), so a keeper never finds it
+unlocked while it is in use. The name is durable before anything in the segment is acknowledged (E2). The writer
+appends frames, and may write zeros ahead of them.
+Invariants: the kernel lock is held from before the name appears until `release`; after a write failed, nothing more is
+written to the segment.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from filewheel.native.compiled import Pen
 
 
 def no_pen(due_us: int, enqueued_us: int, tail: bytes, payload: bytes, /) -> MessageId | None:
-    """Put nothing: no pen is lent."""
+    """Write nothing: no pen is out."""
     return None
 
 
 class Segment:
-    """A journal file in use. Not thread-safe: the journal's lock guards it."""
+    """A journal file in use. Not thread-safe: the appender's lock guards it."""
 
     def __init__(self, directory: Directory, writer: str, n: int) -> None:
-        """Make the file. Raises DiskError, with nothing left behind."""
+        """Create the file. Raises DiskError, and leaves nothing behind."""
         self._disk = directory.disk
         self.name = layout.segment(writer, n)
         self.place = directory.place(self.name)
         self.n = n
         self.seed = directory.seed(self.name)
         self.offset = 0
-        """Where the next frame goes."""
+        """The end of the last frame."""
         self.filled = 0
-        """Up to where zeros were written ahead."""
+        """The end of the zeros that were written ahead."""
         self.failed = False
         """A write failed: nothing more is written here."""
         try:
@@ -56,7 +56,7 @@ class Segment:
             fd = disk.open(tmp, "x")
             try:
                 # E1: locked before it has its name, or the keeper takes it for a dead writer's and removes it.
-                # A keeper that sweeps (K5) may hold it for a moment, and then has removed the name.
+                # A sweeping keeper (K5) may hold the lock for a moment; it has removed the temporary name then.
                 disk.lock(fd, wait=True)
                 disk.rename(tmp, self.name)
             except FileNotFoundError:
@@ -70,7 +70,7 @@ class Segment:
                 raise
             break
         try:
-            # E2: named for good before anything in it is acknowledged.
+            # E2: the name is durable before anything in the segment is acknowledged.
             disk.sync_dir(layout.JOURNAL)
         except OSError:
             disk.close(fd)
@@ -79,12 +79,12 @@ class Segment:
         return fd
 
     def _remove(self, name: str) -> None:
-        with contextlib.suppress(OSError):  # the keeper sweeps unlocked leftovers
+        with contextlib.suppress(OSError):  # the keeper removes unlocked leftovers
             self._disk.unlink(name)
 
     def append(self, frame: bytes) -> None:
         """Write a frame at the end. Raises DiskError; the segment is finished then."""
-        # Failed until it is known to be whole: an interrupt (Ctrl-C) may also get out of the write.
+        # Set first, because an interrupt (Ctrl-C) may also end the write.
         self.failed = True
         try:
             self._disk.pwrite(self.fd, frame, self.offset)
@@ -95,7 +95,7 @@ class Segment:
         self.failed = False
 
     def take_back(self, pen: Pen) -> tuple[int, int]:
-        """End a pen; return the next place in the writer's sequence, and the number of its last frame."""
+        """End a pen; return the next place in the writer's sequence and the number of the last frame."""
         seq, self.offset, number, has_failed = pen.end()
         if has_failed:
             self.fail()
@@ -104,14 +104,14 @@ class Segment:
     def fail(self) -> None:
         """End the segment after a write that failed.
 
-        How much of the frame is in the file is unknown, and the keeper may have read it whole. It is cut off if that
-        can be, and nothing is ever written there again.
+        An unknown part of the frame is in the file, and the keeper may have read all of it. The rest of the file is cut
+        off if possible, and nothing is ever written there again.
         """
         self.failed = True
         self.cut_off()
 
     def fill(self, size: int, limit: int) -> bool:
-        """Write zeros ahead, so that coming flushes need not commit a new file size; False when there is no room."""
+        """Write zeros ahead, so that later flushes need not commit a new file size; False when there is no room."""
         start = max(self.filled, self.offset)
         size = min(size, limit + HEADER_BYTES - start)
         if size <= 0:
@@ -120,30 +120,30 @@ class Segment:
             self._disk.pwrite(self.fd, bytes(size), start)
         except OSError:
             self.filled = 0
-            self.cut_off()  # the zeros are given back
+            self.cut_off()  # frees the blocks of the zeros
             return False
         self.filled = start + size
         return True
 
     def reserve(self, size: int) -> bool:
-        """See to it that frames of this size in all find room here; tell whether they do."""
+        """Make room for frames of this total size; return whether there is room."""
         missing = self.offset + size - max(self.filled, self.offset)
         return missing <= 0 or self.fill(missing, self.offset + size)
 
     def cut_off(self) -> None:
-        """Give back what lies behind the last frame, if that can be."""
+        """Cut the file off behind the last frame, if possible."""
         with contextlib.suppress(OSError):
             self._disk.truncate(self.fd, self.offset)
 
-    def flush(self, told: Callable[[int], None] | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Make what was written durable, and tell how many microseconds that took. Raises OSError."""
-        start_us = 0 if told is None else clock.steady_us()
+    def flush(self, on_flush: Callable[[int], None] | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Make everything written durable; call `on_flush` with the microseconds that took. Raises OSError."""
+        start_us = 0 if on_flush is None else clock.steady_us()
         self._disk.fdatasync(self.fd)
         if self._disk.is_removed(self.fd):
-            # Whoever deleted it took with it what is about to be confirmed; the flush of a nameless file succeeds.
+            # The frames that are about to be confirmed went with the file; the flush of a nameless file succeeds.
             raise OSError(errno.ENOENT, "the file was removed while it was in use")
-        if told is not None:
-            told(clock.steady_us() - start_us)
+        if on_flush is not None:
+            on_flush(clock.steady_us() - start_us)
 
     def release(self) -> None:
         """Unlock and close; an empty segment is removed."""

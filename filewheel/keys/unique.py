@@ -167,7 +167,7 @@ def move(
             if keys.put_of(message.id) is None:  # V1: who cancels by the id has no lock of the key
                 raise not_found(key, old, directory.path)
             ticket = journal.write([pack_drop(message.id, RESCHEDULED), PUT_PREFIX + new + moved_rest(message)], 1)
-    return receipt(new, journal.settle(ticket, sync))
+    return receipt(new, journal.wait_durable(ticket, sync))
 
 
 def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:

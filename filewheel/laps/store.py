@@ -71,7 +71,7 @@ class Store:
         self.tails: dict[str, Tail] = {}
         self._entropy = entropy
         self.own = Journal(directory, entropy=entropy, disk=disk, clock=clock, on_copies="ignore")
-        self.own.on_segment_end = self._own_segment_ended
+        self.own.appender.on_segment_end = self._own_segment_ended
         self.on_frame = on_frame
         self.repeats = False
         """One put may lie in several journals: the wheel is of a set, or was."""

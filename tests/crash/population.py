@@ -146,9 +146,9 @@ class Builder:
         self.put(wheel, 2)
         journal = wheel._journal
         assert journal is not None
-        assert journal._segment is not None
-        name = journal._segment.name
-        end = journal._segment.offset
+        segment = journal.appender.lender.writer.segment
+        assert segment is not None
+        name, end = segment.name, segment.offset
         disk.kill()
         inode = self.file(name)
         cut = self.rng.randrange(end - 100, end - 8)
@@ -228,8 +228,9 @@ def _populate(number: int) -> Population:
     b.put(stays, 1)
     journal = stays._journal
     assert journal is not None
-    assert journal._segment is not None
-    live = journal._segment.name if rng.random() < 0.5 else ""
+    segment = journal.appender.lender.writer.segment
+    assert segment is not None
+    live = segment.name if rng.random() < 0.5 else ""
     image = Image.of(b.machine, [live] if live else [])
     stays_disk.kill()
     return Population(number, image, b.told, b.clock.wall_us, live)

@@ -205,8 +205,8 @@ def enqueue_loosely(actor: Actor) -> None:
     wheel = actor._wheel
     end = time.monotonic() + 5
     while wheel is not None and wheel._journal is not None and time.monotonic() < end:
-        journal = wheel._journal
-        if journal._durable >= journal._written or journal._broken is not None:
+        appender = wheel._journal.appender
+        if appender._durable >= appender.written or appender._broken is not None:
             break
         time.sleep(0.001)
     actor.close()

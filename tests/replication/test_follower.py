@@ -118,12 +118,13 @@ class Primary:
 
     def tear(self, journal: Journal) -> None:
         """End a writer in the middle of a frame."""
-        segment = journal._segment
+        writer = journal.appender.lender.writer
+        segment = writer.segment
         if segment is not None:
             os.pwrite(segment.fd, b"\xf5FW1" + b"torn" * 20, segment.offset)
             segment.offset += 8  # so that it does not count as empty
             os.close(segment.fd)
-            journal._segment = None
+            writer.segment = None
 
     def deal(self) -> None:
         """Have the keeper deal: what is covered goes to retained/."""
