@@ -18,12 +18,11 @@ import contextlib
 import os
 import secrets
 import warnings
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from datetime import datetime
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial, update_wrapper
 from itertools import islice
 from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from filewheel.aio.batching import Batcher, BatchingWheel
 from filewheel.aio.due import Due, DueKeeper, SharedKeeper
@@ -42,21 +41,48 @@ from filewheel.disk.directory import (
 )
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, Closed
-from filewheel.firing.cancelled import Cancelled, CancelledIds
+from filewheel.firing.cancelled import CancelledIds
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.columns import At, Delay, Headers
 from filewheel.format.id_source import Entropy
 from filewheel.format.ids import Ids
 from filewheel.laps.window import Budget
-from filewheel.lookup.stats import Stats
 from filewheel.message import Message, MessageId
-from filewheel.reader import given
-from filewheel.wheel import OnConflict
+from filewheel.wheel import OnConflict, Wheel
 
+P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 WAITING_MAX = 16_384
 _LIST_AT_ONCE = 256
+
+
+def _writes(
+    method: Callable[Concatenate[Wheel, P], T],
+) -> Callable[Concatenate[AsyncWheel, P], Coroutine[Any, Any, T]]:
+    """Return a method that calls the Wheel's in the thread that writes. It has the same options and docstring."""
+
+    async def call(self: AsyncWheel, /, *args: P.args, **options: P.kwargs) -> T:
+        return await self._write(lambda wheel: method(wheel, *args, **options))
+
+    return _named_like(method, call)
+
+
+def _reads(
+    method: Callable[Concatenate[Wheel, P], T],
+) -> Callable[Concatenate[AsyncWheel, P], Coroutine[Any, Any, T]]:
+    """Return a method that calls the Wheel's in the thread that reads."""
+
+    async def call(self: AsyncWheel, /, *args: P.args, **options: P.kwargs) -> T:
+        return await self._read(lambda wheel: method(wheel, *args, **options))
+
+    return _named_like(method, call)
+
+
+def _named_like(method: Callable[..., object], call: F) -> F:
+    update_wrapper(call, method).__qualname__ = f"AsyncWheel.{method.__name__}"
+    return call
 
 
 class AsyncWheel:
@@ -255,9 +281,7 @@ class AsyncWheel:
         """
         self._open()[0].on_flush = told
 
-    async def flush(self) -> None:
-        """Make durable everything whose enqueue has returned, whatever its `sync` was."""
-        await self._write(lambda w: w.flush())
+    flush = _writes(Wheel.flush)
 
     # -- enqueue ---------------------------------------------------------------------------------------------
 
@@ -306,16 +330,9 @@ class AsyncWheel:
 
     # -- cancel and reschedule -------------------------------------------------------------------------------
 
-    @overload
-    async def cancel(self, id_: MessageId | str | bytes, *, sync: Sync | None = None) -> Cancelled: ...
-    @overload
-    async def cancel(self, *, key: str, sync: Sync | None = None) -> Cancelled: ...
-    async def cancel(
-        self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, sync: Sync | None = None
-    ) -> Cancelled:
-        """Cancel a message; tell whether it was stopped in time, had begun, or was not found (see Wheel.cancel)."""
-        one = given(id_, key)
-        return await self._write(lambda w: w.cancel(**one, sync=sync))
+    cancel = _writes(Wheel.cancel)
+    reschedule = _writes(Wheel.reschedule)
+    update = _writes(Wheel.update)
 
     async def cancel_many(
         self, ids: Iterable[MessageId | str | bytes] = (), *, keys: Iterable[str] = (), sync: Sync | None = None
@@ -342,60 +359,12 @@ class AsyncWheel:
                 count += len(await self.cancel_many(some, sync=sync))
         return count
 
-    async def update(
-        self, *, key: str, payload: bytes, delay: Delay | None = None, at: At | None = None, sync: Sync | None = None
-    ) -> MessageId:
-        """Give the message that holds a unique key another payload, and perhaps time (see Wheel.update)."""
-        return await self._write(lambda w: w.update(key=key, payload=payload, delay=delay, at=at, sync=sync))
-
-    @overload
-    async def reschedule(
-        self,
-        id_: MessageId | str | bytes,
-        *,
-        delay: Delay | None = None,
-        at: At | None = None,
-        sync: Sync | None = None,
-    ) -> MessageId: ...
-    @overload
-    async def reschedule(
-        self, *, key: str, delay: Delay | None = None, at: At | None = None, sync: Sync | None = None
-    ) -> MessageId: ...
-    async def reschedule(
-        self,
-        id_: MessageId | str | bytes | None = None,
-        *,
-        key: str | None = None,
-        delay: Delay | None = None,
-        at: At | None = None,
-        sync: Sync | None = None,
-    ) -> MessageId:
-        """Move a pending message, by its id or its key, to another time; return its new id (see Wheel.reschedule)."""
-        one = given(id_, key)
-        return await self._write(lambda w: w.reschedule(**one, delay=delay, at=at, sync=sync))
-
     # -- look ------------------------------------------------------------------------------------------------
 
-    @overload
-    async def get(self, id_: MessageId | str | bytes) -> Message | None: ...
-    @overload
-    async def get(self, *, key: str) -> Message | None: ...
-    async def get(self, id_: MessageId | str | bytes | None = None, *, key: str | None = None) -> Message | None:
-        """Return the pending message or dead letter with this id, or the one that holds this unique key; or None."""
-        one = given(id_, key)
-        return await self._read(lambda w: w.get(**one))
-
-    async def peek(self, count: int = 1) -> list[Message]:
-        """Return the messages that fire next, without claiming them."""
-        return await self._read(lambda w: w.peek(count))
-
-    async def next_due(self) -> datetime | None:
-        """Return when the message that fires next is due; None when nothing waits (see Wheel.next_due)."""
-        return await self._read(lambda w: w.next_due())
-
-    async def stats(self) -> Stats:
-        """Count what is pending, and what it takes on disk."""
-        return await self._read(lambda w: w.stats())
+    get = _reads(Wheel.get)
+    peek = _reads(Wheel.peek)
+    next_due = _reads(Wheel.next_due)
+    stats = _reads(Wheel.stats)
 
     async def list(
         self,
