@@ -26,6 +26,7 @@ from filewheel.format.record import ID, PUT_PREFIX, pack_drop, pack_message, rec
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
 from filewheel.lookup.finder import Finder
+from filewheel.lookup.lru import Lru
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
 from filewheel.tools.repair import repair
@@ -149,7 +150,7 @@ def test_a_file_that_grows_while_it_is_known(wheel_dir: Path, wheel: Wheel, find
         for _ in range(3):  # what is wanted a second time is indexed
             assert len(look(finder, ids)) == 3 * (i + 1)
             assert look(finder, ids[-1:]) == [b"%d" % i]
-        assert finder._ids == sum(run.records for run in finder._loaded) > 0
+        assert finder._loaded.ids == sum(run.records for run in finder._loaded) > 0
 
 
 def test_a_lap_that_is_opened_into_seconds_between_two_looks(
@@ -339,7 +340,7 @@ def test_nothing_stays_open_between_two_looks(wheel_dir: Path, wheel: Wheel, fin
 def test_over_its_limit_an_index_still_answers_and_does_not_grow(
     wheel_dir: Path, wheel: Wheel, finder: Finder, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(filewheel.lookup.finder, "IDS_MAX", 20)
+    monkeypatch.setattr(filewheel.lookup.index, "IDS_MAX", 20)
     monkeypatch.setattr(filewheel.lookup.finder, "RUNS_MAX", 3)
     monkeypatch.setattr(filewheel.lookup.index, "RUN_RECORDS", 4)
     ids: list[bytes] = []
@@ -348,10 +349,10 @@ def test_over_its_limit_an_index_still_answers_and_does_not_grow(
             ids += wheel.enqueue_many([b"x"] * batch, delay=[i * 90.0 + k for k in range(batch)])
             assert len(look(finder, ids[-1:])) == 1
         assert len(look(finder, ids)) == len(ids)
-        assert finder._ids <= 20
+        assert finder._loaded.ids <= 20
         assert [len(look(finder, [i])) for i in ids[::7]] == [1] * len(ids[::7])
-        assert finder._ids == sum(r.records for r in finder._loaded) <= 20
-        assert finder._runs == sum(len(f.runs) for f in finder._files.values())
+        assert finder._loaded.ids == sum(r.records for r in finder._loaded) <= 20
+        assert finder._files.weight == sum(len(f.runs) for f in finder._files.values())
         assert len(finder._files) <= 3
         gone = ids[round_::9]
         assert wheel.cancel_many(gone) == set(gone)
@@ -361,7 +362,7 @@ def test_over_its_limit_an_index_still_answers_and_does_not_grow(
         assert len(look(finder, ids)) == len(ids)
         assert look(finder, gone) == []
     finder.forget()
-    assert not finder._loaded
+    assert not list(finder._loaded)
     assert len(look(finder, ids)) == len(ids)
 
 
@@ -370,7 +371,7 @@ def test_a_closed_handle_holds_nothing_and_finds_nothing(wheel_dir: Path) -> Non
     id_ = wheel.enqueue(b"x", delay=60)
     assert wheel.get(id_)
     wheel.close()
-    assert not wheel._finder._loaded
+    assert not list(wheel._finder._loaded)
     for call in (wheel.get, wheel.cancel):
         with pytest.raises(Closed):
             call(id_)
@@ -446,7 +447,7 @@ def test_an_interrupt_or_an_error_leaves_nothing_half_learned(
             raise exc
 
         with monkeypatch.context() as patch:
-            patch.setattr(filewheel.lookup.index.Run, "take", stop)
+            patch.setattr(filewheel.lookup.index.FrameRun, "take", stop)
             with pytest.raises(raised):
                 finder.pending(ids)
         assert finder.pending(ids) == set(ids)
@@ -546,7 +547,7 @@ def test_a_put_of_which_the_frame_was_damaged_since_is_taken_from_elsewhere(
         again.append([pack_message(message)], 1)
         for _ in range(3):
             assert look(finder, [id_]) == [b"x"]
-    finder._frames._recent.clear()
+    finder._frames._recent = Lru()
     (lap,) = (wheel_dir / "laps").glob("*.lap")
     data = bytearray(lap.read_bytes())
     data[80] ^= 1
@@ -806,8 +807,8 @@ class Anything(RuleBasedStateMachine):
     @invariant()
     def counts_are_right(self) -> None:
         finder = self.finder
-        assert finder._ids == sum(run.held for run in finder._loaded) <= filewheel.lookup.finder.IDS_MAX
-        assert finder._runs == sum(len(file.runs) for file in finder._files.values())
+        assert finder._loaded.ids == sum(run.records for run in finder._loaded) <= filewheel.lookup.index.IDS_MAX
+        assert finder._files.weight == sum(len(file.runs) for file in finder._files.values())
 
     def teardown(self) -> None:
         look(self.finder, self.ids)
@@ -819,9 +820,9 @@ class Anything(RuleBasedStateMachine):
         self.home.cleanup()
 
 
-@pytest.mark.parametrize("ids_max", [filewheel.lookup.finder.IDS_MAX, 24])
+@pytest.mark.parametrize("ids_max", [filewheel.lookup.index.IDS_MAX, 24])
 def test_whatever_happens_a_finder_answers_as_a_snapshot_does(monkeypatch: pytest.MonkeyPatch, ids_max: int) -> None:
-    monkeypatch.setattr(filewheel.lookup.finder, "IDS_MAX", ids_max)
+    monkeypatch.setattr(filewheel.lookup.index, "IDS_MAX", ids_max)
     monkeypatch.setattr(filewheel.lookup.index, "RUN_RECORDS", max(5, ids_max // 6))
     examples = int(os.environ.get("FILEWHEEL_EXAMPLES", "20"))
     run_state_machine_as_test(

@@ -121,14 +121,14 @@ def test_a_cancel_that_is_read_before_its_message_counts(wheel: Wheel) -> None:
     wheel._front.first(1)
     finder = wheel._finder
     # As where the journal with the drop is listed before the one with the put.
-    finder._news = [], [id_]
+    finder._journals._news = [], [id_]
     assert first(wheel, 1) == [known]
-    finder._news = [put], []
+    finder._journals._news = [put], []
     assert first(wheel, 1) == [known]
 
 
 def test_more_news_than_are_remembered_make_it_look_anew(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("filewheel.lookup.finder.NEWS_MAX", 20)
+    monkeypatch.setattr("filewheel.lookup.journals.NEWS_MAX", 20)
     assert first(wheel, 1) == []
     ids = wheel.enqueue_many([b"x"] * 30, delay=list(range(30, 60)))
     wheel.get(ids[0])

@@ -1,14 +1,13 @@
-"""Finding messages by their ids, again and again, without looking at the whole undealt part each time.
+"""Finding messages by their ids, again and again, without reading all undealt journals each time.
 
-A finder gives the answers of `Snapshot.find`, and in the same way: the checkpoint, every journal from the positions
-in it, the checkpoint once more, and then the one file that may hold an id. But it remembers: the manifest until there
-is another checkpoint, how far it has read each journal, and an index of what it met there. So a look costs a listing, a
-read for each journal that may have grown, and the frames that are new.
+A finder gives the answers of `Snapshot.find`, in the same way: the checkpoint, every journal from its covered position,
+the checkpoint once more, and then the one file that may hold an id. But it remembers the checkpoint until there is
+another one, how far it has read each journal, and an index of the records there. So a look costs a listing, a read for
+each journal that may have grown, and the new frames.
 
-It keeps no file open from one look to the next: a removed file gives its room back at once, and a fork or a handle that
-is dropped leaves nothing behind. What it holds in memory is bounded by `IDS_MAX` ids; beyond it, frames are searched
-instead.
-Invariant: a frame of a journal is passed by only when it verified, or when a later one shows that it never will.
+It keeps no file open between two looks: a removed file frees its room at once, and a fork or a dropped handle leaves
+nothing behind. Its memory is bounded (`IDS_MAX`, `RUNS_MAX`); beyond that, it searches frames on disk.
+Invariant: the answer is that of a snapshot taken during the look.
 """
 
 from __future__ import annotations
@@ -17,30 +16,24 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from filewheel.disk.checkpoint import Checkpoint, Position
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import ForeignFile
 from filewheel.disk.reentry import one_call
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
-from filewheel.format.frame import HEADER_BYTES, SMALL_BLOCK, Frame, scan
-from filewheel.format.record import ID, readable_records
+from filewheel.format.frame import Frame, scan
 from filewheel.journal.tail import Handles
 from filewheel.laps.slot import FRAME_BYTES, File, file_named, lap_file, slot_file
-from filewheel.lookup.index import FileIndex, FrameReader, FrameRun, Hits, Place, ids_of, puts_in, within
+from filewheel.lookup.index import FileIndex, FrameReader, FrameRun, Hits, LoadedRuns, Place, ids_of, puts_in, within
+from filewheel.lookup.journals import JournalIndex, News
+from filewheel.lookup.lru import Lru
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
 
-IDS_MAX = 1 << 18
-"""How many ids are held in memory: at about 120 bytes each, 30 MiB."""
 RUNS_MAX = 1 << 15
 """How many runs of lap and slot files are known by their range."""
-NEWS_MAX = 1 << 13
-"""How many records are remembered for whoever watches."""
 _FEW = 8
-_LOAD_EACH = 8
 _TRIES = 20
-_NOWHERE = Position(0, 0, 0)
 
 Places = dict[bytes, Place]
 """For each id where its put is."""
@@ -55,14 +48,13 @@ class Finder:
         self._disk = directory.disk
         self._lock = threading.RLock()
         self.epoch = 0
-        """How often what was learned of the journals began anew: with each checkpoint."""
-        self._horizon = b""
-        self._news: tuple[list[bytes], list[bytes]] | None = [], []
-        """What journals have gained below the horizon: puts, and ids of drops; None when it was too much."""
+        """How many checkpoints were read so far; with each, the journals are read from another position."""
+        self._loaded = LoadedRuns()
+        self._journals = JournalIndex(directory, self._loaded)
         self._forget()
 
     def forget(self) -> None:
-        """Let go of everything that was learned."""
+        """Forget everything that was read."""
         with self._lock:
             self._forget()
 
@@ -75,45 +67,37 @@ class Finder:
 
         It may be called more than once, and is called with the lock held: it may ask `has_put`.
         """
-        return self._look((), lambda _, handles: read(self._checkpoint, self._journals, handles), lambda _: None)
+        return self._look((), lambda _, handles: read(self._checkpoint, self._journals.files, handles), lambda _: None)
 
     def has_put(self, ids: Iterable[bytes], handles: Handles) -> set[bytes]:
         """Return, of these ids, those that would be pending if no journal held a drop. For `read_on`."""
         wanted = sorted(i for i in ids if i < ID_LIMIT)
         found, dealt, dropped = Places(), Places(), set(self._unmatched)
-        self._search([hit for file in self._journals.values() for hit in file.hits(wanted)], found, set(), handles)
+        self._search(self._journals.hits(wanted), found, set(), handles)
         left = [i for i in wanted if i not in found]
         hits = [hit for file, some in self._files_of(left, handles) for hit in file.hits(some)]
         self._search(hits, dealt, dropped, handles)
         return (found.keys() - self._unmatched) | (dealt.keys() - dropped)
 
     def watch(self, horizon: bytes) -> None:
-        """Remember from now on what journals gain below an id."""
+        """Remember from now on which records below an id the journals gain."""
         with self._lock:
-            self._horizon = horizon
+            self._journals.watch(horizon)
 
-    def take_news(self) -> tuple[list[bytes], list[bytes]] | None:
-        """Return the puts, and the ids of drops, that journals gained since this was asked last; None: too many."""
+    def take_news(self) -> News | None:
+        """Return the puts, and the ids of drops, that the journals gained since the last call; None: too many."""
         with self._lock:
-            news, self._news = self._news, ([], [])
-            return news
+            return self._journals.take_news()
 
     def _forget(self) -> None:
         self.epoch += 1
         self._frames = FrameReader(self._dir)
         self._checkpoint = Checkpoint()
         self._unmatched: frozenset[bytes] = frozenset()
-        self._listing: list[str] = []
-        self._segments: list[tuple[str, int]] = []
-        self._journals: dict[str, FileIndex] = {}
-        self._files: dict[str, FileIndex] = {}
-        """Lap and slot files, those used last at the end."""
-        self._loaded: dict[FrameRun, None] = {}
-        """The runs of which the ids are known, those used last at the end."""
-        self._ids = 0
-        self._runs = 0
-        """How many runs of lap and slot files are known."""
-        self._turns = 0
+        self._loaded.clear()
+        self._journals.forget()
+        self._files: Lru[str, FileIndex] = Lru()
+        """Lap and slot files, by name; each weighs as much as it has runs."""
         self._sure: set[bytes] = set()
         """In one look: ids with a drop that is known to be durable."""
         self._unsure: dict[bytes, str] = {}
@@ -158,7 +142,7 @@ class Finder:
                     if self._checkpoint.doubt:
                         break
                     try:
-                        self._follow_journals(wanted, handles)
+                        self._journals.follow(self._checkpoint, wanted, handles)
                         # A deal that was committed meanwhile has moved messages to where this look would not find them.
                         if self._frames.are_current():
                             return answer(self._places(wanted, handles), handles)
@@ -191,121 +175,25 @@ class Finder:
         if checkpoint.deal != self._checkpoint.deal + 1:
             # From one deal to the next a file grows or goes. Over several it may have gone and come again.
             for file in list(self._files.values()):
-                self._drop(self._files, file)
+                self._drop(file)
         for file in list(self._files.values()):
             known = file_named(self._dir.settings, file.name)
             if known is None or known.key not in known.among(checkpoint):
-                self._drop(self._files, file)  # it has gone, and one of its name may come
-        for file in self._journals.values():
+                self._drop(file)  # it is gone, and one of its name may come
+        for file in self._journals.files.values():
             file.is_blank = False
         self._checkpoint = checkpoint
         self._unmatched = frozenset(checkpoint.unmatched)
         self._frames.checkpoint_identity = identity
 
-    def _drop(self, files: dict[str, FileIndex], file: FileIndex) -> None:
-        """Forget a file."""
+    def _drop(self, file: FileIndex) -> None:
+        """Forget a lap or slot file."""
+        self._files.pop(file.name)
+        self._unload(file)
+
+    def _unload(self, file: FileIndex) -> None:
         for run in file.runs:
-            self._unload(run)
-        self._runs -= file.counted
-        file.counted = 0
-        files.pop(file.name, None)
-
-    # -- journals --------------------------------------------------------------------------------------------
-
-    def _follow_journals(self, wanted: list[bytes], handles: Handles) -> None:
-        """Read what the journals have gained. Raises FileNotFoundError when one has gone since it was listed."""
-        gone = set(self._journals)
-        for writer, n in self._list_segments():
-            covered = self._checkpoint.positions.get(writer, _NOWHERE)
-            if n < covered.segment:
-                continue
-            name = layout.segment(writer, n)
-            start = covered.offset if n == covered.segment else 0
-            file = self._journals.get(name)
-            if file is not None and file.start != start:
-                # K2: what is covered is in the laps. Its drops there, or carried in the manifest (D1, D4).
-                self._drop(self._journals, file)
-                file = None
-            if file is None:
-                file = self._journals[name] = FileIndex(name, start)
-            gone.discard(name)
-            if file.is_sealed and file.is_blank:
-                continue
-            try:
-                fd = handles.get(name)
-            except ForeignFile:
-                continue
-            self._follow(file, fd, wanted)
-        for name in gone:
-            self._drop(self._journals, self._journals[name])
-
-    def _list_segments(self) -> list[tuple[str, int]]:
-        listing = self._disk.listdir(layout.JOURNAL)
-        if listing != self._listing:
-            parsed = [layout.parse_segment(last) for last in listing]
-            self._segments = sorted(p for p in parsed if p is not None)
-            self._listing = listing
-        return self._segments
-
-    def _follow(self, file: FileIndex, fd: int, wanted: list[bytes]) -> None:
-        """Read a journal from where reading stands."""
-        disk = self._disk
-        seed = self._dir.seed(file.name)
-        while not (file.is_blank and self._is_blank_at(fd, file.pos)):  # the next frame will begin there
-            size = disk.size(fd)
-            for item in scan(disk, fd, file.pos, size, seed, resync=False, block_bytes=SMALL_BLOCK):
-                if isinstance(item, Frame):
-                    self._add(file, item, wanted)
-            if file.pos >= size:
-                file.is_blank = True
-                return
-            if file.is_blank and self._is_blank_at(fd, file.pos):
-                return
-            item = next(iter(scan(disk, fd, file.pos, size, seed)))
-            if isinstance(item, Frame):
-                continue  # it was being written, and now is whole
-            if item.at_end:
-                # I1: it may be in the middle of being written. What is not blank is looked through each time.
-                file.is_blank = item.blank
-                return
-            # A later frame is there, so nobody is writing here any more; but it may have become whole meanwhile.
-            again = next(iter(scan(disk, fd, item.offset, size, seed, resync=False)), None)
-            if again is None:
-                file.pos, file.has_gaps = item.end, True
-
-    def _is_blank_at(self, fd: int, offset: int) -> bool:
-        return not self._disk.pread(fd, HEADER_BYTES, offset).strip(b"\0")
-
-    def _add(self, file: FileIndex, frame: Frame, wanted: list[bytes]) -> None:
-        """Take a journal's next frame."""
-        file.is_sealed = frame.is_seal
-        if frame.is_seal:
-            file.pos = frame.end
-            return
-        if frame.first < self._horizon:
-            self._note_news(frame)
-        records = frame.puts + frame.drops
-        run = file.add(frame)
-        if run.puts is not None:
-            self._hold(run)
-            run.take(frame)
-        elif run.offset == frame.offset and (records <= _FEW or within(wanted, frame.first, frame.last)):
-            run.puts = {}
-            self._hold(run)
-            run.take(frame)
-        if self._ids > IDS_MAX and run.puts is not None:
-            self._unload(run)
-
-    def _note_news(self, frame: Frame) -> None:
-        """Remember what of a frame is below the horizon, for whoever watches."""
-        if self._news is None:
-            return
-        puts, drops = readable_records(frame)
-        horizon = self._horizon
-        self._news[0].extend(r for r in puts if r[ID] < horizon)
-        self._news[1].extend(r[ID] for r in drops if r[ID] < horizon)
-        if len(self._news[0]) + len(self._news[1]) > NEWS_MAX:
-            self._news, self._horizon = None, b""
+            self._loaded.unload(run)
 
     # -- looking up ------------------------------------------------------------------------------------------
 
@@ -314,7 +202,7 @@ class Finder:
         places: Places = {}
         dropped = {i for i in wanted if i in self._unmatched} if self._unmatched else set()
         self._sure, self._unsure = set(dropped), {}
-        hits = [hit for file in self._journals.values() for hit in file.hits(wanted)]
+        hits = self._journals.hits(wanted)
         self._search(hits, places, dropped, handles)
         left = [i for i in wanted if i not in dropped] if dropped else wanted
         hits = [hit for file, ids in self._files_of(left, handles) for hit in file.hits(ids)]
@@ -329,30 +217,18 @@ class Finder:
         for run, ids in hits:
             if run.puts is None:
                 needs = needs or sum(run.records for run, _ in hits)
-                # More than fits: to index one would only push out another that this same look needs.
-                if needs > IDS_MAX or (len(ids) <= _FEW and not self._is_worth_loading(run)):
+                # More than fits: to load one would only remove another that this same look needs.
+                if needs > self._loaded.most or (len(ids) <= _FEW and not self._loaded.is_worth_loading(run)):
                     self._search_frames(run, ids, places, dropped, handles)
                     continue
-                self._load(run, handles)
-            elif self._ids > IDS_MAX // 2:
-                self._loaded[run] = self._loaded.pop(run)
+                self._loaded.load(run, list(self._frames.of(run, handles)))
+            else:
+                self._loaded.use(run)
             puts, drops = run.puts, run.drops
             if puts:
                 places.update([(i, (run.name, puts[i])) for i in ids if i in puts])
             if drops and not drops.isdisjoint(ids):
                 self._drop_ids(run, drops.intersection(ids), dropped)
-
-    def _is_worth_loading(self, run: FrameRun) -> bool:
-        """Tell whether a run that is asked for an id should be indexed: at the second time, while there is room."""
-        if not run.asked:
-            run.asked = True
-            return False
-        if self._ids + run.records <= IDS_MAX:
-            return True
-        # It costs four times a search, and pushes out what may be wanted as much: now and then is enough to follow
-        # what is wanted now.
-        self._turns = (self._turns + 1) % _LOAD_EACH
-        return not self._turns
 
     def _search_frames(
         self, run: FrameRun, ids: list[bytes], places: Places, dropped: set[bytes], handles: Handles
@@ -372,34 +248,10 @@ class Finder:
     def _drop_ids(self, run: FrameRun, ids: set[bytes], dropped: set[bytes]) -> None:
         """Take note of drops that a run holds, and of whether they are durable."""
         dropped.update(ids)
-        journal = self._journals.get(run.name)
-        # What was dealt is durable (D2); so is what a later frame of its writer says so of, and what a seal follows.
-        if journal is None or journal.is_sealed or run.number <= journal.synced:
+        if self._journals.is_durable(run.name, run.number):
             self._sure.update(ids)
         else:
             self._unsure.update(dict.fromkeys(ids, run.name))
-
-    def _load(self, run: FrameRun, handles: Handles) -> None:
-        """Learn a run's ids; let go of others when there are too many."""
-        frames = list(self._frames.of(run, handles))
-        run.puts = {}
-        self._hold(run)
-        for frame in frames:
-            run.take(frame)
-        while self._ids > IDS_MAX:
-            self._unload(next(iter(self._loaded)))
-
-    def _hold(self, run: FrameRun) -> None:
-        """Count the ids of a run that is loaded, or has grown since."""
-        self._loaded[run] = None
-        self._ids += run.records - run.held
-        run.held = run.records
-
-    def _unload(self, run: FrameRun) -> None:
-        if run.puts is not None:
-            del self._loaded[run]
-            self._ids -= run.held
-            run.let_go()
 
     # -- files -----------------------------------------------------------------------------------------------
 
@@ -425,18 +277,15 @@ class Finder:
         name, length = of.name, of.end
         file = self._files.get(name)
         if file is not None and file.pos > length:
-            self._drop(self._files, file)  # `repair` has replaced it
+            self._drop(file)  # `repair` has replaced it
             file = None
         if file is None:
             file = FileIndex(name, run_bytes=FRAME_BYTES)
         if file.pos < length:
             file = self._list_frames(file, length, handles)
-        self._runs += len(file.runs) - file.counted
-        file.counted = len(file.runs)
-        self._files.pop(name, None)
-        self._files[name] = file
-        while self._runs > RUNS_MAX and len(self._files) > 1:
-            self._drop(self._files, next(iter(self._files.values())))
+        self._files.put(name, file, len(file.runs))
+        for other in self._files.shrink(RUNS_MAX):
+            self._unload(other)
         return file
 
     def _list_frames(self, file: FileIndex, length: int, handles: Handles) -> FileIndex:
@@ -446,10 +295,10 @@ class Finder:
         begun, end = file.pos, min(length, self._disk.size(fd))
         for item in scan(self._disk, fd, begun, end, self._dir.seed(file.name), headers=True):
             if isinstance(item, Frame):
-                self._unload(file.add(item))
+                self._loaded.unload(file.add(item))
             elif begun:
                 # Damage, or not the file that it was: from the beginning.
-                self._drop(self._files, file)
+                self._drop(file)
                 return self._list_frames(FileIndex(file.name, run_bytes=FRAME_BYTES), length, handles)
         file.pos = length
         return file

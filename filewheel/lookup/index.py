@@ -26,6 +26,7 @@ from filewheel.format import layout
 from filewheel.format.frame import SMALL_BLOCK, Frame, scan
 from filewheel.format.record import DROP_PREFIX, ID, PUT_PREFIX, readable_records, records_of
 from filewheel.journal.tail import Handles
+from filewheel.lookup.lru import Lru
 from filewheel.message import ID_LIMIT
 from filewheel.native import compiled
 
@@ -33,6 +34,9 @@ RUN_RECORDS = 8192
 RUN_BYTES = 1 << 20
 _DROP_BYTES = 21
 _REASON = 20
+IDS_MAX = 1 << 18
+"""How many ids are held in memory: at about 120 bytes each, 30 MiB."""
+_LOAD_EACH = 8
 _FEW = 8
 _GUESS_BYTES = 1 << 10
 
@@ -48,8 +52,6 @@ class FrameRun:
     last: bytes
     records: int
     """How many records they hold, as their headers say."""
-    held: int = 0
-    """How many of them its owner has counted as held in memory."""
     number: int = 0
     """In a journal: the number of the last frame in it."""
     asked: bool = False
@@ -68,14 +70,79 @@ class FrameRun:
         self.puts.update(dict.fromkeys(puts, frame.offset))
         self.drops.update(drops)
 
-    def let_go(self) -> None:
+    def forget(self) -> None:
         """Forget the ids."""
-        self.held = 0
         self.puts = None
         self.drops = set()
 
 
 Hits = list[tuple[FrameRun, list[bytes]]]
+
+
+class LoadedRuns:
+    """The runs whose ids are in memory: no more than `IDS_MAX` ids in all, once a look has ended."""
+
+    def __init__(self) -> None:
+        self._runs: Lru[FrameRun, FrameRun] = Lru()
+        self._refused = 0
+
+    def __iter__(self) -> Iterator[FrameRun]:
+        return self._runs.values()
+
+    @property
+    def ids(self) -> int:
+        """How many ids are in memory."""
+        return self._runs.weight
+
+    @property
+    def most(self) -> int:
+        """How many ids fit in memory."""
+        return IDS_MAX
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more ids are in memory than should be."""
+        return self.ids > IDS_MAX
+
+    def clear(self) -> None:
+        """Forget all runs, which are not used any more."""
+        self._runs = Lru()
+
+    def hold(self, run: FrameRun) -> None:
+        """Count the ids of a run that is loaded, or has grown since."""
+        self._runs.put(run, run, run.records)
+
+    def use(self, run: FrameRun) -> None:
+        """Mark a loaded run as used, so that it stays in memory for longer."""
+        if self.ids > IDS_MAX // 2:
+            self._runs.get(run)
+
+    def load(self, run: FrameRun, frames: Iterable[Frame]) -> None:
+        """Learn a run's ids from its frames; forget the ids of others when there are too many."""
+        run.puts = {}
+        self.hold(run)
+        for frame in frames:
+            run.take(frame)
+        for other in self._runs.shrink(IDS_MAX):
+            other.forget()
+
+    def unload(self, run: FrameRun) -> None:
+        """Forget the ids of a run, if they are in memory."""
+        if run.puts is not None:
+            self._runs.pop(run)
+            run.forget()
+
+    def is_worth_loading(self, run: FrameRun) -> bool:
+        """Tell whether a run that is searched should be loaded: at the second search, while there is room."""
+        if not run.asked:
+            run.asked = True
+            return False
+        if self.ids + run.records <= IDS_MAX:
+            return True
+        # To load a run costs as much as four searches, and removes another that may be needed as often. One in
+        # _LOAD_EACH is enough for the cache to follow the ids that are looked for.
+        self._refused = (self._refused + 1) % _LOAD_EACH
+        return not self._refused
 
 
 class FileIndex:
@@ -89,8 +156,6 @@ class FileIndex:
         self.pos = start
         """Everything below has been read, or stepped over for good."""
         self.runs: list[FrameRun] = []
-        self.counted = 0
-        """How many of the runs its owner has counted."""
         self.is_blank = False
         """Of a journal: what lies above `pos` was blank to the end when it was last looked through."""
         self.synced = 0
@@ -204,9 +269,8 @@ class FrameReader:
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
         self._disk = directory.disk
-        self._recent: dict[Place, Frame] = {}
-        """Those read last, the last one at the end."""
-        self._recent_bytes = 0
+        self._recent: Lru[Place, Frame] = Lru()
+        """Those read last."""
         self.checkpoint_identity: tuple[int, int, int] | None = None
         """The identity of the checkpoint that names the files; None while it is not known."""
 
@@ -239,15 +303,12 @@ class FrameReader:
 
     def at(self, place: Place, handles: Handles) -> Frame | None:
         """Return the frame at a place; None when it cannot be read any more."""
-        frame = self._recent.pop(place, None)
+        frame = self._recent.get(place)
         if frame is None:
             frame = self._read(*place, handles)
-            if frame is None or len(frame.body) > RECENT_BYTES:
-                return frame
-            self._recent_bytes += len(frame.body)
-        self._recent[place] = frame
-        while self._recent_bytes > RECENT_BYTES:
-            self._recent_bytes -= len(self._recent.pop(next(iter(self._recent))).body)
+            if frame is not None and len(frame.body) <= RECENT_BYTES:
+                self._recent.put(place, frame, len(frame.body))
+                self._recent.shrink(RECENT_BYTES)
         return frame
 
     def _read(self, name: str, offset: int, handles: Handles) -> Frame | None:
