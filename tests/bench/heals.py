@@ -22,7 +22,7 @@ from filewheel.disk.directory import open_directory
 from filewheel.message import ID_END, ID_MIN, US_PER_S
 from filewheel.replication.compare import compare
 from filewheel.replication.status import LinkReport
-from filewheel.roster.retention import Retained
+from filewheel.roster.retention import Retention
 
 COUNT = 3_000_000
 ROUNDS = 3
@@ -116,7 +116,7 @@ def heal(primary: Path, clock: Later) -> tuple[LinkReport, float]:
 
 def lose_its_place(primary: Path) -> None:
     """Give up the journals that wait for the backup: it was away for too long."""
-    Retained(open_directory(primary, write=True), limit_bytes=1).give_up()
+    Retention(open_directory(primary, write=True), limit_bytes=1).give_up()
 
 
 def measure(
