@@ -60,6 +60,11 @@ class MessageId(bytes):
 
     __slots__ = ()
 
+    copies = 1
+    """How many wheels held the message when the call that returned this id returned; 1 for any other id."""
+    kept = False
+    """Whether an enqueue with `on_conflict="keep"` returned this id because its message already had the key."""
+
     @classmethod
     def parse(cls, text: str | bytes) -> MessageId:
         """Read an id from its text (case does not matter) or its 16 bytes.
@@ -111,16 +116,6 @@ class MessageId(bytes):
         """Whether this is a dead letter's id."""
         return self.due_us >= DEAD_US
 
-    @property
-    def copies(self) -> int:
-        """How many wheels held the message when the call that returned this id returned; 1 of any other id."""
-        return 1
-
-    @property
-    def kept(self) -> bool:
-        """Whether an enqueue with `on_conflict="keep"` returned this id because its message has the key already."""
-        return False
-
     def __str__(self) -> str:
         return base32(int.from_bytes(self, "big"), _TEXT_LENGTH)
 
@@ -129,29 +124,16 @@ class MessageId(bytes):
 
 
 class Receipt(MessageId):
-    """An id that knows what came of the call that returned it. In all else it is the id."""
-
-    _copies = 1
-    _kept = False
-
-    @property
-    def copies(self) -> int:
-        """How many wheels held the message when the call that returned this id returned."""
-        return self._copies
-
-    @property
-    def kept(self) -> bool:
-        """Whether the enqueue that returned this id kept the message that had the key."""
-        return self._kept
+    """An id with `copies` and `kept` of its own."""
 
 
 def receipt(id_: MessageId, copies: int, *, kept: bool = False) -> MessageId:
-    """Return an id that says how many wheels held its message, and whether it was kept; what was kept stays so."""
+    """Return the id with these `copies` and `kept`; an id that was kept stays so."""
     kept = kept or id_.kept
     if (copies, kept) == (id_.copies, id_.kept):
         return id_
     made = Receipt(id_)
-    made._copies, made._kept = copies, kept
+    made.copies, made.kept = copies, kept
     return made
 
 

@@ -24,7 +24,7 @@ from filewheel.disk.reentry import one_call
 from filewheel.disk.started import started
 from filewheel.errors import UNWRITTEN, Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge, disk_error
 from filewheel.format import layout
-from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, body_of
+from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, body_of, seal
 from filewheel.format.id_source import SEQ_END, Entropy
 from filewheel.journal.segment import Segment
 from filewheel.journal.writer import Lender, Writer
@@ -302,10 +302,16 @@ class Appender:
     def append(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
         """Write a frame, after `ready`; return its ticket."""
         writer = self.lender.writer
-        writer.append(body, self._durable, puts, drops, first, last)
+        segment, ticket = writer.segment, writer.written + 1
+        assert segment is not None
+        segment.append(seal(
+            body, seed=segment.seed, offset=segment.offset, number=ticket - writer.first,
+            synced=writer.synced(self._durable), puts=puts, drops=drops, first=first, last=last,
+        ))  # fmt: skip
+        writer.written = ticket
         if self.copies is not None:
-            self.copies.write(writer.written, body, puts, drops, first, last)
-        return writer.written
+            self.copies.write(ticket, body, puts, drops, first, last)
+        return ticket
 
     def append_put(
         self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, size: int

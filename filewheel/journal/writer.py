@@ -68,17 +68,6 @@ class Writer:
         self.segment = made = Segment(self._dir, self.name, n)
         return made
 
-    def append(self, body: bytes, durable: int, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Write a frame to the segment in use. Raises DiskError."""
-        segment = self.segment
-        assert segment is not None
-        frame = seal(
-            body, seed=segment.seed, offset=segment.offset, number=self.number + 1, synced=self.synced(durable),
-            puts=puts, drops=drops, first=first, last=last,
-        )  # fmt: skip
-        segment.append(frame)
-        self.written += 1
-
     def seal(self, durable: int) -> None:
         """End a segment that was flushed with an empty frame: everything before it was durable.
 
