@@ -26,7 +26,7 @@ from filewheel.keys.index import Keys
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import DEAD_US, ID_END, ID_MIN, Message
 from filewheel.replication.compare import compare, pending
-from filewheel.replication.primary_journals import dropped_among, drops_of
+from filewheel.replication.primary_journals import dropped_among, drops_above
 from filewheel.replication.shipping import Bundle
 from filewheel.roster.retention import Retention
 
@@ -148,8 +148,8 @@ class Absorption:
     def _drop_fired(self) -> None:
         """Drop in the new primary what the old one has drops of in its journals."""
         batch: set[bytes] = set()
-        for drops in drops_of(self._old):
-            batch.update(drops)
+        for drops in drops_above(self._old, {}):
+            batch.update(drop[ID] for drop in drops)
             if len(batch) >= _BATCH:
                 self._drop(batch)
                 batch = set()

@@ -24,7 +24,7 @@ CHUNK_BYTES = 24 << 20
 
 
 @dataclass
-class Chunk:
+class Comparison:
     """A range of ids in two wheels."""
 
     lo: bytes
@@ -44,7 +44,7 @@ class Chunk:
 
 def compare(
     first: Directory, second: Directory, lo: bytes, hi: bytes = ID_END, *, records: int = CHUNK_RECORDS
-) -> Chunk:
+) -> Comparison:
     """Compare two wheels from `lo` on, at most to `hi`, dead letters included. Takes no lock.
 
     Cost: about 1.7 µs a message. Raises DiskError, Damaged.
@@ -62,7 +62,7 @@ def compare(
         hi = window.hi
         del there[bisect_left(there, hi) :]
     here = ids_of(ours)
-    chunk = Chunk(lo, hi, len(ours), sum(map(len, ours)), damaged=damaged)
+    chunk = Comparison(lo, hi, len(ours), sum(map(len, ours)), damaged=damaged)
     if here != there:
         known = set(there)
         chunk.missing = [put for put in ours if put[ID] not in known]

@@ -113,7 +113,7 @@ UNEASY_US = 5_000_000
 
 
 @dataclass
-class Verdict:
+class Decision:
     """What is to be done with suspects."""
 
     drop: list[bytes] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Verdict:
     """Whether there are files that must be looked into."""
 
 
-class Suspects:
+class Extras:
     """The suspects of one backup. Not thread-safe."""
 
     def __init__(self, source: Directory, target: Directory, epoch: int) -> None:
@@ -156,7 +156,7 @@ class Suspects:
 
     def judge(
         self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], all_lost: bool
-    ) -> Verdict | None:
+    ) -> Decision | None:
         """Return what is to be done now, if it is time to; None when there is nothing to do yet.
 
         `passes` counts the whole passes over the primary's journals. Items of its quarantine that are `known` are old.
@@ -192,12 +192,12 @@ class Suspects:
         verdict.by_id = some_are_met or len(verdict.forget) < len(files)
         return verdict
 
-    def _part(self, ids: set[bytes], ranges: list[Range]) -> Verdict:
+    def _part(self, ids: set[bytes], ranges: list[Range]) -> Decision:
         """Tell what the primary has lost from what it has finished."""
         lost = {id_ for id_ in ids if covers(ranges, id_)}
         # What has its drop there was finished there: given back it would not wait, and others would be given it.
         lost -= dropped_among(self._source, lost) | dropped(self._source, lost)
-        return Verdict(drop=sorted(ids - lost), give_back=sorted(lost))
+        return Decision(drop=sorted(ids - lost), give_back=sorted(lost))
 
     def _only_here(self, ids: set[bytes]) -> tuple[set[bytes], set[str]]:
         """Return those that are pending here and not there: looked at here first, so that none is on its way.
@@ -212,7 +212,7 @@ class Suspects:
 _BATCH = 200_000
 
 
-class Finished:
+class EndedExtras:
     """What only the promoted wheel has. Not thread-safe."""
 
     def __init__(self, source: Directory, target: Directory, journal: Journal) -> None:

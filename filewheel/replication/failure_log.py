@@ -24,7 +24,7 @@ _OVER_US = 60 * US_PER_S
 
 
 @dataclass
-class _Trouble:
+class _Failure:
     began_us: int
     met_us: int
     logged_us: int | None = None
@@ -33,13 +33,13 @@ class _Trouble:
     said: set[str] = field(default_factory=set)
 
 
-class Troubles:
+class FailureLog:
     """The failures of one replicator, each under a name. Its threads share it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[str, _Trouble] = {}
+        self._known: dict[str, _Failure] = {}
 
     def failed(self, name: str, text: str, *, after_s: float = 0) -> None:
         """Log a failure, unless the log has it; with `after_s`, once it has lasted for so long."""
@@ -47,7 +47,7 @@ class Troubles:
         with self._lock:
             known = self._known.get(name)
             if known is None or now_us - known.met_us > _OVER_US:
-                known = self._known[name] = _Trouble(now_us, now_us)
+                known = self._known[name] = _Failure(now_us, now_us)
             known.met_us = now_us
             if known.logged_us is None:
                 is_due = now_us - known.began_us >= after_s * US_PER_S

@@ -23,13 +23,13 @@ from filewheel.errors import Damaged
 from filewheel.format.frame import Frame
 from filewheel.format.record import ID, records_of
 from filewheel.journal.tail import Tail
-from filewheel.replication.primary_journals import Losses, SourceHandles, list_segments
+from filewheel.replication.primary_journals import SegmentHandles, SegmentLosses, list_all_segments
 
 LOCK_TEST_US = 200_000
 
 
 @dataclass(slots=True)
-class Held:
+class HeldFrame:
     """A frame with drops that waits for the end of the next pass."""
 
     writer: str
@@ -38,7 +38,7 @@ class Held:
     frame: Frame
 
 
-class Step:
+class Pass:
     """One pass over the primary's journals. Iterate over it to the end, and write what it yields in that order."""
 
     def __init__(self, follower: Follower, frames: Iterator[Frame]) -> None:
@@ -65,19 +65,19 @@ class Follower:
     def __init__(self, directory: Directory, positions: Mapping[str, Position] | None = None) -> None:
         """Begin at these positions; a writer that is not among them is read from its first frame."""
         self._dir = directory
-        self._handles = SourceHandles(directory)
+        self._handles = SegmentHandles(directory)
         self._tails: dict[str, Tail] = {}
         self._ended: dict[str, Position] = {}
         """Writers that were read to their end, while their segments are there still (K4)."""
-        self._held: list[Held] = []
+        self._held: list[HeldFrame] = []
         self._foreign: set[str] = set()
         self._locks_tested_us = 0
         self.damage: list[Damage] = []
         """What had been durable and cannot be read. Whoever looks at it empties it."""
         self.vanished: set[str] = set()
         """Writers of which something was read that went without being covered. Whoever looks at it empties it."""
-        self._losses = Losses(directory)
-        self._losses.begin_at(positions or {})
+        self._segment_losses = SegmentLosses(directory)
+        self._segment_losses.begin_at(positions or {})
         for writer, position in (positions or {}).items():
             self._tails[writer] = Tail(directory, self._handles, writer, position)
 
@@ -100,24 +100,24 @@ class Follower:
             pass
         # What a drop of that pass drops may be put where the pass had been already: one more goes by it. A drop that
         # this one meets may do the same to the first pass that gives out, and is held for that.
-        self._held = [Held(w, before, frame) for w, before, frame in self._read(test_locks=True) if frame.drops]
+        self._held = [HeldFrame(w, before, frame) for w, before, frame in self._read(test_locks=True) if frame.drops]
 
-    def step(self, now_us: int) -> Step:
+    def step(self, now_us: int) -> Pass:
         """Begin a pass. `now_us` is any steady clock's. Raises OSError, also while the pass is read."""
         test_locks = not 0 <= now_us - self._locks_tested_us < LOCK_TEST_US
         if test_locks:
             self._locks_tested_us = now_us
-        step = Step(self, iter(()))
+        step = Pass(self, iter(()))
         step._frames = self._give_out(step, test_locks)
         return step
 
     def has_lost(self) -> bool:
         """Look whether journals have gone since the last pass that nobody was to remove. Raises OSError."""
-        return self._losses.has_lost()
+        return self._segment_losses.has_lost()
 
     def forget_gone(self) -> None:
         """Forget the writers that were read to their end and have gone since. Raises OSError."""
-        listing = list_segments(self._dir)
+        listing = list_all_segments(self._dir)
         self._ended = {w: p for w, p in self._ended.items() if w in listing}
 
     def positions(self) -> dict[str, Position]:
@@ -132,7 +132,7 @@ class Follower:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _give_out(self, step: Step, test_locks: bool) -> Iterator[Frame]:
+    def _give_out(self, step: Pass, test_locks: bool) -> Iterator[Frame]:
         held, fresh = self._held, []
         # From the first frame on, what is held and not given out is held by positions() too.
         for writer, before, frame in self._read(test_locks):
@@ -142,7 +142,7 @@ class Follower:
                 if frame.puts:
                     yield frame
                 continue
-            fresh.append(Held(writer, before, frame))
+            fresh.append(HeldFrame(writer, before, frame))
             self._held = held + fresh
             step.dropped.append(frame)
         ready = _in_order(held, fresh)
@@ -153,7 +153,7 @@ class Follower:
 
     def _read(self, test_locks: bool) -> Iterator[tuple[str, Position, Frame]]:
         """Yield (writer, where it stood, frame) for everything that has come since the last pass."""
-        listing, vanished = self._losses.look()
+        listing, vanished = self._segment_losses.look()
         self.vanished |= vanished
         self._ended = {w: p for w, p in self._ended.items() if w in listing}
         for writer in listing:
@@ -176,7 +176,7 @@ class Follower:
             if first:
                 first = False
                 return listing.get(tail.writer, set())
-            return list_segments(self._dir).get(tail.writer, set())
+            return list_all_segments(self._dir).get(tail.writer, set())
 
         def foreign(name: str) -> None:
             self._foreign.add(tail.writer)
@@ -188,17 +188,17 @@ class Follower:
 
         before = tail.seen
         for frame in tail.poll(present, test_lock=test_locks, on_damage=damaged, on_foreign=foreign):
-            self._losses.has_read(tail.writer, tail.seen)
+            self._segment_losses.has_read(tail.writer, tail.seen)
             yield tail.writer, before, frame
             before = tail.seen
 
 
-def _in_order(held: list[Held], fresh: list[Held]) -> list[Held]:
+def _in_order(held: list[HeldFrame], fresh: list[HeldFrame]) -> list[HeldFrame]:
     """Return what is held from the pass before, each after the frames that put what it drops, these included.
 
     Only a frame that also puts can be needed: frames without drops were given out already.
     """
-    by_put: dict[bytes, Held] = {}
+    by_put: dict[bytes, HeldFrame] = {}
     for one in held + fresh:
         if one.frame.puts:
             for put in _ids(one.frame, 0):
@@ -206,7 +206,7 @@ def _in_order(held: list[Held], fresh: list[Held]) -> list[Held]:
     if not by_put:
         return held
     done: set[int] = set()
-    ordered: list[Held] = []
+    ordered: list[HeldFrame] = []
     for root in held:
         # Depth first without recursion: a message may have been moved thousands of times within a pass.
         stack = [(root, iter(_needs(root, by_put)))]
@@ -226,7 +226,7 @@ def _in_order(held: list[Held], fresh: list[Held]) -> list[Held]:
     return ordered
 
 
-def _needs(one: Held, by_put: Mapping[bytes, Held]) -> Iterable[Held]:
+def _needs(one: HeldFrame, by_put: Mapping[bytes, HeldFrame]) -> Iterable[HeldFrame]:
     return [by_put[i] for i in _ids(one.frame, 1) if i in by_put and by_put[i] is not one]
 
 

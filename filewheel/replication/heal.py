@@ -21,14 +21,14 @@ from filewheel.message import ID_END, ID_MIN
 from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.compare import compare
 from filewheel.replication.extras import absent
-from filewheel.replication.lap_copy import Graft, Grafted
+from filewheel.replication.lap_copy import Copied, LapCopy
 from filewheel.replication.status import Progress
 
 _MOVED_MAX = 200_000
 
 
 @dataclass
-class Part:
+class HealStep:
     """What one step of the walk has found."""
 
     puts: list[bytes]
@@ -52,7 +52,7 @@ class Heal:
         self._source = source
         self._keeper = keeper
         self._progress = progress
-        self._graft = Graft(source, keeper)
+        self._lap_copy = LapCopy(source, keeper)
         self._at: bytes | None = None
         self._done_bytes = self._total_bytes = 0
         self._by_id = False
@@ -74,23 +74,23 @@ class Heal:
         self._by_id = by_id
         self._done_bytes = 0
         self.moved.clear()
-        self._graft.begin()
+        self._lap_copy.begin()
 
-    def next(self) -> Part:
+    def next(self) -> HealStep:
         """Take the next step. What it tells is to be written before anything that is read in the primary later.
 
         Memory: one chunk, and what the primary's journals hold. Raises DiskError, Damaged, Poisoned, OSError.
         """
         assert self._at is not None
         lo = self._at
-        plan = self._graft.plan(lo, by_id=self._by_id)
+        plan = self._lap_copy.plan(lo, by_id=self._by_id)
         if plan.copy:
-            part = self._take(self._graft.copy(plan.copy, lo, plan.hi))
+            part = self._take(self._lap_copy.copy(plan.copy, lo, plan.hi))
         elif plan.alike:
-            part = self._take(self._graft.pass_over(plan.alike, lo, plan.hi))
+            part = self._take(self._lap_copy.pass_over(plan.alike, lo, plan.hi))
         elif plan.bygone and len(absent(self._source, plan.bygone)[0]) == len(plan.bygone):
             # Between these files the journals may hold what belongs to none: the primary's, and the backup's.
-            part = self._take(self._graft.pass_over([], lo, plan.hi))
+            part = self._take(self._lap_copy.pass_over([], lo, plan.hi))
             part.bygone = plan.bygone
         else:
             part = self._compare(lo, plan.hi)
@@ -99,17 +99,17 @@ class Heal:
             self._progress(self._keeper.dir.path, self._done_bytes, self._total_bytes)
         return part
 
-    def _take(self, done: Grafted) -> Part:
+    def _take(self, done: Copied) -> HealStep:
         self._go_to(done.hi)
         self._done_bytes += done.size_bytes
         self._remember(done.moved)
-        return Part(done.puts, done.drops, done.extra, copied=done.copied)
+        return HealStep(done.puts, done.drops, done.extra, copied=done.copied)
 
-    def _compare(self, lo: bytes, hi: bytes) -> Part:
+    def _compare(self, lo: bytes, hi: bytes) -> HealStep:
         chunk = compare(self._source, self._keeper.dir, lo, hi)
         self._go_to(chunk.hi)
         self._done_bytes += chunk.size_bytes
-        return Part(chunk.missing, [], chunk.extra, damaged=chunk.damaged)
+        return HealStep(chunk.missing, [], chunk.extra, damaged=chunk.damaged)
 
     def _go_to(self, hi: bytes) -> None:
         self._at = None if hi == ID_END else hi

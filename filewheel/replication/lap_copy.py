@@ -33,7 +33,7 @@ from filewheel.laps.window import Budget
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.native.compiled import ids_of
 from filewheel.replication.backup_keeper import BackupKeeper
-from filewheel.replication.lap_plan import Laps, Plan
+from filewheel.replication.lap_plan import LapPlanner, Plan
 
 STEP_BYTES = 64 << 20
 """How much is copied before the link looks at the journals again."""
@@ -44,7 +44,7 @@ _KNOWN = Budget(records=1 << 17, bytes=32 << 20)
 
 
 @dataclass
-class Grafted:
+class Copied:
     """What a range lacks beside the files that were copied, and what is not to be found in the first wheel."""
 
     hi: bytes
@@ -75,7 +75,7 @@ class _Begun:
     """Whether drops lay in the second wheel."""
 
 
-class Graft:
+class LapCopy:
     """Copies laps from `source` to the wheel of a keeper. Not thread-safe."""
 
     def __init__(self, source: Directory, keeper: BackupKeeper) -> None:
@@ -91,14 +91,14 @@ class Graft:
 
     def plan(self, lo: bytes, *, by_id: bool = False) -> Plan:
         """Return what is to be done from `lo` on. Cost: a reading of the first wheel's checkpoint. Raises DiskError."""
-        laps = Laps(self._source, self._keeper.dir, self._keeper.store.checkpoint)
+        laps = LapPlanner(self._source, self._keeper.dir, self._keeper.store.checkpoint)
         begun = self._begun
         if begun is not None and laps.can_copy(begun.lap):
             return Plan(laps.floor(begun.lap + 1), [begun.lap])
         self._begun = None
         return laps.next(lo, STEP_BYTES, self._refused, by_id=by_id)
 
-    def copy(self, laps: list[int], lo: bytes, hi: bytes) -> Grafted:
+    def copy(self, laps: list[int], lo: bytes, hi: bytes) -> Copied:
         """Copy laps, as far as a step goes; return what else there is in the range.
 
         On return what was copied is durable. A lap that cannot be read whole is left to be compared. Cost: two
@@ -113,11 +113,11 @@ class Graft:
         with Snapshot(self._source) as snapshot:
             if snapshot.checkpoint.doubt:
                 return self._refuse(laps, lo)
-            step = _Step(snapshot, self._source, self._keeper, begun)
+            step = _CopyStep(snapshot, self._source, self._keeper, begun)
             lap = step.run(laps)
             if lap is not None:
                 return self._refuse([lap], lo)
-            done = Grafted(hi, moved=step.moved, copied=step.copied, size_bytes=step.size_bytes)
+            done = Copied(hi, moved=step.moved, copied=step.copied, size_bytes=step.size_bytes)
             if step.stopped_in is not None:
                 self._begun = _Begun(step.stopped_in, step.offsets, begun.unseen, begun.has_drops)
                 done.hi = max(lo, lap_floor(self._source, step.stopped_in))
@@ -127,7 +127,7 @@ class Graft:
             begun.unseen -= done.extra
             return done
 
-    def pass_over(self, laps: list[int], lo: bytes, hi: bytes) -> Grafted:
+    def pass_over(self, laps: list[int], lo: bytes, hi: bytes) -> Copied:
         """Go by laps of which the files of both wheels hold the same; return what else there is in the range.
 
         A lap that is not the same is left to be compared. Cost: two checksums of what there is, and a reading of the
@@ -139,7 +139,7 @@ class Graft:
             if others:
                 return self._refuse(others, lo)
             files = [file for lap in laps for file in files_in(self._source.settings, snapshot.checkpoint, lap)]
-            done = Grafted(hi, size_bytes=sum(file.end for file in files))
+            done = Copied(hi, size_bytes=sum(file.end for file in files))
             unseen = set(here)
             self._read_journals(snapshot, lo, done, unseen)
             done.extra = unseen
@@ -163,11 +163,11 @@ class Graft:
                     return False
         return True
 
-    def _refuse(self, laps: list[int], lo: bytes) -> Grafted:
+    def _refuse(self, laps: list[int], lo: bytes) -> Copied:
         self._refused.update(laps)
-        return Grafted(lo)
+        return Copied(lo)
 
-    def _read_journals(self, snapshot: Snapshot, lo: bytes, done: Grafted, unseen: set[bytes]) -> None:
+    def _read_journals(self, snapshot: Snapshot, lo: bytes, done: Copied, unseen: set[bytes]) -> None:
         """Find what the first wheel's journals hold of the range."""
         hi = done.hi
         puts: dict[bytes, bytes] = {}
@@ -187,7 +187,7 @@ class Graft:
         unseen -= puts.keys()
 
 
-class _Step:
+class _CopyStep:
     """One step of copying: one transaction of the second wheel."""
 
     def __init__(self, snapshot: Snapshot, source: Directory, keeper: BackupKeeper, begun: _Begun) -> None:

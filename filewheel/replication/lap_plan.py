@@ -68,7 +68,7 @@ class _Lap:
     """In one file, and in seconds: something of it was missing for a while. Such a lap is compared, and not copied."""
 
 
-class Laps:
+class LapPlanner:
     """What two wheels have of each lap at one time."""
 
     def __init__(self, first: Directory, second: Directory, theirs: Checkpoint) -> None:

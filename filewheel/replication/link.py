@@ -28,14 +28,14 @@ from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.backup_keeper import BackupKeeper
-from filewheel.replication.extras import Finished, Suspects
-from filewheel.replication.follower import Follower, Step
-from filewheel.replication.heal import Heal, Part
+from filewheel.replication.extras import EndedExtras, Extras
+from filewheel.replication.follower import Follower, Pass
+from filewheel.replication.heal import Heal, HealStep
 from filewheel.replication.health import items_before, items_now
-from filewheel.replication.mirror_match import OWED_US, Entrance, Matcher
+from filewheel.replication.mirror_match import OWED_US, Announcement, MirrorMatch
 from filewheel.replication.position import OVERFLOW_UNKNOWN, Bookmark, boot_id
-from filewheel.replication.reconcile import GiveBack, Mender, give_up_missing
-from filewheel.replication.registration import Membership
+from filewheel.replication.reconcile import GiveBack, Reconciler, give_up_missing
+from filewheel.replication.registration import Registration
 from filewheel.replication.shipping import PASSES, Bundle, still_pending
 from filewheel.replication.status import LinkReport, Progress
 from filewheel.roster.retention import Retention
@@ -78,21 +78,21 @@ class Link:
         self._journal: Journal | None = None
         self._give_back = GiveBack(self.source, clock, entropy)
         self._follower: Follower | None = None
-        self._matcher: Matcher | None = None
-        self._entrance: Entrance | None = None
+        self._match: MirrorMatch | None = None
+        self._announcement: Announcement | None = None
         try:
-            self.membership = Membership(self.source, member.wheel, fenced=fenced, clock=clock)
+            self.registration = Registration(self.source, member.wheel, fenced=fenced, clock=clock)
             self.keeper = self._keeper = BackupKeeper(
                 member.path, role=role, on_frame=self._read_in_backup, clock=clock, disk=disk, entropy=entropy
             )
             self.target = self._keeper.dir
-            self.membership.check(self.target)
+            self.registration.check(self.target)
             self.journal = self._journal = Journal(self.target, entropy=entropy)
             self._entropy = entropy
-            self._mender = Mender(self.source, self._keeper, self._journal, self._give_back)
-            self._suspects = Suspects(self.source, self.target, self.membership.epoch)
-            self._finished = Finished(self.source, self.target, self._journal)
-            self._retention = Retention(self.source, limit_bytes=self.membership.roster.retain_bytes)
+            self._reconciler = Reconciler(self.source, self._keeper, self._journal, self._give_back)
+            self._extras = Extras(self.source, self.target, self.registration.epoch)
+            self._ended = EndedExtras(self.source, self.target, self._journal)
+            self._retention = Retention(self.source, limit_bytes=self.registration.roster.retain_bytes)
             self._begin()
         except OSError as exc:
             self._release()
@@ -105,7 +105,7 @@ class Link:
 
     def _begin(self) -> None:
         """Go on from where the backup was, if that is known; otherwise begin to heal."""
-        give_up_missing(self.keeper, self.membership)
+        give_up_missing(self.keeper, self.registration)
         self._passes = self._healed_pass = 0
         self._scrubbed_us = self._clock.steady_us()
         self._looked_us = self._scrubbed_us - LOOK_US  # at once: something may have happened while nobody looked
@@ -113,20 +113,20 @@ class Link:
         self._met_damage = False
         self._heal = Heal(self.source, self.keeper, self._progress)
         self._lost = self._must_heal = False
-        self._state_us = self.membership.member.since_us
+        self._state_us = self.registration.member.since_us
         self._overflow = self._read_overflow()
-        self.bookmark = Bookmark(self.source, self.target, self.membership.epoch, self._boot, self._clock)
+        self.bookmark = Bookmark(self.source, self.target, self.registration.epoch, self._boot, self._clock)
         # What was put aside since it was in step is found by the first look.
         self._sound_us = self.bookmark.in_step_us
         self._aside = [items_before(wheel, self._sound_us) for wheel in (self.source, self.target)]
         self._known = self._aside[0]
-        member = self.membership.member
+        member = self.registration.member
         if member.absorb and not self._fenced:
             self._absorb(member)
         is_known = member.state == "current" or self._fenced
         is_mirror = member.mode == "mirror" and member.state in IN_USE
         if is_mirror:
-            self._matcher = Matcher()
+            self._match = MirrorMatch()
         # A link that was killed may have known of what came to the mirror too late: it is found by comparing.
         if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):
             self.follower = self._follower = Follower(self.source, self.bookmark.positions)
@@ -148,7 +148,7 @@ class Link:
                         self.source.path, absorbed.kept, self.target.path, absorbed.dropped)  # fmt: skip
         self.report = replace(self.report, returned=self.report.returned + absorbed.kept)
         # A crash before this absorbs again, which changes nothing more.
-        self.membership.change(member, lambda known: replace(known, absorb=False))
+        self.registration.change(member, lambda known: replace(known, absorb=False))
 
     def heal(self, *, scrub: bool = False, by_id: bool = False) -> None:
         """Begin to compare both wheels from the start, and mend what differs; the journals are followed meanwhile.
@@ -171,7 +171,7 @@ class Link:
                     self._follower.forget_gone()  # released meanwhile: the next link is not to miss it
                 self._note(self._clock.steady_us(), clean=True)
                 with contextlib.suppress(Fenced):  # the set has changed: what this backup is now, others say
-                    self.membership.look()
+                    self.registration.look()
         except OSError as exc:
             raise disk_error(exc, self.target.path) from exc
         finally:
@@ -203,7 +203,7 @@ class Link:
         """
         first, now_us = self._passes, self._clock.steady_us()
         while not (
-            self.is_in_step(now_us) and self._passes >= first + 3 and (self._fenced or self.membership.is_current)
+            self.is_in_step(now_us) and self._passes >= first + 3 and (self._fenced or self.registration.is_current)
         ):
             busy = self.tick()
             if not (busy and self._heal.is_on) and pause() is True:
@@ -232,31 +232,31 @@ class Link:
         if self._must_heal:
             self._must_heal = False
             self.heal()
-        if self._heal.is_on and len(self._suspects) < SUSPECTS_MAX:
+        if self._heal.is_on and len(self._extras) < SUSPECTS_MAX:
             busy = self._heal_on(now_us)
         else:
             busy = self._follow(self.follower.step(now_us), now_us)
         # A primary that was fenced may have lost the drop of what it has: until it was read, that is remembered here.
         self.keeper.tick(deal=not self._fenced)
-        if self._matcher is not None:
-            busy = self._level(self._matcher, now_us) or busy
+        if self._match is not None:
+            busy = self._level(self._match, now_us) or busy
         busy = self._judge(now_us) or busy
         self.journal.flush()
         self._note(now_us)
         return busy
 
-    def _follow(self, step: Step, now_us: int) -> bool:
+    def _follow(self, step: Pass, now_us: int) -> bool:
         self._ship(step, now_us)
         return step.frames > 0
 
     def _ship(self, frames: Iterable[Frame], now_us: int) -> None:
         """Write what a pass gives out, or leave it to whoever mirrors."""
-        if self._replays and self._matcher is None:
+        if self._replays and self._match is None:
             frames = still_pending(self.source, frames)
         bundle = Bundle(self.journal)
         for frame in frames:
-            if self._matcher is not None:
-                self._matcher.in_source(frame, now_us)
+            if self._match is not None:
+                self._match.in_source(frame, now_us)
             else:
                 bundle.add(frame)
         bundle.write()
@@ -268,7 +268,7 @@ class Link:
         if self.follower.vanished:
             log.warning("%s: journals of %d writers have vanished", self.source.path, len(self.follower.vanished))
             self.follower.vanished.clear()
-            self._suspects.be_uneasy(now_us)
+            self._extras.be_uneasy(now_us)
             # What was in them and was not dealt yet is in the backup only.
             self._lost = self._must_heal = True
         self._count(records)
@@ -285,15 +285,15 @@ class Link:
         frames = list(step)
         self._add_missing(part, step)
         self._suspect(part.extra)
-        self._suspects.add_files(part.bygone)
+        self._extras.add_files(part.bygone)
         self._ship(frames, now_us)
         if not self._heal.is_on:
             self._healed_pass = self._passes
-            if self.membership.is_current:
+            if self.registration.is_current:
                 self._set_state("following")
         return True
 
-    def _add_missing(self, part: Part, step: Step) -> None:
+    def _add_missing(self, part: HealStep, step: Pass) -> None:
         """Write what the backup lacks, but the puts that were dropped while the part was looked at."""
         gone: set[bytes] = set()
         for frame in step.dropped:
@@ -310,17 +310,17 @@ class Link:
     # -- a mirror --------------------------------------------------------------------------------------------
 
     def _read_in_backup(self, frame: Frame) -> None:
-        if self._matcher is not None:
-            self._matcher.in_target(frame, self._clock.steady_us())
+        if self._match is not None:
+            self._match.in_target(frame, self._clock.steady_us())
 
     def _expected(self) -> Callable[[Frame], None] | None:
-        return None if self._matcher is None else self._matcher.expect
+        return None if self._match is None else self._match.expect
 
-    def _level(self, matcher: Matcher, now_us: int) -> bool:
+    def _level(self, matcher: MirrorMatch, now_us: int) -> bool:
         """Write what the mirror was not given, and suspect what only it was given."""
         owed = matcher.owed(now_us)
         if owed:
-            self._count(self._mender.supply(owed, matcher.expect))
+            self._count(self._reconciler.supply(owed, matcher.expect))
         for frame in matcher.surplus(now_us):
             if frame.puts:
                 with contextlib.suppress(Damaged):
@@ -335,20 +335,20 @@ class Link:
         It may have lost what it does not have: only what it has a drop of goes.
         """
         if self._fenced:
-            self._finished.add(ids)
+            self._ended.add(ids)
         else:
-            self._suspects.add(ids)
+            self._extras.add(ids)
 
     def _judge(self, now_us: int) -> bool:
-        if self._finished.is_due(at_end=not self._heal.is_on):
-            self._finished.drop(self._expected())
+        if self._ended.is_due(at_end=not self._heal.is_on):
+            self._ended.drop(self._expected())
             return True
-        verdict = self._suspects.judge(
+        verdict = self._extras.judge(
             now_us, self._passes, known=self._known, has_lost=self.follower.has_lost, all_lost=self._lost
         )
         if verdict is None:
-            return len(self._suspects) > 0
-        done = self._mender.carry_out(verdict, self._heal.moved, self._expected())
+            return len(self._extras) > 0
+        done = self._reconciler.carry_out(verdict, self._heal.moved, self._expected())
         self.report = replace(
             self.report,
             healed_drops=self.report.healed_drops + done.dropped,
@@ -366,12 +366,12 @@ class Link:
         A primary that is in use is never read to its end: there are always drops of the last pass that wait for the
         next. One that is fenced must have been.
         """
-        owed_us = None if self._matcher is None else self._matcher.owed_since_us()
+        owed_us = None if self._match is None else self._match.owed_since_us()
         if self._fenced and not (self.follower.is_idle and owed_us is None):
             return False
         settled = self.follower.is_idle or self._passes >= self._healed_pass + 2
         even = owed_us is None or owed_us > us
-        is_mended = not (self._heal.is_on or self._must_heal or self._suspects or self._finished)
+        is_mended = not (self._heal.is_on or self._must_heal or self._extras or self._ended)
         return is_mended and settled and even
 
     @property
@@ -385,7 +385,7 @@ class Link:
 
         0 where all of its journals since the backup was in step are there: then what has no drop has not ended.
         """
-        return 0 if self.bookmark.has_all(self._overflow) else self._finished.undecided
+        return 0 if self.bookmark.has_all(self._overflow) else self._ended.undecided
 
     def has_read(self, writer: str, segment: int) -> bool:
         """Tell whether a segment of the primary was read to its end, and that is written down."""
@@ -403,12 +403,12 @@ class Link:
 
     def _look(self, now_us: int) -> None:
         """Look what has changed in the set, and whether anything was damaged or lost that calls for healing."""
-        give_up_missing(self.keeper, self.membership)
-        member = self.membership.look()
+        give_up_missing(self.keeper, self.registration)
+        member = self.registration.look()
         if member.state != "current" and member.since_us != self._state_us:
             # It was marked stale, and whoever did writes to it no more; or its mode has changed.
             self._state_us = member.since_us
-            self._matcher = self._entrance = None
+            self._match = self._announcement = None
             self.heal()
         overflow = self._read_overflow()
         looked_us = self._clock.now_us()
@@ -427,23 +427,23 @@ class Link:
 
     def _come_in(self, member: Member, now_us: int) -> None:
         """Have the backup count as in step when it is. Producers write to a mirror for a moment before that."""
-        if member.mode == "mirror" and self._entrance is None:
+        if member.mode == "mirror" and self._announcement is None:
             if self.is_in_step(0):  # whatever is owed: the entrance waits for what matters
                 # Before producers learn of it: what they write to both from now on must not be shipped as well.
-                self._matcher = self._matcher or Matcher()
+                self._match = self._match or MirrorMatch()
                 self._enter(member, "matching")
-                self._entrance = Entrance(self._clock.steady_us())
+                self._announcement = Announcement(self._clock.steady_us())
             return
-        since_us = now_us if self._entrance is None else self._entrance.given_us(now_us, self._passes)
+        since_us = now_us if self._announcement is None else self._announcement.given_us(now_us, self._passes)
         if since_us is not None and self.is_in_step(since_us):
-            self._entrance = None
+            self._announcement = None
             self._enter(member, "current")
             self._set_state("following")
 
     def _enter(self, member: Member, state: State) -> None:
-        self.membership.enter(member, state)
-        if self.membership.member.state == state:  # otherwise someone has marked it meanwhile, and it has to heal
-            self._state_us = self.membership.member.since_us
+        self.registration.enter(member, state)
+        if self.registration.member.state == state:  # otherwise someone has marked it meanwhile, and it has to heal
+            self._state_us = self.registration.member.since_us
 
     def _set_state(self, state: str) -> None:
         self.report = replace(self.report, state=state)
@@ -458,15 +458,15 @@ class Link:
 
     def _note(self, now_us: int, *, clean: bool = False) -> None:
         """Write down how far the backup has come, unless it is healing."""
-        if not self._heal.is_on and not self._must_heal and not len(self._suspects):
+        if not self._heal.is_on and not self._must_heal and not len(self._extras):
             self._lost = False
             self._known = self._aside[0]  # what was lost with them has been given back
             self.bookmark.note(
                 self.follower.positions(),
                 self._overflow,
                 now_us,
-                owed_us=None if self._matcher is None else self._matcher.owed_since_us(),
+                owed_us=None if self._match is None else self._match.owed_since_us(),
                 in_step_us=self._sound_us if self.is_in_step(now_us - OWED_US) else None,
                 at_once=clean,
-                clean=clean and not (self._matcher is not None and self._matcher.has_surplus),
+                clean=clean and not (self._match is not None and self._match.has_surplus),
             )

@@ -36,7 +36,7 @@ class _Seen:
     at_us: int
 
 
-class Matcher:
+class MirrorMatch:
     """Compares two streams of frames. Not thread-safe."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Matcher:
         return _take_old(self._surplus, now_us - SURPLUS_US)
 
 
-class Entrance:
+class Announcement:
     """Says when a mirror that was announced has what was written before all producers had heard of it.
 
     They hear of it within HEARD_US. Whatever was written until then has been read after one more pass over the

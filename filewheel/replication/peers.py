@@ -25,7 +25,7 @@ ANSWER_S = 5.0
 """How long another wheel's disk may take to answer before it counts as out of reach."""
 
 
-class Seen(NamedTuple):
+class PeerRoster(NamedTuple):
     """A wheel of the set, and its roster."""
 
     path: str
@@ -43,7 +43,7 @@ def passing_by() -> Iterator[None]:
             raise
 
 
-class Others:
+class Peers:
     """The wheels of one set, asked by one promotion. Not thread-safe."""
 
     def __init__(self, disk: DiskFactory) -> None:
@@ -75,15 +75,15 @@ class Others:
         if path in self._hanging:
             raise TimeoutError(errno.ETIMEDOUT, "its disk does not answer", path)
 
-    def seen(self, wheels: Iterable[tuple[str, str]], set_: str) -> list[Seen]:
+    def seen(self, wheels: Iterable[tuple[str, str]], set_: str) -> list[PeerRoster]:
         """Return the rosters of those that can be read, and are of this set. Raises what says nothing about them."""
-        found: list[Seen] = []
+        found: list[PeerRoster] = []
 
         def look(path: str, wheel: str) -> None:
             with opened(path, self._disk) as there:
                 theirs = read_roster(there.disk, path)
                 if theirs is not None and there.settings.id == wheel and theirs.set == set_:
-                    found.append(Seen(path, wheel, theirs))
+                    found.append(PeerRoster(path, wheel, theirs))
 
         for path, wheel in wheels:
             with passing_by():

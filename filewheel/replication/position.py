@@ -41,7 +41,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
-class Follows:
+class FollowsFile:
     """A place in all journals of a primary."""
 
     primary_wheel: str
@@ -67,7 +67,7 @@ class Follows:
         return seal({"follows": _VERSION, **fields}, lines=False)
 
 
-def parse_follows(data: bytes) -> Follows:
+def parse_follows(data: bytes) -> FollowsFile:
     """Read follows.json. Raises ValueError when it is not what was written."""
     try:
         fields = unseal(data, lines=False)
@@ -75,7 +75,7 @@ def parse_follows(data: bytes) -> Follows:
             raise ValueError("another version")
         if any(type(fields[name]) is not kind for name, kind in _TYPES.items()):
             raise ValueError("a field of another type")
-        follows = Follows(**fields)
+        follows = FollowsFile(**fields)
         return replace(follows, positions={w: _position(w, p) for w, p in follows.positions.items()})
     except (TypeError, KeyError, AttributeError) as exc:
         raise ValueError(f"not a place in journals ({exc})") from exc
@@ -90,7 +90,7 @@ def _position(writer: str, found: object) -> Position:
     return position
 
 
-def read_follows(disk: Disk, path: str) -> Follows | None:
+def read_follows(disk: Disk, path: str) -> FollowsFile | None:
     """Read how far a backup has followed; None when that is not known, and then it must heal. Raises OSError."""
     try:
         fd = disk.open(layout.FOLLOWS, "r")
@@ -108,7 +108,7 @@ def read_follows(disk: Disk, path: str) -> Follows | None:
         disk.close(fd)
 
 
-def write_follows(disk: Disk, follows: Follows) -> None:
+def write_follows(disk: Disk, follows: FollowsFile) -> None:
     """Replace follows.json, without a flush. What it vouches for must be durable before. Raises OSError."""
     replace_file(disk, layout.FOLLOWS, layout.FOLLOWS_TMP, follows.to_json(), flush=False)
 
@@ -215,7 +215,7 @@ class Bookmark:
     def _write(self, positions: dict[str, Position], overflow: int, *, clean: bool) -> None:
         write_follows(
             self._target.disk,
-            Follows(
+            FollowsFile(
                 primary_wheel=self._source.settings.id,
                 epoch=self._epoch,
                 overflow=overflow,

@@ -4,10 +4,10 @@ The primary's keeper moves a segment at any time, also between a listing and an 
 journal/ is listed first, so a segment that moves in between is seen in one of them. A segment is read under the name
 it was written with, because its checksums start from that name.
 
-A segment leaves journal/ only when the checkpoint covers it. One that goes earlier was deleted by hand, and the
-messages in it that were not dealt are in the backups only (`Losses`).
+A segment leaves journal/ only when the checkpoint covers it. One that goes earlier was deleted by hand, and its
+undealt messages are in the backups only (`SegmentLosses`).
 Invariants: a listing contains every segment that exists during the whole of it, in either place. A listed segment that
-was read from, and is gone from both places, was covered by the checkpoint, or `Losses.look` reports its writer.
+was read from, and is gone from both places, was covered by the checkpoint, or `SegmentLosses.look` reports its writer.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from filewheel.disk.checkpoint import Checkpoint, Position
 from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.format import layout
-from filewheel.format.frame import Frame, scan
+from filewheel.format.frame import Frame
 from filewheel.format.record import ID, records_of
 from filewheel.journal.tail import Handles
-from filewheel.replication.position import Follows
+from filewheel.journal.walk import Listing, listing_of, parts_above, read_parts
 
 
-class SourceHandles(Handles):
-    """Segments kept open for reading, by the names that they have in journal/, wherever they lie."""
+class SegmentHandles(Handles):
+    """Open segments, by their names in journal/; a segment that is not there is opened in retained/."""
 
     def _open_file(self, name: str) -> int:
         try:
@@ -39,71 +39,115 @@ class SourceHandles(Handles):
                 raise FileNotFoundError(exc.errno, exc.strerror, name) from exc
 
 
-Listing = dict[str, set[int]]
-"""Writer → its segments."""
-
-
-def list_segments(directory: Directory) -> Listing:
-    """Return writer → its segments, those that wait in retained/ too. Cost: two listings. Raises OSError."""
+def list_all_segments(directory: Directory) -> Listing:
+    """Return writer → its segments, in journal/ and retained/. Cost: two listings. Raises OSError."""
     return list_places(directory)[0]
 
 
 def list_places(directory: Directory) -> tuple[Listing, Listing]:
-    """Return writer → its segments wherever they lie, and writer → those that were in journal/ still."""
+    """Return writer → its segments in either place, and writer → those in journal/."""
     here = directory.disk.listdir(layout.JOURNAL)
     kept: list[str] = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # nothing was kept so far
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # no segment was retained so far
         kept = directory.disk.listdir(layout.RETAINED)
-    return _parsed([*here, *kept]), _parsed(here)
+    return listing_of([*here, *kept]), listing_of(here)
 
 
-def _parsed(names: list[str]) -> Listing:
-    listing: Listing = {}
-    for last in names:
-        parsed = layout.parse_segment(last)
-        if parsed is not None:
-            listing.setdefault(parsed[0], set()).add(parsed[1])
-    return listing
+# -- what they hold ------------------------------------------------------------------------------------------
 
 
-class Losses:
-    """What one follower has seen of a primary's segments. Not thread-safe."""
+def frames_above(directory: Directory, positions: Mapping[str, Position], *, headers: bool = False) -> Iterator[Frame]:
+    """Yield all frames above these positions, also those behind damage; with `headers`, without bodies.
+
+    A segment that is gone is skipped: every backup has read it, or the overflow counter has changed. Raises OSError.
+    """
+    with contextlib.closing(SegmentHandles(directory)) as handles:
+        parts = parts_above(list_all_segments(directory), positions)
+        for _, item in read_parts(directory, handles.get, parts, headers=headers):
+            if isinstance(item, Frame):
+                yield item
+
+
+def drops_above(directory: Directory, positions: Mapping[str, Position]) -> Iterator[list[bytes]]:
+    """Yield the packed drops of each frame above these positions that has any. Raises OSError."""
+    for frame in frames_above(directory, positions):
+        if frame.drops:
+            with contextlib.suppress(Damaged):
+                yield records_of(frame)[1]
+
+
+def dropped_among(directory: Directory, ids: Set[bytes]) -> set[bytes]:
+    """Return those of these ids that the journals have a drop of, so the messages ended here.
+
+    Cost: a reading of all journals. Raises OSError.
+    """
+    if not ids:
+        return set()
+    return {drop[ID] for drops in drops_above(directory, {}) for drop in drops if drop[ID] in ids}
+
+
+@dataclass
+class Lag:
+    """The part of the primary's journals that a backup has not read; None when it is unknown."""
+
+    messages: int | None = None
+    bytes: int | None = None
+
+
+def lag_of(primary: Directory, positions: Mapping[str, Position]) -> Lag:
+    """Measure what is above a backup's positions; 0 bytes mean that the backup has everything.
+
+    For a mirror, frames that producers wrote to it count until they were compared. Cost: a stat of each segment, and
+    the headers of the counted frames. Raises OSError when a segment cannot be read.
+    """
+    messages = size = 0
+    for frame in frames_above(primary, positions, headers=True):
+        messages += frame.puts + frame.drops
+        size += 0 if frame.is_seal else frame.end - frame.offset
+    return Lag(messages, size)
+
+
+# -- segments that were deleted ------------------------------------------------------------------------------
+
+
+class SegmentLosses:
+    """The segments of a primary that one follower has seen, to notice deleted ones. Not thread-safe."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
         self._listed: Listing = {}
         self._checkpoint = self._identity()
         self._read: dict[str, Position] = {}
-        """For each writer, where the last frame ends that was read."""
+        """For each writer, the end of the last frame that was read."""
 
     def begin_at(self, positions: Mapping[str, Position]) -> None:
-        """Know of writers that were read up to here by someone else."""
+        """Add writers that an earlier follower has read up to these positions."""
         for writer, position in positions.items():
             if position.offset:
                 self._listed[writer] = {position.segment}
                 self._read[writer] = position
 
     def has_read(self, writer: str, upto: Position) -> None:
-        """Note where a frame ends that was read."""
+        """Note the end of a frame that was read."""
         self._read[writer] = upto
 
     def look(self) -> tuple[Listing, set[str]]:
-        """List the segments, and return that and the writers of which something has gone that was not covered.
+        """List the segments; return the listing, and the writers of deleted segments that were not covered.
 
-        Cost: two listings and a stat; when segments have gone, one reading of the checkpoint. Raises OSError.
+        Cost: two listings and a stat; when segments are gone, one reading of the checkpoint. Raises OSError.
         """
         checkpoint = self._identity()
         listing, in_journal = list_places(self._dir)
         lost = self._compare(listing)
-        # What lies in retained/ is covered: it may go at any time.
+        # Segments in retained/ are covered, and may go at any time.
         self._listed, self._checkpoint = in_journal, checkpoint
         for writer in [w for w in self._read if w not in listing]:
             del self._read[writer]
         return listing, lost
 
     def has_lost(self) -> bool:
-        """Tell whether something has gone since the last `look` that was not covered. Raises OSError."""
-        return bool(self._compare(list_segments(self._dir)))
+        """Check whether an uncovered segment was deleted since the last `look`. Raises OSError."""
+        return bool(self._compare(list_all_segments(self._dir)))
 
     def _compare(self, listing: Listing) -> set[str]:
         gone = [(w, n) for w, known in self._listed.items() for n in known - listing.get(w, set())]
@@ -119,8 +163,8 @@ class Losses:
         if checkpoint.doubt:
             return False
         if covered is None:
-            # K4: forgotten by a checkpoint that came after the segment went, and so after it was listed. Of a segment
-            # that somebody else has read nobody knows whether it lay in journal/ still: then it counts as lost.
+            # K4: a checkpoint that was written after the segment went, and so after the listing, forgot the writer.
+            # A segment known only from `begin_at` may have been in retained/ already; it counts as lost.
             return self._identity() != self._checkpoint
         read = self._read[writer]
         upto = read.offset if read.segment == segment else 0
@@ -128,67 +172,3 @@ class Losses:
 
     def _identity(self) -> tuple[int, int, int] | None:
         return self._dir.disk.identity(layout.CHECKPOINT)
-
-
-def dropped_among(directory: Directory, ids: Set[bytes]) -> set[bytes]:
-    """Return, of these ids, those that the journals hold a drop of. Cost: a reading of the journals. Raises OSError."""
-    found: set[bytes] = set()
-    if ids:
-        for drops in drops_of(directory):
-            found.update(i for i in drops if i in ids)
-    return found
-
-
-def drops_of(directory: Directory) -> Iterator[list[bytes]]:
-    """Yield the ids that each frame drops, frame by frame. Raises OSError."""
-    handles = SourceHandles(directory)
-    try:
-        for writer, segments in list_segments(directory).items():
-            for n in sorted(segments):
-                name = layout.segment(writer, n)
-                try:
-                    fd = handles.get(name)
-                except FileNotFoundError:
-                    continue  # every backup has read it, or the counter of what went too early has changed
-                end = directory.disk.size(fd)
-                for item in scan(directory.disk, fd, 0, end, directory.seed(name)):
-                    if isinstance(item, Frame) and item.drops:
-                        with contextlib.suppress(Damaged):
-                            yield [r[ID] for r in records_of(item)[1]]
-    finally:
-        handles.close()
-
-
-@dataclass
-class Behind:
-    """What a backup lacks; None when that is not known."""
-
-    messages: int | None = None
-    bytes: int | None = None
-
-
-def how_far_behind(primary: Directory, follows: Follows) -> Behind:
-    """Count what lies above a backup's positions. Cost: a stat of each segment, and the headers of what is counted.
-
-    Raises OSError when a segment cannot be read.
-    """
-    handles = SourceHandles(primary)
-    messages = size = 0
-    try:
-        for writer, segments in list_segments(primary).items():
-            position = follows.positions.get(writer)
-            for n in sorted(segments):
-                if position is not None and n < position.segment:
-                    continue
-                start = position.offset if position is not None and n == position.segment else 0
-                name = layout.segment(writer, n)
-                with contextlib.suppress(FileNotFoundError):  # every backup has read it
-                    fd = handles.get(name)
-                    end = primary.disk.size(fd)
-                    for item in scan(primary.disk, fd, start, end, primary.seed(name), headers=True):
-                        if isinstance(item, Frame):  # what follows a gap counts too
-                            messages += item.puts + item.drops
-                            size += 0 if item.is_seal else item.end - item.offset
-    finally:
-        handles.close()
-    return Behind(messages, size)

@@ -29,7 +29,7 @@ from filewheel.format.id_source import Entropy
 from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.health import missing_files
 from filewheel.replication.link import Link
-from filewheel.replication.peers import Others, Seen, passing_by
+from filewheel.replication.peers import PeerRoster, Peers, passing_by
 from filewheel.replication.position import Positions, boot_id, place_of
 from filewheel.replication.shipping import carry_drops
 from filewheel.roster.fence import let_producers_look
@@ -118,7 +118,7 @@ class _Promoting:
         self._disk = disk
         self._entropy = entropy
         self._others: list[tuple[str, str]] = []
-        self._ask = Others(disk)
+        self._ask = Peers(disk)
         self._know(roster)
         self._done = Promotion(0, self._old)
         self._lacked: list[str] = []
@@ -136,7 +136,7 @@ class _Promoting:
         """Keep other promotions of the set away meanwhile. Raises Locked when there is one."""
         return self._ask.alone([(self._here.path, self._me.wheel), *self._others])
 
-    def _seen(self) -> list[Seen]:
+    def _seen(self) -> list[PeerRoster]:
         return self._ask.seen(self._others, self._roster.set)
 
     def is_outdone(self) -> bool:

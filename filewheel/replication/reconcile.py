@@ -28,9 +28,9 @@ from filewheel.laps.slot import File
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.replication.backup_keeper import BackupKeeper, enter_keys
 from filewheel.replication.compare import pending
-from filewheel.replication.extras import Verdict, absent, moved_in
+from filewheel.replication.extras import Decision, absent, moved_in
 from filewheel.replication.health import covers
-from filewheel.replication.registration import Membership
+from filewheel.replication.registration import Registration
 from filewheel.replication.shipping import Bundle
 from filewheel.roster.repeats import note_repeats
 
@@ -90,7 +90,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Mended:
+class Reconciled:
     """What was done."""
 
     dropped: int = 0
@@ -101,7 +101,7 @@ class Mended:
     """Whether files have to be looked into after all."""
 
 
-class Mender:
+class Reconciler:
     """Writes to both wheels of a link. Not thread-safe."""
 
     def __init__(self, source: Directory, keeper: BackupKeeper, journal: Journal, give_back: GiveBack) -> None:
@@ -127,9 +127,11 @@ class Mender:
         bundle.write()
         return bundle.records
 
-    def carry_out(self, verdict: Verdict, given: Mapping[bytes, bytes], told: Callable[[Frame], None] | None) -> Mended:
+    def carry_out(
+        self, verdict: Decision, given: Mapping[bytes, bytes], told: Callable[[Frame], None] | None
+    ) -> Reconciled:
         """Do what a verdict says; `given` as `lost_moves` has it, `told` as `Bundle`. Raises DiskError, OSError."""
-        done = Mended(by_id=verdict.by_id)
+        done = Reconciled(by_id=verdict.by_id)
         drop = self._without_lost_moves(verdict.drop, given)
         if drop:
             bundle = Bundle(self._journal, told)
@@ -182,7 +184,7 @@ class Mender:
         return len(puts)
 
 
-def give_up_missing(keeper: BackupKeeper, membership: Membership) -> None:
+def give_up_missing(keeper: BackupKeeper, membership: Registration) -> None:
     """Have the files healed that a backup lacks. Raises Fenced, FilewheelError, OSError.
 
     Marked stale first: a crash after they are forgotten must not leave a backup that counts as whole. A promotion

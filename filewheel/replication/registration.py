@@ -18,7 +18,7 @@ from filewheel.format import layout
 from filewheel.roster.roster import WHY_MAX, Member, Roster, State, change_roster, read_roster
 
 
-class Membership:
+class Registration:
     """One backup in the rosters of its primary and its own. Not thread-safe."""
 
     def __init__(self, source: Directory, wheel: str, *, fenced: bool, clock: Clock) -> None:

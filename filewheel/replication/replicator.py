@@ -23,7 +23,7 @@ from filewheel.disk.started import started
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.format import layout
 from filewheel.format.id_source import Entropy
-from filewheel.replication.failure_log import Troubles
+from filewheel.replication.failure_log import FailureLog
 from filewheel.replication.link import Link
 from filewheel.replication.status import LinkReport, NoPrimary, Progress, find_primary
 from filewheel.roster.retention import Retention
@@ -72,7 +72,7 @@ class Replicator:
         self._stopped = False
         self._stopping = threading.Event()
         self._links: dict[str, _Service] = {}
-        self.troubles = Troubles(clock)
+        self.failures = FailureLog(clock)
         with disk_errors(self._path):
             self._known = find_primary(self._path, disk)[1]
         """The set as it was last seen: the wheel at `path` may be the one that is lost."""
@@ -100,9 +100,9 @@ class Replicator:
                 except BadArgument:
                     raise
                 except NoPrimary as exc:
-                    self.troubles.failed(_PRIMARY, str(exc), after_s=PROMOTION_S if exc.promoting else 0)
+                    self.failures.failed(_PRIMARY, str(exc), after_s=PROMOTION_S if exc.promoting else 0)
                 except (FilewheelError, OSError) as exc:
-                    self.troubles.failed(_PRIMARY, str(exc))  # the links say so too; it may come back
+                    self.failures.failed(_PRIMARY, str(exc))  # the links say so too; it may come back
                 self._stopping.wait(LOOK_S)
         finally:
             self._stopping.set()
@@ -121,7 +121,7 @@ class Replicator:
             self._release(primary, roster)
         except NoWheel:
             return  # the primary has gone since it was found: the next turn says so, with the way out
-        self.troubles.over(_PRIMARY, f"{primary}: the primary of this set can be read again")
+        self.failures.over(_PRIMARY, f"{primary}: the primary of this set can be read again")
 
     def _serve(self, primary: str, roster: Roster) -> None:
         """Have a thread for each backup, and none for what is no backup any more."""
@@ -132,7 +132,7 @@ class Replicator:
                 service.join()
                 del self._links[wheel]
                 if wheel not in wanted:
-                    self.troubles.over(wheel)
+                    self.failures.over(wheel)
         for wheel, member in wanted.items():
             if wheel not in self._links:
                 self._links[wheel] = started(_Service(self, primary, member))
@@ -275,7 +275,7 @@ class _Service(threading.Thread):
         cannot = (
             "cannot be reached" if gone else "cannot be followed" if isinstance(exc, Fenced) else "cannot be written"
         )
-        self._of.troubles.failed(self._member.wheel, f"{path} {cannot}: {said_of(shown, path)}{hint}", after_s=after_s)
+        self._of.failures.failed(self._member.wheel, f"{path} {cannot}: {said_of(shown, path)}{hint}", after_s=after_s)
         self._tell(replace(self.report, state=_state_of(shown), error=said(shown)))
 
     def _why_gone(self) -> NoWheel | None:
@@ -291,6 +291,6 @@ class _Service(threading.Thread):
         changed = (report.state, report.error) != (self.report.state, self.report.error)
         self.report = report
         if not report.error:
-            self._of.troubles.over(self._member.wheel)
+            self._of.failures.over(self._member.wheel)
         if changed and self._of._on_change is not None:
             self._of._on_change(report)

@@ -23,18 +23,16 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
-from filewheel.format import layout
-from filewheel.format.frame import Frame, portions, scan
+from filewheel.format.frame import Frame, portions
 from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID, records_of
 from filewheel.journal.journal import Journal
 from filewheel.message import ID_END, ID_MIN
 from filewheel.replication.compare import pending
 from filewheel.replication.position import Positions
-from filewheel.replication.primary_journals import SourceHandles, list_segments
+from filewheel.replication.primary_journals import drops_above
 
 BUNDLE_BYTES = 4 << 20
 
@@ -144,32 +142,20 @@ def _puts(frame: Frame) -> list[bytes]:
         return []  # its checksums hold: it was written like this, and is copied like this
 
 
-def carry_drops(old: Directory, new: Directory, places: Iterable[Positions], *, entropy: Entropy) -> int:
-    """Write the drops of `old` that lie above one of these places into `new`; return how many.
+def carry_drops(old: Directory, new: Directory, places: Sequence[Positions], *, entropy: Entropy) -> int:
+    """Write the drops of `old` above the lowest of these positions into `new`, durably; return how many.
 
-    Nothing deals `new` meanwhile but a primary's keeper, which retains what it has dealt. Cost: a reading of the old
-    journals above the places. Raises OSError, DiskError.
+    Only the keeper of a primary deals `new` during this, and that retains what it has dealt. Cost: a reading of the old
+    journals above the positions. Raises OSError, DiskError.
     """
-    behind = list(places)
-    if not behind:
+    if not places:
         return 0
-    handles = SourceHandles(old)
+    known = set.intersection(*(set(place) for place in places))
+    lowest = {writer: min(place[writer] for place in places) for writer in known}
     with contextlib.closing(Journal(new, entropy=entropy)) as journal:
         bundle = Bundle(journal)
-        try:
-            for writer, segments in list_segments(old).items():
-                from_ = min((place.get(writer, Position(0, 0, 0)) for place in behind), key=lambda p: p[:2])
-                for n in sorted(n for n in segments if n >= from_.segment):
-                    name = layout.segment(writer, n)
-                    with contextlib.suppress(FileNotFoundError):  # every backup has read it
-                        fd = handles.get(name)
-                        start = from_.offset if n == from_.segment else 0
-                        for item in scan(old.disk, fd, start, old.disk.size(fd), old.seed(name)):
-                            if isinstance(item, Frame) and item.drops:
-                                with contextlib.suppress(Damaged):
-                                    bundle.add_records([], records_of(item)[1])
-        finally:
-            handles.close()
+        for drops in drops_above(old, lowest):
+            bundle.add_records([], drops)
         bundle.write()
         journal.flush()
         return bundle.records

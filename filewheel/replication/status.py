@@ -26,7 +26,7 @@ from filewheel.errors import (
 from filewheel.message import US_PER_S
 from filewheel.replication.health import missing_files
 from filewheel.replication.position import read_follows
-from filewheel.replication.primary_journals import Behind, how_far_behind
+from filewheel.replication.primary_journals import Lag, lag_of
 from filewheel.roster.retention import read_overflow
 from filewheel.roster.roster import (
     Member,
@@ -158,7 +158,7 @@ def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskF
                 return MemberStatus(member, True, following=following, why=why, lacks=lacks)
             try:
                 is_known = 0 <= follows.overflow == read_overflow(primary)
-                behind = how_far_behind(primary, follows) if is_known else Behind()
+                behind = lag_of(primary, follows.positions) if is_known else Lag()
             except (FilewheelError, OSError) as exc:  # the primary's, and no fault of this backup
                 why = f"what it lacks is not known, for the primary cannot be read: {said_of(exc, primary.path)}"
                 return MemberStatus(member, True, following=following, why=why, lacks=lacks)

@@ -13,7 +13,7 @@ from filewheel.laps.deal import Deal
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_MIN
 from filewheel.replication.backup_keeper import BackupKeeper
-from filewheel.replication.lap_copy import Graft
+from filewheel.replication.lap_copy import LapCopy
 from filewheel.replication.promote import promote
 from filewheel.replication.reconcile import GiveBack
 from filewheel.roster.repeats import may_repeat
@@ -113,7 +113,7 @@ def test_a_fenced_primary_that_rejoins_counts_what_its_journal_and_a_heal_brough
     place.level(place.a)
     promote(place.b, clock=place.clock, wait_s=0)
     with contextlib.closing(BackupKeeper(str(place.a), clock=place.clock)) as keeper:
-        graft = Graft(open_directory(place.b, write=False), keeper)
+        graft = LapCopy(open_directory(place.b, write=False), keeper)
         graft.begin()
         plan = graft.plan(ID_MIN)
         assert graft.copy(plan.copy, ID_MIN, plan.hi).copied == 3

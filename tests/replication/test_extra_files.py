@@ -14,22 +14,22 @@ from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
 from filewheel.laps.slot import LapFile, SlotFile
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.replication import lap_plan as laps
+from filewheel.replication import lap_plan
 from filewheel.replication.backup_keeper import BackupKeeper
-from filewheel.replication.extras import Verdict, absent
-from filewheel.replication.lap_plan import Laps
+from filewheel.replication.extras import Decision, absent
+from filewheel.replication.lap_plan import LapPlanner
 from filewheel.replication.link import Link
 from filewheel.roster.retention import Retention
 from filewheel.tools.repair import repair
 from tests.replication.support import Pair, fire
-from tests.replication.test_graft import deal, fill, in_journals
+from tests.replication.test_lap_copy import deal, fill, in_journals
 
 DAY_S = 24 * 3600
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laps, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(lap_plan, "_SMALL_BYTES", 0)
 
 
 def laps_in(path: Path) -> list[str]:
@@ -185,7 +185,7 @@ def test_a_file_that_was_opened_into_seconds_since_it_was_seen_is_looked_into(pa
         Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
     lap = link.target.settings.lap_of(ids[0].due_us // 1_000_000)
     seen = LapFile(lap, link.target.settings.slots, 1000)
-    assert link._mender.carry_out(Verdict(forget=[seen]), {}, None).by_id
+    assert link._reconciler.carry_out(Decision(forget=[seen]), {}, None).by_id
     pair.settle(4)
     assert pair.pending(pair.backup) == set()
 
@@ -293,10 +293,10 @@ def test_a_lap_of_seconds_is_planned_second_by_second(pair: Pair) -> None:
         fire(pair, keeper)
         Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
     seconds = sorted(theirs.slots)
-    plan = Laps(first, second, theirs).next(bytes(16), 1, set())
+    plan = LapPlanner(first, second, theirs).next(bytes(16), 1, set())
     assert [file.key for file in plan.bygone] == seconds[: len(plan.bygone)]
     assert len(plan.bygone) >= 3
-    after = Laps(first, second, theirs).next(plan.hi, 1, set())
+    after = LapPlanner(first, second, theirs).next(plan.hi, 1, set())
     assert not after.bygone
     assert not after.copy
-    assert not Laps(first, second, theirs).next(bytes(16), 1, set(), by_id=True).bygone
+    assert not LapPlanner(first, second, theirs).next(bytes(16), 1, set(), by_id=True).bygone

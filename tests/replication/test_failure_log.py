@@ -14,7 +14,7 @@ import pytest
 from filewheel.disk.directory import opened
 from filewheel.message import US_PER_S
 from filewheel.replication import replicator as replicating
-from filewheel.replication.failure_log import Troubles
+from filewheel.replication.failure_log import FailureLog
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator
@@ -61,7 +61,7 @@ def warnings(log: pytest.LogCaptureFixture) -> list[str]:
 def test_a_failure_that_lasts_is_logged_once_and_again_every_five_minutes(
     clock: Clock, log: pytest.LogCaptureFixture
 ) -> None:
-    troubles = Troubles(clock)
+    troubles = FailureLog(clock)
     for _ in range(601):
         troubles.failed("b", "b is gone")
         clock.step(1)
@@ -74,7 +74,7 @@ def test_a_failure_that_lasts_is_logged_once_and_again_every_five_minutes(
 def test_a_failure_in_other_words_and_one_that_comes_and_goes_are_logged_once_a_minute(
     clock: Clock, log: pytest.LogCaptureFixture
 ) -> None:
-    troubles = Troubles(clock)
+    troubles = FailureLog(clock)
     for n in range(120):
         troubles.failed("b", f"b fails: {n % 2}")
         troubles.over("b", "b works")
@@ -87,7 +87,7 @@ def test_a_failure_in_other_words_and_one_that_comes_and_goes_are_logged_once_a_
 
 
 def test_what_ends_by_itself_is_logged_only_when_it_lasts(clock: Clock, log: pytest.LogCaptureFixture) -> None:
-    troubles = Troubles(clock)
+    troubles = FailureLog(clock)
     for _ in range(9):
         troubles.failed("b", "b is being promoted", after_s=10)
         clock.step(1)
@@ -122,13 +122,13 @@ def state(replicator: Replicator, path: Path) -> str:
 def tries(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Counts how often failures are met, and lets a second be a moment."""
     met = threading.Semaphore(0)
-    failed = Troubles.failed
+    failed = FailureLog.failed
 
-    def count(self: Troubles, name: str, text: str, *, after_s: float = 0) -> None:
+    def count(self: FailureLog, name: str, text: str, *, after_s: float = 0) -> None:
         failed(self, name, text, after_s=after_s)
         met.release()
 
-    monkeypatch.setattr(Troubles, "failed", count)
+    monkeypatch.setattr(FailureLog, "failed", count)
     monkeypatch.setattr(replicating, "RETRY_S", 0.01)
     monkeypatch.setattr(replicating, "LOOK_S", 0.01)
     return met

@@ -309,7 +309,7 @@ def test_of_what_it_has_given_out_it_keeps_nothing(tmp_path: Path) -> None:
     for _ in follower.step(9 * US_PER_S):
         pass
     assert not follower._ended
-    assert not follower._losses._read
+    assert not follower._segment_losses._read
     assert not follower.vanished
     follower.close()
     primary.close()

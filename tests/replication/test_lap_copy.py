@@ -16,11 +16,10 @@ from filewheel.format.record import pack_message, split
 from filewheel.keys.index import Keys
 from filewheel.laps.deal import Deal
 from filewheel.message import ID_MIN
-from filewheel.replication import lap_copy as graft
-from filewheel.replication import lap_plan as laps
+from filewheel.replication import lap_copy, lap_plan
 from filewheel.replication.backup_keeper import BackupKeeper
-from filewheel.replication.lap_copy import Graft
-from filewheel.replication.lap_plan import Laps
+from filewheel.replication.lap_copy import LapCopy
+from filewheel.replication.lap_plan import LapPlanner
 from tests.replication.support import Pair, fire
 
 FAR_S = (100, 1000, 5000, 20_000)
@@ -83,7 +82,7 @@ def test_what_an_empty_backup_lacks_is_copied_and_no_record_goes_through_its_jou
 def test_laps_larger_than_a_step_are_copied_in_several_while_the_primary_goes_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, step_bytes: int
 ) -> None:
-    monkeypatch.setattr(graft, "STEP_BYTES", step_bytes)
+    monkeypatch.setattr(lap_copy, "STEP_BYTES", step_bytes)
     monkeypatch.setattr("filewheel.laps.slot.FRAME_BYTES", 300)
     ids = fill(pair)
     rng = random.Random(step_bytes)
@@ -105,7 +104,7 @@ def test_laps_larger_than_a_step_are_copied_in_several_while_the_primary_goes_on
 def test_a_lap_that_a_step_has_begun_is_gone_on_with_and_nothing_is_copied_twice(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graft, "STEP_BYTES", 2000)
+    monkeypatch.setattr(lap_copy, "STEP_BYTES", 2000)
     monkeypatch.setattr("filewheel.laps.slot.FRAME_BYTES", 300)
     fill(pair, delays=(5000,))
     link = pair.tick(3)
@@ -141,7 +140,7 @@ def test_what_is_due_is_copied_too_and_is_not_taken_for_finished(pair: Pair) -> 
     pair.clock.advance(3000)
     keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
     keeper.tick()
-    one = Graft(open_directory(pair.primary, write=False), keeper)
+    one = LapCopy(open_directory(pair.primary, write=False), keeper)
     plan = one.plan(ID_MIN)
     assert one.copy(plan.copy, ID_MIN, plan.hi).copied == 50
     for _ in range(3):
@@ -210,7 +209,7 @@ def test_a_file_that_goes_while_it_is_copied_takes_nothing_with_it(pair: Pair, w
     fill(pair)
     keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
     source = open_directory(pair.primary, write=False)
-    one = Graft(source, keeper)
+    one = LapCopy(source, keeper)
     plan = one.plan(ID_MIN)
     victim = pair.primary / "laps" / f"{plan.copy[2]}.lap"
     data = victim.read_bytes()
@@ -234,7 +233,7 @@ def test_a_lap_that_is_opened_into_seconds_after_it_was_planned_is_not_copied_be
         put = pack_message(next(m for m in wheel.list() if m.id == ids[0]))
     keeper.store.write([put], 1)
     keeper.deal_all()
-    one = Graft(open_directory(pair.primary, write=False), keeper)
+    one = LapCopy(open_directory(pair.primary, write=False), keeper)
     plan = one.plan(ID_MIN)
     assert len(plan.copy) == 1
     pair.clock.advance(60)
@@ -329,7 +328,7 @@ def test_a_lap_that_is_one_file_here_and_seconds_there_is_compared(pair: Pair) -
     assert list(pair.primary.rglob("*.lap"))
     assert list(pair.backup.rglob("*.slot"))
     link = pair.open()
-    laps = Laps(link.source, link.target, link.keeper.store.checkpoint)
+    laps = LapPlanner(link.source, link.target, link.keeper.store.checkpoint)
     assert [laps.can_copy(lap) for lap in laps._our.laps] == [False]
     link.heal()
     pair.settle(2)
@@ -403,8 +402,8 @@ def test_two_wheels_that_have_grown_apart_are_equal_after_a_heal(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(graft, "STEP_BYTES", rng.choice([1, 500, 1 << 20]))
-    monkeypatch.setattr(laps, "_SMALL_BYTES", rng.choice([0, 1000, 1 << 16]))
+    monkeypatch.setattr(lap_copy, "STEP_BYTES", rng.choice([1, 500, 1 << 20]))
+    monkeypatch.setattr(lap_plan, "_SMALL_BYTES", rng.choice([0, 1000, 1 << 16]))
     monkeypatch.setattr("filewheel.laps.slot.FRAME_BYTES", rng.choice([200, 1 << 17]))
     delays = (0, 1, 30, 90, 400, 5000)
     with pair.keeper() as keeper, pair.wheel() as wheel:

@@ -178,13 +178,13 @@ def test_of_what_was_shipped_the_link_keeps_nothing(pair: Pair) -> None:
         link = pair.settle(3)
         sizes = {
             "held": len(link.follower._held),
-            "suspects": len(link._suspects),
+            "suspects": len(link._extras),
             "ready": len(link.keeper._head.ready.waiting),
             "early": len(link.keeper._head._early),
         }
-        if link._matcher is not None:
-            sizes |= {"owed": len(link._matcher._owed), "surplus": len(link._matcher._surplus)}
-            sizes |= {"own": len(link._matcher._own)}
+        if link._match is not None:
+            sizes |= {"owed": len(link._match._owed), "surplus": len(link._match._surplus)}
+            sizes |= {"own": len(link._match._own)}
         assert set(sizes.values()) == {0}, sizes
 
 

@@ -10,7 +10,7 @@ from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, pack_drop
 from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
-from filewheel.replication.mirror_match import HEARD_US, OWED_US, SURPLUS_US, Entrance, Matcher
+from filewheel.replication.mirror_match import HEARD_US, OWED_US, SURPLUS_US, Announcement, MirrorMatch
 from filewheel.roster.fence import LOOK_US
 from filewheel.roster.stale import mark_stale
 from tests.replication.support import Pair, fire
@@ -129,7 +129,7 @@ def test_no_place_is_written_down_while_a_frame_below_it_is_owed(pair: Pair, pha
 
 
 def test_a_frame_that_both_sides_have_shown_is_in_neither_list() -> None:
-    matcher = Matcher()
+    matcher = MirrorMatch()
     one, other = a_frame(b"one"), a_frame(b"other")
     matcher.in_source(one, 0)
     matcher.in_target(one, 1)
@@ -140,7 +140,7 @@ def test_a_frame_that_both_sides_have_shown_is_in_neither_list() -> None:
 
 
 def test_what_is_owed_comes_in_its_order_after_the_time_that_a_write_may_take() -> None:
-    matcher = Matcher()
+    matcher = MirrorMatch()
     first, again, third = a_frame(b"first", 0, 1), a_frame(b"again"), a_frame(b"third")
     matcher.in_source(first, 1000)
     matcher.in_source(again, 2000)
@@ -155,7 +155,7 @@ def test_what_is_owed_comes_in_its_order_after_the_time_that_a_write_may_take() 
 
 
 def test_what_was_written_by_the_one_who_asks_is_nobodys_copy() -> None:
-    matcher = Matcher()
+    matcher = MirrorMatch()
     frame = a_frame(b"mine")
     matcher.expect(frame)
     matcher.in_target(frame, 0)
@@ -206,7 +206,7 @@ def test_nor_is_it_by_a_link_that_begins_while_the_mirror_is_matching(pair: Pair
 
 
 def test_a_mirror_that_was_announced_waits_for_two_passes_after_everybody_has_heard_of_it() -> None:
-    entrance = Entrance(0)
+    entrance = Announcement(0)
     assert entrance.given_us(LOOK_US, passes=8) is None
     assert entrance.given_us(HEARD_US, passes=10) is None
     assert entrance.given_us(HEARD_US + 1, passes=11) is None

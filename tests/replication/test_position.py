@@ -12,13 +12,13 @@ import pytest
 
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.disk import OsDisk
-from filewheel.replication.position import Follows, boot_id, parse_follows, read_follows, write_follows
+from filewheel.replication.position import FollowsFile, boot_id, parse_follows, read_follows, write_follows
 from tests.model.crashes import RandomFates, crash
 from tests.model.machine import Machine
 from tests.model.process import Killed, ProcessDisk
 from tests.support import run
 
-FOLLOWS = Follows(
+FOLLOWS = FollowsFile(
     primary_wheel="a" * 32,
     epoch=3,
     overflow=-17,

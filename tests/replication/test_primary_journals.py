@@ -17,7 +17,7 @@ from filewheel.disk.quarantine import Damage
 from filewheel.format.record import DROP_PREFIX, ID, records_of, unpack_put
 from filewheel.journal.tail import Tail
 from filewheel.laps.deal import Deal
-from filewheel.replication.primary_journals import SourceHandles, list_segments
+from filewheel.replication.primary_journals import SegmentHandles, list_all_segments
 from filewheel.roster.retention import Retention
 from filewheel.roster.roster import Member, Roster, change_roster
 from tests.support import FakeClock
@@ -134,13 +134,13 @@ class Reader:
         self.start()
 
     def start(self) -> None:
-        self.handles = SourceHandles(self.dir, limit=2)
+        self.handles = SegmentHandles(self.dir, limit=2)
         self.tails = {w: Tail(self.dir, self.handles, w, p) for w, p in self.positions.items()}
 
     def look(self) -> bool:
         """Read what has come; tell whether anything had."""
         count = sum(map(len, self.frames.values()))
-        for writer in list_segments(self.dir):
+        for writer in list_all_segments(self.dir):
             if writer not in self.tails:
                 self.tails[writer] = Tail(self.dir, self.handles, writer)
         for tail in self.tails.values():
@@ -150,7 +150,7 @@ class Reader:
 
     def follow(self, tail: Tail) -> None:
         def present() -> set[int]:
-            return list_segments(self.dir).get(tail.writer, set())
+            return list_all_segments(self.dir).get(tail.writer, set())
 
         for frame in tail.poll(present, test_lock=True, on_damage=self.trouble.append, on_foreign=self.trouble.append):
             self._between()
@@ -204,7 +204,7 @@ def test_whatever_the_keeper_moves_meanwhile_every_frame_is_read_once_and_in_ord
     for numbers in reader.frames.values():
         assert numbers == list(range(1, len(numbers) + 1))
     assert released + reader.release() > 10
-    assert list_segments(reader.dir) == {}
+    assert list_all_segments(reader.dir) == {}
     assert Retention(reader.dir, limit_bytes=0).overflow() == 0
 
 

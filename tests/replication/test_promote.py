@@ -13,7 +13,7 @@ from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, Fenced, FilewheelError, KeyHeld, Locked
-from filewheel.replication import peers as others
+from filewheel.replication import peers
 from filewheel.replication import promote as promoting
 from filewheel.replication.members import add_backup
 from filewheel.replication.promote import Promotion, promote
@@ -109,7 +109,7 @@ def test_an_old_primary_whose_disk_hangs_holds_nothing_up(place: Place, monkeypa
     place.make_set(place.b)
     place.enqueue(place.a, "x")
     place.level(place.a)
-    monkeypatch.setattr(others, "ANSWER_S", 0.05)
+    monkeypatch.setattr(peers, "ANSWER_S", 0.05)
     answers = threading.Event()
 
     def disk(path: str) -> OsDisk:
@@ -471,7 +471,7 @@ def test_while_a_promotion_is_at_work_a_link_leaves_its_wheel_alone(place: Place
     place.make_set(place.b)
     alter(place.b, lambda r: replace(r, role="promoting"))
     wheels = [(str(path), open_directory(path, write=False).settings.id) for path in (place.a, place.b)]
-    with others.Others(OsDisk).alone(wheels):
+    with peers.Peers(OsDisk).alone(wheels):
         (report,) = place.level(place.a)
         assert "not a backup of the set" in report.error
         with pytest.raises(Locked, match="another promotion"):

@@ -15,7 +15,7 @@ from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument, DiskError, Fenced, NotFound, NoWheel, WheelExists
 from filewheel.replication.members import add_backup, remove_backup
 from filewheel.replication.position import read_follows
-from filewheel.replication.primary_journals import how_far_behind
+from filewheel.replication.primary_journals import lag_of
 from filewheel.replication.promote import promote
 from filewheel.replication.replicator import Replicator
 from filewheel.replication.status import MemberStatus, set_status
@@ -512,7 +512,7 @@ def test_what_follows_a_gap_counts_as_behind_and_a_journal_that_cannot_be_read_i
     follows = read_follows(theirs.disk, theirs.path)
     assert follows is not None
     with pytest.raises(OSError, match="Input/output"):
-        how_far_behind(ours, follows)
+        lag_of(ours, follows.positions)
     for opened in (ours, theirs):
         opened.disk.release()
 

@@ -15,7 +15,7 @@ import pytest
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import BadArgument
-from filewheel.replication import peers as others
+from filewheel.replication import peers
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.standby import Standby
 from filewheel.roster.roster import Roster, change_roster
@@ -117,7 +117,7 @@ def test_a_primary_whose_disk_takes_nothing_any_more_is_replaced(place: Place, k
 
 def test_a_disk_that_hangs_counts_as_failed_and_is_asked_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.make_set(place.b)
-    monkeypatch.setattr(others, "ANSWER_S", 0.05)
+    monkeypatch.setattr(peers, "ANSWER_S", 0.05)
     answers = threading.Event()
     asked: list[str] = []
 

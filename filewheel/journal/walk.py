@@ -1,0 +1,97 @@
+"""The walk over a wheel's journals: the segments there are, the part of each that a reader needs, and what it holds.
+
+`list_segments` lists them, `parts_above` leaves out everything below a reader's positions, and `read_part` yields the
+frames of a part, and the gaps between them. Readers differ in how they treat a segment that cannot be opened,
+so `read_part` raises, and `read_parts` asks its caller. A writer's journal that is read as it grows is a `Tail`.
+
+A listing beside a writer may hold a new segment and miss the one before it; the next listing has both.
+Invariant: of a writer, parts come in the order in which they were written, and every byte above its position is in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import NamedTuple
+
+from filewheel.disk.checkpoint import START, Position
+from filewheel.disk.directory import Directory
+from filewheel.format import layout
+from filewheel.format.frame import Frame, Gap, Scanner, scan
+
+Listing = dict[str, set[int]]
+"""Writer → its segments."""
+
+
+class Part(NamedTuple):
+    """A segment, or the part of it that is to be read."""
+
+    writer: str
+    segment: int
+    start: int = 0
+    end: int | None = None
+    """None for all that the file holds when it is opened."""
+
+    @property
+    def name(self) -> str:
+        """The segment's name in journal/, from which its checksums start, also in retained/."""
+        return layout.segment(self.writer, self.segment)
+
+
+def listing_of(names: Iterable[str]) -> Listing:
+    """Return writer → its segments, from the names in a directory; other names are left out."""
+    listing: Listing = {}
+    for last in names:
+        parsed = layout.parse_segment(last)
+        if parsed is not None:
+            listing.setdefault(parsed[0], set()).add(parsed[1])
+    return listing
+
+
+def list_segments(directory: Directory) -> Listing:
+    """Return writer → its segments in journal/. Raises OSError."""
+    return listing_of(directory.disk.listdir(layout.JOURNAL))
+
+
+def parts_above(listing: Mapping[str, Set[int]], positions: Mapping[str, Position]) -> Iterator[Part]:
+    """Yield what is above these positions, by writer and segment; all of a writer that has no position."""
+    for writer, segments in sorted(listing.items()):
+        covered = positions.get(writer, START)
+        for n in sorted(segments):
+            if n >= covered.segment:
+                yield Part(writer, n, covered.offset if n == covered.segment else 0)
+
+
+def read_part(directory: Directory, open_file: Callable[[str], int], part: Part, *, headers: bool = False) -> Scanner:
+    """Open a part, and return a scanner of its frames and gaps; with `headers`, of frames without bodies.
+
+    Raises OSError when it cannot be opened, FileNotFoundError when it is gone.
+    """
+    fd = open_file(part.name)
+    size = directory.disk.size(fd)
+    end = size if part.end is None else min(part.end, size)
+    return scan(directory.disk, fd, part.start, end, directory.seed(part.name), headers=headers)
+
+
+def read_parts(
+    directory: Directory,
+    open_file: Callable[[str], int],
+    parts: Iterable[Part],
+    *,
+    headers: bool = False,
+    on_error: Callable[[Part, OSError], None] | None = None,
+) -> Iterator[tuple[Part, Frame | Gap]]:
+    """Yield the frames and gaps of several parts. Raises OSError.
+
+    A part that cannot be opened is skipped after `on_error`, which may raise; without it, only one that is gone is.
+    """
+    for part in parts:
+        try:
+            scanner = read_part(directory, open_file, part, headers=headers)
+        except OSError as exc:
+            if on_error is not None:
+                on_error(part, exc)
+            elif not isinstance(exc, FileNotFoundError):
+                raise
+            continue
+        for item in scanner:
+            yield part, item
