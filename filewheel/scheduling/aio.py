@@ -1,11 +1,10 @@
 """The scheduler for asyncio: handlers run in the caller's event loop, and enqueueing is awaited.
 
-It joins a Scheduler, which defines and fires, with an AsyncWheel, which enqueues. Firing has a thread of its own, as
-in the Scheduler; coroutine functions run as tasks of the loop that started it, and all that touches the disk happens in
-other threads. What code that cannot await needs (plain functions in threads, scripts) is the Scheduler itself,
-`blocking`.
-Invariant: no call here touches the disk in the thread of the event loop, but for the hint that wakes the engine: one
-byte into a pipe that never blocks.
+It has a Scheduler, which declares and fires, and an AsyncWheel, which enqueues. A thread of its own fires, as in the
+Scheduler; coroutine functions run as tasks of the loop that started it, and all disk work happens in other threads.
+Code that cannot await (plain functions in threads, scripts) uses the Scheduler, `blocking`.
+Invariant: no call touches the disk in the thread of the event loop, except the hint that wakes the engine: one byte
+into a pipe that never blocks.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ def _aside(
 class AsyncScheduler(Sender[Soon]):
     """A Scheduler for an event loop: the one that started it, or that first enqueues.
 
-    Use it in an `async with`, which fires in the background, or await `run`. `stop_s` is how long running calls have to
-    end when it stops; what has not ended is cancelled, and offered again. The other options are Scheduler's, and
-    `waiting_max` is AsyncWheel's. Defining one opens nothing, and needs no loop.
+    Use it in an `async with`, which fires in the background, or await `run`. `stop_s` is the time that running calls
+    have to end when it stops; then they are cancelled, and offered again. The other options are Scheduler's, and
+    `waiting_max` is AsyncWheel's. Defining a scheduler opens nothing, and needs no loop.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class AsyncScheduler(Sender[Soon]):
             unknown=unknown, sync=sync, create=create, on_jump=on_jump, metrics=metrics, clock=clock, disk=disk,
         )  # fmt: skip
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
-        but the event loop. Let this one start and stop it."""
+        except the event loop; only the AsyncScheduler starts and stops it."""
         super().__init__(self.blocking._handlers)
         self._stop_s = check_number("stop_s", stop_s, least=0)
         check_whole("waiting_max", waiting_max)
@@ -99,12 +98,12 @@ class AsyncScheduler(Sender[Soon]):
         self._wheel: AsyncWheel | None = None
         self._opening = asyncio.Lock()
         self._home: tuple[asyncio.AbstractEventLoop, int] | None = None
-        """The loop and the process that the wheel is of."""
+        """The loop and the process that opened the wheel."""
         self._asked: asyncio.Event | None = None
         """Set to end `run`."""
         self._ending: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
-        """The last that was started: it is told when there is no more time to end."""
+        """The engine that was started last: a second stop or cancellation ends its grace time."""
 
     def __repr__(self) -> str:
         return f"<AsyncScheduler {self.path}>"
@@ -168,41 +167,41 @@ class AsyncScheduler(Sender[Soon]):
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
-        """Enqueue a call, into the transaction that is open around the caller if one is."""
+        """Enqueue a call, within the caller's open transaction if there is one."""
         call = new_call(name, args, kwargs, options)
         wheel = await self._opened()
-        self.blocking._opener.warn_if_made()
+        self.blocking.opener.warn_if_made()
         transaction = transaction_of(self.path)
         if transaction is not None:
             held = await wheel.get(key=call.rejects) if call.rejects is not None else None
             message = call.message(self._clock.now_us(), held, wheel.payload_bytes_max, delay=delay, at=at)
-            return transaction.add(message, replaces=call.replaces)  # told of when it is written
+            return transaction.add(message, replaces=call.replaces)  # reported when it is written
         id_ = await wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
-        self.blocking._telemetry.enqueued(name, id_)
+        self.blocking.telemetry.enqueued(name, id_)
         return id_
 
     async def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
-        """Cancel a call by its id or its key; tell whether it was stopped in time, had begun, or was not found.
+        """Cancel a call by its id or its key; return whether it was stopped in time, had begun, or was not found.
 
-        The result is true when it was pending. A call that has begun goes on, and is not tried again.
+        The result is true when it was pending. A call that has begun continues, and is not retried.
         """
         wheel = await self._opened()
         done = await wheel.cancel(**given(id_, key))
         if done:
-            self.blocking._telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
+            self.blocking.telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
         return done
 
     schedule = _aside(Scheduler.schedule)
     prometheus = _aside(Scheduler.prometheus)
 
     async def unschedule(self, name: str) -> bool:
-        """End recurring work; tell whether there was any of this name."""
+        """End a schedule; return whether there was one of this name."""
         return bool(await (await self._opened()).cancel(key=key_of(check_name(name))))
 
     async def _opened(self) -> AsyncWheel:
-        """Return the wheel to enqueue into: made, and opened, when it is first asked for, or in another loop."""
+        """Return the wheel to enqueue into; made and opened at the first use, and opened again in another loop."""
         home = self._home
         if home is None or home[0].is_closed() or home[1] != os.getpid():
             self._home, self._wheel = (asyncio.get_running_loop(), os.getpid()), None
@@ -210,15 +209,15 @@ class AsyncScheduler(Sender[Soon]):
         if self._wheel is None:
             async with self._opening:
                 if self._wheel is None:
-                    await self._aside(self.blocking._opener.prepare)
+                    await self._aside(self.blocking.opener.prepare)
                     wheel = self._prepare()
                     await wheel.open()
-                    wheel.on_flush(self.blocking._telemetry.flushed)
+                    wheel.on_flush(self.blocking.telemetry.flushed)
                     self._wheel = wheel
         return self._wheel
 
     async def _aside(self, function: Callable[[], T]) -> T:
-        """Call what blocks in a thread for this call, to its end, whatever is cancelled meanwhile."""
+        """Call a blocking function in a new thread. It runs to its end, also when the task is cancelled."""
         returned: list[T] = []
         await LoopThread("filewheel-aside", self.path).finish(lambda: returned.append(function()))
         return returned[0]
@@ -226,34 +225,34 @@ class AsyncScheduler(Sender[Soon]):
     # -- firing ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to fire in the background, or to stand by while another process does. Cancelled, it has not begun."""
+        """Start firing in the background, or stand by while another process fires. Cancelled, it has not started."""
         if self._is_firing:
             raise BadArgument("this scheduler has been started already")
         await self._opened()
-        self.blocking._loop = asyncio.get_running_loop()
+        self.blocking.use_loop(asyncio.get_running_loop())
         try:
             await self._aside(self.blocking.start)
-            self._engine = self.blocking._engine
+            self._engine = self.blocking.engine
         except BaseException:
             await self._finish(0)
             raise
 
     @property
     def _is_firing(self) -> bool:
-        engine = self.blocking._engine
+        engine = self.blocking.engine
         return engine is not None and engine.is_alive
 
     async def stop(self, timeout_s: float | None = None) -> None:
-        """Stop firing: running calls may end until the time is up, then they are cancelled, to be offered again.
+        """Stop firing: running calls have until the timeout to end; then they are cancelled, and offered again.
 
-        Returns when no task and no thread is left; cancelled, it cuts the time short. Inside of a handler it returns at
-        once, because that handler is one of the calls that may end. Stopping twice is fine.
+        Returns when no task and no thread is left; a cancellation ends the grace time. In a handler it returns at once,
+        because that handler is one of the running calls. It may be called twice.
         """
         if self._asked is not None:
             self._asked.set()
         if self._ending is None or self._ending.done():
             ending = self._finish(self._stop_s if timeout_s is None else timeout_s)
-            self._ending = asyncio.create_task(ending, context=Context())  # of no job
+            self._ending = asyncio.create_task(ending, context=Context())  # not in the context of a job
         job = present_job()
         if job is not None and job.wheel == self.path:
             return
@@ -271,7 +270,7 @@ class AsyncScheduler(Sender[Soon]):
         try:
             await self._aside(partial(self.blocking.stop, timeout_s))
         finally:
-            self.blocking._loop = None
+            self.blocking.use_loop(None)
             is_home = self._home == (asyncio.get_running_loop(), os.getpid())
             async with self._opening if is_home else contextlib.nullcontext():
                 wheel, self._wheel = self._wheel, None
@@ -290,13 +289,13 @@ class AsyncScheduler(Sender[Soon]):
     async def run(self) -> None:
         """Fire until SIGINT or SIGTERM, `stop`, or a cancellation; then let running calls end, and return or raise.
 
-        A second signal, or cancellation, cuts that short; so does one before it has begun, and a call that was a moment
-        earlier is offered again. Where the loop takes no signals they are left as they are.
+        A second signal or cancellation ends the grace time. So does one before the start has finished; a call that
+        started just before it is offered again. A loop that handles no signals leaves them unchanged.
 
         Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """
         asked = asyncio.Event()
-        with self._signals(asked):  # first: a handler may be called before `start` returns
+        with self._signals(asked):  # first, because a handler may be called before `start` returns
             await self.start()
             self._asked = asked
             try:
@@ -314,7 +313,7 @@ class AsyncScheduler(Sender[Soon]):
 
     @contextlib.contextmanager
     def _signals(self, asked: asyncio.Event) -> Iterator[None]:
-        """Have SIGINT and SIGTERM set an event, and the second of them end the grace, where the loop allows it."""
+        """Let SIGINT and SIGTERM set an event, and the second signal end the grace time, if the loop supports it."""
         loop = asyncio.get_running_loop()
 
         def ask() -> None:
@@ -325,9 +324,9 @@ class AsyncScheduler(Sender[Soon]):
         before: dict[signal.Signals, Any] = {}
         for number in (signal.SIGINT, signal.SIGTERM):
             handler = signal.getsignal(number)
-            if handler is None or handler is signal.SIG_IGN:  # nohup(1) ignores some for its children
+            if handler is None or handler is signal.SIG_IGN:  # for example by nohup(1)
                 continue
-            # Not in the main thread, or a loop that takes none: then whoever owns the signals cancels.
+            # Outside of the main thread, or in a loop without signals, the owner of the signals cancels the task.
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, ask)
                 before[number] = handler
@@ -339,9 +338,9 @@ class AsyncScheduler(Sender[Soon]):
                 signal.signal(number, handler)
 
     async def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
-        """Wait until this process is the one that fires; tell whether it is. Raises Fenced when it never will be."""
+        """Wait until this process fires; return whether it does. Raises Fenced when it never will."""
         took_over = asyncio.Event()
-        loop, engine = asyncio.get_running_loop(), self.blocking._engine
+        loop, engine = asyncio.get_running_loop(), self.blocking.engine
         if engine is None:
             return False
         forget = self.blocking.on_event(lambda _: tell(loop, took_over.set), ["took_over"])
@@ -363,24 +362,24 @@ class AsyncScheduler(Sender[Soon]):
         """Call everything that is due, one after another, without waiting; return how many messages were settled.
 
         Coroutine functions run in this loop, others in one thread. For tests, and for programs that a timer starts.
-        Cancelled, it goes on to the end. Raises Locked when another process fires, and what Scheduler.drain does.
+        Cancelled, it continues to its end. Raises Locked when another process fires, and the errors of Scheduler.drain.
         """
         return await self._inline(self.blocking.drain)
 
     async def _inline(self, function: Callable[[], T]) -> T:
-        """Call in another thread what calls handlers there, coroutine functions in this loop."""
+        """Call a function in another thread; the handlers that it calls run there, coroutine functions in this loop."""
         if self._is_firing:
             raise BadArgument(
                 "this scheduler was started: it fires or stands by", hint="stop() first, or leave out start()"
             )
-        self.blocking._loop = asyncio.get_running_loop()
+        self.blocking.use_loop(asyncio.get_running_loop())
         try:
             return await self._aside(function)
         finally:
-            self.blocking._loop = None
+            self.blocking.use_loop(None)
 
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
-        """Call a plain function in the event loop with each event (of these kinds); return what ends that."""
+        """Call a plain function in the event loop with each event (of these kinds); return how to unsubscribe it."""
 
         def pass_on(event: Event) -> None:
             if self._home is None:

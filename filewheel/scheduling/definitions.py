@@ -1,8 +1,8 @@
-"""What a program declares: functions under names, and what of it recurs.
+"""The declarations of a program: its handlers and its schedules.
 
-Both schedulers declare with it, that of threads and that of event loops. Declaring opens no wheel, so a module with
-declarations can be imported anywhere. Every argument is checked here, and not when the first call is enqueued.
-Invariant: what is declared can be called and enqueued as it was declared.
+Both schedulers declare through this class. A declaration opens no wheel, so a module with declarations can be imported
+anywhere. Every argument is checked at the declaration, not when the first call is enqueued.
+Invariant: a declared handler can be called and enqueued as it was declared.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Definitions(Sender[MessageId]):
         """Register a function as the handler of a name (its own by default), or of any that no other has: "*".
 
         `where` is "thread", "process" or "loop" (for coroutine functions, and their default). `timeout_s` bounds one
-        call, `concurrency` how many run at once, `rate_per_s` how many begin a second. With `batch` the function is
-        given a list of up to so many Jobs; each call is enqueued by itself, with arguments of its own.
-        `skip_late_s` and `coalesce` are the defaults of what is enqueued.
+        call, `concurrency` how many run at once, `rate_per_s` how many start per second. With `batch` the function
+        gets a list of up to that many Jobs; each call is enqueued by itself, with its own arguments. `skip_late_s` and
+        `coalesce` are the defaults for enqueued calls.
 
         Raises BadArgument for an argument that is wrong, and when the name is taken by another function.
         """
@@ -117,7 +117,7 @@ class Definitions(Sender[MessageId]):
             if placed.where == "process":
                 check_reachable(handler)
             self._handlers.add(handler)
-            if handler.name != ANY:  # its calls are counted under the names that they have
+            if handler.name != ANY:  # its calls are counted under their own names
                 self.metrics.reserve([handler.name])
             return handler
 
@@ -138,11 +138,12 @@ class Definitions(Sender[MessageId]):
         missed: Missed = "once",
         grace_s: float = GRACE_US / US_PER_S,
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Call a function again and again: each so many seconds, or by a cron expression in a time zone.
+        """Call a function repeatedly: at an interval in seconds, or by a cron expression in a time zone.
 
-        Put it above `on` to give the handler terms of its own. `missed` says what becomes of occurrences that passed
-        while nothing ran: "once" calls once for all of them, "all" each, "skip" none that is later than `grace_s`.
-        Changing the definition replaces what waits; removing it ends it, when a program without it fires.
+        Put it above `on` to give the handler terms of its own. `missed` is for occurrences that passed while nothing
+        ran: "once" calls once for all of them, "all" calls each, "skip" calls none that is later than `grace_s`.
+        A changed definition replaces the waiting occurrence; a removed one ends the schedule, once a program without it
+        fires.
 
         Raises BadArgument.
         """
@@ -175,7 +176,7 @@ def shows(original: Callable[..., object]) -> Callable[[F], F]:
 
 
 def check_known(method: Callable[..., object], unknown: Mapping[str, object]) -> None:
-    """Raise TypeError, as Python does, for an option that a method does not have; name the nearest that it has."""
+    """Raise TypeError, as Python does, for an option that a method does not have; suggest the closest name."""
     *known, _ = inspect.signature(method).parameters
     for name in unknown.keys() - known:
         owner = type(getattr(method, "__self__", None)).__name__
@@ -185,7 +186,7 @@ def check_known(method: Callable[..., object], unknown: Mapping[str, object]) ->
 
 
 def recurrence_of(when: When, tz: str) -> Recurrence:
-    """Return what recurs as people write it, or as it is. Raises BadArgument."""
+    """Return a recurrence, read from text or from seconds if it is not one already. Raises BadArgument."""
     if isinstance(when, (Cron, Every)):
         return when
     if isinstance(when, str):

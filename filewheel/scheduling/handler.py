@@ -1,8 +1,8 @@
-"""A handler: a function under a name, with how it is to be called; and the handlers of one program.
+"""A handler: a function under a name, and the terms under which it is called; and the handlers of one program.
 
-Stored messages name a handler by its name, never by where its code is, so a function may move to another module and
-nothing that waits is touched. The decorated function stays callable as it was.
-Invariant: one name has one handler; what a handler enqueues itself with is checked when it is enqueued.
+A stored message has the name of its handler, not the place of its code, so a function may move to another module
+while messages wait for it. The decorated function stays callable as before.
+Invariant: one name has one handler; the arguments of a call are checked when it is enqueued.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Sender(ABC, Generic[Sent]):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a handler is to be called."""
+    """How a handler is called: where, how often at once, and how it is retried."""
 
     where: Where = "thread"
     retry: Retry = field(default_factory=Retry)
@@ -86,10 +86,10 @@ class Terms:
     concurrency: int | None = None
     rate_per_s: float | None = None
     batch: int | None = None
-    """At most so many jobs at once, given as a list; None for one call a job, with its arguments."""
+    """The most jobs that one call gets, as a list; None to call it for each job, with the job's arguments."""
 
     def check(self) -> None:
-        """Raise BadArgument unless these can be kept to."""
+        """Raise BadArgument unless these terms are valid."""
         for name in ("timeout_s", "rate_per_s"):
             if (number := getattr(self, name)) is not None:
                 check_number(name, number)
@@ -130,7 +130,7 @@ class Bound(Generic[P, Sent]):
         return self._sender.send(self._name, args, kwargs, self._options, at=time)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise BadArgument for arguments that the function does not take: now, and not when it is due."""
+        """Raise BadArgument for arguments that the function does not take: at the enqueue, not at the call."""
         if self._signature is not None:
             try:
                 self._signature.bind(*args, **kwargs)
@@ -166,9 +166,9 @@ class BaseHandler(Bound[P, Sent], Generic[P, R, Sent]):
     ) -> Bound[P, Sent]:
         """Return this handler with options for the calls that are enqueued through it.
 
-        `key`: at most one living message has it; `on_conflict` says what happens when one does: "reject" (KeyHeld),
-        "keep" it, or "replace" it. `deadline`: not started from then on. `skip_late_s`: not started when it is later
-        than that. `coalesce`: of those with this name that are overdue together, only the first is called.
+        `key`: at most one living message has it; `on_conflict` is for a key that is in use: "reject" (raises KeyHeld),
+        "keep" that message, or "replace" it. `deadline`: the call does not start from then on. `skip_late_s`: the call
+        does not start when it is later than that. `coalesce`: of the overdue calls with this name, only the first runs.
         """
         given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
         given.check()
@@ -183,11 +183,11 @@ class Handler(BaseHandler[P, R, MessageId]):
 
     @classmethod
     def plain(cls, name: str, function: Callable[P, R]) -> Handler[P, R]:
-        """Return a handler that can be called and not enqueued: for a process that only works."""
+        """Return a handler that can be called but not enqueued, for a process of the pool."""
         return cls(name, function, Terms(), _Refuser(), Options())
 
     def options_by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Options) -> Options:
-        """Return the options of a call that is enqueued by this handler's name, as if it were through the handler.
+        """Return the options of a call that is enqueued by this handler's name: the same as through the handler.
 
         Raises BadArgument for arguments that the function does not take.
         """
@@ -202,7 +202,7 @@ class AsyncHandler(BaseHandler[P, R, Soon]):
     def __init__(self, blocking: Handler[P, R], sender: Sender[Soon]) -> None:
         super().__init__(blocking.name, blocking.function, blocking.terms, sender, blocking._options)
         self.blocking = blocking
-        """The same handler for code that cannot await: its `enqueue`, `after` and `at` return when it is written."""
+        """The same handler for code that cannot await: its `enqueue`, `after` and `at` block until it is written."""
 
 
 class Handlers:
@@ -235,11 +235,11 @@ class Handlers:
         return self._by_name.get(name) if isinstance(name, str) else None
 
     def find(self, name: str) -> Handler[..., Any] | None:
-        """Return the handler that is called for a name: the one that has it, or else the one for any."""
+        """Return the handler for a name: the one that has it, or the handler for any name."""
         return self._by_name.get(name) or self._by_name.get(ANY)
 
     def named(self) -> str:
-        """Say which names there are, for a name that is not among them; some of them where they are many."""
+        """Return the handlers' names as text for an error; of many names only the first few."""
         names = sorted(self._by_name)
         if not names:
             return "there is none"
@@ -254,7 +254,7 @@ class Handlers:
 
 
 class _Refuser(Sender[MessageId]):
-    """A sender for a process that only works."""
+    """The sender of handlers in a process of the pool, which enqueue nothing."""
 
     def __init__(self) -> None:
         super().__init__(Handlers())
@@ -268,7 +268,7 @@ class _Refuser(Sender[MessageId]):
 
 
 def where_of(function: Callable[..., Any], where: Where | None) -> Where:
-    """Return where a function runs: as said, or by what it is.
+    """Return where a function runs: `where`, or by the kind of function.
 
     Raises BadArgument for a coroutine function in a thread.
     """
@@ -282,7 +282,7 @@ def where_of(function: Callable[..., Any], where: Where | None) -> Where:
 
 
 def _check_any(terms: Terms) -> None:
-    """Raise BadArgument for what can be said of the calls of one name only."""
+    """Raise BadArgument for terms that only a handler of one name can have."""
     if terms.where == "process" or (terms.concurrency, terms.rate_per_s, terms.batch) != (None, None, None):
         raise BadArgument(
             f"the handler for any name ({ANY!r}) has no concurrency, rate_per_s or batch, and runs in no process",

@@ -1,7 +1,7 @@
-"""What can be said of a single call when it is enqueued: the policies that travel with the message as headers.
+"""The options of a single call: its key, its headers, and its policy for being late.
 
-Owns the translation to headers and back. A policy is data of the message, so it holds whichever process fires it.
-Invariant: `Policy.of(headers)` of what `headers_of` made is the same policy; text that makes no sense is no policy.
+A policy is stored in the message's headers, so it applies whichever process fires the message.
+Invariant: `Policy.of` reads what `headers_of` wrote; text that cannot be read is no policy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ At = datetime | float
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What can be said of a single call."""
+    """The options of a single call."""
 
     key: str | None = None
     on_conflict: OnConflict = "reject"
@@ -50,7 +50,7 @@ class Options:
             check_sync(self.sync)
 
     def over(self, default: Options) -> Options:
-        """Return these options, with a handler's own where nothing is said about being late."""
+        """Return these options, with the handler's policy for being late where they have none."""
         return replace(
             self,
             skip_late_s=default.skip_late_s if self.skip_late_s is None else self.skip_late_s,
@@ -68,7 +68,7 @@ def headers_of(
     skip_late_s: float | None,
     coalesce: str | bool | None,
 ) -> dict[str, str]:
-    """Return the headers that say this of a call.
+    """Return the headers that store these options.
 
     Raises BadArgument.
     """
@@ -92,13 +92,13 @@ def headers_of(
 
 @dataclass(slots=True, frozen=True)
 class Policy:
-    """What a message says of being late."""
+    """The policy of a message for being late."""
 
     deadline_us: int | None = None
     skip_late_us: int | None = None
     coalesce: str | None = None
     was_due_us: int | None = None
-    """When it was due before it was put off."""
+    """When it was first due, if it was deferred."""
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Policy:
@@ -111,7 +111,7 @@ class Policy:
         )
 
     def too_late(self, due_us: int, now_us: int) -> str | None:
-        """Return why a message is not to be started any more, or None."""
+        """Return why a message is too late to start, or None."""
         due_us = due_us if self.was_due_us is None else self.was_due_us
         if self.deadline_us is not None and now_us >= self.deadline_us:
             return f"skipped: {_seconds(now_us - self.deadline_us)} after its deadline"
@@ -121,7 +121,7 @@ class Policy:
 
 
 def _number(text: str | None, unit: int) -> int | None:
-    """Read a number; None for text that is none, because a policy that cannot be read must not lose a message."""
+    """Read a number; None for other text, because a policy that cannot be read must not lose a message."""
     try:
         number = None if text is None else float(text) if unit != 1 else int(text)
         return None if number is None else int(number * unit)

@@ -1,9 +1,9 @@
 """The scheduler that a program embeds: handlers by name, calls of them that are due later, recurring work.
 
-It joins a wheel to enqueue into with an engine that fires. Nothing is opened before it is needed, so a module can
-define a scheduler at its top level and be imported anywhere: by the program that fires, by those that only enqueue, and
-by the processes of its own pool.
-Invariant: what was enqueued waits on disk alone; nothing of it is kept here.
+It has a wheel to enqueue into and an engine that fires. Nothing is opened before it is needed, so a module can define
+a scheduler at its top level and be imported anywhere: by the program that fires, by programs that only enqueue, and by
+the processes of its own pool.
+Invariant: an enqueued call is on disk only; the scheduler keeps no copy of it.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _ENDED = 0
 
 
 class Scheduler(Definitions):
-    """Calls handlers when their messages are due. Thread-safe; of any number of processes on one wheel one fires.
+    """Calls handlers when their messages are due. Thread-safe. Of any number of processes on one wheel, one fires.
 
-    Defining one opens nothing. The wheel at `path` is made when it is first needed and is not there; with create=False
-    that raises NoWheel, as where a disk is not mounted. What is enqueued into a wheel that was made here is warned of.
+    Defining a scheduler opens nothing. A missing wheel is made at `path` when it is first needed, and the first enqueue
+    into it logs a warning; with create=False a missing wheel raises NoWheel, for example when a disk is not mounted.
 
     `threads` call plain functions, `processes` those with where="process"; coroutine functions run in an event loop.
-    `in_flight` bounds what is claimed at once. `catch_up_per_s` bounds how fast a backlog is called after a long stop.
-    `unknown` says what becomes of a message that no handler is named for: "wait" (looked at again every five minutes)
-    or "bury" (to the dead letters). `sync` is that of what is enqueued here, and of a wheel that is made.
-    `on_jump` is the Keeper's.
+    `in_flight` bounds the messages that are claimed at once. `catch_up_per_s` bounds the rate at which a backlog is
+    called after a long stop. `unknown` is for messages without a handler: "wait" (checked again every five minutes) or
+    "bury" (moved to the dead letters). `sync` applies to enqueued calls, and to a wheel that is made. `on_jump` is the
+    Keeper's.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Scheduler(Definitions):
         sync = None if sync is None else check_sync(sync)
         self._path = os.path.abspath(os.fspath(path))
         self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump)
-        self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, clock=clock, disk=disk)
+        self.opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, clock=clock, disk=disk)
         self._clock = clock
         self._disk = disk
         self._events = Events(clock)
-        self._telemetry = Telemetry(self.metrics, self._events)
+        self.telemetry = Telemetry(self.metrics, self._events)
         self._lock = threading.Lock()
         self._starting = threading.RLock()
-        """Also a signal handler, which may interrupt a start, calls `stop`."""
+        """Reentrant, because a signal handler that interrupts a start may call `stop`."""
         self._wheel: Wheel | None = None
         self._wheel_pid = 0
         self._engine: Engine | None = None
@@ -114,21 +114,21 @@ class Scheduler(Definitions):
 
     @property
     def threads(self) -> int:
-        """How many threads call plain functions. Another number holds from the next start."""
+        """How many threads call plain functions. A new number applies from the next start."""
         return self._limits.threads
 
     @threads.setter
     def threads(self, count: int) -> None:
-        """Choose another number. Raises BadArgument for what is no count from 1."""
+        """Set the number of threads. Raises BadArgument unless it is an integer from 1."""
         self._limits = replace(self._limits, threads=check_whole("threads", count))
 
     @property
     def wheel(self) -> Wheel:
-        """The wheel that this process enqueues into; opened, and made, when it is first asked for."""
+        """The wheel that this process enqueues into; opened, and made if it is missing, at the first use."""
         with self._lock:
             if self._wheel is None or self._wheel_pid != os.getpid():
-                self._wheel = self._opener.open()
-                self._wheel.on_flush = self._telemetry.flushed
+                self._wheel = self.opener.open()
+                self._wheel.on_flush = self.telemetry.flushed
                 self._wheel_pid = os.getpid()
             return self._wheel
 
@@ -138,10 +138,10 @@ class Scheduler(Definitions):
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
-        """Enqueue a call, into the transaction that is open around the caller if one is."""
+        """Enqueue a call, within the caller's open transaction if there is one."""
         call = new_call(name, args, kwargs, options)
         wheel = self.wheel
-        self._opener.warn_if_made()
+        self.opener.warn_if_made()
         transaction = transaction_of(self._path)
         if transaction is not None:
             now_us = self._clock.now_us()
@@ -151,19 +151,19 @@ class Scheduler(Definitions):
         id_ = wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
-        self._telemetry.enqueued(name, id_)
+        self.telemetry.enqueued(name, id_)
         return id_
 
     def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
-        """Cancel a call by its id or its key; tell whether it was stopped in time, had begun, or was not found.
+        """Cancel a call by its id or its key; return whether it was stopped in time, had begun, or was not found.
 
-        The result is true when it was pending. A call that has begun goes on, and is not tried again.
+        The result is true when it was pending. A call that has begun continues, and is not retried.
         """
         if (id_ is None) == (key is None):
             raise BadArgument("give an id or a key")
         done = self.wheel.cancel(id_) if id_ is not None else self.wheel.cancel(key=key or "")
         if done:
-            self._telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
+            self.telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
         return done
 
     # -- recurring work at run time ----------------------------------------------------------------------------
@@ -180,9 +180,9 @@ class Scheduler(Definitions):
         missed: Missed = "once",
         grace_s: float = GRACE_US / US_PER_S,
     ) -> MessageId:
-        """Start recurring work from anywhere, or replace that of this name; return the id of its next occurrence.
+        """Start recurring work, or replace the schedule of this name; return the id of its next occurrence.
 
-        It goes on until `unschedule`, whatever program fires.
+        Any process may call it. The schedule lasts until `unschedule`, whichever program fires.
         """
         target = handler.name if isinstance(handler, BaseHandler) else handler
         recurrence = recurrence_of(when, tz)
@@ -192,16 +192,16 @@ class Scheduler(Definitions):
         known = self._handlers.get(target)
         if known is not None:
             known.check(args, kwargs or {})
-        self.wheel  # noqa: B018  made if it is not there
-        self._opener.warn_if_made()
+        self.wheel  # noqa: B018  made if it is missing
+        self.opener.warn_if_made()
         return self._plant(schedule)
 
     def unschedule(self, name: str) -> bool:
-        """End recurring work; tell whether there was any of this name. A call that runs is not followed by another."""
+        """End a schedule; return whether there was one of this name. A running call is the last one."""
         return bool(self.wheel.cancel(key=key_of(check_name(name))))
 
     def _plant(self, schedule: Schedule) -> MessageId:
-        """See to it that a schedule's living occurrence is one of this definition."""
+        """Enqueue the next occurrence of a schedule, unless the living one has this definition."""
         wheel = self.wheel
         living = wheel.get(key=schedule.key)
         now_us = self._clock.now_us()
@@ -219,15 +219,24 @@ class Scheduler(Definitions):
 
     # -- firing ------------------------------------------------------------------------------------------------
 
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that was started last, and was not stopped."""
+        return self._engine
+
+    def use_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Run coroutine functions in this event loop from the next start on; None for a loop of the engine's own."""
+        self._loop = loop
+
     def _new_engine(self) -> Engine:
-        self.wheel  # noqa: B018  made if it is not there
+        self.wheel  # noqa: B018  made if it is missing
         return Engine(
-            self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self._telemetry,
+            self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self.telemetry,
             clock=self._clock, disk=self._disk, on_term=self._plant_all, loop=self._loop,
         )  # fmt: skip
 
     def start(self) -> None:
-        """Begin to fire in the background, or to stand by while another process does.
+        """Start firing in the background, or stand by while another process fires.
 
         Raises BadArgument when it has been started already.
         """
@@ -243,11 +252,11 @@ class Scheduler(Definitions):
             engine.start()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Stop firing: running calls may end until the time is up; what has not ended is offered again.
+        """Stop firing: running calls have until the timeout to end; calls that have not ended are offered again.
 
-        Called by a handler of this scheduler it returns at once, because that handler is one of the calls that may end.
-        What became of calls and could not be written is logged at ERROR, and those are called again. An enqueue that
-        another thread is in the middle of raises Closed.
+        In a handler of this scheduler it returns at once, because that handler is one of the running calls. Outcomes
+        that could not be written are logged at ERROR, and their calls run again. An enqueue that is running in another
+        thread raises Closed.
         """
         check_number("timeout_s", timeout_s, least=0)
         job = present_job()
@@ -274,9 +283,9 @@ class Scheduler(Definitions):
         self.stop()
 
     def run(self, *, stop_s: float = STOP_S) -> None:
-        """Fire until SIGINT or SIGTERM, then let running calls end for `stop_s` and return. A second signal cuts that.
+        """Fire until SIGINT or SIGTERM, give running calls `stop_s` to end, and return. A second signal ends that wait.
 
-        From another thread than the main one, no signals are handled: it runs until `stop` is called.
+        In a thread other than the main one no signals are handled: it runs until `stop` is called.
         Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """
         check_number("stop_s", stop_s, least=0)
@@ -291,10 +300,10 @@ class Scheduler(Definitions):
                 try:
                     started(ending)
                 except OSError:
-                    self.stop(stop_s)  # no thread: a second signal does not cut it
+                    self.stop(stop_s)  # no thread: a second signal does not end the wait
                     asked.put(_ENDED)
                 if asked.get() != _ENDED:
-                    log.warning("asked twice to stop: running calls are left to be offered again")
+                    log.warning("second signal: running calls are abandoned, and offered again")
                     engine.hurry()
                 if ending.ident is not None:
                     ending.join()
@@ -307,7 +316,7 @@ class Scheduler(Definitions):
             asked.put(_ENDED)
 
     def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
-        """Wait until this process is the one that fires; tell whether it is. Raises Fenced when it never will be."""
+        """Wait until this process fires; return whether it does. Raises Fenced when it never will."""
         if timeout_s is not None:
             check_number("timeout_s", timeout_s, above=None)
         engine = self._engine
@@ -316,15 +325,15 @@ class Scheduler(Definitions):
     def drain(self) -> int:
         """Call everything that is due, in this thread, without waiting; return how many messages were settled.
 
-        For tests, and for programs that are started by a timer. What fails is retried when its time has come.
+        For tests, and for programs that a timer starts. A failed call is retried by a later drain, when it is due.
 
-        Raises Locked when another process fires. When what became of calls could not be written, it raises why at the
-        end (WheelFull, DiskError, Poisoned, Locked when a producer has a lock): those are called again.
+        Raises Locked when another process fires. When outcomes could not be written, it raises the reason at the end
+        (WheelFull, DiskError, Poisoned, or Locked when a producer has a lock): those calls run again.
         """
         return self._inline_engine().drain()
 
     def _inline_engine(self) -> Engine:
-        """Return an engine for calls in the calling thread."""
+        """Return an engine that calls handlers in the calling thread."""
         if self._engine is not None:
             raise BadArgument(
                 "this scheduler was started: it fires or stands by", hint="stop() first, or leave out start()"
@@ -338,15 +347,15 @@ class Scheduler(Definitions):
         return render(self.metrics.families() + disk_gauges(stats, overdue_of(wheel, stats, now_us), now_us))
 
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
-        """Call a function with each event (of these kinds); return a function that ends that."""
+        """Call a function with each event (of these kinds); return a function that unsubscribes it."""
         return self._events.subscribe(callback, kinds)
 
 
 @contextmanager
 def _signals() -> Iterator[queue.SimpleQueue[int]]:
-    """Queue the numbers of SIGINT and SIGTERM, in the main thread; in another one nothing is changed."""
-    # Unlike an Event, it may be put into while the main thread is in the middle of using it, also by a second signal
-    # that interrupts the handler of the first.
+    """Queue the numbers of SIGINT and SIGTERM in the main thread; do nothing in another one."""
+    # A SimpleQueue is reentrant, an Event is not: a signal may come while the main thread is inside of it, and a second
+    # one inside of the handler of the first.
     asked: queue.SimpleQueue[int] = queue.SimpleQueue()
     if threading.current_thread() is not threading.main_thread():
         yield asked
@@ -364,7 +373,7 @@ def _signals() -> Iterator[queue.SimpleQueue[int]]:
 
 
 def _comes(asked: queue.SimpleQueue[int], within_s: float) -> bool:
-    """Wait for a signal; tell whether one came."""
+    """Wait for a signal; return whether one came."""
     try:
         asked.get(timeout=within_s)
     except queue.Empty:
@@ -373,7 +382,7 @@ def _comes(asked: queue.SimpleQueue[int], within_s: float) -> bool:
 
 
 class WheelOpener:
-    """The path of a scheduler's wheel. Its calls may be repeated, in any thread."""
+    """Opens the wheel of a scheduler, makes it if it is missing, and warns once of one that was made. Thread-safe."""
 
     def __init__(self, path: str, *, create: bool, sync: Sync | None, clock: Clock, disk: DiskFactory) -> None:
         self.path = path
@@ -382,22 +391,25 @@ class WheelOpener:
         self._clock = clock
         self._disk = disk
         self._made = False
-        """The wheel was made here, and nobody was warned yet."""
+        """The wheel was made here, and no warning was logged yet."""
 
     def prepare(self) -> None:
-        """Make the wheel if it is not there and may be made. Where it may not, opening it raises NoWheel."""
+        """Make a missing wheel, if it may be made; if not, opening it raises NoWheel."""
         if self._create:
             self.open().close()
 
     def open(self) -> Wheel:
-        """Open the wheel, made if need be. Raises NoWheel when it is not there and may not be made."""
+        """Open the wheel, made if it is missing. Raises NoWheel when it is missing and may not be made."""
         opened = Wheel.open_or_create if self._create else Wheel
         made = opened(self.path, sync=self._sync, clock=self._clock, disk=self._disk)
         self._made = self._made or made.is_new
         return made
 
     def warn_if_made(self) -> None:
-        """Warn, once, before something is enqueued into a wheel that this very process made."""
+        """Log a warning once, before the first enqueue into a wheel that this process made.
+
+        A wrong path (another working directory, a disk that is not mounted) makes a wheel that no other process reads.
+        """
         if self._made:
             self._made = False
             log.warning(
