@@ -26,8 +26,6 @@ from filewheel.timespec import due_from
 
 ANY = "*"
 """The name of the handler that is called for every name that no other handler has."""
-
-
 MSGPACK = "msgpack"
 JSON = "json"
 
@@ -47,7 +45,7 @@ def check_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     """Pack the arguments of a call. Tuples come out as lists.
 
-    Raises BadArgument when an argument is no plain data.
+    Raises BadArgument when an argument is not plain data.
     """
     check_call(args, kwargs)
     try:
@@ -61,9 +59,9 @@ def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
 
 
 def pack_json(arguments: object) -> bytes:
-    """Pack the arguments of a call as a shell gives them: a list is positional, an object keyword arguments.
+    """Pack the JSON arguments of a call: a list has positional arguments, an object keyword arguments.
 
-    Raises BadArgument when they are something else.
+    Raises BadArgument for other values.
     """
     if not isinstance(arguments, (list, dict)):
         shown = json.dumps(arguments)[:40]
@@ -71,12 +69,12 @@ def pack_json(arguments: object) -> bytes:
     call = [arguments, {}] if isinstance(arguments, list) else [[], arguments]
     try:
         return json.dumps(call, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError as exc:  # NaN, which is no JSON, or half of a surrogate pair
+    except ValueError as exc:  # NaN, which JSON does not have, or half of a surrogate pair
         raise BadArgument(f"args cannot be stored: {exc}") from None
 
 
 class StoredCall(NamedTuple):
-    """What a message asks for: the name of a handler, and what it is called with."""
+    """The call that a message stores: the name of a handler, and its arguments."""
 
     handler: str
     args: list[Any]
@@ -84,7 +82,7 @@ class StoredCall(NamedTuple):
 
 
 def call_of(message: Message) -> StoredCall:
-    """Return the call that a message stores; of a message without arguments, that with its payload alone.
+    """Return the call that a message stores; without stored arguments, its payload is the only argument.
 
     Raises Damaged when the arguments cannot be read.
     """
@@ -93,7 +91,7 @@ def call_of(message: Message) -> StoredCall:
 
 
 def unpack_call(payload: bytes, how: str | None) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a stored call; `how` is what its header says.
+    """Return the arguments of a stored call; `how` is the header that names their packing.
 
     Raises Damaged when they cannot be read.
     """
@@ -120,28 +118,28 @@ def unpack_call(payload: bytes, how: str | None) -> tuple[list[Any], dict[str, A
 
 @dataclass(slots=True, frozen=True)
 class NewCall:
-    """A call that was packed."""
+    """A packed call that is not enqueued yet."""
 
     name: str
     payload: bytes
     headers: dict[str, str]
     unique: dict[str, Any]
-    """The options of Wheel.enqueue that say its key; none when it has no key."""
+    """The options of Wheel.enqueue for its key; empty without a key."""
 
     @property
     def rejects(self) -> str | None:
-        """The key that nobody else may hold when it joins a transaction."""
+        """The key that no other message may hold when the call joins a transaction."""
         return check_key(self.unique["key"]) if self.unique.get("on_conflict") == "reject" else None
 
     @property
     def replaces(self) -> bool:
-        """Whether it takes its key from whoever holds it."""
+        """Whether it takes its key from the message that holds it."""
         return self.unique.get("on_conflict") == "replace"
 
     def message(
         self, now_us: int, held: Message | None, payload_bytes_max: int, *, delay: Delay | None, at: At | None
     ) -> Message:
-        """Return the message to add to a transaction; `held` is the one that has the key that it rejects.
+        """Return the message to add to a transaction; `held` is the message that holds the key `rejects`.
 
         Raises BadArgument, TooLarge, and KeyHeld unless it is the current job that holds the key.
         """
@@ -158,7 +156,7 @@ class NewCall:
 
 
 def new_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> NewCall:
-    """Pack a call with its options. It goes on with the trace of the job that is running.
+    """Pack a call with its options. It continues the trace of the running job.
 
     Raises BadArgument.
     """
@@ -179,13 +177,13 @@ def new_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options:
 
 
 def transaction_of(path: str) -> Transaction | None:
-    """Return the transaction that is open around the caller, if one is, and is one of this wheel."""
+    """Return the caller's open transaction, if there is one for this wheel."""
     transaction = present_transaction()
     return transaction if transaction is not None and transaction.wheel == path else None
 
 
 def check_callable(name: str) -> None:
-    """Raise BadArgument for the name of the handler for any name: a call is of one name."""
+    """Raise BadArgument for "*", which is the handler for any name, and not a name to call."""
     if name == ANY:
         raise BadArgument(
             f"{ANY!r} is the handler for names that no other has, and no name to call", hint='enqueue("a name", ...)'

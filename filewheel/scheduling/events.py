@@ -29,32 +29,32 @@ from filewheel.scheduling.verdict import Verdict
 log = logging.getLogger(__name__)
 
 KINDS = tuple(EVENTS)
-"""What can happen: the same words as the counters have (metrics.py)."""
+"""The kinds of event: the same names as the counters have (metrics.py)."""
 
 Callback = Callable[["Event"], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that became of a message."""
+    """A change of a message."""
 
     kind: str
     at_us: int
-    """When, by the wall clock."""
+    """The time, by the wall clock."""
     handler: str = ""
     id: MessageId | None = None
     attempt: int = 0
     due_us: int = 0
     seconds: float | None = None
-    """How long the handler ran, where it did."""
+    """How long the handler ran, if it did."""
     error: str = ""
-    """Why, where something failed."""
+    """The reason of a failure."""
     headers: Mapping[str, str] = field(default_factory=dict)
     outcome: str = ""
-    """What a cancel came to: "stopped", "begun" or "maybe begun"."""
+    """The result of a cancel: "stopped", "begun" or "maybe begun"."""
 
     def extra(self) -> dict[str, Any]:
-        """Return the fields of a log record about this: `logger.info(..., extra=event.extra())`."""
+        """Return the fields of a log record about this event: `logger.info(..., extra=event.extra())`."""
         return {
             "event": self.kind,
             "handler": self.handler,
@@ -77,19 +77,19 @@ class _Subscription:
 
 
 class Events:
-    """Who is told what. Thread-safe."""
+    """The subscribers of events. Thread-safe."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Start with no subscribers."""
+        """Create it without subscribers."""
         self._clock = clock
         self._lock = threading.Lock()
         self._told: dict[str, tuple[_Subscription, ...]] = dict.fromkeys(KINDS, ())
-        """kind → subscriptions, in their order; replaced whole, so that it is read without the lock"""
+        """kind → subscriptions, in order; each tuple is replaced as a whole, so that it is read without the lock"""
 
     def subscribe(self, callback: Callback, kinds: Iterable[str] | None = None) -> Callable[[], None]:
-        """Call `callback(event)` for events of these kinds (all, by default); return the function that ends that.
+        """Call `callback(event)` for events of these kinds (all, by default); return the function that unsubscribes.
 
-        Ending it twice is fine. An event that is being told meanwhile may still come.
+        That function may be called twice. An event that another thread is emitting may still arrive.
 
         Raises BadArgument when there is no such kind.
         """
@@ -117,7 +117,7 @@ class Events:
         return unsubscribe
 
     def wants(self, kind: str) -> bool:
-        """Tell whether anyone subscribed to this kind, for a caller that would have to work for the fields."""
+        """Return whether this kind has subscribers, for a caller whose fields are costly to compute."""
         return bool(self._of(kind))
 
     def emit(
@@ -133,9 +133,9 @@ class Events:
         headers: Mapping[str, str] | None = None,
         outcome: str = "",
     ) -> None:
-        """Tell the subscribers of this kind, one after the other. Cost without any: about 0.1 µs.
+        """Call the subscribers of this kind, one after another. Cost without any: about 0.1 µs.
 
-        Raises BadArgument when there is no such kind, and nothing of what a subscriber raises (but Ctrl-C).
+        Raises BadArgument when there is no such kind. Of a subscriber's exceptions only Ctrl-C is raised.
         """
         told = self._of(kind)
         if not told:
@@ -158,9 +158,10 @@ class Events:
 
 
 class Telemetry:
-    """Takes note of what happens to messages. All but `enqueued` and `flushed` come from the dispatcher's thread.
+    """Counts, times, logs and emits the changes of messages.
 
-    What is told of each call by itself is kept until `record`, and counted in one go.
+    All methods but `enqueued`, `cancelled` and `flushed` are called in the dispatcher's thread. Lateness and run times
+    are collected until `record` counts them at once.
     """
 
     def __init__(self, metrics: Metrics, events: Events) -> None:
@@ -171,22 +172,22 @@ class Telemetry:
         self._took_us: dict[str, list[int]] = {}
 
     def flushed(self, us: int) -> None:
-        """Note that a flush to the disk took so many microseconds."""
+        """Time a flush to the disk."""
         self.metrics.observe("sync", "", us / US_PER_S)
 
     def enqueued(self, handler: str, message_id: bytes) -> None:
-        """Note that a call was enqueued."""
+        """Report a call that was enqueued."""
         self.metrics.count("enqueued", handler)
         if self.events.wants("enqueued"):
             self.events.emit("enqueued", handler, MessageId(message_id), due_us=due_of(message_id))
 
     def cancelled(self, message_id: MessageId | None, outcome: Cancelled) -> None:
-        """Note that a message was cancelled, and what that came to."""
+        """Report a message that was cancelled."""
         self.metrics.count("cancelled")
         self.events.emit("cancelled", id=message_id, outcome=outcome.value)
 
     def fired(self, handler: str, messages: Sequence[Message], now_us: int) -> None:
-        """Note that a call begins."""
+        """Report a call that starts."""
         late_us = self._late_us.get(handler)
         if late_us is None:
             late_us = self._late_us[handler] = []
@@ -197,14 +198,14 @@ class Telemetry:
                 self._emit("fired", message)
 
     def ended(self, handler: str, took_us: int) -> None:
-        """Note that a call ended."""
+        """Report a call that ended."""
         times_us = self._took_us.get(handler)
         if times_us is None:
             times_us = self._took_us[handler] = []
         times_us.append(took_us)
 
     def record(self) -> None:
-        """Count and time the calls that began or ended since the last time."""
+        """Count and time the calls that started or ended since the last time."""
         if self._late_us:
             late, self._late_us = self._late_us, {}
             for handler, times_us in late.items():
@@ -216,7 +217,7 @@ class Telemetry:
                 self.metrics.observe_all("handler", handler, [us / US_PER_S for us in times_us])
 
     def failed(self, message: Message, failure: Failure, verdict: Verdict, took_us: int) -> None:
-        """Note that a call failed, and what will become of it."""
+        """Report a call that failed. `settled` logs it once its verdict is written."""
         self._failures[message.id] = failure, took_us / US_PER_S
         if failure.is_time_out:
             self.metrics.count("timed_out", message.topic)
@@ -224,7 +225,7 @@ class Telemetry:
                 self._emit("timed_out", message, error=failure.text, seconds=took_us / US_PER_S)
 
     def acknowledged(self, messages: Sequence[Message]) -> None:
-        """Note that messages were acknowledged."""
+        """Report messages that were acknowledged."""
         for handler, n in Counter([m.topic for m in messages]).items():
             self.metrics.count("acknowledged", handler, n)
         if self.events.wants("acknowledged"):
@@ -234,7 +235,7 @@ class Telemetry:
     def settled(
         self, verdicts: Sequence[tuple[Message, Verdict]], moved_to: Sequence[MessageId | None] | None = None
     ) -> None:
-        """Note what became of messages, once it is written. One that went nowhere was cancelled while it ran."""
+        """Report verdicts that were written. A message that moved to no id was cancelled while it ran."""
         counts: Counter[tuple[str, str]] = Counter()
         for at, (message, verdict) in enumerate(verdicts):
             if moved_to is not None and moved_to[at] is None and verdict.settlement.what != "acked":
@@ -254,7 +255,7 @@ class Telemetry:
             self.metrics.count(kind, handler, n)
 
     def took_over(self) -> None:
-        """Note that this process is the keeper now."""
+        """Report that this process is the keeper now."""
         self.metrics.count("took_over")
         self.events.emit("took_over")
 
@@ -266,7 +267,7 @@ class Telemetry:
 
 
 def _program() -> str:
-    """Name this process as an operator started it; what was given to it beyond that may be secret."""
+    """Return the command of this process, without its arguments, which may be secret."""
     shown = sys.argv[:3] if sys.argv[1:2] == ["work"] else sys.argv[:1]
     return f"process {os.getpid()} (`{shlex.join(shown)}`)"
 

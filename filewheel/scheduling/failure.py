@@ -25,11 +25,11 @@ from filewheel.timespec import delay_us
 _ERROR_LENGTH = 200
 _ATTEMPTS_KEPT = 10
 _ROOM_BYTES = 2048
-"""Left free in the headers for the reason of a death."""
+"""Left free in the headers for the reason of a dead letter."""
 
 
 class RetryLater(Exception):
-    """Raised by a handler: try this job again after a delay, whatever its Retry says; it counts as an attempt."""
+    """Raised by a handler: retry this job after a delay, whatever its Retry says; it counts as an attempt."""
 
     def __init__(self, delay: float | timedelta, why: str = "retry later") -> None:
         super().__init__(why)
@@ -37,26 +37,26 @@ class RetryLater(Exception):
 
 
 class GiveUp(Exception):
-    """Raised by a handler: do not try this job again; it becomes a dead letter with this reason."""
+    """Raised by a handler: do not retry this job; it becomes a dead letter with this reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call did not end well."""
+    """Why a call failed."""
 
     text: str
     ancestry: frozenset[str] = frozenset()
     """The qualified names of the exception's class and of those it inherits from."""
     trace: str = ""
     retry_in_us: int | None = None
-    """The handler's own wish."""
+    """The delay that the handler asked for with RetryLater."""
     gives_up: bool = False
     is_time_out: bool = False
     is_too_late: bool = False
-    """It was not begun, because its own policy forbids it by now."""
+    """It did not start, because its own policy forbids it by now."""
 
     def to_plain(self) -> list[object]:
-        """Return this as plain data, for `of_plain` in another process."""
+        """Return it as plain data, for `of_plain` in another process."""
         return [self.text, sorted(self.ancestry), self.trace, self.retry_in_us, self.gives_up, self.is_too_late]
 
     @classmethod
@@ -79,8 +79,8 @@ class Failure:
 
 
 def name_of(kind: type) -> str:
-    """Return the name of a class that is the same in the parent and in its processes."""
-    # In a spawned process the script that was started has this other name, so that its `main` does not run again.
+    """Return a name of a class that is the same in the parent and in its processes."""
+    # multiprocessing imports the started script under this other name, so that its `main` does not run again.
     module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
     return f"{module}.{kind.__qualname__}"
 
@@ -94,7 +94,7 @@ def _says(exc: BaseException) -> str:
 
 
 def storable(text: str) -> str:
-    """Return a text that can be encoded: names of files may come as text that is not valid Unicode."""
+    """Return a text that can be encoded: names of files may be text that is not valid Unicode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -117,7 +117,7 @@ def history_of(headers: Mapping[str, str]) -> list[Attempt]:
 
 
 def with_history(headers: Mapping[str, str], attempt: Attempt) -> dict[str, str]:
-    """Return the headers with one more attempt in the history; the oldest go when there is no room."""
+    """Return the headers with one more attempt in the history; without room the oldest attempts are removed."""
     kept = [*history_of(headers), attempt][-_ATTEMPTS_KEPT:]
     others = {k: v for k, v in headers.items() if k != HISTORY}
     room = HEADERS_BYTES_MAX - _ROOM_BYTES - sum(len(k.encode()) + len(v.encode()) for k, v in others.items())
@@ -131,11 +131,11 @@ def with_history(headers: Mapping[str, str], attempt: Attempt) -> dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a failed call is tried again, and after how long.
+    """How often a failed call is retried, and after how long.
 
-    After `limit` retries the message is a dead letter. The delay is `delay_s` after the first failure, `factor` times
-    more after each further one, at most `delay_max_s`; up to `jitter` times the delay is added by chance. Exceptions
-    in `never` are not tried again.
+    After `limit` retries the message is a dead letter. The delay is `delay_s` after the first failure and grows by
+    `factor` after each further one, up to `delay_max_s`; a random part, up to `jitter` times the delay, is added.
+    Exceptions in `never` are not retried.
     """
 
     limit: int = 5
@@ -158,7 +158,7 @@ class Retry:
             )
 
     def delay_us(self, attempt: int, chance: Callable[[], float]) -> int:
-        """Return how long to wait after the failure of an attempt, counted from 0. `chance` gives 0.0 to 1.0."""
+        """Return how long to wait after the failure of an attempt, counted from 0. `chance` returns 0.0 to 1.0."""
         try:
             delay_s = self.delay_s * self.factor**attempt
         except OverflowError:
@@ -167,7 +167,7 @@ class Retry:
         return math.ceil(delay_s * (1 + self.jitter * chance()) * US_PER_S)
 
     def forbids(self, ancestry: Collection[str]) -> bool:
-        """Tell whether an exception with these classes, by their qualified names, is never tried again."""
+        """Return whether an exception with these classes, by their qualified names, is never retried."""
         return any(name_of(t) in ancestry for t in self.never)
 
 

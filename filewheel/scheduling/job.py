@@ -1,9 +1,9 @@
 """A job: one call of a handler, as the handler sees it; and the transaction that it can enqueue in.
 
-`current_job()` finds the job from anywhere inside of the call, in threads and in coroutines. What is enqueued inside
-of `with job.transaction():` is written in the same frame that acknowledges the job, so a chain of steps has no lost
-link and no doubled one, whatever is killed.
-Invariant: what a transaction collected is written exactly when its block ended well and the handler returned.
+`current_job()` finds the job from anywhere inside of the call, in threads and in coroutines. A message that is enqueued
+inside `with job.transaction():` is written in the frame that acknowledges the job, so a chain of steps loses no link
+and doubles none, whichever process is killed.
+Invariant: the messages of a transaction are written if its block and the handler end without an exception, else never.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _collecting: ContextVar[Transaction | None] = ContextVar("filewheel_transaction"
 
 
 BYTES_MAX = 64 << 20
-"""The payloads that one transaction may hold."""
+"""The most payload bytes that one transaction holds."""
 
 
 class Mint:
-    """Ids for messages that are written later, by another hand. Thread-safe."""
+    """Makes ids for messages that another thread or process writes later. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class Mint:
             return self._writer.id_at(due_us, self._writer.take(1))
 
     def renew(self) -> None:
-        """In a forked child: draw another name, or it would give the ids that its parent gives."""
+        """In a forked child: draw another writer, or it would give the same ids as its parent."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -55,11 +55,11 @@ os.register_at_fork(after_in_child=MINT.renew)
 
 @dataclass(slots=True)
 class Outbox:
-    """What a job enqueues with its acknowledgement."""
+    """The messages that a job enqueues with its acknowledgement."""
 
     messages: list[Message] = field(default_factory=list)
     replaces: list[MessageId] = field(default_factory=list)
-    """Those of them that take their key from whoever holds it."""
+    """The ids of those that take their key from the message that holds it."""
 
     def __bool__(self) -> bool:
         return bool(self.messages)
@@ -73,13 +73,13 @@ class Transaction:
 
     def __init__(self, wheel: str) -> None:
         self.wheel = wheel
-        """The path of the wheel that the job came from; what goes to another wheel is enqueued at once."""
+        """The path of the job's wheel; a call for another wheel is enqueued at once."""
         self.puts = Outbox()
         self.is_open = True
         self._bytes = 0
 
     def add(self, message: Message, *, replaces: bool = False) -> MessageId:
-        """Collect a message; return its id. With `replaces` it takes its key from whoever holds it then."""
+        """Collect a message; return its id. With `replaces` it takes its key from the message that holds it then."""
         if not self.is_open:
             raise Closed("this transaction has ended", hint="enqueue inside of its `with` block")
         self._bytes += len(message.payload)
@@ -110,7 +110,7 @@ class Job:
         self.wheel = wheel
         self.failed: str | None = None
         self.puts = EMPTY_OUTBOX
-        """What transactions have collected: written when this job is acknowledged."""
+        """The messages of its transactions: written when this job is acknowledged."""
 
     @property
     def id(self) -> MessageId:
@@ -119,12 +119,12 @@ class Job:
 
     @property
     def fire_id(self) -> MessageId:
-        """An id that all attempts of this job share: what a handler tells repetitions by."""
+        """The id that all attempts of this job share: a handler recognizes repetitions by it."""
         return self.message.root or self.message.id
 
     @property
     def attempt(self) -> int:
-        """How often it was tried before: 0 at the first time."""
+        """The number of earlier attempts."""
         return self.message.attempt
 
     @property
@@ -134,7 +134,7 @@ class Job:
 
     @property
     def lateness_s(self) -> float:
-        """How long after its due time it was started."""
+        """How long after its due time it started."""
         return (self.started_us - self.message.due_us) / US_PER_S
 
     @property
@@ -144,18 +144,18 @@ class Job:
 
     @property
     def enqueued(self) -> tuple[Message, ...]:
-        """What transactions have collected: written when this job is acknowledged."""
+        """The messages of its transactions: written when this job is acknowledged."""
         return tuple(self.puts.messages)
 
     def fail(self, error: str) -> None:
-        """Say that this job failed though the handler goes on: for handlers that take several jobs at once."""
+        """Mark this job as failed while the handler continues: for handlers that take several jobs at once."""
         self.failed = str(error)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Collect what is enqueued in the block, to be written in one frame with this job's acknowledgement.
+        """Collect the calls enqueued in the block, to be written in one frame with this job's acknowledgement.
 
-        If the block raises, or the handler does later on, nothing of it is written.
+        If the block raises, or the handler later, none of them is written.
         """
         if _collecting.get() is not None:
             raise BadArgument("a transaction is open already", hint="enqueue in that one")
@@ -190,7 +190,7 @@ def present_job() -> Job | None:
 
 
 def present_transaction() -> Transaction | None:
-    """Return the transaction that is open around the caller, if one is."""
+    """Return the caller's open transaction, if there is one."""
     return _collecting.get()
 
 
@@ -200,5 +200,5 @@ def enter(job: Job | None) -> Token[Job | None]:
 
 
 def leave(token: Token[Job | None]) -> None:
-    """Make the job current that was before."""
+    """Make the job before it the current one again."""
     _current.reset(token)

@@ -20,7 +20,7 @@ from filewheel.scheduling.handler import Handler, Handlers
 
 _SOON_US = US_PER_S // 50
 _LATE_US = US_PER_S
-"""A lane that needs more sooner than the one claims further ahead, later than the other less far."""
+"""A lane that needs messages sooner than `_SOON_US` claims further ahead, later than `_LATE_US` less far."""
 
 
 class Bucket:
@@ -47,13 +47,13 @@ class Bucket:
 
 
 class Lane:
-    """The waiting and running calls of one handler. The dispatcher's thread fills it; any thread may take, and end."""
+    """The waiting and running calls of one handler. The dispatcher's thread adds; any thread may `take` and `ended`."""
 
     def __init__(self, handler: Handler[..., object], slots: int | None, waiting_max: int, now_us: int) -> None:
         terms = handler.terms
         self.handler = handler
         self.slots = slots
-        """How many calls may run at once; None for no limit but the runner's."""
+        """How many calls may run at once; None for the runner's limit alone."""
         self.waiting: deque[Message] = deque()
         self.running = 0
         self.has_more = False
@@ -61,7 +61,7 @@ class Lane:
         self._least = max(slots or 1, terms.batch or 1)
         self._most = max(waiting_max, self._least)
         self._ahead = min(self._most, max(self._least, int(terms.rate_per_s or 0)))
-        """How many messages wait here after a claim; at first what may begin at once."""
+        """How many messages wait here after a claim; at first as many as may start at once."""
         self._bucket = None if terms.rate_per_s is None else Bucket(terms.rate_per_s, now_us)
         self._filled_us = 0
         self._lock = threading.Lock()
@@ -78,17 +78,17 @@ class Lane:
 
     @property
     def waits_for_slot(self) -> bool:
-        """Whether a message waits though a call less runs than may."""
+        """Whether a message waits while fewer calls run than may."""
         return self.slots is not None and bool(self.waiting) and self.running < self.slots
 
     def room(self, left: int) -> int:
-        """Return how many messages to take in, where all lanes have room for so many more: enough to stay at work."""
+        """Return how many messages to claim, of the `left` that all lanes together have room for."""
         waits = len(self.waiting)
         return max(0, self._least - waits, min(self._ahead - waits, left))
 
     def add(self, message: Message, now_us: int) -> None:
-        """Let a message wait."""
-        if now_us != self._filled_us:  # the first of a claim
+        """Add a message that waits."""
+        if now_us != self._filled_us:  # the first message of a claim
             since_us = now_us - self._filled_us
             self._filled_us = now_us
             if self.has_more and 0 <= since_us < _SOON_US:
@@ -98,7 +98,7 @@ class Lane:
         self.waiting.append(message)
 
     def take(self, now_us: int) -> list[Message]:
-        """Return the messages of the next call that may begin now; an empty list when none may.
+        """Return the messages of the next call that may start now; an empty list when none may.
 
         A rate counts messages.
         """
@@ -113,24 +113,24 @@ class Lane:
             return [self.waiting.popleft() for _ in range(count)]
 
     def began(self) -> None:
-        """Note that a call has begun that did not wait here."""
+        """Count a call that started without waiting here."""
         with self._lock:
             self.running += 1
 
     def ended(self) -> None:
-        """Note that a call has ended, or was not begun."""
+        """Count a call that ended, or did not start."""
         with self._lock:
             self.running -= 1
 
     def next_us(self, now_us: int) -> int | None:
-        """Return when a waiting message may begin; None when that depends on another call's end."""
+        """Return when a waiting message may start; None when it waits for the end of another call."""
         if not self.waiting or (self.slots is not None and self.running >= self.slots):
             return None
         return now_us if self._bucket is None else self._bucket.next_us()
 
 
 class Lanes:
-    """The lanes of all handlers, by name. Belongs to the dispatcher's thread; `ended` to any thread."""
+    """The lanes of all handlers, by name. For the dispatcher's thread, except `ended`."""
 
     def __init__(self, slots: Mapping[str, int | None], in_flight: int) -> None:
         self._slots = slots
@@ -141,7 +141,7 @@ class Lanes:
         return iter(self._by_name.values())
 
     def ended(self, handler: Handler[..., object]) -> Lane | None:
-        """Note that a call of a handler has ended, or was not begun; return the lane. Thread-safe."""
+        """Count a call of a handler that ended, or did not start; return its lane. Thread-safe."""
         lane = self._by_name.get(handler.name)
         if lane is not None:
             lane.ended()
@@ -157,7 +157,7 @@ class Lanes:
         return lane
 
     def rooms(self, handlers: Handlers, now_us: int) -> dict[str, int]:
-        """Return how many messages each limited handler takes: together they leave room for the others."""
+        """Return how many messages to claim for each limited handler; together they leave room for the others."""
         if len(self._by_name) < len(handlers):
             for handler in handlers:
                 self.of(handler, now_us)
@@ -175,14 +175,14 @@ class Lanes:
 
 
 OVERDUE_US = 10 * US_PER_S
-"""What is later than that is part of a backlog."""
+"""A message that is later than this belongs to a backlog."""
 HELD_MAX = 256
 _NAMES_MAX = 10_000
 _DEFER_MIN_US = US_PER_S
 
 
 class Overdue:
-    """Holds back and passes over what is overdue. Belongs to the dispatcher's thread."""
+    """Holds overdue messages back for the rate, and coalesces them. Belongs to the dispatcher's thread."""
 
     def __init__(self, rate_per_s: float | None, now_us: int, held_max: int = HELD_MAX) -> None:
         self._held_max = max(1, held_max)
@@ -194,13 +194,13 @@ class Overdue:
     # -- the rate ------------------------------------------------------------------------------------------------
 
     def holds_back(self, message: Message, now_us: int) -> bool:
-        """Tell whether a message has to wait for the rate."""
+        """Return whether a message has to wait for the rate."""
         if self._bucket is None or now_us - message.due_us < OVERDUE_US:
             return False
         return bool(self._held) or not self._bucket.take(now_us, 1)
 
     def keep(self, message: Message, now_us: int) -> int | None:
-        """Hold a message back; or return until when it goes back into the wheel, when enough are held."""
+        """Hold a message back and return None; when enough are held, return the time to defer it to instead."""
         assert self._bucket is not None
         if len(self._held) < self._held_max:
             self._held.append(message)
@@ -212,22 +212,22 @@ class Overdue:
         return self._horizon_us
 
     def take(self, now_us: int) -> list[Message]:
-        """Return the messages whose turn has come."""
+        """Return the messages that may start now."""
         if self._bucket is None or not self._held:
             return []
         return [self._held.popleft() for _ in range(self._bucket.take(now_us, len(self._held)))]
 
     def next_us(self) -> int | None:
-        """Return when the next held message has its turn."""
+        """Return when the next held message may start."""
         return self._bucket.next_us() if self._bucket is not None and self._held else None
 
     # -- coalescing ----------------------------------------------------------------------------------------------
 
     def is_covered(self, message: Message, name: str, now_us: int) -> bool:
-        """Tell whether a call that began after this message was due does for it; if not, its own call begins now."""
+        """Return whether a call that started after this message was due covers it; if not, its own call starts now."""
         key = message.topic, name
         begun_us = self._begun.get(key)
-        # A beginning that lies ahead of now is from before the clock was put back, and covers nothing.
+        # A start in the future is from before the clock was put back, and covers nothing.
         if begun_us is not None and message.due_us <= begun_us <= now_us and not message.attempt:
             return True
         self._begun[key] = now_us

@@ -1,9 +1,10 @@
-"""Recurring work: a name, what recurs, what is called; and the step from one occurrence to the next.
+"""Recurring work: a name, a recurrence and a handler; and the step from one occurrence to the next.
 
-There is exactly one living occurrence of a schedule, an ordinary message that holds the key of the schedule's name and
-carries its definition. The next occurrence is written in the frame that settles this one, so a crash leaves one or the
-other. Any number of programs may define the same schedule: the key lets in one.
-Invariant: an occurrence knows its definition, so whoever fires it can follow it, and a changed definition replaces it.
+A schedule has exactly one living occurrence: an ordinary message that holds the key of the schedule's name and stores
+its definition. The next occurrence is written in the frame that settles this one, so a crash leaves one or the other.
+Any number of programs may define the same schedule: the key admits one.
+Invariant: an occurrence stores its definition, so any keeper can compute the next one, and a changed definition
+replaces it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from filewheel.timespec import delay_us
 KEY_PREFIX = "filewheel.every:"
 GRACE_US = 60_000_000
 ASTRAY_US = 3600 * US_PER_S
-"""A clock that goes back by less than this is set right, not wrong: what was called stays called."""
+"""A clock that goes back by less than this was corrected: the occurrences that were called stay called."""
 NAME_BYTES_MAX = 200
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What recurs under a name."""
+    """A schedule as it is declared."""
 
     name: str
     handler: str
@@ -42,9 +43,9 @@ class Schedule:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     missed: Missed = "once"
     grace_us: int = GRACE_US
-    """With missed="skip": how late an occurrence may be and is still called."""
+    """With missed="skip": the lateness up to which an occurrence is called."""
     is_declared: bool = True
-    """Written in the program: it ends when the program that fires does not have it any more."""
+    """Declared in the program: it ends when the program that fires no longer declares it."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -52,7 +53,7 @@ class Schedule:
         if not self.handler:
             raise BadArgument("a schedule names the handler that it calls")
         check_callable(self.handler)
-        is_skipped(0, 0, self.missed, 0)  # raises for a policy that there is not
+        is_skipped(0, 0, self.missed, 0)  # raises for an unknown policy
         self.payload()  # raises for arguments that cannot be stored
 
     @property
@@ -61,7 +62,7 @@ class Schedule:
         return key_of(self.name)
 
     def header(self) -> str:
-        """Return the definition as an occurrence carries it."""
+        """Return the definition as an occurrence stores it."""
         return json.dumps(
             {
                 "name": self.name,
@@ -78,11 +79,11 @@ class Schedule:
         return pack_call(self.args, self.kwargs)
 
     def headers(self) -> dict[str, str]:
-        """Return an occurrence's headers, but for its key."""
+        """Return an occurrence's headers, without its key."""
         return {ARGS: MSGPACK, SCHEDULE: self.header()}
 
     def is_that_of(self, message: Message) -> bool:
-        """Tell whether a living occurrence is one of this very definition."""
+        """Return whether a living occurrence has this definition."""
         return (
             message.headers.get(SCHEDULE) == self.header()
             and message.topic == self.handler
@@ -90,9 +91,9 @@ class Schedule:
         )
 
     def is_astray(self, message: Message, now_us: int) -> bool:
-        """Tell whether an occurrence is due long after the next time there is: a clock sent it there that was wrong.
+        """Return whether an occurrence is due long after the next time: a wrong clock put it there.
 
-        One that was moved or put back has the id that it began with, and stays where it is.
+        One that was rescheduled or retried has a root, and keeps its time.
         """
         return message.root is None and message.due_us > self.recurrence.after(now_us + ASTRAY_US)
 
@@ -116,7 +117,7 @@ def key_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What an occurrence says of its schedule."""
+    """The definition of its schedule that an occurrence stores."""
 
     name: str
     recurrence: Recurrence
@@ -126,7 +127,7 @@ class Definition:
 
 
 def definition_of(message: Message) -> Definition | None:
-    """Read the definition that an occurrence carries; None when it carries none that can be read."""
+    """Read the definition that an occurrence stores; None when it has none that can be read."""
     try:
         fields = json.loads(message.headers[SCHEDULE])
         found = Definition(
@@ -143,7 +144,7 @@ def definition_of(message: Message) -> Definition | None:
 
 
 class Occurrences:
-    """Follows occurrences: what comes after one, and which is not to be called. Thread-safe."""
+    """Computes the next occurrences, and finds those that are not to be called. Thread-safe."""
 
     def __init__(self, declared: Mapping[str, Schedule], clock: Clock) -> None:
         self._declared = declared
@@ -157,7 +158,7 @@ class Occurrences:
         now_us = self._clock.now_us()
         try:
             was_due_us = (message.root or message.id).due_us  # a retry is due later than its occurrence
-            # It began by a clock that was ahead, and has been put back since: what that clock said counts for nothing.
+            # The clock was ahead when it started, and was put back since: the times by that clock do not count.
             ahead_us = now_us + ASTRAY_US
             was_due_us, started_us = (now_us if us > ahead_us else us for us in (was_due_us, started_us))
             due_us = next_due(definition.recurrence, was_due_us, started_us, definition.missed)
@@ -168,7 +169,7 @@ class Occurrences:
         return Message(MINT.id_at(due_us), message.payload, message.topic, kept, 0, now_us)
 
     def fate_of(self, message: Message, now_us: int) -> str | None:
-        """Return why an occurrence is not to be called, or None."""
+        """Return why an occurrence is not to be called ("missed", "stopped"), or None."""
         definition = definition_of(message)
         if definition is None:
             return None

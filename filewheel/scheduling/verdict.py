@@ -1,8 +1,8 @@
-"""The verdict on a call that ended: acknowledged, tried again, or dead. A pure function.
+"""The verdict on a call that ended: acknowledged, retried, or dead. Pure functions.
 
-An occurrence of recurring work is followed by its next one whatever becomes of it; it is tried again only as long as
-that lies before the next is due, so a job that keeps failing does not stop its schedule.
-Invariant: every outcome of a message leads to exactly one settlement, and nothing is dropped but what succeeded.
+An occurrence of a schedule is followed by the next one, whatever its verdict. It is retried only before the next one is
+due, so a job that keeps failing does not stop its schedule.
+Invariant: every outcome of a message leads to exactly one settlement; only a message that succeeded is dropped.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from filewheel.scheduling.failure import Attempt, Failure, Retry, with_history
 from filewheel.scheduling.job import Outbox
 
 Kind = str
-"""What an event and a counter are named: acknowledged, retried, dead, skipped, coalesced, deferred."""
+"""The name of an event and a counter: acknowledged, retried, dead, skipped, coalesced, deferred, and others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a message, and what to call it."""
+    """The settlement of a message, and its kind for events and counters."""
 
     kind: Kind
     settlement: Settlement
@@ -63,17 +63,17 @@ def failed(
 
 
 def skipped(message: Message, why: str, successor: Message | None) -> Verdict:
-    """Return the verdict on a message that is too late to be started."""
+    """Return the verdict on a message that is too late to start."""
     return _dead("skipped", message, why, message.headers, successor)
 
 
 def passed_over(message: Message, kind: Kind, successor: Message | None) -> Verdict:
-    """Return the verdict on a message that need not be called: another call does for it."""
+    """Return the verdict on a message whose call is not needed, because another call covers it."""
     return Verdict(kind, Settlement(message.id, "acked", successor=successor))
 
 
 def deferred(message: Message, due_us: int, kind: Kind = "deferred", why: str = "") -> Verdict:
-    """Return the verdict on a message whose turn comes later. `why` is for the log: it is not stored."""
+    """Return the verdict on a message that is called later. `why` is for the log; it is not stored."""
     headers = None
     if SKIP_LATE in message.headers and DUE not in message.headers:
         headers = {**message.headers, DUE: str(message.due_us)}
@@ -81,13 +81,13 @@ def deferred(message: Message, due_us: int, kind: Kind = "deferred", why: str = 
 
 
 def buried(message: Message, why: str, kind: Kind = "dead") -> Verdict:
-    """Return the verdict on a message that nobody here can take."""
+    """Return the verdict on a message that no handler takes."""
     return _dead(kind, message, why, message.headers, None)
 
 
 def _dead(kind: Kind, message: Message, why: str, headers: dict[str, str], successor: Message | None) -> Verdict:
-    # A dead letter holds no key, and is no occurrence: revived, it is called once and followed by nothing.
+    # A dead letter holds no key, and is no occurrence: revived, it is called once and has no successor.
     kept = {k: v for k, v in headers.items() if k not in (KEY, SCHEDULE)}
     if SCHEDULE not in headers and KEY in headers:
-        kept[KEY] = headers[KEY]  # the key comes back with it if it is revived
+        kept[KEY] = headers[KEY]  # revived, it takes its key again
     return Verdict(kind, Settlement(message.id, "buried", reason=why, headers=kept, successor=successor))
