@@ -74,9 +74,9 @@ def test_more_than_a_commit_is_cleared_in_several_and_each_message_is_counted_on
 ) -> None:
     monkeypatch.setattr(changes, "CLEAR_AT_ONCE", 10)
     wheel.enqueue_many([b"x"] * 45, delay=5)
-    number = wheel._writer().number
+    number = wheel._writer().appender.number
     assert wheel.clear() == 45
-    assert wheel._writer().number == number + 5
+    assert wheel._writer().appender.number == number + 5
 
 
 def test_what_somebody_else_cancels_meanwhile_is_not_counted(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def enqueuing(wheel: Wheel, key: str, on_conflict: str = "reject") -> Callable[[
 def test_threads_that_enqueue_with_keys_while_another_writes_are_written_together(wheel: Wheel, gate: Gate) -> None:
     done = gate.at_once(wheel, *[enqueuing(wheel, f"k{n}") for n in range(8)])
     assert gate.entered == [["k0"], [f"k{n}" for n in range(1, 8)]]
-    assert wheel._writer().number == 2
+    assert wheel._writer().appender.number == 2
     ids = [future.result() for future in done]
     assert [m.id if (m := wheel.get(key=f"k{n}")) else None for n in range(8)] == ids
 

@@ -44,7 +44,7 @@ def a_message(n: int, *, due_us: int = START_US, **fields: Any) -> Message:
 
 def frames(keeper: Keeper) -> int:
     """How many frames the keeper has written."""
-    return keeper._store.own.number
+    return keeper._store.own.appender.number
 
 
 def payloads(wheel: Wheel, **which: Any) -> list[bytes]:

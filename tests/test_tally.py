@@ -159,7 +159,7 @@ def test_a_journal_with_damage_is_counted_by_a_snapshot_until_it_is_dealt(
 ) -> None:
     wheel.enqueue_many([b"x"] * 3, delay=60)
     assert remembered(wheel).pending == 3
-    at = journal_of(wheel).stat().st_size if wheel._writer()._segment is None else wheel._writer().position.offset
+    at = journal_of(wheel).stat().st_size if not wheel._writer().position.segment else wheel._writer().position.offset
     wheel.enqueue_many([b"y"] * 2, delay=60)
     with journal_of(wheel).open("r+b") as file:
         file.seek(at + 100)

@@ -1,9 +1,9 @@
-"""A settlement: what became of one claimed message, and what is written together with that.
+"""A settlement: the outcome of one claimed message, and the puts that are written together with it.
 
-A value that a consumer gives to `Keeper.settle`. All of one settlement is one frame, so a crash keeps all of it or
-none: the acknowledgement of one step of a chain and the put of the next, the end of one occurrence and the next.
-Owns the making of the records; the keeper writes them.
-Invariant: a message that was cancelled meanwhile is dropped and never put back, and nothing succeeds it.
+A value that a consumer passes to `Keeper.settle`. All of one settlement is one frame, so a crash keeps all of it or
+none: the acknowledgement of one step of a chain and the put of the next, the end of one occurrence and the next one.
+This module makes the records; the keeper writes them.
+Invariant: a message that was cancelled while it ran is dropped and never put back, and its successor is not written.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ _REASON_BYTES_MAX = 1000
 
 @dataclass(slots=True, frozen=True)
 class Settlement:
-    """What became of a claimed message: done with, to be fired again, or dead.
+    """The outcome of a claimed message: done, to be fired again, or dead.
 
     Raises BadArgument for a wrong `what`, `delay` or `at`, for more than one of `delay`, `at` and `due_us`, and for a
-    time where the message does not go on.
+    time when the message is not due again.
     """
 
     id: bytes
     what: What = "acked"
     due_us: int = 0
-    """Retried or deferred: when it is due next; 0, the default, is at once. Of a retry the attempt is raised by one."""
+    """When a retried or deferred message is due next; 0, the default, is at once. A retry raises the attempt by one."""
     reason: str = ""
-    """Buried: why."""
+    """Why the message is buried."""
     headers: Mapping[str, str] | None = None
-    """The headers that it goes on with; as they were when None."""
+    """The new headers of a message that is retried, deferred or buried; None keeps them."""
     puts: Sequence[Message] = ()
-    """Messages with ids of their own that are enqueued in the same frame, whatever becomes of this one."""
+    """Messages with ids of their own that are enqueued in the same frame, for any outcome."""
     replaces: frozenset[bytes] = frozenset()
-    """Those of `puts` that take their unique key from whoever holds it. The others are left out when it is held."""
+    """The `puts` that take their unique key from its holder. The others are left out when their key is held."""
     successor: Message | None = None
-    """Likewise, unless the message was cancelled meanwhile."""
+    """Also enqueued in the same frame, unless the message was cancelled while it ran."""
     _: KW_ONLY
     delay: Delay | None = None
-    """In place of `due_us`: seconds or a timedelta, from `Keeper.settle` on."""
+    """In place of `due_us`: seconds or a timedelta, counted from `Keeper.settle`."""
     at: At | None = None
     """In place of `due_us`: an aware datetime or epoch seconds."""
 
@@ -70,7 +70,7 @@ class Settlement:
             delay_us(self.delay)
 
     def timed(self, now_us: int) -> Settlement:
-        """Return it with its due time in `due_us`. Raises BadArgument for one outside of 1970 to 9999."""
+        """Return it with its due time in `due_us`. Raises BadArgument for a time outside 1970 to 9999."""
         if self.delay is None and self.at is None and (self.due_us or self.what not in _MOVED):
             return self
         return replace(self, due_us=due_from(now_us, delay=self.delay, at=self.at), delay=None, at=None)
@@ -81,21 +81,21 @@ class Written:
     """The records of one settlement."""
 
     drops: list[bytes]
-    """One, or none when a drop has been written already: by the cancel."""
+    """One, or none when the cancel has written the drop already."""
     puts: list[bytes]
     moved_to: MessageId | None
-    """The id under which the message lives on, or lies dead."""
+    """The id under which the message goes on, or is a dead letter."""
     enters: list[tuple[str, MessageId]]
     """(key, id) of the puts that hold a unique key."""
     asks: frozenset[bytes]
-    """The ids of those that have the key only if nobody else has it."""
+    """The ids of the puts that are written only if no other message holds their key."""
 
 
 NewId = Callable[[int], MessageId]
 
 
 def written(settlement: Settlement, put: bytes, cancelled: bool, now_us: int, new_id: NewId, key: str) -> Written:
-    """Make a settlement's records from the claimed put. `key` is the header that a unique key stands in."""
+    """Make a settlement's records from the claimed put. `key` is the name of the header with the unique key."""
     moved = None
     messages = list(settlement.puts)
     if settlement.what != "acked" and not cancelled:
@@ -128,5 +128,5 @@ def _moved(settlement: Settlement, put: bytes, now_us: int, new_id: NewId) -> Me
 
 
 def _cut(reason: str) -> str:
-    """Return a reason as a header can hold it. What handlers raise may name files in text that is not valid Unicode."""
+    """Return a reason that a header can hold. Error texts may name files that are not valid Unicode."""
     return reason.encode("utf-8", "backslashreplace")[:_REASON_BYTES_MAX].decode("utf-8", "ignore")

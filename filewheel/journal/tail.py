@@ -1,13 +1,13 @@
-"""Reading one writer's journal as it grows, from the outside.
+"""Reads another writer's journal as it grows.
 
-A tail stands at a position and moves over frames that verify. While the writer lives (its segment's lock is held)
-the first frame that does not verify may be one that is being written: the tail stops there and looks again later
-(I1). Once the lock is free nothing more will come: it steps over what does not verify and goes on to the next
-segment, and when there is none the writer has ended (I2). The lock is always tested *before* the read that relies on
+A tail stands at a position and moves over frames that verify. While the writer lives (its segment's lock is held), the
+first frame that does not verify may still be in the middle of its write: the tail stops there and looks again later
+(I1). Once the lock is free, nothing more is written: the tail steps over bytes that do not verify and goes on to the
+next segment. When there is none, the writer has ended (I2). The lock is always tested *before* the read that relies on
 the answer.
 
-What is missing is judged by the frames that follow (gaps.py). Proven damage is stepped over while the writer lives too.
-What is not proven is stepped over, and reported as such, when the writer has gone or has left the segment.
+Missing frames are judged by the frames that follow (gaps.py). The tail steps over proven damage at once. It steps over
+an unproven gap, and reports it as such, when the writer is gone or has left the segment.
 Invariant: `seen` only moves forward, and every frame below it was yielded once.
 """
 
@@ -26,7 +26,7 @@ from filewheel.native.loops import MAGIC
 
 
 class Handles:
-    """A few files kept open for reading, the least used closed first."""
+    """A few files that are kept open for reading; the least recently used is closed first."""
 
     def __init__(self, directory: Directory, limit: int = 24) -> None:
         self._disk = directory.disk
@@ -75,30 +75,30 @@ class Tail:
         self._handles = handles
         self.writer = writer
         self.covered = covered
-        """Everything below is in the laps."""
+        """Everything below is in slot and lap files."""
         self.seen = covered
         """Everything below has been read."""
         self.ended = False
-        """The writer has gone and everything it wrote has been read."""
+        """The writer is gone, and its whole journal has been read."""
         self.gone = False
         """Its last segment has been removed (K4)."""
         self.ends: dict[int, int] = {}
-        """Where the segments that were read to their end do end."""
+        """The length of each segment that was read to its end."""
         self.flushed = covered
         """Everything below is known to be durable."""
         self.synced = 0
-        """The last frame that a later one, or a seal, says was durable: its keys are listed durably too."""
+        """The last frame that a later frame or a seal calls durable: its keys are durable in the index too."""
         self._judge = Judge()
         self._looked = (0, 0)
-        """Up to here (segment, offset) no frame proves that what is missing had been durable."""
+        """Up to here (segment, offset), no frame proves that the missing ones had been durable."""
         self._sealed = False
-        """The last frame of this segment was its seal: nothing was written behind it."""
+        """The last frame read was the seal of its segment: nothing was written after it."""
         self._doubt = doubt
-        """`covered` comes from an older checkpoint than the last: what lay above it may be covered, and removed."""
+        """`covered` is of an older checkpoint: segments above it may have been covered and removed since."""
 
     def spans(self, start: Position, end: Position) -> Iterator[tuple[int, str, int, int]]:
-        """Yield (segment, its name, from, to) for what lies between two positions."""
-        # By what was read, not by counting: a foreign segment may bear any number.
+        """Yield (segment, its name, from, to) for each part between two positions."""
+        # Only segments that were read: a foreign file may have any number in its name.
         for n in sorted(n for n in {*self.ends, end.segment} if start.segment <= n <= end.segment):
             low = start.offset if n == start.segment else 0
             high = end.offset if n == end.segment else self.ends.get(n, 0)
@@ -113,9 +113,9 @@ class Tail:
         on_damage: Callable[[Damage], None],
         on_foreign: Callable[[str], None],
     ) -> Iterator[Frame]:
-        """Yield the frames that have come since the last poll.
+        """Yield the frames that were written since the last poll.
 
-        `present()` lists the writer's segments anew. `test_lock` asks to find out whether the writer has ended.
+        `present()` lists the writer's segments again. With `test_lock` the tail finds out whether the writer has ended.
         """
         segments = present()
         missed = 0
@@ -123,11 +123,11 @@ class Tail:
             n = self.seen.segment
             if n not in segments:
                 if missed != n and any(s > n for s in segments):
-                    # I3: a listing beside its writer may hold a segment and miss the one before; the next has both.
+                    # I3: a listing beside a live writer may have a segment and miss the one before; the next has both.
                     missed = n
                     segments = present()
                     continue
-                # Covered and removed, never filled, or taken away by hand.
+                # Covered and removed, never filled, or removed by hand.
                 later = sorted(s for s in segments if s > n)
                 if not later:
                     self._end()
@@ -157,7 +157,7 @@ class Tail:
             if not later:
                 self._end()
                 return
-            # Now: before a frame of the next segment is there to judge by, this one may have been covered, and removed.
+            # Report it now: this segment may be covered and removed before the next one has a frame to judge by.
             for damage in self._judge.passed():
                 on_damage(damage)
             self._step(later[0])
@@ -177,13 +177,13 @@ class Tail:
     def _read(
         self, name: str, fd: int, *, dead: bool, look_ahead: bool, on_damage: Callable[[Damage], None]
     ) -> Iterator[Frame]:
-        """Yield frames from where reading stands; in a live journal, `look_ahead` over what does not verify."""
+        """Yield frames from `seen` on; in a live journal, `look_ahead` goes past bytes that do not verify."""
         start = self.seen.offset
         if not dead and not look_ahead and self._disk.pread(fd, len(MAGIC), start) != MAGIC:
             return  # most looks find nothing new
         size = self._disk.size(fd)
         seed = self._dir.seed(name)
-        # A little at first: in a live journal a few frames have come, before zeros that were written ahead.
+        # Small blocks at first: a live journal has a few new frames, and then zeros that were written ahead.
         scanner = scan(self._disk, fd, start, size, seed, resync=dead or look_ahead, block_bytes=SMALL_BLOCK)
         proof = 0
         for item in scanner:
@@ -206,9 +206,9 @@ class Tail:
             self.seen = Position(self.seen.segment, max(size, start), self.seen.number)
 
     def _proof_behind(self, fd: int, gap: Gap, size: int, seed: int) -> int:
-        """Return what a frame behind a gap calls durable, if that is more than was read before it; else 0.
+        """Return `synced` of the first frame after a gap that calls a frame of the gap durable; 0 if there is none.
 
-        Cost: the frames up to the one that proves it; those that do not are read once, however often it is asked.
+        Cost: the frames up to that one; a frame that proves nothing is read only once, in however many calls.
         """
         segment, offset = self._looked
         start = max(gap.end, offset) if segment == self.seen.segment else gap.end
@@ -220,9 +220,9 @@ class Tail:
         return 0
 
     def _is_still_there(self, fd: int, gap: Gap, size: int, seed: int) -> bool:
-        """Look at a gap again: the frame behind may be younger than the look that found nothing in its place.
+        """Read a gap again: the frame after it may be younger than the read that found the gap.
 
-        Everything in front of a frame that was read is whole by then, or damaged.
+        Once a later frame has been read, everything before it is complete or damaged.
         """
         again = next(iter(scan(self._disk, fd, gap.offset, size, seed)), None)
         return isinstance(again, Gap) and again.end == gap.end

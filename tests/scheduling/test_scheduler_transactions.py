@@ -38,9 +38,9 @@ def test_what_is_enqueued_in_the_block_is_written_in_the_frame_of_the_acknowledg
     with stage(wheel_dir, clock, scheduler) as on_stage:
         on_stage.step()
         on_stage.runner.end()
-        before = on_stage.keeper._store.own.number
+        before = on_stage.keeper._store.own.appender.number
         on_stage.step()
-        assert on_stage.keeper._store.own.number == before + 1
+        assert on_stage.keeper._store.own.appender.number == before + 1
         assert seen == [(["first"], True)]
         assert topics(scheduler) == ["second"] * 3
     scheduler.stop()
@@ -266,4 +266,4 @@ def test_what_a_job_enqueued_is_durable_before_anything_else_is_called(wheel_dir
         on_stage.runner.end()
         on_stage.step()
         own = on_stage.keeper._store.own
-        assert own.synced == own.number > 0
+        assert own.appender._durable == own.appender.written > 0
