@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from filewheel import Damaged, DiskError, FilewheelError, Keeper, Message, Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.disk import is_misplaced
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.headers import is_call
 from filewheel.message import US_PER_S
 from filewheel.tools.dump import to_json

@@ -3,7 +3,7 @@
 `wheel.py` and `keeper.py` are its two faces; the folders stand in the order in which a message passes them.
 A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
-    errors checks clock headers message | native | timespec | format | disk | roster | journal | laps | lookup | keys
+    errors checks headers message | native | env timespec | format | disk | roster | journal | laps | lookup | keys
     | firing | metrics | replication | reader changes wheel keeper | aio tools | scheduling | bridges testing
 """
 

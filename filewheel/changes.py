@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from filewheel.checks import check_items
-from filewheel.clock import Clock
 from filewheel.disk import locks
 from filewheel.disk.directory import Sync, check_sync
 from filewheel.disk.hint import HintSender
+from filewheel.env import Clock
 from filewheel.firing.cancelled import Cancelled, CancelledIds, Look
 from filewheel.format.columns import At, Delay
 from filewheel.format.limits import bytes_of, check_key

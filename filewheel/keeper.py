@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -24,12 +23,12 @@ from types import TracebackType
 from typing import Self
 
 from filewheel.checks import check_bounds, check_flag, check_keeper, check_number, check_whole
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import Directory, DiskFactory, open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import Directory, open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import Hints
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.quarantine import Damage
+from filewheel.env import Clock, Env
 from filewheel.errors import (
     Closed,
     Damaged,
@@ -48,7 +47,6 @@ from filewheel.firing.outcomes import Outcomes
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
 from filewheel.format.columns import At
-from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID, SET_ASIDE
 from filewheel.keys.index import Keys
 from filewheel.keys.lost import Relisted
@@ -98,21 +96,20 @@ class Keeper(Outcomes):
         flush_interval_s: float = 0.02,
         budget: Budget = READY_BUDGET,
         background: bool = True,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        clock: Clock | None = None,
+        env: Env = SYSTEM,
     ) -> None:
         check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
-        self._dir = open_directory(path, write=True, force=force, disk=disk)
+        self._dir = open_directory(path, write=True, force=force, env=env.using(clock=clock))
         self._disk = self._dir.disk
-        self._clock = clock
+        clock = self._clock = self._dir.env.clock
         self._pid = os.getpid()
         self._closed = False
         self._broken: FilewheelError | None = None
         self._jumps = Jumps(clock, self._dir.path, hold=on_jump == "hold")
         self._hints = Hints(self._disk)
         self._closing = threading.RLock()
-        self._fence = Fence(self._dir, disk=disk)
+        self._fence = Fence(self._dir)
         self._followed: Roster | None = None
         """The roster that the ledger was told of."""
         self._keeper_lock = KeeperLock(self._dir)
@@ -123,11 +120,11 @@ class Keeper(Outcomes):
         except BaseException:
             self._let_go()
             raise
-        self._store = Store(self._dir, clock, Relisted(self._dir), entropy=entropy, disk=disk)
+        self._store = Store(self._dir, Relisted(self._dir))
         self._store.own.fence = self._fence  # also for a keeper that acknowledges and does not claim
         self._head = Head(self._store, budget)
         self._lock = self._store.lock
-        self._begins = Begins(self._store, self._head, entropy)
+        self._begins = Begins(self._store, self._head)
         try:
             self._stand(clock.now_us())  # again: a standby may have waited through a promotion
             self._store.recover()
@@ -139,7 +136,7 @@ class Keeper(Outcomes):
                 check=self._keeper_lock.check,
             )  # fmt: skip
             self._reserve = self._housekeeper.reserve
-            self._settler = Settler(self._store, self._head, self._reserve, self._keys, clock)
+            self._settler = Settler(self._store, self._head, self._reserve, self._keys)
             if background:
                 self._housekeeper.start()
         except BaseException as exc:

@@ -8,7 +8,6 @@ Invariant: an enqueue that returned is as durable as its `sync` says, whoever is
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -17,13 +16,11 @@ from typing import Literal, Self, get_args
 
 from filewheel.changes import HINT_AHEAD_US, Changes
 from filewheel.checks import check_choice, check_flag, check_items
-from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk import forks
 from filewheel.disk.begun import Marks
 from filewheel.disk.directory import (
     PAYLOAD_BYTES_MAX_DEFAULT,
     SLOTS_DEFAULT,
-    DiskFactory,
     Sync,
     check_limits,
     check_sync,
@@ -31,15 +28,15 @@ from filewheel.disk.directory import (
     create_directory,
     open_directory,
 )
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import HintSender
 from filewheel.disk.reentry import one_call
 from filewheel.disk.reopening import AfterFork, reopen
+from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument, DiskError, KeyHeld, NoWheel, WheelExists, partly_done
 from filewheel.firing.tidy import Tidier, is_untidy, tidy
 from filewheel.format import layout
 from filewheel.format.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
-from filewheel.format.id_source import Entropy
 from filewheel.format.ids import Ids
 from filewheel.format.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.format.record import pack_middle, pack_payload, pack_tail
@@ -78,9 +75,8 @@ class Wheel(Changes):
         sync: Sync | None = None,
         force: bool = False,
         after_fork: AfterFork = "raise",
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        clock: Clock | None = None,
+        env: Env = SYSTEM,
     ) -> None:
         """Open the wheel at `path`. `sync` overrides the wheel's own; `force` allows a network file system.
 
@@ -92,18 +88,17 @@ class Wheel(Changes):
         check_flag("force", force)
         check_choice("after_fork", after_fork, get_args(AfterFork))
         # Whoever may only read can still look; the right to write is checked when it is needed.
-        super().__init__(open_directory(path, write=False, disk=disk))
+        env = env.using(clock=clock)
+        super().__init__(open_directory(path, write=False, env=env))
         self._force = force
         self._sync = self._dir.settings.sync if sync is None else check_sync(sync)
         self._payload_bytes_max = self._dir.settings.payload_bytes_max
-        self._clock = clock
-        self._disk_factory = disk
-        self._entropy = entropy
+        self._clock = env.clock
         self._forks = forks.now()
         self._after_fork: AfterFork = after_fork
         self._anew = partial(
             Wheel, os.path.abspath(path), sync=sync, force=force, after_fork=after_fork,
-            clock=clock, disk=disk, entropy=entropy,
+            env=env,
         )  # fmt: skip
         self._journal: Journal | None = None
         self._looked_us = _NEVER_US
@@ -112,7 +107,7 @@ class Wheel(Changes):
         """Told the microseconds of each flush, when it was set before the first enqueue. It must not raise."""
         self._opening = threading.RLock()
         self._group = GroupCommit(self._keys, self._dir.path)
-        self._tidier = Tidier(self._dir, clock, entropy)
+        self._tidier = Tidier(self._dir)
         self._tails: dict[str, bytes] = {}
         """topic → what is packed between time and payload of a message with nothing but that topic"""
         self._hint = HintSender(self._dir.disk)
@@ -127,9 +122,8 @@ class Wheel(Changes):
         payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
         exist_ok: bool = False,
         force: bool = False,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        clock: Clock | None = None,
+        env: Env = SYSTEM,
     ) -> Self:
         """Make a wheel at `path` and open it. `slots` is the length of a lap in seconds.
 
@@ -139,17 +133,18 @@ class Wheel(Changes):
         check_flag("exist_ok", exist_ok)
         check_flag("force", force)
         is_new = True
+        env = env.using(clock=clock)
         # With `exist_ok` too: another process may be in the middle of making it, and this waits until it has.
         try:
             create_directory(
-                path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max, now_us=clock.now_us(), force=force,
-                disk=disk, entropy=entropy,
+                path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max, now_us=env.clock.now_us(),
+                force=force, env=env,
             )  # fmt: skip
         except WheelExists:
             if not (exist_ok and os.path.exists(os.path.join(path, layout.SETTINGS))):
                 raise
             is_new = False
-        made = cls(path, force=force, clock=clock, disk=disk, entropy=entropy)
+        made = cls(path, force=force, env=env)
         made.is_new = is_new
         return made
 
@@ -163,9 +158,8 @@ class Wheel(Changes):
         payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
         force: bool = False,
         after_fork: AfterFork = "raise",
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        clock: Clock | None = None,
+        env: Env = SYSTEM,
     ) -> Self:
         """Open the wheel at `path`, made if it is not there; `is_new` says whether this call made it.
 
@@ -175,16 +169,15 @@ class Wheel(Changes):
         Raises what opening does; WheelExists where something else is, NoWheel where the parent directory is not there.
         """
         check_limits(slots, payload_bytes_max)
+        env = env.using(clock=clock)
         sync = None if sync is None else check_sync(sync)
-        opened = partial(
-            cls, path, sync=sync, force=force, after_fork=after_fork, clock=clock, disk=disk, entropy=entropy
-        )
+        opened = partial(cls, path, sync=sync, force=force, after_fork=after_fork, env=env)
         try:
             return opened()
         except NoWheel:
             made = cls.create(
                 path, slots=slots, sync="always" if sync is None else sync, payload_bytes_max=payload_bytes_max,
-                exist_ok=True, force=force, clock=clock, disk=disk, entropy=entropy,
+                exist_ok=True, force=force, env=env,
             )  # fmt: skip
         made.close()
         wheel = opened()  # another process may have made it with another `sync`
@@ -217,7 +210,7 @@ class Wheel(Changes):
             if self._journal is not None:
                 self._journal.close()
                 if is_untidy(self._dir):
-                    tidy(self._dir, self._clock, entropy=self._entropy)
+                    tidy(self._dir)
         finally:
             self._finder.forget()
             self._hint.close()
@@ -241,9 +234,9 @@ class Wheel(Changes):
             with one_call(self._opening, self._dir.path):
                 if self._journal is None:
                     check_writable(self._dir.path, self._dir.disk, force=self._force)
-                    journal = Journal(self._dir, entropy=self._entropy, disk=self._disk_factory, clock=self._clock)
+                    journal = Journal(self._dir)
                     journal.appender.on_segment_end = self._tidier.segment_ended
-                    journal.fence = Fence(self._dir, disk=self._disk_factory)
+                    journal.fence = Fence(self._dir)
                     journal.marks = Marks(self._dir)
                     journal.appender.on_flush = self.on_flush
                     journal.appender.before_flush = self._keys.unflushed.flush

@@ -24,7 +24,6 @@ from typing import Any
 from click.testing import CliRunner
 
 from cli.main import cli
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
 from filewheel.firing.tidy import tidy
 from tests.support import REPO
@@ -129,7 +128,7 @@ class Fw:
 
     def deal(self) -> None:
         """Bring what the journals hold into laps and slots."""
-        assert tidy(open_directory(self.wheel, write=True), SYSTEM_CLOCK)
+        assert tidy(open_directory(self.wheel, write=True))
 
     def pending(self) -> list[dict[str, Any]]:
         """Return what is pending."""

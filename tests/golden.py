@@ -25,6 +25,7 @@ from typing import Any
 from unittest import mock
 
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
 from filewheel.format.record import PUT_PREFIX, pack_middle, pack_payload
 from filewheel.journal.journal import Journal
@@ -90,11 +91,11 @@ def make_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
 def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     clock = Clock()
     made = iter([bytes(range(16, 32)), SALT])
-    Wheel.create(path, clock=clock, entropy=lambda size: next(made)).close()
+    Wheel.create(path, clock=clock, env=SYSTEM.using(entropy=lambda size: next(made))).close()
 
     # A lives through it all. Its journal is filled ahead with zeros, 2 KiB at a time.
-    a = Wheel(path, clock=clock, entropy=named("PRDCR001"))
-    a._journal = Journal(a._dir, entropy=named("PRDCR001"), fill_bytes=2048)
+    a = Wheel(path, clock=clock, env=SYSTEM.using(entropy=named("PRDCR001")))
+    a._journal = Journal(a._dir, fill_bytes=2048)
     a._journal.fence = Fence(a._dir)
     a.enqueue(b"late, and left claimed", at=_at(-5))
     a.enqueue(b"late, and acknowledged after the last deal", at=_at(-4.5))
@@ -112,7 +113,7 @@ def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     strange += pack_middle(clock.now_us(), "", None)[:-2] + b"\x07\x80" + pack_payload(b"strange")
     a._journal.append([strange], 1)
 
-    keeper = Keeper(path, background=False, clock=clock, entropy=named("KEEPER01"))
+    keeper = Keeper(path, background=False, clock=clock, env=SYSTEM.using(entropy=named("KEEPER01")))
     store = keeper._store
     Deal(store, spread=True).run()
     a.cancel_many([cancelled, far])
@@ -128,7 +129,7 @@ def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
 
     # What C cancels lies in A's journal, above the cut of a deal that has room for one record only: unmatched.
     late = a.enqueue(b"dropped before it is dealt", at=_at(70))
-    c = Wheel(path, clock=clock, entropy=named("CANCE001"))
+    c = Wheel(path, clock=clock, env=SYSTEM.using(entropy=named("CANCE001")))
     c.cancel(late)
     c.close()
     Deal(store, spread=True, chunk_records=1).run()
@@ -152,7 +153,7 @@ def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     a.close()
 
     # B goes on in a second segment, and loses its last frame half written.
-    b = Wheel(path, clock=clock, entropy=named("PRDCR002", (1 << 29) - 1))
+    b = Wheel(path, clock=clock, env=SYSTEM.using(entropy=named("PRDCR002", (1 << 29) - 1)))
     b.enqueue(b"before the rotation", at=_at(80))
     b._writer().rotate()
     b.enqueue(b"after the rotation", at=_at(81), sync="never")
@@ -176,7 +177,7 @@ def make_set(path: Path, copy: Path) -> list[dict[str, Any]]:
     clock = Clock()
     id_ = bytes(range(32, 48))
     made = iter([id_, SALT])
-    Wheel.create(path, clock=clock, entropy=lambda size: next(made)).close()
+    Wheel.create(path, clock=clock, env=SYSTEM.using(entropy=lambda size: next(made))).close()
     backup = Member("/wheels/orders.copy", "b" * 32, "ship", "current", since_us=clock.wall_us)
     roster = Roster("5" * 32, 1, "primary", "/wheels/orders", id_.hex(), (backup,))
     change_roster(open_directory(path, write=True), lambda _: roster)
@@ -187,7 +188,7 @@ def make_set(path: Path, copy: Path) -> list[dict[str, Any]]:
         keyed.enqueue(b"took its place", at=_at(61), key="daily/ü", on_conflict="replace")
         keyed.enqueue(b"ended", at=_at(62), key="free again")
         keyed.cancel(key="free again")
-    keeper = Keeper(path, background=False, clock=clock, entropy=named("KEEPER01"))
+    keeper = Keeper(path, background=False, clock=clock, env=SYSTEM.using(entropy=named("KEEPER01")))
     Deal(keeper._store, spread=True).run()  # its journal waits in retained/ for the backup
 
     with _writer(path, clock, "BEHND001") as sealed:
@@ -210,8 +211,8 @@ def make_set(path: Path, copy: Path) -> list[dict[str, Any]]:
 
 def _writer(path: Path, clock: Clock, name: str) -> Wheel:
     """Open a wheel that writes under this name, and nothing ahead."""
-    wheel = Wheel(path, clock=clock, entropy=named(name))
-    wheel._journal = Journal(wheel._dir, entropy=named(name), fill_bytes=0)
+    wheel = Wheel(path, clock=clock, env=SYSTEM.using(entropy=named(name)))
+    wheel._journal = Journal(wheel._dir, fill_bytes=0)
     wheel._journal.fence = Fence(wheel._dir)
     return wheel
 

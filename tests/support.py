@@ -9,12 +9,13 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import OsDisk
+from filewheel.env import Clock
 from filewheel.keys.lost import Relisted
 from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
@@ -90,9 +91,14 @@ class FaultyDisk(OsDisk):
         super().rename(old, new)
 
 
-def ledger_of(directory: Directory, clock: Clock = SYSTEM_CLOCK) -> Store:
+def timed(directory: Directory, clock: Clock) -> Directory:
+    """Return an open directory with another clock."""
+    return replace(directory, env=directory.env.using(clock=clock))
+
+
+def ledger_of(directory: Directory) -> Store:
     """Return the ledger that a keeper of this wheel has."""
-    return Store(directory, clock, Relisted(directory))
+    return Store(directory, Relisted(directory))
 
 
 class MissingNames(OsDisk):

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from filewheel.disk.disk import Disk, OsDisk
+from filewheel.disk.disk import OsDisk
+from filewheel.env import Disk
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from filewheel import Wheel
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.format.frame import Frame, Scanner
 from filewheel.roster.roster import Member, Mode, Roster, change_roster, roster_at
 from tests.support import FakeClock, FaultyDisk
@@ -68,7 +69,7 @@ class WheelSet:
 
     def open(self, **options: Any) -> Wheel:
         """Open the primary for a producer, which follows the roster as it is now."""
-        wheel = Wheel(self.paths[0], disk=self.disk, clock=self.clock, **options)
+        wheel = Wheel(self.paths[0], env=SYSTEM.using(disk=self.disk), clock=self.clock, **options)
         self.follow(wheel)
         return wheel
 

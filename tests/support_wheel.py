@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from filewheel.disk.directory import Directory, create_directory, open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.keeper_lock import holder
 from filewheel.format.frame import Frame, Gap, Pread, Scanner
 from filewheel.format.record import PUT_PREFIX, pack_middle, pack_payload
@@ -40,7 +41,7 @@ def keeper_pid(path: Path) -> int | None:
 
 def make_directory(path: Path, *, slots: int = 60) -> Directory:
     """Make a wheel's directory with nothing in it."""
-    create_directory(path, slots=slots, now_us=NOW_US, entropy=lambda size: bytes(range(size)))
+    create_directory(path, slots=slots, now_us=NOW_US, env=SYSTEM.using(entropy=lambda size: bytes(range(size))))
     return open_directory(path, write=True)
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import filewheel.tools.repair
 from filewheel import DiskError, Fenced, Keeper, Wheel
-from filewheel.clock import SYSTEM_CLOCK
-from filewheel.disk.directory import DiskFactory, open_directory
-from filewheel.disk.disk import Disk, OsDisk
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM, OsDisk
+from filewheel.env import Disk, DiskFactory
 from filewheel.firing.tidy import tidy
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.replication.backup_keeper import BackupKeeper
@@ -22,7 +22,7 @@ from filewheel.replication.standby import Standby
 from filewheel.replication.status import find_primary
 from filewheel.roster.fence import Fence
 from filewheel.tools.verify import verify
-from tests.support import FakeClock, FaultyDisk
+from tests.support import FakeClock, FaultyDisk, timed
 from tests.support_set import make_set, promote, roster_of
 
 CODES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EACCES, errno.ESTALE)
@@ -62,15 +62,15 @@ def payloads(path: Path) -> list[bytes]:
 
 
 def opened_as_keeper(path: Path, clock: FakeClock, disk: DiskFactory) -> None:
-    Keeper(path, clock=clock, background=False, disk=disk).close()
+    Keeper(path, clock=clock, background=False, env=SYSTEM.using(disk=disk)).close()
 
 
 def opened_as_backup(path: Path, clock: FakeClock, disk: DiskFactory) -> None:
-    BackupKeeper(str(path), clock=clock, disk=disk).close()
+    BackupKeeper(str(path), env=SYSTEM.using(clock=clock, disk=disk)).close()
 
 
 def repaired(path: Path, clock: FakeClock, disk: DiskFactory) -> None:
-    filewheel.tools.repair.repair(open_directory(path, write=True, disk=disk), clock)
+    filewheel.tools.repair.repair(open_directory(path, write=True, env=SYSTEM.using(disk=disk, clock=clock)))
 
 
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.__getitem__)
@@ -95,9 +95,11 @@ def test_a_lap_that_cannot_be_listed_once_is_an_error_and_loses_nothing(
 def test_a_producer_that_cannot_list_a_lap_does_not_tidy_and_loses_nothing(wheel_dir: Path) -> None:
     clock = FakeClock()
     with_slots(wheel_dir, clock)
-    directory = open_directory(wheel_dir, write=True, disk=failing_once("listdir", "laps/", errno.EMFILE))
-    assert not tidy(directory, clock)
-    assert tidy(directory, clock)
+    directory = open_directory(
+        wheel_dir, write=True, env=SYSTEM.using(disk=failing_once("listdir", "laps/", errno.EMFILE))
+    )
+    assert not tidy(timed(directory, clock))
+    assert tidy(timed(directory, clock))
     assert payloads(wheel_dir) == [b"20", b"30", b"950"]
 
 
@@ -109,9 +111,11 @@ def test_a_reader_without_a_checkpoint_that_cannot_list_a_lap_says_so(wheel_dir:
         (wheel_dir / name).unlink()
     disk = failing_once("listdir", "laps/", errno.ENFILE)
     with pytest.raises(DiskError, match="too many open files"):
-        Snapshot(open_directory(wheel_dir, write=False, disk=disk))
+        Snapshot(open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=disk)))
     with pytest.raises(DiskError):
-        verify(open_directory(wheel_dir, write=False, disk=failing_once("listdir", "laps/", errno.EIO)), SYSTEM_CLOCK)
+        verify(
+            open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=failing_once("listdir", "laps/", errno.EIO)))
+        )
     assert payloads(wheel_dir) == [b"20", b"30", b"950"]
 
 
@@ -135,9 +139,11 @@ def test_a_repair_that_cannot_open_a_slot_raises_and_leaves_the_file(wheel_dir: 
     clock = FakeClock()
     with_slots(wheel_dir, clock)
     # The first open is that of verify.
-    directory = open_directory(wheel_dir, write=True, disk=failing_once("open", ".slot", code, after=2))
+    directory = open_directory(
+        wheel_dir, write=True, env=SYSTEM.using(disk=failing_once("open", ".slot", code, after=2))
+    )
     with pytest.raises(DiskError):
-        filewheel.tools.repair.repair(directory, clock)
+        filewheel.tools.repair.repair(timed(directory, clock))
     assert payloads(wheel_dir) == [b"20", b"30", b"950"]
 
 
@@ -149,7 +155,9 @@ def test_a_checkpoint_that_cannot_be_opened_for_a_moment_brings_nothing_back(whe
     with Keeper(wheel_dir, clock=clock, background=False) as keeper:
         keeper.ack(keeper.claim())
     with pytest.raises(DiskError):
-        Keeper(wheel_dir, clock=clock, background=False, disk=failing_once("open", "checkpoint", code))
+        Keeper(
+            wheel_dir, clock=clock, background=False, env=SYSTEM.using(disk=failing_once("open", "checkpoint", code))
+        )
     with Keeper(wheel_dir, clock=clock, background=False) as keeper:
         assert not keeper._store.checkpoint.doubt
         assert not keeper.claim()
@@ -161,15 +169,15 @@ def test_verify_without_room_for_another_open_file_finds_no_damage_but_raises(wh
     for pattern in (".slot", ".lap"):
         disk = failing_once("open", pattern, errno.EMFILE)
         with pytest.raises(DiskError, match="too many open files"):
-            verify(open_directory(wheel_dir, write=False, disk=disk))
+            verify(open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=disk)))
 
 
 def test_a_quarantine_that_cannot_be_listed_is_not_taken_for_an_empty_one(wheel_dir: Path) -> None:
     failing = failing_once("listdir", "quarantine", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        damaged_files(open_directory(wheel_dir, write=False, disk=failing), (), ())
+        damaged_files(open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=failing)), (), ())
     failing = failing_once("listdir", "quarantine", errno.EMFILE)
-    with Wheel(wheel_dir, disk=failing) as wheel, pytest.raises(DiskError):
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=failing)) as wheel, pytest.raises(DiskError):
         wheel.stats()
 
 
@@ -199,7 +207,7 @@ def test_a_keeper_that_cannot_look_at_another_wheel_for_want_of_files_does_not_f
     def disk(path: str) -> OsDisk:
         return FaultyDisk(path, fail) if path == str(b) else OsDisk(path)
 
-    fence = Fence(open_directory(a, write=True), disk=disk)
+    fence = Fence(open_directory(a, write=True, env=SYSTEM.using(disk=disk)))
     with pytest.raises(DiskError):
         fence.check_may_fire(0)
     with pytest.raises(Fenced):
@@ -218,15 +226,19 @@ def test_a_primary_that_cannot_be_looked_at_for_want_of_files_is_not_passed_over
             return failing(path) if path == str(wheel) else OsDisk(path)
 
         with pytest.raises((DiskError, OSError), match="open files"):
-            find_primary(str(a), disk, roster_of(a))
-    assert find_primary(str(a), OsDisk)[0] == str(b)
+            find_primary(str(a), SYSTEM.using(disk=disk), roster_of(a))
+    assert find_primary(str(a), SYSTEM)[0] == str(b)
 
 
 def test_a_standby_without_room_for_another_open_file_does_not_hold_the_primary_for_failed(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     make_set(a, b)
     for name in ("roster.json", "probe"):
-        standby = Standby(b, after_s=1, disk=failing_once("open", name, errno.EMFILE, after=int(name == "roster.json")))
+        standby = Standby(
+            b,
+            after_s=1,
+            env=SYSTEM.using(disk=failing_once("open", name, errno.EMFILE, after=int(name == "roster.json"))),
+        )
         assert standby._probe(roster_of(b)) == ""
-    standby = Standby(b, after_s=1, disk=failing_once("open", "probe", errno.EIO))
+    standby = Standby(b, after_s=1, env=SYSTEM.using(disk=failing_once("open", "probe", errno.EIO)))
     assert "Input/output" in standby._probe(roster_of(b))

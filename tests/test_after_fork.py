@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument, Closed, Forked, Keeper, NoWheel, Wheel
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from tests.conftest import assert_whole
 from tests.test_forks import in_child, libc_fork, seen_by_all
 
@@ -240,7 +240,7 @@ def test_a_signal_handler_in_the_middle_of_it_is_refused(wheel_dir: Path) -> Non
                 raised.append(type(exc).__name__)
         return OsDisk(path)
 
-    wheel = Wheel(wheel_dir, after_fork="reopen", disk=interrupting)
+    wheel = Wheel(wheel_dir, after_fork="reopen", env=SYSTEM.using(disk=interrupting))
 
     def body() -> None:
         nonlocal armed

@@ -29,6 +29,7 @@ from filewheel import (
     WheelExists,
     WheelFull,
 )
+from filewheel.disk.disk import SYSTEM
 from tests.support import FaultyDisk, eventually, run
 from tests.support_aio import Gate, LoopFactory, Watch, our_threads, run_in, turns
 
@@ -68,7 +69,7 @@ def test_ten_thousand_tasks_share_a_flush_and_a_thread(wheel_dir: Path, play: Ru
     watch = Watch()
 
     async def main() -> None:
-        async with AsyncWheel(wheel_dir, disk=watch) as wheel:
+        async with AsyncWheel(wheel_dir, env=SYSTEM.using(disk=watch)) as wheel:
             before = watch.flushes
             ids = await asyncio.gather(*(wheel.enqueue(b"%d" % i, delay=60) for i in range(10_000)))
             assert watch.flushes - before == 1  # all of them began in one turn of the loop
@@ -82,7 +83,7 @@ def test_more_than_may_wait_are_all_written_in_batches_of_that_size(wheel_dir: P
     watch = Watch()
 
     async def main() -> None:
-        async with AsyncWheel(wheel_dir, waiting_max=10, disk=watch) as wheel:
+        async with AsyncWheel(wheel_dir, waiting_max=10, env=SYSTEM.using(disk=watch)) as wheel:
             await wheel.enqueue(b"first", delay=60)
             before = watch.flushes
             ids = await asyncio.gather(*(wheel.enqueue(b"%d" % i, delay=60) for i in range(200)))
@@ -96,7 +97,7 @@ def test_messages_of_other_sync_do_not_wait_for_a_flush(wheel_dir: Path, play: R
     watch = Watch()
 
     async def main() -> None:
-        async with AsyncWheel(wheel_dir, disk=watch) as wheel:
+        async with AsyncWheel(wheel_dir, env=SYSTEM.using(disk=watch)) as wheel:
             await wheel.enqueue(b"opens the journal", sync="never")
             before = watch.flushes
             await asyncio.gather(*(wheel.enqueue(b"", sync="never") for _ in range(50)))
@@ -164,7 +165,7 @@ def test_a_full_disk_is_told_to_each_and_later_calls_work(wheel_dir: Path, play:
 
     async def main() -> None:
         nonlocal full
-        async with AsyncWheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+        async with AsyncWheel(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))) as wheel:
             first = await wheel.enqueue(b"before", delay=60)
             full = True
             errors = await asyncio.gather(*(wheel.enqueue(b"") for _ in range(5)), return_exceptions=True)
@@ -186,7 +187,7 @@ def test_a_flush_that_fails_is_told_to_those_who_waited_for_it_only(wheel_dir: P
 
     async def main() -> None:
         nonlocal broken
-        wheel = await AsyncWheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)).open()
+        wheel = await AsyncWheel(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))).open()
         await wheel.enqueue(b"before", delay=60)
         broken = True
         calls = [wheel.enqueue(b"", delay=60, sync=s) for s in ("always", "never", "always")]
@@ -208,7 +209,7 @@ def test_a_cancelled_enqueue_is_withdrawn_while_it_gathers_and_enqueued_once_the
     gate = Gate()
 
     async def main() -> None:
-        async with AsyncWheel(wheel_dir, disk=gate) as wheel:
+        async with AsyncWheel(wheel_dir, env=SYSTEM.using(disk=gate)) as wheel:
             gate.open.clear()
             taken = asyncio.create_task(wheel.enqueue(b"taken", delay=60))
             await gate.reach()
@@ -231,7 +232,7 @@ def test_any_other_call_that_is_cancelled_before_the_thread_comes_to_it_is_not_m
     gate = Gate()
 
     async def main() -> None:
-        async with AsyncWheel(wheel_dir, disk=gate) as wheel:
+        async with AsyncWheel(wheel_dir, env=SYSTEM.using(disk=gate)) as wheel:
             id_ = await wheel.enqueue(b"stays", delay=60)
             await gate.reach()
             gate.open.clear()
@@ -255,7 +256,7 @@ def test_one_that_waits_for_room_can_be_cancelled_and_the_next_in_line_gets_its_
     gate = Gate()
 
     async def main() -> None:
-        async with AsyncWheel(wheel_dir, waiting_max=2, disk=gate) as wheel:
+        async with AsyncWheel(wheel_dir, waiting_max=2, env=SYSTEM.using(disk=gate)) as wheel:
             gate.open.clear()
             tasks = [asyncio.create_task(wheel.enqueue(b"%d" % i, delay=60)) for i in range(8)]
             await gate.reach()
@@ -283,7 +284,9 @@ def test_in_a_storm_of_cancellations_nothing_that_returned_is_lost(wheel_dir: Pa
 
     async def main() -> None:
         options: dict[str, Any] = {"waiting_max": chance.choice([1, 7, 1000])}
-        async with AsyncWheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail), **options) as wheel:
+        async with AsyncWheel(
+            wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail)), **options
+        ) as wheel:
             tasks: list[asyncio.Task[MessageId]] = []
             for i in range(400):
                 sync: Any = chance.choice(["always", "never"])
@@ -344,7 +347,7 @@ def test_no_call_touches_the_disk_in_the_thread_of_the_loop(tmp_path: Path, play
     watch = Watch()
 
     async def main() -> None:
-        async with AsyncWheel.create(tmp_path / "w", disk=watch) as wheel:
+        async with AsyncWheel.create(tmp_path / "w", env=SYSTEM.using(disk=watch)) as wheel:
             id_ = await wheel.enqueue(b"x", delay=60)
             await wheel.enqueue_many([b"y"] * 600, delay=60)
             await wheel.get(id_)
@@ -361,7 +364,7 @@ def test_no_call_touches_the_disk_in_the_thread_of_the_loop(tmp_path: Path, play
             await wheel.enqueue_many([b"z"] * 3)
             async for _ in wheel.due(limit=2):
                 break
-        async with AsyncWheel(tmp_path / "w", disk=watch) as wheel, wheel.keeper() as keeper:
+        async with AsyncWheel(tmp_path / "w", env=SYSTEM.using(disk=watch)) as wheel, wheel.keeper() as keeper:
             await wheel.enqueue_many([b"1", b"2", b"3", b"4"])
             batch = await keeper.claim()
             await keeper.ack(batch[0])
@@ -409,7 +412,7 @@ def test_closing_writes_what_gathers_and_flushes_and_may_be_done_twice(wheel_dir
     watch = Watch()
 
     async def main() -> None:
-        wheel = await AsyncWheel(wheel_dir, disk=watch).open()
+        wheel = await AsyncWheel(wheel_dir, env=SYSTEM.using(disk=watch)).open()
         await wheel.enqueue(b"0", delay=60, sync="never")
         tasks = [asyncio.create_task(wheel.enqueue(b"%d" % i, delay=60, sync="never")) for i in (1, 2, 3)]
         await asyncio.sleep(0)
@@ -431,7 +434,7 @@ def test_whoever_waits_for_room_when_the_wheel_closes_is_told(wheel_dir: Path, p
     gate = Gate()
 
     async def main() -> None:
-        wheel = await AsyncWheel(wheel_dir, waiting_max=1, disk=gate).open()
+        wheel = await AsyncWheel(wheel_dir, waiting_max=1, env=SYSTEM.using(disk=gate)).open()
         gate.open.clear()
         tasks = [asyncio.create_task(wheel.enqueue(b"%d" % i, delay=60)) for i in range(3)]
         await gate.reach()
@@ -450,7 +453,7 @@ def test_a_close_that_is_cancelled_still_closes(wheel_dir: Path, play: Run) -> N
     gate = Gate()
 
     async def main() -> None:
-        wheel = await AsyncWheel(wheel_dir, disk=gate).open()
+        wheel = await AsyncWheel(wheel_dir, env=SYSTEM.using(disk=gate)).open()
         await wheel.enqueue(b"x", delay=60, sync="never")
         await anext(wheel.list())
         keeper = await wheel.keeper().open()

@@ -25,6 +25,7 @@ from filewheel import (
     Wheel,
     WheelFull,
 )
+from filewheel.disk.disk import SYSTEM
 from filewheel.headers import REASON
 from tests.support import FaultyDisk, run
 from tests.support_aio import LoopFactory, SleepyDisk, Watch, our_threads, run_in, turns
@@ -300,7 +301,7 @@ def test_an_acknowledgement_that_fails_is_raised_at_the_next_step_and_the_messag
 
     async def main() -> None:
         nonlocal full
-        async with AsyncWheel(wheel_dir, disk=lambda path: SleepyFaultyDisk(path, fail)) as wheel:
+        async with AsyncWheel(wheel_dir, env=SYSTEM.using(disk=lambda path: SleepyFaultyDisk(path, fail))) as wheel:
             await wheel.enqueue_many([b"a", b"b"])
             due = wheel.due(limit=1)
             await anext(due)
@@ -329,7 +330,7 @@ def test_whoever_sleeps_until_something_is_due_is_woken_by_a_message_put_back(wh
     watch = Watch(SleepyDisk)
 
     async def main() -> None:
-        async with AsyncWheel(wheel_dir, disk=watch) as wheel, wheel.keeper() as keeper:
+        async with AsyncWheel(wheel_dir, env=SYSTEM.using(disk=watch)) as wheel, wheel.keeper() as keeper:
             await wheel.enqueue_many([b"x", b"y"])
             batch = await keeper.claim()
             waits = asyncio.create_task(keeper.claim(wait=True))
@@ -345,7 +346,7 @@ def test_a_sleeping_claim_ends_when_the_keeper_is_closed(wheel_dir: Path, play: 
     watch = Watch(SleepyDisk)
 
     async def main() -> None:
-        async with AsyncWheel(wheel_dir, disk=watch) as wheel:
+        async with AsyncWheel(wheel_dir, env=SYSTEM.using(disk=watch)) as wheel:
             keeper = await wheel.keeper().open()
             waits = asyncio.create_task(keeper.claim(wait=True))
             await asleep(watch)

@@ -13,7 +13,8 @@ import pytest
 
 from filewheel import AsyncWheel, Keeper, Wheel, WheelFull
 from filewheel.disk.ballast import BALLAST_BYTES
-from filewheel.disk.disk import Disk, OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
+from filewheel.env import Disk
 from filewheel.replication.members import add_backup
 from filewheel.scheduling.scheduler import Scheduler
 from tests.cli_support import Fw, invoke
@@ -102,7 +103,7 @@ def test_the_first_keeper_makes_its_lock_with_the_room_of_the_ballast(wheel_dir:
 
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"x")
-    with Keeper(wheel_dir, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+    with Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))) as keeper:
         assert keeper.ack(keeper.claim()) == 1
 
 
@@ -168,7 +169,7 @@ def test_a_wheel_is_made_without_a_ballast_where_there_is_no_room_for_one_and_wa
     tmp_path: Path, kind: type[Disk], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "jobs.wheel"
-    with caplog.at_level(logging.WARNING), Wheel.create(path, disk=kind) as wheel:  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING), Wheel.create(path, env=SYSTEM.using(disk=kind)) as wheel:  # type: ignore[arg-type]
         wheel.enqueue(b"x")
     assert "ballast" in caplog.text
     assert not (path / "ballast").exists() or not (path / "ballast").stat().st_size
@@ -194,7 +195,7 @@ def test_where_little_is_left_the_room_for_acknowledgements_is_made_before_messa
     (wheel_dir / "ballast").unlink()
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue_many([b"x"] * MESSAGES)
-    with Keeper(wheel_dir, background=False, disk=lambda path: NearlyFull(path, fail)) as keeper:
+    with Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=lambda path: NearlyFull(path, fail))) as keeper:
         batch = keeper.claim(MESSAGES)
         full = True
         assert keeper.ack(batch) == MESSAGES
@@ -211,7 +212,10 @@ def test_after_a_refused_acknowledgement_messages_are_handed_out_one_by_one_unti
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     (wheel_dir / "ballast").unlink()
-    with Wheel(wheel_dir) as wheel, Keeper(wheel_dir, background=False, disk=lambda p: FaultyDisk(p, fail)) as keeper:
+    with (
+        Wheel(wheel_dir) as wheel,
+        Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=lambda p: FaultyDisk(p, fail))) as keeper,
+    ):
         wheel.enqueue_many([b"x"] * 10)
         first = keeper.claim(2)
         full = True

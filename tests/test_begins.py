@@ -13,7 +13,7 @@ import pytest
 
 from filewheel import Cancelled, DiskError, Keeper, MessageId, Wheel
 from filewheel.disk import begun
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.format import layout
 from filewheel.laps.store import Store
 from tests.support import FakeClock, FaultyDisk, spawn
@@ -172,7 +172,10 @@ def test_wherever_a_cancel_and_a_begin_interrupt_each_other_nothing_that_was_cal
     at = At()
     seen: set[tuple[Cancelled, bool]] = set()
     wheel_disk, keeper_disk = (OsDisk, at.disk) if inner == "cancel" else (at.disk, OsDisk)
-    with Wheel(wheel_dir, disk=wheel_disk) as wheel, Keeper(wheel_dir, background=False, disk=keeper_disk) as keeper:
+    with (
+        Wheel(wheel_dir, env=SYSTEM.using(disk=wheel_disk)) as wheel,
+        Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=keeper_disk)) as keeper,
+    ):
         for step in range(1, 200):
             id_ = wheel.enqueue(b"x")
             if way != "a claim":
@@ -206,7 +209,7 @@ def test_a_message_that_begins_and_ends_while_it_is_cancelled_is_not_called_stop
     at = At()
     seen = set()
     with (
-        Wheel(wheel_dir, disk=at.disk) as wheel,
+        Wheel(wheel_dir, env=SYSTEM.using(disk=at.disk)) as wheel,
         Wheel(wheel_dir, sync="never") as more,
         Keeper(wheel_dir, background=False) as keeper,
     ):
@@ -262,7 +265,7 @@ def test_while_the_table_cannot_be_written_a_cancel_says_maybe_and_knows_again_l
         if name == layout.BEGUN and kind in trouble:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with Wheel(wheel_dir) as wheel, Keeper(wheel_dir, disk=lambda p: FaultyDisk(p, fail)) as keeper:
+    with Wheel(wheel_dir) as wheel, Keeper(wheel_dir, env=SYSTEM.using(disk=lambda p: FaultyDisk(p, fail))) as keeper:
         ids = wheel.enqueue_many([b"%d" % n for n in range(6)])
         keeper.claim(begun=False)
         assert keeper.begin(ids[5]) == set()
@@ -289,7 +292,7 @@ def test_a_keeper_that_publishes_nothing_is_one_of_which_a_cancel_cannot_tell(wh
     (wheel_dir / layout.BEGUN).write_bytes(bytes(begun.MARK_BYTES))
     with Wheel(wheel_dir) as wheel:
         ids = wheel.enqueue_many([b"a", b"b"])
-        with Keeper(wheel_dir, disk=lambda p: FaultyDisk(p, fail)) as keeper:
+        with Keeper(wheel_dir, env=SYSTEM.using(disk=lambda p: FaultyDisk(p, fail))) as keeper:
             assert wheel.cancel(ids[0]) is MAYBE
             (message,) = keeper.claim()
             assert wheel.cancel(message.id) is MAYBE
@@ -303,7 +306,7 @@ def test_where_the_table_cannot_be_read_a_cancel_is_done_and_says_maybe(wheel_di
         if kind in trouble and name == layout.BEGUN:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    with Wheel(wheel_dir, disk=lambda p: FaultyDisk(p, fail)) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda p: FaultyDisk(p, fail))) as wheel:
         wheel.cancel(wheel.enqueue(b"first"))
         id_ = wheel.enqueue(b"x", delay=60)
         tell = wheel._writer().tell

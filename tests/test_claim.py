@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import AsyncKeeper, AsyncWheel, BadArgument, Closed, Keeper, Wheel
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import US_PER_S, to_datetime
 from tests.support import START_US, FakeClock
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import AsyncWheel, BadArgument, Closed, Keeper, MessageId, NoWheel, Wheel, WheelExists, changes
+from filewheel.disk.disk import SYSTEM
 from tests.support import FakeClock, FaultyDisk
 
 
@@ -149,7 +150,7 @@ def test_a_wheel_that_is_there_is_opened_without_a_write(tmp_path: Path) -> None
     def note(kind: str, name: str) -> None:
         calls.append(kind)
 
-    Wheel.open_or_create(tmp_path / "w", disk=lambda path: FaultyDisk(path, note)).close()
+    Wheel.open_or_create(tmp_path / "w", env=SYSTEM.using(disk=lambda path: FaultyDisk(path, note))).close()
     assert not {"pwrite", "fdatasync", "sync_all", "sync_dir", "rename"}.intersection(calls)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Message, MessageId, Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
 from filewheel.firing.tidy import tidy
 from filewheel.message import DEAD_US
@@ -42,7 +41,7 @@ def harm(fw: Fw) -> None:
     """Turn one bit of a message that is dealt."""
     fw.enqueue("--in", "1h", "harmed")
     fw.enqueue("--in", "1h", "kept")
-    assert tidy(open_directory(fw.wheel, write=True), SYSTEM_CLOCK)
+    assert tidy(open_directory(fw.wheel, write=True))
     for path in (fw.wheel / "laps").rglob("*.*"):
         data = bytearray(path.read_bytes())
         at = data.find(b"harmed")

@@ -12,6 +12,7 @@ import pytest
 
 from filewheel import Damaged, Keeper, Locked, Wheel
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.format.record import pack_tail
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
@@ -67,7 +68,7 @@ def test_a_flipped_bit_in_a_file_loses_only_its_frame_and_is_named_everywhere(
     victim = files(wheel_dir, pattern)[1]
     flip(victim, 90)
     name = str(victim.relative_to(wheel_dir))
-    (finding,) = verify(open_directory(wheel_dir, write=False), clock).damage
+    (finding,) = verify(open_directory(wheel_dir, write=False)).damage
     assert (finding.name, finding.offset, finding.what) == (name, 0, "body checksum")
     with Wheel(wheel_dir, clock=clock) as wheel, wheel.snapshot() as snapshot:
         left = {m.payload for m in snapshot.messages()}
@@ -87,7 +88,7 @@ def test_damage_in_the_middle_of_a_journal_is_proven_by_what_follows(wheel_dir: 
     make(wheel_dir, clock, dealt=False)
     (segment,) = files(wheel_dir, "journal/*.log")
     flip(segment, 300)
-    (finding,) = verify(open_directory(wheel_dir, write=False), clock).damage
+    (finding,) = verify(open_directory(wheel_dir, write=False)).damage
     assert "which had been durable, cannot be read" in finding.what
     assert len(fire_all(wheel_dir, clock)) == 57
     assert len(files(wheel_dir, "quarantine/*.bin")) == 1
@@ -99,7 +100,7 @@ def test_damage_in_the_last_frame_of_a_closed_journal_is_proven_by_its_seal(whee
         wheel.enqueue(b"only")
     (segment,) = files(wheel_dir, "journal/*.log")
     flip(segment, 80)
-    assert len(verify(open_directory(wheel_dir, write=False), clock).damage) == 1
+    assert len(verify(open_directory(wheel_dir, write=False)).damage) == 1
     assert fire_all(wheel_dir, clock) == set()
     assert len(files(wheel_dir, "quarantine/*.bin")) == 1
 
@@ -115,7 +116,7 @@ def test_a_torn_tail_of_a_journal_is_no_damage(wheel_dir: Path) -> None:
     wheel.close()
     # As a power cut leaves it: no seal, and half of the last frame.
     segment.write_bytes(whole[: len(whole) - 50])
-    report = verify(open_directory(wheel_dir, write=False), clock)
+    report = verify(open_directory(wheel_dir, write=False))
     assert not report.damage
     assert "never completed" in report.findings[0].what
     assert fire_all(wheel_dir, clock) == {b"%d" % i for i in range(9)}
@@ -142,7 +143,7 @@ def test_a_segment_that_a_listing_beside_its_writer_misses_is_no_damage(
         disks.append(MissingNames(path, *missing))
         return disks[-1]
 
-    assert not verify(open_directory(wheel_dir, write=False, disk=disk)).damage
+    assert not verify(open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=disk))).damage
     assert not disks[-1].missing
     # One that has gone for good is.
     (second,) = files(wheel_dir, "journal/*-000002.log")
@@ -163,7 +164,7 @@ def test_every_truncation_of_a_journal_keeps_the_frames_before_it(wheel_dir: Pat
             left = [m.payload for m in wheel.list()]
             assert left == known[: len(left)]
             assert len(left) % 3 == 0
-            verify(open_directory(wheel_dir, write=False), clock)
+            verify(open_directory(wheel_dir, write=False))
 
 
 @pytest.mark.parametrize("how", ["flipped", "missing", "empty", "garbage"])
@@ -180,10 +181,10 @@ def test_a_checkpoint_that_cannot_be_read_loses_nothing(wheel_dir: Path, how: st
     with Wheel(wheel_dir, clock=clock) as wheel:
         assert {m.payload for m in wheel.list()} == ALL
         assert wheel.stats().pending == 60
-    report = verify(open_directory(wheel_dir, write=False), clock)
+    report = verify(open_directory(wheel_dir, write=False))
     assert report.damage[0].name == "checkpoint"
     assert fire_all(wheel_dir, clock) == ALL
-    assert not verify(open_directory(wheel_dir, write=False), clock).damage
+    assert not verify(open_directory(wheel_dir, write=False)).damage
 
 
 def test_both_checkpoints_gone_loses_nothing(wheel_dir: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_file_that_is_missing_is_named(wheel_dir: Path) -> None:
     victim = files(wheel_dir, "laps/*.lap")[0]
     victim.unlink()
     clock.wall_us -= 10**9  # it lies in the future, so it cannot have been finished
-    (finding,) = verify(open_directory(wheel_dir, write=False), clock).damage
+    (finding,) = verify(open_directory(wheel_dir, write=False)).damage
     assert (finding.name, finding.what) == (f"laps/{victim.name}", "the file is missing")
     clock.wall_us += 10**9
     fired = fire_all(wheel_dir, clock)
@@ -214,7 +215,7 @@ def test_a_file_that_is_too_short_is_named_and_keeps_its_whole_frames(wheel_dir:
     make(wheel_dir, clock, dealt=True)
     victim = files(wheel_dir, "laps/*.lap")[0]
     victim.write_bytes(victim.read_bytes()[:-40])
-    findings = verify(open_directory(wheel_dir, write=False), clock).damage
+    findings = verify(open_directory(wheel_dir, write=False)).damage
     assert {f.name for f in findings} == {f"laps/{victim.name}"}
     assert any("bytes are missing at the end" in f.what for f in findings)
 
@@ -228,7 +229,9 @@ def test_a_damaged_wheel_json_is_read_from_its_copy_and_repaired(wheel_dir: Path
     with Wheel(wheel_dir, clock=clock) as wheel:
         assert len(wheel.notes) == 1
         assert wheel.stats().pending == 60
-    assert repair(open_directory(wheel_dir, write=True), clock).done == ["wheel.json was written again"]
+    assert repair(open_directory(wheel_dir, write=True, env=SYSTEM.using(clock=clock))).done == [
+        "wheel.json was written again"
+    ]
     assert settings.read_bytes() == good
     assert_whole(wheel_dir)
 
@@ -249,23 +252,23 @@ def test_repair_keeps_what_can_be_read_and_verifies_afterwards(wheel_dir: Path) 
     flip(wheel_dir / "checkpoint", 90)
     with Wheel(wheel_dir, clock=clock) as wheel:
         left = {m.payload for m in wheel.list()}
-    found = plan(open_directory(wheel_dir, write=False), clock).found
+    found = plan(open_directory(wheel_dir, write=False)).found
     assert len(found) >= 8  # a flip in a frame's padding costs nothing, and is only noted
-    done = repair(open_directory(wheel_dir, write=True), clock)
+    done = repair(open_directory(wheel_dir, write=True, env=SYSTEM.using(clock=clock)))
     assert done.found == found
     assert done.bytes_aside > 0
-    report = verify(open_directory(wheel_dir, write=False), clock)
+    report = verify(open_directory(wheel_dir, write=False))
     assert not report.damage
     with Wheel(wheel_dir, clock=clock) as wheel:
         assert {m.payload for m in wheel.list()} == left
-    again = repair(open_directory(wheel_dir, write=True), clock)
+    again = repair(open_directory(wheel_dir, write=True, env=SYSTEM.using(clock=clock)))
     assert (again.found, again.done) == ([], [])
     assert fire_all(wheel_dir, clock) == left
 
 
 def test_repair_is_refused_while_a_keeper_runs(wheel_dir: Path) -> None:
     with Keeper(wheel_dir), pytest.raises(Locked):
-        repair(open_directory(wheel_dir, write=True), FakeClock())
+        repair(open_directory(wheel_dir, write=True, env=SYSTEM.using(clock=FakeClock())))
 
 
 def test_foreign_files_links_and_pipes_are_left_alone_and_never_followed(wheel_dir: Path, tmp_path: Path) -> None:
@@ -325,9 +328,9 @@ def test_a_damaged_copy_of_wheel_json_is_named_and_repaired_while_it_is_not_need
     # A copy that is not there at all may be what a crash of `create` left: worth a note, but nothing was damaged.
     for spoil, kind in ((lambda: flip(copy, 90), "damage"), (copy.unlink, "note")):
         spoil()
-        report = verify(open_directory(wheel_dir, write=False), clock)
+        report = verify(open_directory(wheel_dir, write=False))
         assert [(f.name, f.kind) for f in report.findings] == [("wheel.json.copy", kind)]
-        repair(open_directory(wheel_dir, write=True), clock)
+        repair(open_directory(wheel_dir, write=True, env=SYSTEM.using(clock=clock)))
         assert_whole(wheel_dir)
         assert copy.read_bytes() == (wheel_dir / "wheel.json").read_bytes()
 
@@ -336,10 +339,10 @@ def test_a_damaged_checkpoint_old_is_noted_and_goes_with_the_next_deal(wheel_dir
     clock = FakeClock()
     make(wheel_dir, clock, dealt=True)
     flip(wheel_dir / "checkpoint.old", 90)
-    report = verify(open_directory(wheel_dir, write=False), clock)
+    report = verify(open_directory(wheel_dir, write=False))
     assert [(f.kind, f.name) for f in report.findings] == [("note", "checkpoint.old")]
-    repair(open_directory(wheel_dir, write=True), clock)
-    assert not verify(open_directory(wheel_dir, write=False), clock).findings
+    repair(open_directory(wheel_dir, write=True, env=SYSTEM.using(clock=clock)))
+    assert not verify(open_directory(wheel_dir, write=False)).findings
 
 
 def test_segments_that_the_lost_checkpoint_had_covered_are_not_missed(wheel_dir: Path) -> None:
@@ -356,6 +359,6 @@ def test_segments_that_the_lost_checkpoint_had_covered_are_not_missed(wheel_dir:
     assert [p.name[-10:] for p in files(wheel_dir, "journal/*")] == ["000002.log"]
     flip(wheel_dir / "checkpoint", 90)
     # The checkpoint before stands in the first segment, which is gone: its last frame lies in a slot.
-    assert {f.name for f in verify(open_directory(wheel_dir, write=False), clock).damage} == {"checkpoint"}
+    assert {f.name for f in verify(open_directory(wheel_dir, write=False)).damage} == {"checkpoint"}
     assert fire_all(wheel_dir, clock) == {b"a", b"b", b"c"}
     assert files(wheel_dir, "quarantine/*") == []

@@ -10,6 +10,7 @@ import msgpack
 import pytest
 
 from filewheel import Keeper, Wheel
+from filewheel.disk.disk import SYSTEM
 from filewheel.format.frame import HEADER_BYTES
 from filewheel.laps.deal import Deal
 from filewheel.message import US_PER_S
@@ -37,11 +38,11 @@ def test_the_message_of_the_page_leaves_the_bytes_that_the_page_shows(tmp_path: 
     path = tmp_path / "wheel"
     clock = Clock()
     drawn = iter([bytes(range(16, 32)), SALT])
-    Wheel.create(path, clock=clock, entropy=lambda size: next(drawn)).close()
+    Wheel.create(path, clock=clock, env=SYSTEM.using(entropy=lambda size: next(drawn))).close()
     found = []
     with (
-        Wheel(path, clock=clock, entropy=named("PRDCR001")) as wheel,
-        Keeper(path, background=False, clock=clock, entropy=named("KEEPER01")) as keeper,
+        Wheel(path, clock=clock, env=SYSTEM.using(entropy=named("PRDCR001"))) as wheel,
+        Keeper(path, background=False, clock=clock, env=SYSTEM.using(entropy=named("KEEPER01"))) as keeper,
     ):
         wheel.enqueue(b"hello", delay=90, topic="mail")
         found.append(hexdump((path / "journal/PRDCR001-000001.log").read_bytes()))

@@ -24,7 +24,7 @@ from filewheel.disk.directory import (
     open_directory,
     parse_settings,
 )
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import (
     BadArgument,
     Damaged,
@@ -490,7 +490,7 @@ def test_a_wheel_that_two_make_at_once_has_one_salt_and_holds_what_both_enqueued
             may_go_on.wait(20)
 
     def make(payload: bytes, fail: Callable[[str, str], None]) -> None:
-        with Wheel.create(path, exist_ok=True, disk=lambda where: FaultyDisk(where, fail)) as wheel:
+        with Wheel.create(path, exist_ok=True, env=SYSTEM.using(disk=lambda where: FaultyDisk(where, fail))) as wheel:
             wheel.enqueue(payload, delay=60)
 
     first = threading.Thread(target=make, args=(b"first", pause))
@@ -513,4 +513,4 @@ def test_a_directory_that_goes_while_it_is_opened_is_no_wheel(made: Path) -> Non
             made.rename(made.with_name("elsewhere"))
 
     with pytest.raises(NoWheel, match="has gone"):
-        open_directory(made, write=True, disk=Going)
+        open_directory(made, write=True, env=SYSTEM.using(disk=Going))

@@ -28,7 +28,7 @@ from filewheel import (
 )
 from filewheel.disk.ballast import BALLAST_BYTES
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
@@ -70,7 +70,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_refuses_the_enqueue_and_keeps_what_was_there(wheel_dir: Path) -> None:
     disk, left = failing("pwrite", "journal", errno.ENOSPC, after=4)  # the zeros written ahead are one
-    with Wheel(wheel_dir, disk=disk) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=disk)) as wheel:
         for i in range(3):
             wheel.enqueue(b"%d" % i, delay=60)
         with pytest.raises(WheelFull, match="nothing of this call was written. Try: free some space"):
@@ -86,7 +86,10 @@ def test_a_full_disk_refuses_the_enqueue_and_keeps_what_was_there(wheel_dir: Pat
 @pytest.mark.parametrize("call", ["cancel", "reschedule", "update", "ack"])
 def test_on_a_full_disk_the_error_says_what_its_own_call_left_undone(wheel_dir: Path, call: str) -> None:
     disk, left = failing("pwrite", "journal", errno.ENOSPC, after=1000)
-    with Wheel(wheel_dir, disk=disk) as wheel, Keeper(wheel_dir, disk=disk, background=False) as keeper:
+    with (
+        Wheel(wheel_dir, env=SYSTEM.using(disk=disk)) as wheel,
+        Keeper(wheel_dir, env=SYSTEM.using(disk=disk), background=False) as keeper,
+    ):
         id_ = wheel.enqueue(b"later", delay=60, key="k")
         wheel.enqueue(b"now")
         (claimed,) = keeper.claim()
@@ -106,7 +109,7 @@ def test_on_a_full_disk_the_error_says_what_its_own_call_left_undone(wheel_dir: 
 def test_a_wheel_that_cannot_be_made_on_a_full_disk_speaks_of_no_message(tmp_path: Path) -> None:
     full, _ = failing("pwrite", "", errno.ENOSPC)
     with pytest.raises(WheelFull) as caught:
-        Wheel.create(tmp_path / "wheel", disk=full)
+        Wheel.create(tmp_path / "wheel", env=SYSTEM.using(disk=full))
     assert "of this call" not in str(caught.value)
 
 
@@ -164,7 +167,7 @@ def test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back(small:
         keeper.close()
         assert not wheel.cancel(ids[0])
         assert wheel.stats().pending == enqueued + 1
-    assert not verify(open_directory(path, write=False), clock).damage
+    assert not verify(open_directory(path, write=False)).damage
 
 
 @pytest.mark.parametrize("where", ["laps", "checkpoint"])
@@ -173,7 +176,7 @@ def test_a_keeper_is_closed_on_a_full_disk_without_an_error_and_the_next_one_dea
     disk, _ = failing("pwrite", where, errno.ENOSPC)
     with Wheel(wheel_dir, clock=clock) as wheel:
         wheel.enqueue_many([b"%d" % i for i in range(100)], delay=[i * 60 for i in range(100)])
-        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=disk)
+        keeper = Keeper(wheel_dir, clock=clock, background=False, env=SYSTEM.using(disk=disk))
         keeper.ack(keeper.claim())
         keeper.close()
         assert wheel.stats().pending == 99
@@ -192,7 +195,7 @@ def test_a_ballast_that_was_made_with_little_room_grows_when_there_is_more(wheel
         def free_bytes(self) -> int:
             return free
 
-    with Keeper(wheel_dir, background=False, disk=Roomy) as keeper:
+    with Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=Roomy)) as keeper:
         keeper._housekeeper.reserve.ballast.keep()
         assert (wheel_dir / "ballast").stat().st_size == free // 4
         free = 1 << 30
@@ -210,7 +213,7 @@ def test_a_deal_on_a_full_disk_changes_nothing_and_is_tried_again(
     disk, left = failing("pwrite", "laps", errno.ENOSPC)
     with Wheel(wheel_dir, clock=clock) as wheel:
         wheel.enqueue_many([b"%d" % i for i in range(100)], delay=[i * 60 for i in range(100)])
-        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=disk)
+        keeper = Keeper(wheel_dir, clock=clock, background=False, env=SYSTEM.using(disk=disk))
         clock.advance(31)
         keeper._housekeeper.step()
         assert "no space to deal" in caplog.text
@@ -229,7 +232,7 @@ def test_a_deal_on_a_full_disk_changes_nothing_and_is_tried_again(
 
 def test_a_failed_flush_poisons_the_handle_and_is_never_tried_again(wheel_dir: Path) -> None:
     disk, left = failing("fdatasync", "journal", errno.EIO, after=2)
-    wheel = Wheel(wheel_dir, disk=disk)
+    wheel = Wheel(wheel_dir, env=SYSTEM.using(disk=disk))
     wheel.enqueue(b"0", delay=60)
     wheel.enqueue(b"1", delay=60)
     with pytest.raises(Poisoned, match="a flush failed .* Try: close this handle"):
@@ -250,7 +253,7 @@ def test_a_checkpoint_that_cannot_be_flushed_ends_the_keeper_and_loses_nothing(w
     disk, _ = failing("fdatasync", "checkpoint", errno.EIO)
     with Wheel(wheel_dir, clock=clock) as wheel:
         wheel.enqueue_many([b"%d" % i for i in range(10)], delay=5000)
-        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=disk)
+        keeper = Keeper(wheel_dir, clock=clock, background=False, env=SYSTEM.using(disk=disk))
         keeper._store.ingest()
         with pytest.raises(DiskError, match="Input/output error"):
             keeper.close()
@@ -271,7 +274,9 @@ def test_a_checkpoint_whose_rename_cannot_be_flushed_keeps_what_it_names(wheel_d
 
     with Wheel(wheel_dir, clock=clock) as wheel:
         wheel.enqueue_many([b"%d" % i for i in range(10)], delay=5000)
-        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail))
+        keeper = Keeper(
+            wheel_dir, clock=clock, background=False, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))
+        )
         clock.advance(31)
         broken.append(True)
         with pytest.raises(Poisoned, match="the checkpoint cannot be made durable"):
@@ -300,13 +305,16 @@ def test_too_many_open_files_are_no_damage(wheel_dir: Path, pattern: str) -> Non
         disk = lambda path: FaultyDisk(path, fail)  # noqa: E731
         clock.advance(5000)
         short.append(True)
-        with Wheel(wheel_dir, clock=clock, disk=disk) as again, pytest.raises(DiskError, match="too many open files"):
+        with (
+            Wheel(wheel_dir, clock=clock, env=SYSTEM.using(disk=disk)) as again,
+            pytest.raises(DiskError, match="too many open files"),
+        ):
             list(again.list())
         if pattern == "checkpoint":
             with pytest.raises(DiskError, match="too many open files"):
-                Keeper(wheel_dir, wait=False, clock=clock, background=False, disk=disk)
+                Keeper(wheel_dir, wait=False, clock=clock, background=False, env=SYSTEM.using(disk=disk))
             short.clear()
-        with Keeper(wheel_dir, wait=False, clock=clock, background=False, disk=disk) as keeper:
+        with Keeper(wheel_dir, wait=False, clock=clock, background=False, env=SYSTEM.using(disk=disk)) as keeper:
             if short:
                 with pytest.raises(DiskError, match="too many open files"):
                     keeper.claim()
@@ -341,7 +349,7 @@ def test_a_disk_that_refuses_to_read_is_a_disk_error(wheel_dir: Path, look: Call
         wheel.enqueue_many([b"x"] * 3, delay=[10, 5000, 90_000])
         Keeper(wheel_dir, background=False).close()
     refusing = Refusing(os.fspath(wheel_dir))
-    with Wheel(wheel_dir, disk=lambda path: refusing) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda path: refusing)) as wheel:
         id_ = wheel.enqueue(b"y", delay=60)
         with wheel.snapshot() as snapshot:
             refusing.bad = True
@@ -353,7 +361,7 @@ def test_a_disk_that_refuses_to_read_is_a_disk_error(wheel_dir: Path, look: Call
 
 def test_a_flush_that_failed_in_the_background_is_told_by_close(wheel_dir: Path) -> None:
     disk, _ = failing("fdatasync", "journal", errno.EIO)
-    wheel = Wheel(wheel_dir, disk=disk)
+    wheel = Wheel(wheel_dir, env=SYSTEM.using(disk=disk))
     wheel.enqueue(b"0", delay=60, sync=0.001)
     assert wheel._journal is not None
     assert wheel._journal.appender._flusher is not None
@@ -368,7 +376,7 @@ def test_closing_a_producer_that_cannot_tidy_up_is_no_error(
 ) -> None:
     monkeypatch.setattr(filewheel.firing.tidy, "TIDY_SEGMENTS", 1)
     disk, _ = failing(kind, "keeper.lock", errno.ENOSPC)
-    wheel = Wheel(wheel_dir, disk=disk)
+    wheel = Wheel(wheel_dir, env=SYSTEM.using(disk=disk))
     wheel.enqueue(b"0", delay=60)
     wheel.close()
     with Wheel(wheel_dir) as again:
@@ -391,7 +399,7 @@ def test_a_keeper_that_cannot_start_leaves_no_file_open(wheel_dir: Path, what: s
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"x", delay=60)
     with pytest.raises(DiskError):
-        Keeper(wheel_dir, wait=False, disk=Bad)
+        Keeper(wheel_dir, wait=False, env=SYSTEM.using(disk=Bad))
     still = []
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the listing's own
@@ -410,7 +418,9 @@ def test_a_journal_that_cannot_be_opened_once_is_not_passed_over(wheel_dir: Path
 
     with Wheel(wheel_dir, clock=clock) as wheel:
         wheel.enqueue(b"x", delay=2)
-    with Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+    with Keeper(
+        wheel_dir, clock=clock, background=False, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))
+    ) as keeper:
         keeper._store.handles.close()
         bad.append(True)
         with pytest.raises(DiskError, match="Input/output error"):
@@ -425,7 +435,7 @@ def test_a_keeper_whose_journal_cannot_be_flushed_stops_firing_and_says_why(whee
     disk, _ = failing("fdatasync", "journal", errno.EIO)
     with Wheel(wheel_dir, clock=clock) as wheel:
         wheel.enqueue(b"x")
-        keeper = Keeper(wheel_dir, clock=clock, background=False, disk=disk)
+        keeper = Keeper(wheel_dir, clock=clock, background=False, env=SYSTEM.using(disk=disk))
         keeper.ack(keeper.claim())
         with pytest.raises(Poisoned):
             keeper._housekeeper.step()
@@ -459,7 +469,7 @@ def test_a_read_only_mount_can_be_looked_at_and_not_written(small: Path) -> None
 
 def test_a_directory_that_may_not_be_written_says_so(wheel_dir: Path) -> None:
     disk, _ = failing("open", "journal", errno.EACCES)
-    with Wheel(wheel_dir, disk=disk) as wheel, pytest.raises(ReadOnly, match="access was refused"):
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=disk)) as wheel, pytest.raises(ReadOnly, match="access was refused"):
         wheel.enqueue(b"x")
 
 
@@ -531,7 +541,7 @@ def interrupted(kind: str, *, after: int) -> Callable[[str], FaultyDisk]:
 
 
 def test_ctrl_c_in_a_flush_does_not_leave_the_others_waiting_for_ever(wheel_dir: Path) -> None:
-    with Wheel(wheel_dir, disk=interrupted("fdatasync", after=2)) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=interrupted("fdatasync", after=2))) as wheel:
         wheel.enqueue(b"0", delay=60)
         with pytest.raises(KeyboardInterrupt):
             wheel.enqueue(b"perhaps", delay=60)
@@ -546,7 +556,7 @@ def test_ctrl_c_in_a_write_costs_no_other_message_though_the_keeper_read_what_wa
     wheel_dir: Path, kind: str, after: int
 ) -> None:
     with Keeper(wheel_dir, background=False) as keeper:
-        with Wheel(wheel_dir, disk=interrupted(kind, after=after)) as wheel:
+        with Wheel(wheel_dir, env=SYSTEM.using(disk=interrupted(kind, after=after))) as wheel:
             wheel.enqueue(b"0")
             wheel.enqueue(b"1")
             with pytest.raises(KeyboardInterrupt):
@@ -563,7 +573,7 @@ def test_a_keeper_starts_on_a_disk_that_is_full(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"0")
     disk, left = failing("pwrite", "", errno.ENOSPC)
-    with Keeper(wheel_dir, disk=disk, background=False) as keeper:
+    with Keeper(wheel_dir, env=SYSTEM.using(disk=disk), background=False) as keeper:
         assert [m.payload for m in keeper.claim()] == [b"0"]
         left[0] = 1000
         keeper.ack(list(keeper._head.claims))
@@ -574,7 +584,7 @@ def test_tidying_up_on_a_full_disk_does_not_fail_the_close_that_led_to_it(
 ) -> None:
     monkeypatch.setattr("filewheel.firing.tidy.TIDY_SEGMENTS", 1)
     disk, _ = failing("pwrite", "keeper.lock", errno.ENOSPC)
-    wheel = Wheel(wheel_dir, disk=disk)
+    wheel = Wheel(wheel_dir, env=SYSTEM.using(disk=disk))
     wheel.enqueue(b"0", delay=60)
     wheel.close()
 

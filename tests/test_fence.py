@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from filewheel import Wheel
-from filewheel.disk.directory import DiskFactory, open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM, OsDisk
+from filewheel.env import DiskFactory
 from filewheel.errors import Damaged, DiskError, Fenced
 from filewheel.message import US_PER_S
 from filewheel.roster.fence import Fence
@@ -32,7 +33,7 @@ def b(tmp_path: Path) -> Path:
 
 @contextmanager
 def fence_of(path: Path, disk: DiskFactory = OsDisk) -> Iterator[Fence]:
-    fence = Fence(open_directory(path, write=True, disk=disk), disk=disk)
+    fence = Fence(open_directory(path, write=True, env=SYSTEM.using(disk=disk)))
     try:
         yield fence
     finally:

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from filewheel import AsyncKeeper, AsyncWheel, Fenced, Keeper, Locked, Settlement, Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.firing.tidy import TIDY_SEGMENTS, tidy
 from filewheel.journal.journal import Journal
@@ -266,7 +265,7 @@ def test_a_standby_that_waited_through_a_promotion_does_not_fire(pair: Path, oth
             return super().lock(fd, wait=wait)
 
     with Keeper(pair):
-        standby, raised = in_thread(lambda: Keeper(pair, disk=Telling))
+        standby, raised = in_thread(lambda: Keeper(pair, env=SYSTEM.using(disk=Telling)))
         assert waits.wait(60)
         promote(other)
         if is_told:
@@ -309,7 +308,9 @@ def test_a_keeper_that_was_fenced_does_not_fire_again_when_the_other_wheel_goes_
             raise OSError(28, "No space left on device")
 
     clock = FakeClock()
-    with Keeper(pair, background=False, clock=clock, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+    with Keeper(
+        pair, background=False, clock=clock, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))
+    ) as keeper:
         promote(other)
         with pytest.raises(Fenced):
             keeper.claim()
@@ -346,7 +347,7 @@ def test_a_fenced_keeper_on_a_disk_that_fails_closes_and_frees_the_lock(pair: Pa
         if kind in broken and "journal" in name:
             raise OSError(5, "Input/output error")
 
-    keeper = Keeper(pair, background=False, disk=lambda path: FaultyDisk(path, fail))
+    keeper = Keeper(pair, background=False, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail)))
     keeper.ack(keeper.claim(1))
     promote(other)
     with pytest.raises(Fenced):
@@ -434,7 +435,7 @@ def test_only_a_primary_is_tidied_up(wheel_dir: Path, other: Path, role: str) ->
             wheel.enqueue(b"x", delay=60)
     make_set(wheel_dir, other)
     alter(wheel_dir, role=role)
-    assert tidy(open_directory(wheel_dir, write=True), SYSTEM_CLOCK) == (role == "primary")
+    assert tidy(open_directory(wheel_dir, write=True)) == (role == "primary")
     assert len(list((wheel_dir / "journal").iterdir())) == (0 if role == "primary" else 3)
 
 
@@ -456,7 +457,7 @@ def test_who_holds_the_lock_of_a_backup_is_said_to_replicate_to_it(wheel_dir: Pa
     owner = KeeperLock(directory)
     owner.take("backup", wait=False)
     with pytest.raises(Locked, match="is replicating to it") as caught:
-        repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+        repair(open_directory(wheel_dir, write=True))
     assert caught.value.role == "backup"
     owner.release()
 
@@ -482,7 +483,7 @@ def test_a_damaged_roster_is_told_and_none_is_made_up(pair: Path) -> None:
     (found,) = verify(open_directory(pair, write=False)).findings
     assert (found.kind, found.name) == ("damage", "roster.json")
     assert "copy the roster.json of a backup" in found.hint
-    done = repair(open_directory(pair, write=True), SYSTEM_CLOCK)
+    done = repair(open_directory(pair, write=True))
     assert [f.name for f in done.found] == ["roster.json"]
     assert not done.done
     assert (pair / "roster.json").read_bytes() == data
@@ -494,7 +495,7 @@ def test_a_backup_is_repaired_and_verified_as_any_wheel(wheel_dir: Path, other: 
         wheel.enqueue(b"x", delay=60)
     make_set(other, wheel_dir)
     (wheel_dir / "wheel.json.copy").write_bytes(b"")
-    done = repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    done = repair(open_directory(wheel_dir, write=True))
     assert done.done == ["wheel.json.copy was written again"]
     assert payloads(wheel_dir) == [b"x"]
     assert not verify(open_directory(wheel_dir, write=False)).findings

@@ -18,7 +18,7 @@ import filewheel.lookup.finder
 import filewheel.lookup.index
 from filewheel import Closed, DiskError, Keeper, MessageId, NotFound, Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
@@ -31,7 +31,7 @@ from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
 from filewheel.tools.repair import repair
 from tests.conftest import assert_whole
-from tests.support import FakeClock, ledger_of, run
+from tests.support import FakeClock, ledger_of, run, timed
 
 CANCEL = "import sys; from filewheel import Wheel\nwith Wheel(sys.argv[1]) as w: print(bool(w.cancel(sys.argv[2])))"
 
@@ -67,7 +67,7 @@ def deal(wheel_dir: Path, clock: FakeClock, *, spread: bool = False) -> None:
     directory = open_directory(wheel_dir, write=True)
     owner = KeeperLock(directory)
     owner.take("keeper", wait=False)
-    store = ledger_of(directory, clock)
+    store = ledger_of(timed(directory, clock))
     store.recover()
     Deal(store, spread=spread).run()
     store.close()
@@ -112,7 +112,7 @@ def disk(wheel_dir: Path) -> Hooked:
 
 @pytest.fixture
 def hooked(wheel_dir: Path, disk: Hooked) -> Finder:
-    return Finder(open_directory(wheel_dir, write=False, disk=lambda path: disk))
+    return Finder(open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=lambda path: disk)))
 
 
 # -- what becomes of a message ----------------------------------------------------------------------------------
@@ -581,10 +581,10 @@ def test_a_drop_that_was_dealt_before_its_put_counts(
     ids = [wheel.enqueue(b"%d" % i, delay=60 + i) for i in range(20)]
     assert len(look(finder, ids)) == 20
     # The journals are dealt in the order of their names.
-    with Wheel(wheel_dir, clock=clock, entropy=lambda size: (1).to_bytes(size, "big")) as other:
+    with Wheel(wheel_dir, clock=clock, env=SYSTEM.using(entropy=lambda size: (1).to_bytes(size, "big"))) as other:
         other.cancel_many(ids[-3:])
     directory = open_directory(wheel_dir, write=True)
-    store = ledger_of(directory, clock)
+    store = ledger_of(timed(directory, clock))
     store.recover()
     Deal(store, spread=False, chunk_records=8).run()
     store.close()
@@ -607,7 +607,7 @@ def test_a_repaired_file_is_read_anew(wheel_dir: Path, finder: Finder, clock: Fa
     data[offsets(wheel_dir, lap)[1][0]] ^= 1
     lap.write_bytes(data)
     assert look(finder, ids) == [b"0", b"2", b"3"]
-    repair(open_directory(wheel_dir, write=True), clock)
+    repair(open_directory(wheel_dir, write=True, env=SYSTEM.using(clock=clock)))
     assert look(finder, ids) == [b"0", b"2", b"3"]
 
 

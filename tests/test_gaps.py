@@ -9,7 +9,7 @@ import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.disk.quarantine import Damage, items
 from filewheel.format.frame import Frame, Gap
 from filewheel.format.record import pack_tail
@@ -56,7 +56,7 @@ def hit(path: Path, number: int) -> None:
 
 
 def look(path: Path, clock: FakeClock) -> Report:
-    return verify(open_directory(path, write=False), clock)
+    return verify(open_directory(path, write=False))
 
 
 def fire(keeper: Keeper) -> list[bytes]:
@@ -255,7 +255,7 @@ def test_a_look_of_two_moments_beside_a_writer_finds_no_damage(wheel_dir: Path, 
             disks.append(TornLook(path, frame.at + 72, frame.end))
             return disks[-1]
 
-        directory = open_directory(wheel_dir, write=False, disk=disk)
+        directory = open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=disk))
         if who == "verify":
             assert not verify(directory).damage
         else:

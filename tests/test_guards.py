@@ -14,7 +14,7 @@ import pytest
 
 from filewheel import DiskError, Keeper, Locked, Message, MessageId, Wheel, WheelFull
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.disk.quarantine import items
 from filewheel.firing.housekeeper import DEAL_AGE_US
 from filewheel.firing.tidy import tidy
@@ -24,7 +24,7 @@ from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
 from filewheel.message import US_PER_S
 from tests.conftest import assert_whole
-from tests.support import START_US, FakeClock, FaultyDisk, MissingNames, eventually
+from tests.support import START_US, FakeClock, FaultyDisk, MissingNames, eventually, timed
 
 
 def same_entropy(name: int, start: int) -> object:
@@ -60,7 +60,7 @@ def test_a_writer_whose_new_segment_is_held_by_a_sweep_waits_and_begins_another(
         disks.append(SweptDisk(path))
         return disks[-1]
 
-    with Wheel(wheel_dir, disk=disk) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=disk)) as wheel:
         id_ = wheel.enqueue(b"x", delay=60)
         assert any(each.swept for each in disks)
         for segment in (wheel_dir / "journal").iterdir():
@@ -71,10 +71,9 @@ def test_a_writer_whose_new_segment_is_held_by_a_sweep_waits_and_begins_another(
 
 
 def test_a_writer_that_draws_the_name_of_another_does_not_write_into_its_segment(wheel_dir: Path) -> None:
-    directory = open_directory(wheel_dir, write=True)
-    first = Journal(directory, entropy=same_entropy(7, 1))  # type: ignore[arg-type]
+    first = Journal(open_directory(wheel_dir, write=True, env=SYSTEM.using(entropy=same_entropy(7, 1))))  # type: ignore[arg-type]
     first.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"x")
-    second = Journal(directory, entropy=same_entropy(7, 2))  # type: ignore[arg-type]
+    second = Journal(open_directory(wheel_dir, write=True, env=SYSTEM.using(entropy=same_entropy(7, 2))))  # type: ignore[arg-type]
     with pytest.raises(DiskError, match="another writer drew the same name"):
         second.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"y")
     first.close()
@@ -84,10 +83,9 @@ def test_a_writer_that_draws_the_name_of_another_does_not_write_into_its_segment
 
 def test_two_writers_of_one_name_give_different_ids(wheel_dir: Path) -> None:
     # One after the other, the first long gone: 40 bits of name are drawn again one day.
-    directory = open_directory(wheel_dir, write=True)
     ids = []
     for start in (1, 2):
-        journal = Journal(directory, entropy=same_entropy(7, start))  # type: ignore[arg-type]
+        journal = Journal(open_directory(wheel_dir, write=True, env=SYSTEM.using(entropy=same_entropy(7, start))))  # type: ignore[arg-type]
         ids.append(journal.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"x"))
         journal.close()
         for name in os.listdir(wheel_dir / "journal"):
@@ -105,7 +103,7 @@ def test_a_writer_whose_first_segment_could_not_be_made_does_not_use_its_name_ag
         if what == "sync_dir" and name == "journal" and len(names) == 1:
             raise OSError(errno.EIO, os.strerror(errno.EIO), name)
 
-    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))) as wheel:
         with pytest.raises(DiskError):
             wheel.enqueue(b"refused", delay=60)
         wheel.enqueue(b"x", delay=60)
@@ -177,7 +175,7 @@ def test_the_first_segment_of_a_writer_that_a_keeper_s_listing_misses_is_read_be
         disks.append(MissingNames(path))
         return disks[-1]
 
-    with Keeper(wheel_dir, clock=clock, disk=disk, background=False) as keeper:
+    with Keeper(wheel_dir, clock=clock, env=SYSTEM.using(disk=disk), background=False) as keeper:
         journal = Journal(open_directory(wheel_dir, write=True))
         for payload in (b"first", b"second"):
             journal.rotate()
@@ -211,7 +209,7 @@ def test_a_write_that_fails_after_it_got_there_leaves_nothing_of_what_was_refuse
             armed.clear()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
-    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))) as wheel:
         wheel.enqueue(b"0", delay=60)
         armed.append(True)
         with pytest.raises(WheelFull, match="nothing of this call was written"):
@@ -236,7 +234,7 @@ def test_a_call_of_several_commits_that_meets_a_full_disk_says_how_much_of_it_wa
             if left[0] < 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
-    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))) as wheel:
         with pytest.raises(WheelFull) as caught:
             if how == "add":
                 due = 1_900_000_000 * US_PER_S
@@ -261,7 +259,7 @@ def test_what_was_enqueued_before_a_failed_write_is_durable_when_a_later_call_sa
                 armed.clear()
                 raise OSError(errno.EIO, os.strerror(errno.EIO), name)
 
-    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))) as wheel:
         wheel.enqueue(b"0", delay=60, sync="never")
         armed.append(True)
         with pytest.raises(DiskError):
@@ -318,7 +316,7 @@ def test_a_deal_for_which_there_is_no_room_leaves_no_files_behind(wheel_dir: Pat
 
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue_many([b"%d" % i for i in range(5)], delay=[i * 2000 for i in range(5)])
-    keeper = Keeper(wheel_dir, disk=lambda path: FaultyDisk(path, fail), background=False)
+    keeper = Keeper(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail)), background=False)
     with pytest.raises(OSError, match="No space left"):
         Deal(keeper._store, spread=False).run()
     assert not list((wheel_dir / "laps").glob("*.lap"))
@@ -383,7 +381,7 @@ def test_what_was_unlinked_before_a_deal_that_only_expires_is_flushed_before_its
         if what == "sync_dir":
             flushed.append(name)
 
-    with Keeper(wheel_dir, background=False, disk=lambda path: FaultyDisk(path, note)) as keeper:
+    with Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, note))) as keeper:
         with Wheel(wheel_dir) as wheel:
             wheel.enqueue(b"x", delay=3600)
         store = keeper._store
@@ -431,7 +429,7 @@ def test_short_keepers_and_tidying_forget_the_writers_whose_segments_are_gone(wh
             keeper.ack(keeper.claim())
             keeper.close()
         else:
-            assert tidy(directory, clock)
+            assert tidy(timed(directory, clock))
         checkpoint = directory.checkpoint()
         counts.append(len(checkpoint.positions))
     assert counts[-1] == counts[1] <= 4

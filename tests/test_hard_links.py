@@ -12,6 +12,7 @@ import pytest
 
 from filewheel import DiskError, FilewheelError, Keeper, Scheduler, Wheel
 from filewheel.disk.directory import open_directory, write_settings
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.quarantine import Quarantine
 from filewheel.format import layout
 from filewheel.journal.tail import Damage
@@ -58,7 +59,7 @@ WRITING: list[Callable[[Path], object]] = [
     schedule,
     rewrite_settings,
     lambda path: why_not_durable(open_directory(path, write=True)),
-    lambda path: Quarantine(open_directory(path, write=True), StillClock()).keep(DAMAGE),
+    lambda path: Quarantine(open_directory(path, write=True, env=SYSTEM.using(clock=StillClock()))).keep(DAMAGE),
 ]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from filewheel import Damaged, FilewheelError, Keeper, Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
@@ -53,8 +53,8 @@ def fire(path: Path) -> None:
 
 
 ACTIONS: list[Callable[[Path], object]] = [
-    lambda path: verify(open_directory(path, write=False), StillClock()),
-    lambda path: repair(open_directory(path, write=True), StillClock()),
+    lambda path: verify(open_directory(path, write=False)),
+    lambda path: repair(open_directory(path, write=True, env=SYSTEM.using(clock=StillClock()))),
     look,
     enqueue,
     fire,
@@ -118,10 +118,10 @@ def test_repair_makes_a_file_of_keys_anew_that_was_too_long_to_be_read(tmp_path:
     make(path)
     place = place_of(path, "KEYS")
     os.truncate(place, HUGE_BYTES)
-    assert [f.name for f in verify(open_directory(path, write=False), StillClock()).damage] == [f"keys/{place.name}"]
+    assert [f.name for f in verify(open_directory(path, write=False)).damage] == [f"keys/{place.name}"]
     with Wheel(path, clock=StillClock()) as wheel, pytest.raises(Damaged, match="filewheel repair"):
         wheel.enqueue(b"second", key="k", at=LATER)
-    repair(open_directory(path, write=True), SYSTEM_CLOCK)
+    repair(open_directory(path, write=True))
     with Wheel(path, clock=StillClock()) as wheel:
         found = wheel.get(key="k")
         assert found is not None

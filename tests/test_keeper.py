@@ -15,6 +15,7 @@ import pytest
 
 from filewheel import BadArgument, Cancelled, Closed, Keeper, Locked, Message, MessageId, NotClaimed, Wheel, add_backup
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.format.record import pack_message
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
@@ -506,7 +507,7 @@ def test_in_a_set_a_message_that_lies_in_two_journals_and_fired_stays_gone(tmp_p
     path = tmp_path / "jobs.wheel"
     clock = FakeClock()
     with Wheel.create(path, clock=clock) as wheel:
-        add_backup(path, tmp_path / "backup.wheel", clock=clock)
+        add_backup(path, tmp_path / "backup.wheel", env=SYSTEM.using(clock=clock))
         wheel.enqueue(b"x", delay=60)
         with Keeper(path, clock=clock, background=False) as keeper:
             keeper._housekeeper.deal_all()

@@ -29,8 +29,8 @@ from filewheel import (
     Wheel,
     WheelFull,
 )
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.firing.housekeeper import TIDY_KEYS_US
 from filewheel.format import layout
 from filewheel.format.record import key_of, pack_message
@@ -397,7 +397,9 @@ def test_a_retry_on_a_full_disk_leaves_the_message_claimed(wheel_dir: Path, cloc
             raise OSError(28, "No space left on device")
 
     wheel.enqueue(b"1", key="report")
-    with Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+    with Keeper(
+        wheel_dir, clock=clock, background=False, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))
+    ) as keeper:
         (message,) = keeper.claim()
         full = True
         with pytest.raises(WheelFull):
@@ -496,7 +498,7 @@ def test_whichever_call_of_the_system_fails_at_most_one_lives_and_the_index_name
         with Wheel(path, clock=clock) as other:
             if act != "enqueue":
                 other.enqueue(b"1", delay=60, key="one")
-            broken = Wheel(path, clock=clock, disk=lambda where, fail=fail: FaultyDisk(where, fail))
+            broken = Wheel(path, clock=clock, env=SYSTEM.using(disk=lambda where, fail=fail: FaultyDisk(where, fail)))
             calls = 0
             try:
                 if act == "reschedule":
@@ -577,11 +579,11 @@ def test_a_damaged_index_is_damage_to_verify_and_repair_enters_every_key_anew(
     assert wheel.get(key="report") is None
     wheel.close()
     count = 2 if how == "keys/ removed" else 1
-    done = repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK).done
+    done = repair(open_directory(wheel_dir, write=True)).done
     assert done[0] == f"{count} keys were entered again"
     assert done[1:] == [f"keys/{place.name} was made anew without 40 unreadable bytes"] * (how == "flipped")
     assert not verify(open_directory(wheel_dir, write=False)).findings
-    assert not repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK).done
+    assert not repair(open_directory(wheel_dir, write=True)).done
     with Wheel(wheel_dir) as again, pytest.raises(KeyHeld):
         again.enqueue(b"2", key="report")
 
@@ -620,7 +622,11 @@ def test_a_link_in_place_of_a_bucket_is_not_followed(wheel: Wheel, wheel_dir: Pa
 def test_a_drop_that_frees_a_key_is_made_durable_before_the_key_is_taken(wheel_dir: Path, clock: FakeClock) -> None:
     calls: list[tuple[str, str]] = []
     with (
-        Wheel(wheel_dir, clock=clock, disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call))) as one,
+        Wheel(
+            wheel_dir,
+            clock=clock,
+            env=SYSTEM.using(disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call))),
+        ) as one,
         Wheel(wheel_dir, clock=clock) as other,
     ):
         first = one.enqueue(b"1", delay=60, key="report")
@@ -642,7 +648,9 @@ def test_a_writer_that_replaces_what_it_made_durable_itself_flushes_only_entry_a
 ) -> None:
     calls: list[str] = []
     with Wheel(
-        wheel_dir, clock=clock, disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call[0]))
+        wheel_dir,
+        clock=clock,
+        env=SYSTEM.using(disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call[0]))),
     ) as wheel:
         for i in range(10):
             wheel.enqueue(b"%d" % i, delay=60, key="typing", on_conflict="replace")
@@ -837,7 +845,7 @@ def test_a_compaction_that_is_cut_short_anywhere_loses_nothing(
         if kind == at or (at == "mark" and writes == 2):
             raise KeyboardInterrupt
 
-    keys = Keys(open_directory(wheel_dir, write=True, disk=lambda path: FaultyDisk(path, fail)))
+    keys = Keys(open_directory(wheel_dir, write=True, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))))
     with pytest.raises(KeyboardInterrupt):
         keys.tidy(clock.wall_us, [7])
     for name, id_ in zip(names[:3], kept, strict=True):

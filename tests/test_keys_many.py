@@ -12,6 +12,7 @@ import pytest
 
 from filewheel import AsyncWheel, BadArgument, KeyHeld, MessageId, NotFound, Wheel
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
 from filewheel.headers import KEY
 from filewheel.keys.index import FILES_MAX, LISTED_EACH_MAX, Keys, LockedKeys
@@ -92,7 +93,7 @@ def test_where_files_are_scarce_a_batch_lets_go_of_those_it_has_open_and_goes_on
             if len(opened) == 100:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    directory = open_directory(wheel_dir, write=True, disk=lambda path: FaultyDisk(path, fail))
+    directory = open_directory(wheel_dir, write=True, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail)))
     keys, ids = Keys(directory), {f"k{n}": MessageId.make(10**15, 1, n) for n in range(6000)}
     with keys.locked(0, 0):  # so that a batch has to take the buckets one by one
         for _ in range(2):  # the second time every file is there

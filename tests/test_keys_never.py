@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, KeyHeld, Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
+from filewheel.env import Env
 from filewheel.format import layout
 from filewheel.keys.files import KeyFiles
 from filewheel.keys.index import Keys
@@ -51,9 +52,9 @@ def lose_entries(path: Path, *keys: str) -> None:
         place.write_bytes(bytes(place.stat().st_size))
 
 
-def deal(path: Path, **disk: object) -> tuple[Dealt, Store]:
+def deal(path: Path, env: Env = SYSTEM) -> tuple[Dealt, Store]:
     """Deal as a keeper does that has just come."""
-    store = ledger_of(open_directory(path, write=True, **disk), SYSTEM_CLOCK)  # type: ignore[arg-type]
+    store = ledger_of(open_directory(path, write=True, env=env))
     store.recover()
     try:
         return Deal(store, spread=False).run(), store
@@ -68,7 +69,9 @@ def calls() -> list[tuple[str, str]]:
 
 @pytest.fixture
 def wheel(wheel_dir: Path, calls: list[tuple[str, str]]) -> Iterator[Wheel]:
-    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call))) as opened:
+    with Wheel(
+        wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call)))
+    ) as opened:
         opened.enqueue(b"first", delay=60)
         calls.clear()
         yield opened
@@ -165,7 +168,7 @@ def test_entries_whose_flush_was_interrupted_are_flushed_by_the_next(wheel_dir: 
                 raise interrupts.pop()
             flushed.append(name)
 
-    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, fail)) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))) as wheel:
         wheel.enqueue(b"one", delay=60, key="report", sync="never")
         with pytest.raises(KeyboardInterrupt):
             wheel.flush()
@@ -199,7 +202,7 @@ def test_what_a_power_cut_took_out_of_the_index_is_entered_when_its_message_is_d
 def test_a_repair_enters_what_a_power_cut_took(wheel_dir: Path) -> None:
     run(GONE, wheel_dir, "never", "report")
     lose_entries(wheel_dir, "report")
-    repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    repair(open_directory(wheel_dir, write=True))
     with Wheel(wheel_dir) as wheel, pytest.raises(KeyHeld):
         wheel.enqueue(b"two", key="report")
 
@@ -263,7 +266,7 @@ def test_where_an_entry_cannot_be_written_its_message_is_not_dealt_and_others_ar
     lose_entries(wheel_dir, "report")
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"plain", delay=60)
-    done, _ = deal(wheel_dir, disk=lambda path: FaultyDisk(path, full))
+    done, _ = deal(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, full)))
     assert (done.puts, len(done.held)) == (1, 1)
     done, _ = deal(wheel_dir)
     assert (done.puts, done.held) == (1, set())
@@ -274,7 +277,9 @@ def test_what_is_dealt_of_a_producer_that_lives_is_flushed_in_the_index(wheel_di
     with (
         Wheel(wheel_dir) as wheel,
         Keeper(
-            wheel_dir, background=False, disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call))
+            wheel_dir,
+            background=False,
+            env=SYSTEM.using(disk=lambda path: FaultyDisk(path, lambda *call: calls.append(call))),
         ) as keeper,
     ):
         wheel.enqueue(b"one", delay=60, key="report", sync="never")

@@ -21,7 +21,7 @@ from filewheel import (
     remove_backup,
     set_status,
 )
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.laps.deal import Deal
 from tests.conftest import assert_whole
 from tests.crash.set_scenarios import PassingClock, replicate
@@ -49,7 +49,7 @@ class Keeping(OsDisk):
 
 def test_what_was_cancelled_stays_gone_when_the_journal_it_came_in_cannot_be_removed(wheel_dir: Path) -> None:
     disk = Keeping(str(wheel_dir))
-    with Keeper(wheel_dir, clock=FakeClock(), background=False, disk=lambda path: disk) as keeper:
+    with Keeper(wheel_dir, clock=FakeClock(), background=False, env=SYSTEM.using(disk=lambda path: disk)) as keeper:
         cancelled, kept, last = put_and_cancel(wheel_dir)
         keeper._store.ingest(test_locks=True)
         disk.kept = f"journal/{last}"
@@ -109,7 +109,7 @@ def test_an_enqueue_that_was_written_and_not_mirrored_does_not_say_that_nothing_
     replicate(str(wheel_dir), clock)
     disk = lambda path: FaultyDisk(path, fail if path == str(mirror) else lambda kind, name: None)  # noqa: E731
     full[0] = True
-    with Wheel(wheel_dir, disk=disk) as wheel, pytest.raises(TooFewCopies) as told:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=disk)) as wheel, pytest.raises(TooFewCopies) as told:
         wheel.enqueue(b"x", delay=60)
     assert [m.payload for m in pending_messages(wheel_dir)] == ([b"x"] if "it was written" in str(told.value) else [])
     assert ("nothing of this call" in str(told.value)) != ("it was written" in str(told.value))
@@ -127,4 +127,4 @@ def test_a_roster_that_cannot_be_opened_is_a_disk_error_of_whoever_looks_at_the_
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), name)
 
     with pytest.raises(DiskError, match="Cannot allocate memory"):
-        call(wheel_dir, disk=lambda path: FaultyDisk(path, fail))
+        call(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail)))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Locked, Scheduler, Wheel
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.laps.additions import Additions
 from filewheel.message import ID_MIN
@@ -119,7 +120,7 @@ def test_a_scheduler_whose_lock_was_lost_becomes_the_keeper_again(tmp_path: Path
 def test_a_replicator_whose_lock_of_a_backup_was_lost_stops_serving_it(tmp_path: Path) -> None:
     make_set(tmp_path / "a", tmp_path / "b")
     clock = FakeClock()
-    keeper = BackupKeeper(str(tmp_path / "b"), clock=clock)
+    keeper = BackupKeeper(str(tmp_path / "b"), env=SYSTEM.using(clock=clock))
     remove(tmp_path / "b" / "keeper.lock")
     other = BackupKeeper(str(tmp_path / "b"))
     clock.advance(1)

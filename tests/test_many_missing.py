@@ -11,7 +11,7 @@ import pytest
 from filewheel import Keeper, Wheel
 from filewheel.disk.checkpoint import read_checkpoint, write_checkpoint
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.format import layout
 from filewheel.laps.missing import NAMED_MAX
 from filewheel.tools.verify import verify
@@ -50,7 +50,7 @@ def test_a_keeper_opens_over_thousands_of_missing_files_with_a_hundred_notes_and
     path: Path,
 ) -> None:
     calls = Calls()
-    with Keeper(path, background=False, clock=StillClock(), disk=calls.disk) as keeper:
+    with Keeper(path, background=False, clock=StillClock(), env=SYSTEM.using(disk=calls.disk)) as keeper:
         store = keeper._store
         assert len(store.missing) == ABSENT
         assert len(list((path / "quarantine").glob("*.json"))) == NAMED_MAX
@@ -71,6 +71,6 @@ def test_a_keeper_opens_over_thousands_of_missing_files_with_a_hundred_notes_and
 
 def test_verify_names_each_of_thousands_of_missing_files_and_reads_the_checkpoint_a_few_times(path: Path) -> None:
     calls = Calls()
-    report = verify(open_directory(path, write=False, disk=calls.disk), StillClock())
+    report = verify(open_directory(path, write=False, env=SYSTEM.using(disk=calls.disk, clock=StillClock())))
     assert len(report.damage) == ABSENT
     assert calls.of["open", layout.CHECKPOINT] < 20

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from filewheel import BadArgument, Damaged, DiskError, Keeper, Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import WheelFull
 from filewheel.format import layout
 from filewheel.format.record import ACKED, pack_drop
@@ -22,6 +22,7 @@ from filewheel.journal.journal import Journal
 from filewheel.metrics.metrics import BOUNDS_S, EVENTS, OTHER, TIMES, Metrics, quantile_of
 from filewheel.metrics.prometheus import Family, Sample, number, parse, render, with_labels
 from filewheel.metrics.published import INTERVAL_S, REST_S, STALE_S, Publisher, publish, read_published
+from tests.support import timed
 from tests.support_wheel import StillClock, make_directory
 
 STRANGE = [
@@ -318,7 +319,7 @@ def test_what_was_published_is_read_by_another_with_when_and_by_whom(wheel_dir: 
     metrics = Metrics()
     metrics.count("fired", "mail", 4)
     clock = StillClock()
-    publish(metrics, directory, clock)
+    publish(metrics, timed(directory, clock))
     found = read_published(open_directory(wheel_dir, write=False))
     assert found is not None
     assert (found.at_us, found.pid) == (clock.wall_us, os.getpid())
@@ -333,7 +334,7 @@ def test_published_metrics_are_stale_when_they_are_old_or_of_another_than_the_ke
     metrics.count("fired")
     metrics.gauge("in_flight", "Now.", lambda: 1)
     clock = StillClock()
-    publish(metrics, directory, clock)
+    publish(metrics, timed(directory, clock))
     found = read_published(directory)
     assert found is not None
     late_us = int((STALE_S + 1) * 1e6)
@@ -363,7 +364,7 @@ class Turning(StillClock):
 
 def test_a_publisher_writes_when_something_changed_and_now_and_then_when_nothing_did(wheel_dir: Path) -> None:
     metrics, clock = Metrics(), Turning()
-    publisher = Publisher(metrics, open_directory(wheel_dir, write=True), clock=clock)
+    publisher = Publisher(metrics, timed(open_directory(wheel_dir, write=True), clock))
     assert publisher.tick()  # at once: readers see that someone has started
     metrics.count("fired")
     assert not publisher.tick()
@@ -390,10 +391,10 @@ def test_a_disk_that_is_full_stops_no_publisher_leaves_no_half_file_and_is_logge
                 raise OSError(28, "No space left on device")
             OsDisk.pwrite(fd, data, offset)
 
-    directory, clock = open_directory(wheel_dir, write=True, disk=Full), Turning()
+    directory, clock = open_directory(wheel_dir, write=True, env=SYSTEM.using(disk=Full)), Turning()
     with pytest.raises(WheelFull, match="the metrics in the wheel are those of before. Try: free some space"):
-        publish(Metrics(), directory, clock)
-    publisher = Publisher(Metrics(), directory, clock=clock)
+        publish(Metrics(), timed(directory, clock))
+    publisher = Publisher(Metrics(), timed(directory, clock))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert not publisher.tick()

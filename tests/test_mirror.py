@@ -21,7 +21,7 @@ import pytest
 
 from filewheel import AsyncWheel, Fenced, Ids, Keeper, Message, MessageId, TooFewCopies, Wheel
 from filewheel.disk.directory import create_directory, open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.format.record import pack_tail
 from filewheel.journal.appender import Appender
 from filewheel.journal.journal import Journal
@@ -170,6 +170,7 @@ def test_a_process_that_is_killed_between_the_two_writes_leaves_the_message_in_t
         import os, signal, sys
         from filewheel import Wheel
         from filewheel.disk.directory import open_directory
+        from filewheel.disk.disk import SYSTEM
         from filewheel.roster.roster import read_roster
         from tests.support import FaultyDisk
 
@@ -179,7 +180,7 @@ def test_a_process_that_is_killed_between_the_two_writes_leaves_the_message_in_t
 
         armed = []
         disk = lambda path: FaultyDisk(path, kill if path.endswith("1") else lambda kind, name: None)
-        wheel = Wheel(sys.argv[1], disk=disk)
+        wheel = Wheel(sys.argv[1], env=SYSTEM.using(disk=disk))
         wheel._writer().follow(read_roster(wheel._dir.disk, sys.argv[1]))
         wheel.enqueue(b"both", delay=60)
         armed.append(True)
@@ -203,23 +204,25 @@ def test_after_a_power_cut_either_of_the_two_wheels_alone_has_what_returned(lost
         return ProcessDisk(machines[path], path)
 
     roster = mirrored(disk)
-    wheel = Wheel("/p", disk=disk, clock=clock, entropy=rng.randbytes)
+    wheel = Wheel("/p", env=SYSTEM.using(disk=disk, entropy=rng.randbytes), clock=clock)
     wheel._writer().follow(roster)
     sent = [b"%d" % n for n in range(10)]
     for payload in sent:
         assert wheel.enqueue(payload, delay=60).copies == 2
     left = crash_at_random(machines[("/p", "/m")[1 - lost]], rng, "none")
-    with Wheel("/p", disk=lambda path: ProcessDisk(left, path), clock=clock) as found:  # type: ignore[arg-type, return-value]
+    with Wheel("/p", env=SYSTEM.using(disk=lambda path: ProcessDisk(left, path)), clock=clock) as found:  # type: ignore[arg-type, return-value]
         assert sorted(m.payload for m in found.list()) == sent
     wheel.close()
 
 
 def mirrored(disk: Any) -> Roster:
     """Make a set of the wheels p and m; return the primary's roster."""
-    ids = [open_directory(path, write=False, disk=disk).settings.id for path in ("/p", "/m")]
+    ids = [open_directory(path, write=False, env=SYSTEM.using(disk=disk)).settings.id for path in ("/p", "/m")]
     roster = Roster("s", 1, "primary", "/p", ids[0], (Member("/m", ids[1], "mirror", "current"),))
-    change_roster(open_directory("/p", write=False, disk=disk), lambda _: roster)
-    change_roster(open_directory("/m", write=False, disk=disk), lambda _: replace(roster, role="backup"))
+    change_roster(open_directory("/p", write=False, env=SYSTEM.using(disk=disk)), lambda _: roster)
+    change_roster(
+        open_directory("/m", write=False, env=SYSTEM.using(disk=disk)), lambda _: replace(roster, role="backup")
+    )
     return roster
 
 
@@ -325,7 +328,7 @@ def test_what_tasks_enqueue_has_receipts_that_count_a_mirror_that_failed_in_thei
     wheels = make_set(on_failure="stale")
 
     async def main() -> list[int]:
-        async with AsyncWheel(wheels.paths[0], disk=wheels.disk, clock=wheels.clock) as wheel:
+        async with AsyncWheel(wheels.paths[0], env=SYSTEM.using(disk=wheels.disk), clock=wheels.clock) as wheel:
             assert wheel._wheel is not None
             wheels.follow(wheel._wheel)
             first = await wheel.enqueue(b"0", delay=60)
@@ -493,7 +496,9 @@ def test_a_message_that_a_mirror_lost_is_refused_also_if_the_mirror_is_back_befo
     make_set: MakeSet,
 ) -> None:
     wheels = make_set(on_failure="refuse")
-    journal = Journal(open_directory(wheels.paths[0], write=True), disk=wheels.disk, clock=wheels.clock)
+    journal = Journal(
+        open_directory(wheels.paths[0], write=True, env=SYSTEM.using(disk=wheels.disk, clock=wheels.clock))
+    )
     journal.follow(wheels.roster())
     wheels.fail[1] = erring(errno.ENOSPC, "pwrite", times=1)
     ticket = journal.write([put(b"lost")], 1)
@@ -664,7 +669,7 @@ def test_a_directory_that_is_not_this_set_s_backup_is_not_written_to(make_set: M
 def test_a_mirror_that_follows_a_higher_epoch_fences_who_would_write_to_it(make_set: MakeSet) -> None:
     wheels = make_set(on_failure="stale")
     wheels.write(1, lambda r: replace(r, epoch=2, role="primary", primary=str(wheels.paths[1])))
-    wheel = Wheel(wheels.paths[0], disk=wheels.disk, clock=wheels.clock)
+    wheel = Wheel(wheels.paths[0], env=SYSTEM.using(disk=wheels.disk), clock=wheels.clock)
     with pytest.raises(Fenced) as caught:
         wheels.follow(wheel)
     assert (caught.value.primary, caught.value.epoch) == (str(wheels.paths[1]), 2)
@@ -760,7 +765,7 @@ def test_a_set_that_changes_while_threads_enqueue_loses_and_doubles_nothing(make
 
 
 def open_keeper(wheels: WheelSet) -> Keeper:
-    keeper = Keeper(wheels.paths[0], disk=wheels.disk, clock=wheels.clock, background=False)
+    keeper = Keeper(wheels.paths[0], env=SYSTEM.using(disk=wheels.disk), clock=wheels.clock, background=False)
     keeper._store.own.follow(wheels.roster())
     return keeper
 

@@ -18,7 +18,7 @@ from filewheel.message import US_PER_S
 from filewheel.tools.dump import dump
 from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
-from tests.support import START_US, FakeClock
+from tests.support import START_US, FakeClock, timed
 
 LAP_S = 60
 
@@ -180,7 +180,7 @@ def test_a_missing_file_is_damage_whatever_the_clock_says(stage: Stage, passed_s
         stage.take(name)
     stage.clock.advance(passed_s)
     directory = open_directory(stage.path, write=False)
-    assert {f.name for f in verify(directory, stage.clock).damage} == {slot, lap}
+    assert {f.name for f in verify(directory).damage} == {slot, lap}
     with Wheel(stage.path, clock=stage.clock) as wheel:
         assert wheel.stats().damaged == 2
         with Snapshot(directory) as snapshot:
@@ -208,8 +208,8 @@ def test_repair_accepts_the_loss_and_writes_it_down(stage: Stage) -> None:
     name = next(n for n in stage.files() if n.endswith(".lap"))
     stage.take(name)
     directory = open_directory(stage.path, write=True)
-    filewheel.tools.repair.repair(directory, stage.clock)
-    assert not verify(directory, stage.clock).damage
+    filewheel.tools.repair.repair(timed(directory, stage.clock))
+    assert not verify(directory).damage
     assert not stage.checkpoint.laps
     (note,) = (json.loads(p.read_text()) for p in stage.path.glob("quarantine/*.json"))
     assert (note["name"], note["reason"]) == (name, "the file is missing")
@@ -350,4 +350,4 @@ def test_whatever_is_taken_away_and_put_back_everything_fires_once_in_the_end(tm
     assert set(ids) - cancelled - unsure <= set(fired)
     assert not cancelled & set(late)
     assert len(fired) == len(set(fired))
-    assert not verify(open_directory(stage.path, write=False), stage.clock).damage
+    assert not verify(open_directory(stage.path, write=False)).damage

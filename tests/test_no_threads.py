@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from filewheel import AsyncWheel, DiskError, Keeper, Scheduler, TooFewCopies, Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.checkpoint import Position
+from filewheel.disk.disk import SYSTEM
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.firing.tidy import Tidier
 from filewheel.journal.copies import RETRY_US
 from filewheel.replication.promote import promote
@@ -46,7 +47,7 @@ def no_threads(*names: str, times: int = 1 << 30) -> Iterator[None]:
 def test_an_enqueue_that_was_to_be_flushed_later_is_flushed_at_once_and_the_next_one_later(wheel_dir: Path) -> None:
     flushed: list[str] = []
     disk = FaultyDisk(str(wheel_dir), lambda kind, name: flushed.append(name) if kind == "fdatasync" else None)
-    with Wheel(wheel_dir, disk=lambda path: disk) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda path: disk)) as wheel:
         for _ in range(2):
             flushed.clear()
             with no_threads():
@@ -59,7 +60,7 @@ def test_an_enqueue_that_was_to_be_flushed_later_is_flushed_at_once_and_the_next
 
 def test_a_mirror_without_a_thread_is_stale_in_every_roster_before_anything_is_confirmed(tmp_path: Path) -> None:
     wheels = WheelSet(tmp_path, on_failure="stale")
-    with Wheel(wheels.paths[0], disk=wheels.disk, clock=wheels.clock) as wheel, no_threads():
+    with Wheel(wheels.paths[0], env=SYSTEM.using(disk=wheels.disk), clock=wheels.clock) as wheel, no_threads():
         assert wheel.enqueue(b"x", delay=60, sync="always").copies == 1
     assert [wheels.roster(n).members[0].state for n in (0, 1)] == ["stale", "stale"]
     for path in wheels.paths:
@@ -68,7 +69,7 @@ def test_a_mirror_without_a_thread_is_stale_in_every_roster_before_anything_is_c
 
 def test_a_mirror_without_a_thread_that_must_not_be_missing_is_tried_again(tmp_path: Path) -> None:
     wheels = WheelSet(tmp_path, on_failure="refuse")
-    with Wheel(wheels.paths[0], disk=wheels.disk, clock=wheels.clock) as wheel:
+    with Wheel(wheels.paths[0], env=SYSTEM.using(disk=wheels.disk), clock=wheels.clock) as wheel:
         with no_threads(), pytest.raises(TooFewCopies, match="no thread can be started"):
             wheel.enqueue(b"x", delay=60)
         wheels.clock.run_us += RETRY_US
@@ -109,9 +110,9 @@ def test_a_segment_that_ends_without_a_thread_to_tidy_is_no_error_and_the_next_t
 def test_a_promotion_without_threads_is_an_error_and_promotes_later(place: Place) -> None:
     place.make_set(place.b)
     with no_threads(), pytest.raises(DiskError, match="no thread can be started"):
-        promote(place.b, clock=place.clock)
+        promote(place.b, env=SYSTEM.using(clock=place.clock))
     assert role_of(place.b) == "backup"
-    done = promote(place.b, clock=place.clock)
+    done = promote(place.b, env=SYSTEM.using(clock=place.clock))
     assert done.caught_up
     assert not done.unreachable
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import Closed, DiskError, Poisoned, Reentered, WheelFull
 from filewheel.format.id_source import SEQ_END, IdSource
 from filewheel.journal.journal import Journal
@@ -215,7 +215,9 @@ def test_a_write_of_a_pen_that_fails_is_an_error_of_its_call_and_what_comes_late
     wheel_dir: Path, code: int, error: type[DiskError], part: float
 ) -> None:
     disks: list[Torn] = []
-    with Wheel(wheel_dir, sync="never", disk=lambda path: disks.append(Torn(path)) or disks[-1]) as wheel:  # type: ignore[func-returns-value]
+    with Wheel(
+        wheel_dir, sync="never", env=SYSTEM.using(disk=lambda path: disks.append(Torn(path)) or disks[-1])
+    ) as wheel:  # type: ignore[func-returns-value]
         for n in range(3):
             wheel.enqueue(b"%d" % n, delay=60)
         assert has_pen(wheel)
@@ -516,7 +518,7 @@ def test_the_lender_alone_holds_the_writer_and_takes_it_back_before_it_returns_i
 def test_a_disk_that_sees_each_write_is_not_passed_by(wheel_dir: Path) -> None:
     seen: list[str] = []
     disk = lambda path: FaultyDisk(path, lambda kind, name: seen.append(kind))  # noqa: E731
-    with Wheel(wheel_dir, sync="never", disk=disk) as wheel:
+    with Wheel(wheel_dir, sync="never", env=SYSTEM.using(disk=disk)) as wheel:
         seen.clear()
         wheel.enqueue(b"1", delay=60)
         wheel.enqueue(b"2", delay=60)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from filewheel import DiskError, FilewheelError, Keeper, MessageId, Settlement, Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
 from filewheel.format import layout
 from filewheel.replication.members import add_backup
@@ -66,7 +65,7 @@ def test_what_has_the_place_of_a_needed_file_is_damage_and_a_repair_puts_it_asid
     found = verify(open_directory(wheel_dir, write=False))
     assert name in {f.name for f in found.damage}
     assert all("repair" in f.hint for f in found.damage if f.name == name)
-    done = repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    done = repair(open_directory(wheel_dir, write=True))
     assert any(line.startswith(f"{name} was not a") for line in done.done)
     assert verify(open_directory(wheel_dir, write=False)).damage == []
     with Wheel(wheel_dir) as wheel:
@@ -76,7 +75,7 @@ def test_what_has_the_place_of_a_needed_file_is_damage_and_a_repair_puts_it_asid
         assert wheel.cancel(ids[3])
     aside = next((wheel_dir / "quarantine").glob("*.aside"))
     assert aside.is_fifo() or aside.is_symlink() or (aside / "mine").read_text() == "mine"
-    assert repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK).done == []
+    assert repair(open_directory(wheel_dir, write=True)).done == []
 
 
 @pytest.mark.damages
@@ -89,7 +88,7 @@ def test_what_has_the_place_of_the_lock_of_the_keeper_is_damage_and_is_removed_b
     (found,) = verify(open_directory(wheel_dir, write=False)).damage
     assert (found.name, "by hand" in found.hint) == (layout.LOCK, True)
     with pytest.raises(FilewheelError, match="by hand"):
-        repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+        repair(open_directory(wheel_dir, write=True))
     place = wheel_dir / layout.LOCK
     assert place.is_fifo() or place.is_symlink() or place.is_dir()
 
@@ -99,7 +98,7 @@ def test_a_second_pipe_in_one_place_is_put_aside_beside_the_first(wheel_dir: Pat
     make(wheel_dir)
     for _ in range(2):
         put(wheel_dir / layout.KEYS_LOCK, "pipe")
-        repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+        repair(open_directory(wheel_dir, write=True))
     assert len(list((wheel_dir / "quarantine").glob("*.aside*"))) == 2
 
 
@@ -146,7 +145,7 @@ def test_a_key_that_two_living_messages_have_is_a_note_until_one_is_cancelled(wh
     for _ in range(2):
         notes = [f for f in verify(open_directory(wheel_dir, write=False)).findings if f.kind == "note"]
         assert [f.what for f in notes] == [f"the key 'k1' is that of 2 living messages: {both}"]
-        repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+        repair(open_directory(wheel_dir, write=True))
     assert not verify(open_directory(wheel_dir, write=False)).damage
     with Wheel(wheel_dir) as wheel:
         assert wheel.cancel(ids[1])

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from filewheel import Damaged, DiskError, KeyHeld, Locked, MessageId, Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk import locks
 from filewheel.disk.directory import open_directory
 from filewheel.format import layout
@@ -208,7 +207,7 @@ def test_a_merge_while_verify_reads_the_index_is_no_damage(
         return data
 
     monkeypatch.setattr(Keys, "read", merged)
-    assert verify(open_directory(wheel_dir, write=False), SYSTEM_CLOCK).damage == []
+    assert verify(open_directory(wheel_dir, write=False)).damage == []
     assert RECENT in seen
 
 
@@ -311,10 +310,10 @@ def test_a_damaged_file_of_recent_entries_is_damage_and_repair_enters_every_key_
         place.unlink()
     else:
         place.write_bytes(bytes(len(whole)) if how == "zeroed" else whole[:100] + b"?" * 300 + whole[400:])
-    found = verify(open_directory(wheel_dir, write=False), SYSTEM_CLOCK)
+    found = verify(open_directory(wheel_dir, write=False))
     assert any("not listed under their unique keys" in d.what for d in found.damage)
-    repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
-    assert verify(open_directory(wheel_dir, write=False), SYSTEM_CLOCK).damage == []
+    repair(open_directory(wheel_dir, write=True))
+    assert verify(open_directory(wheel_dir, write=False)).damage == []
     index = keys_of(wheel_dir)
     assert [index.find(name).id for name in NAMES] == batch
     assert all(isinstance(e, KeyEntry) for e in entries(index.read(RECENT), index.seed(RECENT)))
@@ -325,13 +324,13 @@ def test_repair_makes_a_file_of_recent_entries_anew_that_was_too_long_to_be_read
 ) -> None:
     wheel.close()
     os.truncate(wheel_dir / layout.key_file(RECENT), RECENT_BYTES_MAX + 1)
-    found = verify(open_directory(wheel_dir, write=False), SYSTEM_CLOCK)
+    found = verify(open_directory(wheel_dir, write=False))
     assert [d.name for d in found.damage] == [layout.key_file(RECENT)]
     with Wheel(wheel_dir) as other, pytest.raises(Damaged, match="filewheel repair"):
         other.enqueue(b"y", key="k0")
-    done = repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    done = repair(open_directory(wheel_dir, write=True))
     assert f"{len(NAMES)} keys were entered again" in " ".join(done.done)
-    assert verify(open_directory(wheel_dir, write=False), SYSTEM_CLOCK).damage == []
+    assert verify(open_directory(wheel_dir, write=False)).damage == []
     index = keys_of(wheel_dir)
     assert [index.find(name).id for name in NAMES] == batch
 
@@ -340,7 +339,7 @@ def test_a_wheel_without_that_file_is_whole(wheel: Wheel, wheel_dir: Path) -> No
     made = wheel.enqueue(b"x", key="k0", delay=60)
     assert not (wheel_dir / layout.key_file(RECENT)).exists()
     assert wheel.get(key="k0").id == made  # type: ignore[union-attr]
-    assert verify(open_directory(wheel_dir, write=False), SYSTEM_CLOCK).damage == []
+    assert verify(open_directory(wheel_dir, write=False)).damage == []
 
 
 def test_a_stopped_batch_keeps_a_producer_waiting_and_then_it_is_told(

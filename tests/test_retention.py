@@ -13,10 +13,9 @@ import pytest
 
 import filewheel.firing.tidy
 from filewheel import Keeper, Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.ballast import BALLAST_BYTES
 from filewheel.disk.directory import Directory, Settings, open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import Damaged
 from filewheel.laps.deal import Deal
 from filewheel.roster.retention import Retention, discard_retained, read_overflow
@@ -57,7 +56,7 @@ def kept(path: Path) -> dict[str, bytes]:
 
 
 def retention(path: Path, limit_bytes: int = 1 << 30, disk: Callable[[str], OsDisk] = OsDisk) -> Retention:
-    return Retention(open_directory(path, write=True, disk=disk), limit_bytes=limit_bytes)
+    return Retention(open_directory(path, write=True, env=SYSTEM.using(disk=disk)), limit_bytes=limit_bytes)
 
 
 def failing(*bad: tuple[str, str, int]) -> Callable[[str], FaultyDisk]:
@@ -97,7 +96,7 @@ def test_a_producer_that_tidies_up_and_a_repair_keep_what_they_cover(
     monkeypatch.undo()
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"y", delay=3600)
-    repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    repair(open_directory(wheel_dir, write=True))
     assert len(kept(wheel_dir)) == 2
 
 
@@ -176,7 +175,7 @@ def test_when_the_set_is_dissolved_what_was_kept_goes(wheel_dir: Path) -> None:
         deal(wheel_dir)
         assert kept(wheel_dir)
         set_roster(wheel_dir, after)
-        store = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+        store = ledger_of(open_directory(wheel_dir, write=True))
         store.recover()
         store.close()
         assert not (wheel_dir / "retained").exists()
@@ -187,7 +186,7 @@ def test_a_primary_that_was_fenced_leaves_what_it_kept_and_keeps_no_more(wheel_d
     roster = primary(wheel_dir)
     deal(wheel_dir)
     was = kept(wheel_dir)
-    store = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    store = ledger_of(open_directory(wheel_dir, write=True))
     store.follow(replace(roster, role="fenced", epoch=2))
     assert store.retention is None
     assert kept(wheel_dir) == was
@@ -195,7 +194,7 @@ def test_a_primary_that_was_fenced_leaves_what_it_kept_and_keeps_no_more(wheel_d
 
 def test_a_change_of_the_bound_holds_from_the_next_segment_on(wheel_dir: Path) -> None:
     roster = primary(wheel_dir)
-    store = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    store = ledger_of(open_directory(wheel_dir, write=True))
     store.follow(roster)
     for name, limit in zip(NAMES[:2], (100_000, 5000), strict=True):
         (wheel_dir / name).write_bytes(bytes(100))
@@ -211,7 +210,7 @@ def test_with_a_roster_that_cannot_be_read_segments_are_kept_and_it_is_noted(whe
         wheel.enqueue(b"x", delay=3600)
     whole = (wheel_dir / "roster.json").read_bytes()
     (wheel_dir / "roster.json").write_bytes(b"{}")
-    store = ledger_of(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    store = ledger_of(open_directory(wheel_dir, write=True))
     store.recover()
     Deal(store, spread=False).run()
     store.close()
@@ -322,7 +321,7 @@ def test_on_a_full_disk_the_counter_changes_all_the_same(wheel_dir: Path, kind: 
 def test_a_segment_that_cannot_be_moved_goes_with_the_others_and_the_counter_is_raised(wheel_dir: Path) -> None:
     roster = primary(wheel_dir)
     disk = failing(("rename", NAMES[1].rpartition("/")[2], errno.EXDEV))
-    store = ledger_of(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
+    store = ledger_of(open_directory(wheel_dir, write=True, env=SYSTEM.using(disk=disk)))
     store.follow(roster)
     for name in NAMES[:2]:
         (wheel_dir / name).write_bytes(b"segment")
@@ -348,7 +347,7 @@ def test_acknowledgements_on_a_full_disk_take_the_room_of_what_is_kept_before_th
     deal(wheel_dir)
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"now", delay=0)
-    keeper = Keeper(wheel_dir, background=False, disk=lambda path: FaultyDisk(path, fail))
+    keeper = Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail)))
     keeper._housekeeper.reserve.ballast.keep()
     batch = keeper.claim()
     full[0] = True
@@ -370,7 +369,7 @@ def test_a_deal_for_which_there_is_no_room_takes_that_of_what_is_kept(wheel_dir:
             return 0 if list((wheel_dir / "retained").glob("*.log")) else 1 << 30
 
     deal(wheel_dir)
-    with Keeper(wheel_dir, background=False, disk=Small) as keeper, Wheel(wheel_dir) as wheel:
+    with Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=Small)) as keeper, Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"y", delay=3600)
         keeper._store.ingest()
         assert keeper._store.undealt_bytes

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from filewheel import Keeper, Wheel
 from filewheel.disk.directory import Directory, Settings, open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import Damaged, DiskError, FilewheelError
 from filewheel.replication.members import add_backup
 from filewheel.replication.promote import promote
@@ -155,9 +155,9 @@ def test_a_roster_that_cannot_be_read_is_an_error_of_the_tree_wherever_it_is_nee
 
         return FaultyDisk(path, fail)
 
-    replicator._disk = disk
-    for act in (lambda: promote(tmp_path / "b", disk=disk), lambda: rejoin(wheel, disk=disk),
-                lambda: Replicator(wheel, disk=disk), replicator.once):  # fmt: skip
+    env = replicator._env = SYSTEM.using(disk=disk)
+    for act in (lambda: promote(tmp_path / "b", env=env), lambda: rejoin(wheel, env=env),
+                lambda: Replicator(wheel, env=env), replicator.once):  # fmt: skip
         with pytest.raises(FilewheelError):
             act()
 
@@ -207,7 +207,7 @@ def test_what_the_disk_refuses_is_a_disk_error_that_names_the_roster(wheel_dir: 
         if kind == "fdatasync" and "roster" in name:
             raise OSError(5, "Input/output error")
 
-    opened = open_directory(wheel_dir, write=True, disk=lambda path: FaultyDisk(path, fail))
+    opened = open_directory(wheel_dir, write=True, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail)))
     with pytest.raises(DiskError, match=r"roster\.json"):
         change_roster(opened, lambda _: OLD)
     assert read_roster(opened.disk, opened.path) is None

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from filewheel import AsyncWheel, BadArgument, Damaged, Keeper, Message, NotClaimed, Wheel, WheelFull
+from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
 from filewheel.headers import KEY, REASON
 from filewheel.journal.settlement import Settlement, What
@@ -146,7 +147,9 @@ def test_on_a_full_disk_everything_stays_claimed_and_is_written_when_there_is_ro
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     wheel.enqueue_many([b"a", b"b", b"c"])
-    with Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+    with Keeper(
+        wheel_dir, clock=clock, background=False, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))
+    ) as keeper:
         a, b, c = keeper.claim()
         settlements = [
             Settlement(a.id, puts=[a_message(1)]),
@@ -185,7 +188,9 @@ def test_on_a_full_disk_a_retry_makes_the_file_of_its_lock_with_the_room_of_the_
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     wheel.enqueue(b"a")
-    with Keeper(wheel_dir, clock=clock, background=False, disk=lambda path: FaultyDisk(path, fail)) as keeper:
+    with Keeper(
+        wheel_dir, clock=clock, background=False, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))
+    ) as keeper:
         keeper._housekeeper.reserve.ballast.keep()
         (message,) = keeper.claim()
         keeper.nack(message)

@@ -9,12 +9,13 @@ import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.format.frame import HEADER_BYTES
 from filewheel.message import DEAD_US
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from tests.cli_support import invoke
-from tests.support import FakeClock
+from tests.support import FakeClock, timed
 
 pytestmark = pytest.mark.damages
 CLOCK = FakeClock()
@@ -129,7 +130,7 @@ def test_repair_reports_what_it_put_aside_out_of_a_journal(wheel_dir: Path) -> N
     first, second, third, *_ = frame_starts(segment(wheel_dir).read_bytes())
     name = segment(wheel_dir).name
     assert first == 0
-    done = repair(open_directory(wheel_dir, write=True), CLOCK)
+    done = repair(open_directory(wheel_dir, write=True, env=SYSTEM.using(clock=CLOCK)))
     assert done.bytes_aside == third - second
     assert f"journal/{name}: {third - second} bytes at offset {second} put aside" in done.done
     (kept,) = wheel_dir.glob("quarantine/*.bin")
@@ -144,12 +145,12 @@ def test_a_put_that_is_no_message_is_repaired_before_it_is_due(wheel_dir: Path, 
         id_ = journal.new_id(CLOCK.wall_us + 10**11 if where == "due later" else DEAD_US + 5)
         journal.append([b"\x98\x01\xc4\x10" + id_ + b"\xc0\x01\x02\x03\x04\x05"], 1)
     directory = open_directory(wheel_dir, write=True)
-    assert verify(directory, CLOCK).damage
-    done = repair(directory, CLOCK)
+    assert verify(directory).damage
+    done = repair(timed(directory, CLOCK))
     assert done.bytes_aside == 26
     assert any("1 records that are no message put aside" in line for line in done.done)
-    assert not verify(directory, CLOCK).damage
-    assert not repair(directory, CLOCK).done
+    assert not verify(directory).damage
+    assert not repair(timed(directory, CLOCK)).done
     assert [p.stat().st_size for p in wheel_dir.glob("quarantine/*.bin")] == [26]
     with Wheel(wheel_dir, clock=CLOCK) as wheel:
         assert [m.payload for m in wheel.list()] == [b"kept"]

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, MessageId, Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.firing.tidy import tidy
 from filewheel.format import layout
 from filewheel.laps.deal import Deal
@@ -22,7 +21,7 @@ from filewheel.roster.roster import read_roster
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from tests.support import FaultyDisk, ledger_of
-from tests.test_retained import NAMES, kept, primary
+from tests.test_retention import NAMES, kept, primary
 
 
 def refusing(*places: str) -> tuple[list[bool], Callable[[str], FaultyDisk]]:
@@ -57,7 +56,7 @@ def test_a_covered_segment_goes_where_only_the_roster_can_say_so_and_the_counter
 ) -> None:
     roster = primary(wheel_dir, state="current")
     refuses, disk = refusing("retained/")
-    store = ledger_of(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
+    store = ledger_of(open_directory(wheel_dir, write=True, env=SYSTEM.using(disk=disk)))
     store.follow(roster)
     (wheel_dir / NAMES[0]).write_bytes(b"segment")
     assert store.retire_segment(NAMES[0])
@@ -79,7 +78,7 @@ def test_a_covered_segment_that_can_be_neither_kept_nor_counted_stays_until_eith
 ) -> None:
     primary(wheel_dir, state="current")
     refuses, disk = refusing("retained/", "roster.json")
-    keeper = Keeper(wheel_dir, background=False, disk=disk)
+    keeper = Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=disk))
     wheel = Wheel(wheel_dir)
     wheel.enqueue(b"x", delay=3600)
     now = wheel.enqueue(b"now", delay=0)
@@ -101,11 +100,11 @@ def test_a_covered_segment_that_can_be_neither_kept_nor_counted_stays_until_eith
         keeper.close()
         assert os.listdir(wheel_dir / "journal")
         if next_is == "a keeper after one that could not either":
-            with Keeper(wheel_dir, background=False, disk=disk) as again:
+            with Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=disk)) as again:
                 assert len(again.claim()) == 0
             assert os.listdir(wheel_dir / "journal")
         assert_pending(wheel_dir, gone=now)
-        keeper = Keeper(wheel_dir, background=False, disk=disk)
+        keeper = Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=disk))
     refuses[0] = False
     assert len(keeper.claim()) == 0
     wheel.close()
@@ -126,7 +125,7 @@ def test_what_was_acknowledged_does_not_fire_again_from_a_covered_segment_that_s
     wheel.enqueue(b"x", delay=3600)
     assert wheel._journal is not None
     refuses, disk = refusing(f"retained/{wheel._journal.writer}", layout.OVERFLOW, layout.OVERFLOW_TMP, layout.ROSTER)
-    keeper = Keeper(wheel_dir, background=False, disk=disk)
+    keeper = Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=disk))
     wheel.close()
     keeper.ack(keeper.claim(), sync="always")
     keeper._store.ingest(test_locks=True)
@@ -137,7 +136,7 @@ def test_what_was_acknowledged_does_not_fire_again_from_a_covered_segment_that_s
     keeper.close()
     assert len(os.listdir(wheel_dir / "journal")) == 1
     for _ in range(2):
-        with Keeper(wheel_dir, background=False, disk=disk) as again:
+        with Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=disk)) as again:
             for _ in range(3):
                 Deal(again._store, spread=True).run()
                 assert len(again.claim()) == 0
@@ -156,18 +155,18 @@ def test_a_covered_segment_that_stays_is_no_undealt_one_for_a_repair_a_producer_
     with Wheel(wheel_dir) as wheel:
         now = wheel.enqueue(b"now", delay=0)
         wheel.enqueue(b"x", delay=3600)
-    with Keeper(wheel_dir, background=False, disk=disk) as keeper:
+    with Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=disk)) as keeper:
         keeper.ack(keeper.claim(), sync="always")
     left = sorted(os.listdir(wheel_dir / "journal"))
     for _ in range(2):
-        assert tidy(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
-        repair(open_directory(wheel_dir, write=True, disk=disk), SYSTEM_CLOCK)
+        assert tidy(open_directory(wheel_dir, write=True, env=SYSTEM.using(disk=disk)))
+        repair(open_directory(wheel_dir, write=True, env=SYSTEM.using(disk=disk)))
         assert set(left) <= set(os.listdir(wheel_dir / "journal"))
         assert_pending(wheel_dir, gone=now)
         with Wheel(wheel_dir) as wheel:
             assert wheel.stats().journal_bytes == 0
     refuses[0] = False
-    repair(open_directory(wheel_dir, write=True), SYSTEM_CLOCK)
+    repair(open_directory(wheel_dir, write=True))
     assert os.listdir(wheel_dir / "journal") == []
     assert set(left) <= set(kept(wheel_dir))
     assert_pending(wheel_dir, gone=now)

@@ -12,7 +12,7 @@ import pytest
 
 from filewheel import Damaged, FilewheelError, Keeper, Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.laps.deal import Deal
 from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
@@ -37,7 +37,7 @@ class Stage:
             self.kept = wheel.enqueue(b"kept", delay=10)
         with Keeper(path, clock=self.clock, background=False):
             pass
-        self.keeper = Keeper(path, clock=self.clock, background=False, disk=disk)
+        self.keeper = Keeper(path, clock=self.clock, background=False, env=SYSTEM.using(disk=disk))
         self.wheel = Wheel(path, clock=self.clock)
         before = journals(path)
         assert self.wheel.cancel(id_)

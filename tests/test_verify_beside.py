@@ -9,7 +9,7 @@ import pytest
 
 from filewheel import Keeper
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.format.record import pack_tail
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
@@ -86,9 +86,9 @@ def test_a_segment_that_is_covered_before_each_look_at_it_is_no_damage(wheel_dir
         elif kind == call:
             others.cover(name)
 
-    directory = open_directory(wheel_dir, write=False, disk=lambda path: Between(path, act))
+    directory = open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=lambda path: Between(path, act)))
     if who == "verify":
-        assert not verify(directory, others.clock).damage
+        assert not verify(directory).damage
     else:
         with Snapshot(directory) as snapshot:
             assert list(snapshot.messages())

@@ -11,9 +11,9 @@ import stat
 import click
 
 from filewheel import KeyHeld, TooFewCopies
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import PAYLOAD_BYTES_LIMIT, Sync
 from filewheel.disk.keeper_lock import holder
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.format import layout
 from filewheel.format.limits import check_headers, check_topic
 from filewheel.headers import ARGS

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from filewheel import BadArgument, Message, MessageId
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.headers import HISTORY, KEY, REASON, SCHEDULE
 from filewheel.lookup.stats import topics_of
 from filewheel.message import DEAD_US, to_datetime

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from filewheel import Message
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.format.limits import matches
 from filewheel.headers import KEY, REASON
 from filewheel.lookup.snapshot import DEAD_FLOOR

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from filewheel import Message
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.format.limits import matches
 from filewheel.headers import SCHEDULE
 from filewheel.scheduling.schedule import Definition, definition_of

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import click
 
 from filewheel import BadArgument, Message, MessageId, Wheel
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.format.limits import bytes_of, check_headers, check_topic
 from filewheel.format.record import pack_message, unpack_put
 from filewheel.message import DEAD_US, DUE_END_US

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from filewheel import FilewheelError
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import US_PER_S
 from filewheel.metrics.gauges import disk_gauges, overdue_of
 from filewheel.metrics.metrics import PREFIX, summary

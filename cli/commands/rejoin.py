@@ -9,7 +9,6 @@ from shlex import quote
 import click
 
 from filewheel import FilewheelError
-from filewheel.disk.disk import OsDisk
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.status import find_primary
 
@@ -65,6 +64,6 @@ def _primary(out: Output) -> str:
     """Return the words for the primary that there is now: this wheel may not have been told of it."""
     with contextlib.suppress(FilewheelError, OSError):
         here = os.path.abspath(out.dir)
-        primary, _ = find_primary(here, OsDisk)
+        primary, _ = find_primary(here)
         return f" of {primary}" if primary != here else ""
     return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.format import layout
 from filewheel.laps.window import MISSING
 from filewheel.tools.repair import repair as repair_directory
@@ -50,7 +49,7 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
         raise Failure("damaged", "nothing was changed", hint=_hint(damage))
     if not out.ask("Repair it?", yes=yes):
         raise Failure("failed", "nothing was repaired")
-    result = repair_directory(directory, SYSTEM_CLOCK)
+    result = repair_directory(directory)
     after = read_all(out, out.directory())
     left = after.damage
     print_twice(out, after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from filewheel import MessageId, NotFound
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import to_datetime
 from filewheel.tools.dump import iso
 

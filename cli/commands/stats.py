@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from filewheel import Stats
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.keeper_lock import Holder
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import US_PER_S
 from filewheel.metrics.gauges import disk_gauges, overdue_of
 from filewheel.metrics.prometheus import render

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import Directory
 from filewheel.format import layout
 from filewheel.tools.verify import Finding, Report
@@ -51,7 +50,7 @@ def read_all(out: Output, directory: Directory) -> Report:
             progress.total = total
             progress.at(done)
 
-        return verify_directory(directory, SYSTEM_CLOCK, on_progress)
+        return verify_directory(directory, on_progress)
 
 
 def print_twice(out: Output, report: Report) -> None:

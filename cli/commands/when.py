@@ -11,7 +11,7 @@ from itertools import islice
 
 import click
 
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import US_PER_S
 from filewheel.scheduling.cron.cron import Cron
 from filewheel.scheduling.cron.recurrence import Recurrence, read_recurrence

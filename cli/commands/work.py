@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import click
 
 from filewheel import AsyncScheduler, Scheduler
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import US_PER_S
 
 from ..failure import Failure

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from filewheel import Wheel
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import US_PER_S, to_datetime
 from filewheel.tools.verify import verify
 

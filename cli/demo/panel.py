@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from filewheel import FilewheelError, Wheel
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import US_PER_S, to_datetime
 from filewheel.roster.roster import roster_at
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from filewheel import BadArgument, MessageId
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import US_PER_S, to_datetime
 from filewheel.scheduling.call import pack_json
 from filewheel.timespec import at_us, check_due, parse_duration, parse_time

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from filewheel import FilewheelError
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.replication.status import LinkReport, SetStatus, set_status
 from filewheel.tools.dump import iso
 

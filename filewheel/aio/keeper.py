@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,15 +24,14 @@ from typing import Self
 from filewheel.aio.due import Due
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.checks import check_bounds, check_flag, check_keeper, check_whole
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import DiskFactory, Sync
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import Sync
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import UNHEARD_S, Vigil
+from filewheel.env import SYSTEM_CLOCK, Clock, Env
 from filewheel.errors import Closed, FilewheelError, Locked, NotClaimed
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.columns import At
-from filewheel.format.id_source import Entropy
 from filewheel.journal.settlement import Settlement
 from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget
@@ -78,18 +76,17 @@ class AsyncKeeper:
         force: bool = False,
         flush_interval_s: float = 0.02,
         budget: Budget = READY_BUDGET,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        clock: Clock | None = None,
+        env: Env = SYSTEM,
     ) -> None:
         """Prepare a keeper of the wheel at `path`; nothing is touched before it is opened. Raises BadArgument."""
         check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
         self._path = os.fspath(path)
-        self._disk = disk
+        self._env = env = env.using(clock=clock)
         self._wait = wait
         self._make = partial(
             Keeper, self._path, wait=False, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s,
-            budget=budget, clock=clock, disk=disk, entropy=entropy,
+            budget=budget, env=env,
         )  # fmt: skip
         self._life = asyncio.Lock()
         self._refill = asyncio.Lock()
@@ -159,7 +156,7 @@ class AsyncKeeper:
 
     async def _become(self, wait: bool) -> None:
         """Try until this is the keeper, or is closed."""
-        vigil = self._vigil = Vigil(self._path, self._disk)
+        vigil = self._vigil = Vigil(self._path, self._env)
         calls = LoopThread("filewheel-aio-keeper", self._path)
         made: list[Keeper] = []
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import warnings
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial, update_wrapper
@@ -30,21 +29,19 @@ from filewheel.aio.keeper import AsyncKeeper
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.changes import CLEAR_AT_ONCE
 from filewheel.checks import check_flag, check_items, check_whole
-from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import (
     PAYLOAD_BYTES_MAX_DEFAULT,
     SLOTS_DEFAULT,
-    DiskFactory,
     Sync,
     check_limits,
     check_sync,
 )
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM
+from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument, Closed
 from filewheel.firing.cancelled import CancelledIds
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.columns import At, Delay, Headers
-from filewheel.format.id_source import Entropy
 from filewheel.format.ids import Ids
 from filewheel.laps.window import Budget
 from filewheel.message import Message, MessageId
@@ -102,20 +99,18 @@ class AsyncWheel:
         sync: Sync | None = None,
         force: bool = False,
         waiting_max: int = WAITING_MAX,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        clock: Clock | None = None,
+        env: Env = SYSTEM,
     ) -> None:
         """Prepare the wheel at `path`; nothing is touched before it is opened. Raises BadArgument."""
         check_whole("waiting_max", waiting_max)
         check_flag("force", force)
         if sync is not None:
             check_sync(sync)
+        env = env.using(clock=clock)
         self._path = os.fspath(path)
-        self._make: Callable[[], BatchingWheel] = partial(
-            BatchingWheel, self._path, sync=sync, force=force, clock=clock, disk=disk, entropy=entropy
-        )
-        self._make_keeper = partial(AsyncKeeper, self._path, force=force, clock=clock, disk=disk, entropy=entropy)
+        self._make: Callable[[], BatchingWheel] = partial(BatchingWheel, self._path, sync=sync, force=force, env=env)
+        self._make_keeper = partial(AsyncKeeper, self._path, force=force, env=env)
         self._life = asyncio.Lock()
         self._reader: LoopThread | None = None
         self._keepers: list[AsyncKeeper] = []
@@ -137,9 +132,8 @@ class AsyncWheel:
         exist_ok: bool = False,
         force: bool = False,
         waiting_max: int = WAITING_MAX,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        clock: Clock | None = None,
+        env: Env = SYSTEM,
     ) -> Self:
         """Prepare a wheel that is made at `path` when it is opened; the options are those of Wheel.create.
 
@@ -148,10 +142,11 @@ class AsyncWheel:
         check_sync(sync)
         check_limits(slots, payload_bytes_max)
         check_flag("exist_ok", exist_ok)
-        self = cls(path, force=force, waiting_max=waiting_max, clock=clock, disk=disk, entropy=entropy)
+        env = env.using(clock=clock)
+        self = cls(path, force=force, waiting_max=waiting_max, env=env)
         self._make = partial(
             BatchingWheel.create, self._path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max,
-            exist_ok=exist_ok, force=force, clock=clock, disk=disk, entropy=entropy,
+            exist_ok=exist_ok, force=force, env=env,
         )  # fmt: skip
         return self
 
@@ -165,16 +160,16 @@ class AsyncWheel:
         payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
         force: bool = False,
         waiting_max: int = WAITING_MAX,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        clock: Clock | None = None,
+        env: Env = SYSTEM,
     ) -> Self:
         """Prepare the wheel at `path`, which is made when it is opened and not there (see Wheel.open_or_create)."""
         check_limits(slots, payload_bytes_max)
-        self = cls(path, sync=sync, force=force, waiting_max=waiting_max, clock=clock, disk=disk, entropy=entropy)
+        env = env.using(clock=clock)
+        self = cls(path, sync=sync, force=force, waiting_max=waiting_max, env=env)
         self._make = partial(
             BatchingWheel.open_or_create, self._path, sync=sync, slots=slots, payload_bytes_max=payload_bytes_max,
-            force=force, clock=clock, disk=disk, entropy=entropy,
+            force=force, env=env,
         )  # fmt: skip
         return self
 

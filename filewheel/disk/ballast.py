@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 
-from filewheel.disk.disk import Disk
+from filewheel.env import Disk
 from filewheel.format import layout
 
 log = logging.getLogger(__name__)

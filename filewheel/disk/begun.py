@@ -21,7 +21,7 @@ import threading
 from collections.abc import Container, Sequence
 
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import Disk
+from filewheel.env import Disk
 from filewheel.errors import disk_error, disk_errors
 from filewheel.format import layout
 

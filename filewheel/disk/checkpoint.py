@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 import msgpack
 
-from filewheel.disk.disk import NO_DIRECTORY, Disk, is_unreadable
+from filewheel.disk.disk import NO_DIRECTORY, is_unreadable
 from filewheel.disk.replace import put_in_place, write_aside
+from filewheel.env import Disk
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, scan, seal

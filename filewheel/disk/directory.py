@@ -12,16 +12,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
 from filewheel.disk.ballast import Ballast
 from filewheel.disk.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from filewheel.disk.disk import Disk, ForeignFile, OsDisk
+from filewheel.disk.disk import SYSTEM, ForeignFile, OsDisk
 from filewheel.disk.mounts import NETWORK_TYPES, file_system_type
 from filewheel.disk.replace import replace_file
+from filewheel.env import Disk, Env
 from filewheel.errors import (
     BadArgument,
     Damaged,
@@ -56,8 +56,6 @@ _LEFT_BEHIND = {
 
 Sync = float | str
 """`"always"`, `"never"`, or the seconds between two flushes."""
-
-DiskFactory = Callable[[str], Disk]
 
 
 def check_sync(sync: object) -> Sync:
@@ -152,6 +150,8 @@ class Directory:
     settings: Settings
     notes: list[str] = field(default_factory=list)
     """What was wrong but could be worked around, such as a damaged wheel.json with a good copy."""
+    env: Env = SYSTEM
+    """Where `disk` came from, and what everything else that is given this directory uses."""
 
     def place(self, name: str) -> str:
         """Return a file's path, for an error message."""
@@ -174,8 +174,7 @@ def create_directory(
     payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
     now_us: int,
     force: bool = False,
-    disk: DiskFactory = OsDisk,
-    entropy: Callable[[int], bytes] = secrets.token_bytes,
+    env: Env = SYSTEM,
 ) -> None:
     """Make an empty wheel at `path`, whose parent must exist. On return it is durable.
 
@@ -192,14 +191,14 @@ def create_directory(
         _check_network(where, force)
         _check_owner(where)
         settings = Settings(
-            id=entropy(16).hex(),
-            salt=entropy(16).hex(),
+            id=env.entropy(16).hex(),
+            salt=env.entropy(16).hex(),
             slots=slots,
             sync=sync,
             payload_bytes_max=payload_bytes_max,
             created=to_datetime(now_us // US_PER_S * US_PER_S).isoformat(),
         )
-        root = disk(where)
+        root = env.disk(where)
         try:
             # Two that make it at once would each write a salt, and what was enqueued with the first be unreadable.
             with _alone(where, root):
@@ -271,7 +270,7 @@ def open_directory(
     *,
     write: bool,
     force: bool = False,
-    disk: DiskFactory = OsDisk,
+    env: Env = SYSTEM,
 ) -> Directory:
     """Open a wheel's directory, for reading or for writing too.
 
@@ -279,7 +278,7 @@ def open_directory(
     """
     where = os.fspath(path)
     try:
-        root = disk(where)
+        root = env.disk(where)
     except (FileNotFoundError, NotADirectoryError) as exc:
         missing = isinstance(exc, FileNotFoundError)
         raise NoWheel(
@@ -292,7 +291,7 @@ def open_directory(
         check_writable(where, root, force=force)
     notes: list[str] = []
     settings = _read_settings(root, where, notes)
-    return Directory(where, root, settings, notes)
+    return Directory(where, root, settings, notes, env)
 
 
 def _absolute(where: str) -> str:
@@ -312,9 +311,9 @@ def _where_is(where: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str], disk: DiskFactory = OsDisk) -> Iterator[Directory]:
+def opened(path: str | os.PathLike[str], env: Env = SYSTEM) -> Iterator[Directory]:
     """Open a wheel's directory for reading, and let go of its disk at the end. Raises what `open_directory` does."""
-    directory = open_directory(path, write=False, disk=disk)
+    directory = open_directory(path, write=False, env=env)
     try:
         yield directory
     finally:

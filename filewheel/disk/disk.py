@@ -17,13 +17,14 @@ import ctypes
 import errno
 import fcntl
 import os
+import secrets
 import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
 
 from filewheel.disk import forks, pipe
+from filewheel.env import SYSTEM_CLOCK, Env
 from filewheel.native.compiled import Pen, make_pen, write_all
 
 _BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -68,88 +69,6 @@ def is_unreadable(exc: OSError) -> bool:
 def is_misplaced(exc: BaseException) -> bool:
     """Tell whether an error of the tree is only about something else in the place of one file."""
     return isinstance(exc.__cause__, ForeignFile | NotADirectoryError)
-
-
-class Disk(Protocol):
-    """What filewheel asks of a disk. Names are relative to the wheel's directory."""
-
-    path: str
-
-    def open(self, name: str, mode: str) -> int:
-        """Open a regular file: "r" to read, "r+" to write too, "rw" to create it if need be, "x" to create it anew,
-        "w" to write it all.
-
-        Raises ForeignFile, without touching it, when something else has the name; also, but for "r", when the file has
-        another name beside this one: a write would change what is found there. With "w" this name is taken from it.
-        """
-
-    def close(self, fd: int) -> None:
-        """Close a file. What was written and not flushed may be lost without an error."""
-
-    def pread(self, fd: int, size: int, offset: int) -> bytes: ...
-    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
-        """Write all of `data`, or raise with an unknown part of it written."""
-
-    def pen(
-        self, fd: int, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int
-    ) -> Pen | None:
-        """Return a pen that writes frames from `offset` on that end at `end` or before; None where there is none."""
-
-    def truncate(self, fd: int, size: int) -> None: ...
-    def allocate(self, fd: int, size: int) -> None:
-        """Reserve real blocks for the first `size` bytes."""
-
-    def size(self, fd: int) -> int: ...
-    def is_removed(self, fd: int) -> bool:
-        """Tell whether an open file has no name any more; False where that is not known."""
-
-    def is_named(self, fd: int, name: str) -> bool:
-        """Tell whether an open file is the one that has this name now."""
-
-    def data_from(self, fd: int, offset: int) -> int:
-        """Return where data begins at or after an offset: past a hole, however large; the size if there is none."""
-
-    def fdatasync(self, fd: int) -> None: ...
-    def sync_dir(self, name: str) -> None:
-        """Make a directory's entries durable."""
-
-    def sync_all(self) -> None:
-        """Make everything written on this file system durable."""
-
-    def listdir(self, name: str) -> list[str]: ...
-    def mkdir(self, name: str) -> None: ...
-    def rmdir(self, name: str) -> None: ...
-    def rename(self, old: str, new: str) -> None: ...
-    def link(self, old: str, new: str) -> None: ...
-    def unlink(self, name: str) -> None: ...
-    def identity(self, name: str) -> tuple[int, int, int] | None:
-        """Return (inode, size, modified ns) of a regular file, or None when there is none."""
-
-    def lock(self, fd: int, *, wait: bool) -> bool:
-        """Take the exclusive kernel lock of an open file; False when held and not waiting."""
-
-    def share(self, fd: int) -> bool:
-        """Take the kernel lock of an open file together with others that share it; False when one has it alone."""
-
-    def unlock(self, fd: int) -> None: ...
-    def is_free(self, fd: int) -> bool:
-        """Tell whether nobody has the exclusive lock of an open file. Any number may ask at once."""
-
-    def open_hints(self, name: str) -> int | None:
-        """Make and open the hint pipe for its reader; None when the file system has none."""
-
-    def open_hint(self, name: str) -> int | None:
-        """Open the hint pipe for a writer; None when nobody listens."""
-
-    def send_hint(self, fd: int) -> bool:
-        """Put one hint into the pipe; False when the listener has gone."""
-
-    def wait_hint(self, fd: int | None, timeout_s: float) -> bool:
-        """Sleep until a hint comes or the time is up, and swallow all hints; tell whether one came."""
-
-    def free_bytes(self) -> int: ...
-    def release(self) -> None:
-        """Close the directories. Files and locks are their owners' to close."""
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:
@@ -473,3 +392,6 @@ def _find_syncfs() -> ctypes._NamedFuncPointer | None:
 
 
 _syncfs = _find_syncfs()
+
+SYSTEM = Env(SYSTEM_CLOCK, OsDisk, secrets.token_bytes)
+"""The machine's own clocks, disks and random bytes."""

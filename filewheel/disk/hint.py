@@ -10,10 +10,9 @@ Invariant: ringing never waits, and never fails; the keeper's end stays open whi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from filewheel.disk.alarm import Alarm
-from filewheel.disk.disk import Disk
+from filewheel.env import Disk, Env
 from filewheel.format import layout
 
 STANDBY_S = 1.0
@@ -104,9 +103,9 @@ class Vigil:
     Holds two descriptors and the pipe while it sleeps, and nothing in between.
     """
 
-    def __init__(self, path: str, disk: Callable[[str], Disk]) -> None:
+    def __init__(self, path: str, env: Env) -> None:
         self._path = path
-        self._disk = disk
+        self._env = env
         self._lock = threading.RLock()
         self._alarm: Alarm | None = None
         self._ended = False
@@ -114,7 +113,7 @@ class Vigil:
     def wait(self) -> None:
         """Sleep until the keeper may have gone, it is time to look anyway, or `end` was called."""
         try:
-            disk = self._disk(self._path)
+            disk = self._env.disk(self._path)
         except OSError:  # whoever opens the wheel next says why
             disk = None
         bell = None if disk is None else disk.open_hint(layout.HINT)

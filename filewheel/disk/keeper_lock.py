@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from filewheel.disk.ballast import Ballast
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import Disk, ForeignFile
+from filewheel.disk.disk import ForeignFile
+from filewheel.env import Disk
 from filewheel.errors import FULL, Locked, disk_error
 from filewheel.format import layout
 

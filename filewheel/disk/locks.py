@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import Disk
+from filewheel.env import Disk
 from filewheel.errors import UNWRITTEN, Locked, disk_error
 from filewheel.format import layout
 

@@ -14,9 +14,9 @@ import logging
 import zlib
 from dataclasses import asdict, dataclass
 
-from filewheel.clock import Clock
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import NO_DIRECTORY, Disk, ForeignFile
+from filewheel.disk.disk import NO_DIRECTORY, ForeignFile
+from filewheel.env import Disk
 from filewheel.format import layout
 from filewheel.message import to_datetime
 
@@ -42,10 +42,9 @@ class Damage:
 class Quarantine:
     """The quarantine of one wheel."""
 
-    def __init__(self, directory: Directory, clock: Clock) -> None:
+    def __init__(self, directory: Directory) -> None:
         self._dir = directory
         self._disk = directory.disk
-        self._clock = clock
         self._kept: dict[tuple[str, int], bool] = {}
         """(file, offset) → whether it was proven."""
         self.aside: list[Damage] = []
@@ -108,7 +107,7 @@ class Quarantine:
         return f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{damage.offset}"
 
     def _note(self, stem: str, damage: Damage) -> None:
-        fields = asdict(damage) | {"found": to_datetime(self._clock.now_us()).isoformat()}
+        fields = asdict(damage) | {"found": to_datetime(self._dir.env.clock.now_us()).isoformat()}
         fd = self._disk.open(f"{stem}.json", "w")
         try:
             self._disk.truncate(fd, 0)

@@ -7,7 +7,7 @@ perhaps the file aside, which the next call overwrites.
 
 from __future__ import annotations
 
-from filewheel.disk.disk import Disk
+from filewheel.env import Disk
 
 
 def write_aside(disk: Disk, aside: str, data: bytes, *, flush: bool = True) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from filewheel.disk.begun import LIFE_BYTES, Begun
 from filewheel.firing.head import Head
-from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID
 from filewheel.laps.store import Store
 from filewheel.native.compiled import ids_of
@@ -21,11 +20,11 @@ from filewheel.native.compiled import ids_of
 class Begins:
     """The begins of one keeper. The ledger's lock guards everything but `may_begin`."""
 
-    def __init__(self, store: Store, head: Head, entropy: Entropy) -> None:
+    def __init__(self, store: Store, head: Head) -> None:
         """Put an empty table in the place of that of the keeper before, whose lock this one has now."""
         self._store = store
         self._head = head
-        self._begun = Begun(store.disk, head.claims, entropy(LIFE_BYTES))
+        self._begun = Begun(store.disk, head.claims, store.dir.env.entropy(LIFE_BYTES))
 
     def claim(
         self, now_us: int, by_us: int, limit: int, at_most: Mapping[bytes, int], *, begun: bool

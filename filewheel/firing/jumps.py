@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from filewheel.clock import Clock
+from filewheel.env import Clock
 from filewheel.message import US_PER_S
 
 log = logging.getLogger("filewheel.keeper")

@@ -18,7 +18,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from filewheel.clock import Clock
 from filewheel.disk import locks
 from filewheel.disk.disk import is_misplaced
 from filewheel.errors import Damaged, DiskError, FilewheelError, Locked, NotClaimed, disk_error
@@ -41,12 +40,12 @@ BUCKETS_AT_ONCE = 64
 class Settler:
     """Writes settlements. Thread-safe by the ledger's lock; `settle` is not to be called with it held."""
 
-    def __init__(self, store: Store, head: Head, reserve: Reserve, keys: Keys, clock: Clock) -> None:
+    def __init__(self, store: Store, head: Head, reserve: Reserve, keys: Keys) -> None:
         self._store = store
         self._head = head
         self._reserve = reserve
         self._keys = keys
-        self._clock = clock
+        self._clock = store.clock
         self._lock = store.lock
         self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
         """Settlements that need locks and are not written yet, by the claimed id; with the new id."""

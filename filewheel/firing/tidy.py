@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import threading
 
-from filewheel.clock import Clock
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.started import started
 from filewheel.errors import FilewheelError, Locked
 from filewheel.format import layout
-from filewheel.format.id_source import Entropy
 from filewheel.keys.lost import Relisted
 from filewheel.laps.deal import deal_all
 from filewheel.laps.store import Store
@@ -39,7 +36,7 @@ def is_untidy(directory: Directory) -> bool:
         return False  # nothing is lost by not dealing: a later producer, or a keeper, does
 
 
-def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token_bytes) -> bool:
+def tidy(directory: Directory) -> bool:
     """Deal what the journals hold if no keeper runs; tell whether that was done. Never raises for a bad disk.
 
     Nothing on a backup, which has a replicator for its keeper, nor on a wheel that was fenced.
@@ -50,7 +47,7 @@ def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token
         if roster is not None and roster.role != "primary":
             return False
         keeper_lock.take("tidy", wait=False)
-        with contextlib.closing(Store(directory, clock, Relisted(directory), entropy=entropy)) as store:
+        with contextlib.closing(Store(directory, Relisted(directory))) as store:
             store.recover()
             deal_all(store)
     except Locked:
@@ -67,10 +64,8 @@ def tidy(directory: Directory, clock: Clock, *, entropy: Entropy = secrets.token
 class Tidier:
     """Tidies in a thread of its own whenever a segment of this handle is full, where no keeper deals."""
 
-    def __init__(self, directory: Directory, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, directory: Directory) -> None:
         self._dir = directory
-        self._clock = clock
-        self._entropy = entropy
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._again = False
@@ -91,7 +86,7 @@ class Tidier:
                     self._thread = None
                     return
                 self._again = False
-            tidy(self._dir, self._clock, entropy=self._entropy)
+            tidy(self._dir)
 
     def join(self) -> None:
         """Wait for what has begun."""

@@ -7,13 +7,12 @@ name still do not share ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
+from filewheel.env import Entropy
 from filewheel.message import ID_BYTES, LOW_BITS, SEQ_BITS, WRITER_BITS, MessageId, base32
 
 SEQ_END = 1 << SEQ_BITS
-
-Entropy = Callable[[int], bytes]
 
 
 class IdSource:

@@ -13,7 +13,6 @@ is never repeated.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -25,7 +24,7 @@ from filewheel.disk.started import started
 from filewheel.errors import UNWRITTEN, Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, body_of, seal
-from filewheel.format.id_source import SEQ_END, Entropy
+from filewheel.format.id_source import SEQ_END
 from filewheel.journal.segment import Segment
 from filewheel.journal.writer import Lender, Writer
 from filewheel.message import MessageId
@@ -66,17 +65,15 @@ class Appender:
         self,
         directory: Directory,
         *,
-        entropy: Entropy = secrets.token_bytes,
         segment_bytes: int = SEGMENT_BYTES,
         fill_bytes: int = FILL_BYTES,
     ) -> None:
         self._dir = directory
-        self._entropy = entropy
         self._segment_bytes = segment_bytes
         self._fill_bytes = fill_bytes
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
-        self.lender = Lender(self.lock, Writer(directory, entropy))
+        self.lender = Lender(self.lock, Writer(directory))
         self._has_pens = True
         """The disk gives pens, as far as is known."""
         self._durable = 0
@@ -261,7 +258,7 @@ class Appender:
 
     def _renew(self) -> None:
         """Become a new writer: another name, another sequence, no segment yet."""
-        self.lender.replace(Writer(self._dir, self._entropy, self.lender.writer.written))
+        self.lender.replace(Writer(self._dir, self.lender.writer.written))
 
     # -- for a mirror, which writes the frames of another writer ---------------------------------------------
 

@@ -20,10 +20,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from filewheel.clock import Clock
-from filewheel.disk.directory import Directory, DiskFactory
+from filewheel.disk.directory import Directory
 from filewheel.errors import UNWRITTEN, Fenced, FilewheelError, TooFewCopies
-from filewheel.format.id_source import Entropy
 from filewheel.journal.mirror import Mirror, reason
 from filewheel.message import US_PER_S
 from filewheel.roster.roster import Member, Roster, read_roster
@@ -37,13 +35,9 @@ RETRY_US = US_PER_S
 class Copies:
     """Writes a journal's frames to its mirrors. The journal's lock is held around `follow`, `ready` and `write`."""
 
-    def __init__(
-        self, directory: Directory, *, disk: DiskFactory, entropy: Entropy, clock: Clock, strict: bool = True
-    ) -> None:
+    def __init__(self, directory: Directory, *, strict: bool = True) -> None:
         self._dir = directory
-        self._factory = disk
-        self._entropy = entropy
-        self._clock = clock
+        self._clock = directory.env.clock
         self._strict = strict
         self._roster: Roster
         self._mirrors: tuple[Mirror, ...] = ()
@@ -96,7 +90,7 @@ class Copies:
     def _begin(self, member: Member, since: int) -> Mirror:
         return Mirror(
             member, self._roster, since, lock=self._lock, done=self._done, failed=self._failed,
-            disk=self._factory, entropy=self._entropy,
+            env=self._dir.env,
         )  # fmt: skip
 
     def _wait_open(self, new: list[Mirror]) -> None:
@@ -255,9 +249,7 @@ class Copies:
         since_us, why = self._clock.now_us(), reason(mirror.error or Exception())
 
         try:
-            found = mark_stale(
-                self._dir, lambda m: m.wheel == wheel, why, epoch=epoch, now_us=since_us, disk=self._factory
-            )
+            found = mark_stale(self._dir, lambda m: m.wheel == wheel, why, epoch=epoch, now_us=since_us)
         except FilewheelError as exc:
             log.warning("%s: mirror %s could not be marked stale: %s", self._dir.path, mirror.member.path, reason(exc))
             return False

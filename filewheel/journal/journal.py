@@ -13,20 +13,16 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import time
 from collections.abc import Sequence
 from typing import Literal
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.begun import Marks
 from filewheel.disk.checkpoint import Position
-from filewheel.disk.directory import Directory, DiskFactory, Sync
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import Directory, Sync
 from filewheel.errors import DiskError, FilewheelError, disk_error, partly_done, unconfirmed
 from filewheel.format.columns import Run, runs_of
 from filewheel.format.frame import HEADER_BYTES, body_of
-from filewheel.format.id_source import Entropy
 from filewheel.format.ids import Ids
 from filewheel.format.record import ID, PUT_PREFIX
 from filewheel.journal.appender import FILL_BYTES, SEGMENT_BYTES, Appender
@@ -53,20 +49,15 @@ class Journal:
         self,
         directory: Directory,
         *,
-        entropy: Entropy = secrets.token_bytes,
-        disk: DiskFactory = OsDisk,
-        clock: Clock = SYSTEM_CLOCK,
         on_copies: Literal["raise", "ignore"] = "raise",
         segment_bytes: int = SEGMENT_BYTES,
         fill_bytes: int = FILL_BYTES,
     ) -> None:
-        """`disk` opens mirrors. With `on_copies` "ignore" no call fails because too few wheels hold its frame."""
+        """With `on_copies` "ignore" no call fails because too few wheels hold its frame."""
         self._dir = directory
-        self._factory = disk
-        self._entropy = entropy
-        self._clock = clock
+        self._clock = directory.env.clock
         self._strict = on_copies == "raise"
-        self.appender = Appender(directory, entropy=entropy, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
+        self.appender = Appender(directory, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
         self._lender = self.appender.lender
         self._copies: Copies | None = None
         """The mirrors: what the appender has as `copies`."""
@@ -159,9 +150,7 @@ class Journal:
         copies = self._copies
         if roster is not None and roster.role == "primary" and (roster.mirrors() or roster.copies > 1):
             if copies is None:
-                copies = Copies(
-                    self._dir, disk=self._factory, entropy=self._entropy, clock=self._clock, strict=self._strict
-                )
+                copies = Copies(self._dir, strict=self._strict)
             # Set before `follow`: a mirror that shows a higher epoch leaves nothing that could be written to.
             self._copies = self.appender.copies = copies
             copies.follow(roster, ticket)

@@ -18,12 +18,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel.clock import SYSTEM_CLOCK
-from filewheel.disk.directory import Directory, DiskFactory, open_directory
+from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.started import started
+from filewheel.env import SYSTEM_CLOCK, Env
 from filewheel.errors import UNWRITTEN, FilewheelError, Unsafe
 from filewheel.format import layout
-from filewheel.format.id_source import Entropy
 from filewheel.journal.appender import Appender
 from filewheel.message import US_PER_S
 from filewheel.roster.fence import fenced
@@ -47,8 +46,7 @@ class Mirror:
         lock: threading.Lock,
         done: threading.Condition,
         failed: Failed,
-        disk: DiskFactory,
-        entropy: Entropy,
+        env: Env,
     ) -> None:
         """Start to open it. `done` is notified of every change; `failed` is called once, with the lock held."""
         self.member = member
@@ -69,8 +67,7 @@ class Mirror:
         """When `Copies` last tried to repair it."""
         self.roster = roster
         """The primary's roster, which has the time-out."""
-        self._factory = disk
-        self._entropy = entropy
+        self._env = env
         self._failed = failed
         self._lock = lock
         self._work = threading.Condition(lock)
@@ -191,11 +188,11 @@ class Mirror:
                 self._done.notify_all()
 
     def _open(self) -> None:
-        directory = open_directory(self.member.path, write=True, disk=self._factory)
+        directory = open_directory(self.member.path, write=True, env=self._env)
         try:
             self._identity = directory.disk.identity(layout.ROSTER)
             check_mirror(directory, self.member, self.roster)
-            self._writer = Appender(directory, entropy=self._entropy)
+            self._writer = Appender(directory)
         except BaseException:
             directory.disk.release()
             raise

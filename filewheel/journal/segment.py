@@ -13,8 +13,8 @@ import contextlib
 import errno
 from collections.abc import Callable
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.errors import UNWRITTEN, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import HEADER_BYTES
@@ -135,15 +135,15 @@ class Segment:
         with contextlib.suppress(OSError):
             self._disk.truncate(self.fd, self.offset)
 
-    def flush(self, on_flush: Callable[[int], None] | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    def flush(self, on_flush: Callable[[int], None] | None = None) -> None:
         """Make everything written durable; call `on_flush` with the microseconds that took. Raises OSError."""
-        start_us = 0 if on_flush is None else clock.steady_us()
+        start_us = 0 if on_flush is None else SYSTEM_CLOCK.steady_us()
         self._disk.fdatasync(self.fd)
         if self._disk.is_removed(self.fd):
             # The frames that are about to be confirmed went with the file; the flush of a nameless file succeeds.
             raise OSError(errno.ENOENT, "the file was removed while it was in use")
         if on_flush is not None:
-            on_flush(clock.steady_us() - start_us)
+            on_flush(SYSTEM_CLOCK.steady_us() - start_us)
 
     def release(self) -> None:
         """Unlock and close; an empty segment is removed."""

@@ -16,10 +16,10 @@ import threading
 
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import Disk
+from filewheel.env import Disk
 from filewheel.errors import FilewheelError
 from filewheel.format.frame import seal
-from filewheel.format.id_source import SEQ_END, Entropy, IdSource
+from filewheel.format.id_source import SEQ_END, IdSource
 from filewheel.journal.segment import Segment, no_pen
 from filewheel.message import ID_END, ID_MIN
 from filewheel.native.compiled import Pen
@@ -28,9 +28,9 @@ from filewheel.native.compiled import Pen
 class Writer:
     """One writer. Not thread-safe: the appender's lock guards it."""
 
-    def __init__(self, directory: Directory, entropy: Entropy, ticket: int = 0) -> None:
+    def __init__(self, directory: Directory, ticket: int = 0) -> None:
         self._dir = directory
-        self.ids = IdSource(entropy)
+        self.ids = IdSource(directory.env.entropy)
         self.segment: Segment | None = None
         """The segment in use; None before the first frame and after the last."""
         self.first = ticket

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from filewheel.disk.disk import Disk
+from filewheel.env import Disk
 from filewheel.errors import Damaged
 
 MAGIC = b"\xf5FWK"

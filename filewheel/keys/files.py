@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapp
 
 from filewheel.disk import locks
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import Disk
+from filewheel.env import Disk
 from filewheel.errors import UNWRITTEN, disk_error
 from filewheel.format import layout
 from filewheel.keys.bucket import (

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterator, Set
 
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import Disk
+from filewheel.env import Disk
 from filewheel.errors import Poisoned
 from filewheel.format import layout
 

@@ -13,19 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from filewheel.clock import Clock
 from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files
-from filewheel.disk.directory import Directory, DiskFactory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import Damage, Quarantine
 from filewheel.errors import Damaged, FilewheelError
 from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap
-from filewheel.format.id_source import Entropy
 from filewheel.journal.journal import Journal
 from filewheel.journal.tail import Handles, Tail
 from filewheel.laps.doubtful import KeyIndex
@@ -51,26 +47,21 @@ class Store:
     def __init__(
         self,
         directory: Directory,
-        clock: Clock,
         index: KeyIndex,
         *,
-        entropy: Entropy = secrets.token_bytes,
-        disk: DiskFactory = OsDisk,
         on_frame: OnFrame | None = None,
     ) -> None:
         self.dir, self.disk = directory, directory.disk
-        self._factory = disk
-        self.clock = clock
+        self.clock = directory.env.clock
         self.index = index
         self.lock = threading.RLock()
         self.handles = Handles(directory)
-        self.quarantine = Quarantine(directory, clock)
+        self.quarantine = Quarantine(directory)
         self.retention: Retention | None = None
         """Where covered segments wait for backups; None when the wheel is not a primary that has any."""
         self.checkpoint = Checkpoint()
         self.tails: dict[str, Tail] = {}
-        self._entropy = entropy
-        self.own = Journal(directory, entropy=entropy, disk=disk, clock=clock, on_copies="ignore")
+        self.own = Journal(directory, on_copies="ignore")
         self.own.appender.on_segment_end = self._own_segment_ended
         self.on_frame = on_frame
         self.repeats = False
@@ -156,7 +147,7 @@ class Store:
 
     def _retain(self, limit_bytes: int) -> None:
         if self.retention is None:
-            self.retention = Retention(self.dir, limit_bytes=limit_bytes, entropy=self._entropy)
+            self.retention = Retention(self.dir, limit_bytes=limit_bytes)
             self.retention.on_overflow = self._mark_behind
         self.retention.limit_bytes = limit_bytes
 
@@ -442,7 +433,7 @@ class Store:
                 return not was_in_set(self.disk)
             return None is not mark_stale(
                 self.dir, lambda m: m.mode == "ship" or m.state != "current", why,
-                epoch=roster.epoch, now_us=self.clock.now_us(), disk=self._factory, unkept=True,
+                epoch=roster.epoch, now_us=self.clock.now_us(), unkept=True,
             )  # fmt: skip
         except (OSError, FilewheelError) as exc:
             log.critical("%s: backups that are behind could not be marked stale: %s", self.dir.path, exc)

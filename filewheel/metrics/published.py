@@ -14,7 +14,6 @@ import logging
 import os
 from dataclasses import dataclass
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.directory import Directory
 from filewheel.disk.replace import replace_file
 from filewheel.errors import Damaged, DiskError, disk_error
@@ -62,13 +61,11 @@ class Published:
 class Publisher:
     """Publishes the metrics of one process into a wheel. For the process that is the keeper; one thread calls it."""
 
-    def __init__(
-        self, metrics: Metrics, directory: Directory, *, clock: Clock = SYSTEM_CLOCK, interval_s: float = INTERVAL_S
-    ) -> None:
+    def __init__(self, metrics: Metrics, directory: Directory, *, interval_s: float = INTERVAL_S) -> None:
         """Publish nothing yet."""
         self._metrics = metrics
         self._dir = directory
-        self._clock = clock
+        self._clock = directory.env.clock
         self._interval_us = int(interval_s * US_PER_S)
         self._looked_us: int | None = None
         self._wrote_us = 0
@@ -107,12 +104,12 @@ class Publisher:
         return True
 
 
-def publish(metrics: Metrics, directory: Directory, clock: Clock = SYSTEM_CLOCK) -> None:
+def publish(metrics: Metrics, directory: Directory) -> None:
     """Write the metrics into the wheel now, for `filewheel metrics`. On return a reader sees them; a crash may not.
 
     Cost: one small file, not flushed. Raises DiskError.
     """
-    _write(directory, metrics.text(), clock.now_us())
+    _write(directory, metrics.text(), directory.env.clock.now_us())
 
 
 def _write(directory: Directory, text: str, now_us: int) -> None:

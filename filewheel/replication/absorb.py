@@ -14,10 +14,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from filewheel.clock import Clock
 from filewheel.disk.directory import Directory
 from filewheel.errors import KeyHeld
-from filewheel.format.id_source import Entropy
 from filewheel.format.record import ACKED, CANCELLED, ID, key_of, pack_drop, pack_message, unpack_put
 from filewheel.headers import REASON
 from filewheel.journal.journal import Journal
@@ -57,8 +55,6 @@ class Absorption:
         new: Directory,
         *,
         overflow: int | None,
-        clock: Clock,
-        entropy: Entropy,
         progress: Progress | None = None,
     ) -> None:
         """Take from `old` for the primary `new`.
@@ -68,10 +64,9 @@ class Absorption:
         self._old = old
         self._new = new
         self._overflow = overflow
-        self._clock = clock
         self._progress = progress
         self._result = Absorbed()
-        self._journal = Journal(new, entropy=entropy)
+        self._journal = Journal(new)
         self._keys = Keys(new)
 
     def run(self) -> Absorbed:
@@ -130,7 +125,7 @@ class Absorption:
 
     def _keep_keyed(self, message: Message) -> None:
         """Add a message with a unique key; as a dead letter when another message has the key now."""
-        now_us = self._clock.now_us()
+        now_us = self._new.env.clock.now_us()
         try:
             unique.add(self._keys, self._journal, [message], now_us=now_us, path=self._new.path)
         except KeyHeld as exc:

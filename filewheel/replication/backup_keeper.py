@@ -13,20 +13,18 @@ Invariant: after opening, and after each `tick`, every message with a key that w
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Iterable
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.checkpoint import Checkpoint, place_checkpoint, prepare_checkpoint
-from filewheel.disk.directory import DiskFactory, open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.keeper_lock import KeeperLock
+from filewheel.env import Env
 from filewheel.errors import FilewheelError, Poisoned, disk_error
 from filewheel.firing.head import Head
 from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.frame import Frame
-from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID, key_of, records_of
 from filewheel.headers import KEY
 from filewheel.keys.index import Keys
@@ -63,16 +61,14 @@ class BackupKeeper:
         wait: bool = False,
         on_frame: OnFrame | None = None,
         budget: Budget = READY_BUDGET,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        env: Env = SYSTEM,
     ) -> None:
         """Take the lock and recover. `on_frame` is told each frame that is read from the backup's journals.
 
         Raises Locked, NoWheel, DiskError.
         """
-        self.dir = open_directory(path, write=True, disk=disk)
-        self._clock = clock
+        self.dir = open_directory(path, write=True, env=env)
+        self._clock = env.clock
         self._on_frame = on_frame
         self._broken: FilewheelError | None = None
         self._keeper_lock = KeeperLock(self.dir)
@@ -81,7 +77,7 @@ class BackupKeeper:
         except BaseException:
             self.dir.disk.release()
             raise
-        self.store = Store(self.dir, clock, Relisted(self.dir), entropy=entropy)
+        self.store = Store(self.dir, Relisted(self.dir))
         self._head = BackupHead(self.store, budget)
         self._keys = Keys(self.dir)
         self._take_in = self.store.on_frame

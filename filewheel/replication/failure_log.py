@@ -11,7 +11,7 @@ import logging
 import threading
 from dataclasses import dataclass, field
 
-from filewheel.clock import Clock
+from filewheel.env import Clock
 from filewheel.message import US_PER_S
 
 log = logging.getLogger(__name__)

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import DiskFactory, open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
+from filewheel.env import Env
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error, disk_errors
 from filewheel.format.frame import Frame
-from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID, records_of
 from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
@@ -59,9 +57,7 @@ class Link:
         role: str = "backup",
         fenced: bool = False,
         progress: Progress | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        env: Env = SYSTEM,
         boot: str | None = None,
     ) -> None:
         """Take the backup's lock. `fenced` follows a primary that was fenced already, as a promotion does.
@@ -69,26 +65,23 @@ class Link:
         Raises Locked, NoWheel, Fenced, Damaged, DiskError.
         """
         self.report = LinkReport(member.path, member.wheel, member.mode, "following")
-        self._clock = clock
+        self._clock = env.clock
         self._progress = progress
         self._fenced = fenced
         self._boot = boot_id() if boot is None else boot
-        self.source = open_directory(primary, write=False, disk=disk)
+        self.source = open_directory(primary, write=False, env=env)
         self._keeper: BackupKeeper | None = None
         self._journal: Journal | None = None
-        self._give_back = GiveBack(self.source, clock, entropy)
+        self._give_back = GiveBack(self.source)
         self._follower: Follower | None = None
         self._match: MirrorMatch | None = None
         self._announcement: Announcement | None = None
         try:
-            self.registration = Registration(self.source, member.wheel, fenced=fenced, clock=clock)
-            self.keeper = self._keeper = BackupKeeper(
-                member.path, role=role, on_frame=self._read_in_backup, clock=clock, disk=disk, entropy=entropy
-            )
+            self.registration = Registration(self.source, member.wheel, fenced=fenced)
+            self.keeper = self._keeper = BackupKeeper(member.path, role=role, on_frame=self._read_in_backup, env=env)
             self.target = self._keeper.dir
             self.registration.check(self.target)
-            self.journal = self._journal = Journal(self.target, entropy=entropy)
-            self._entropy = entropy
+            self.journal = self._journal = Journal(self.target)
             self._reconciler = Reconciler(self.source, self._keeper, self._journal, self._give_back)
             self._extras = Extras(self.source, self.target, self.registration.epoch)
             self._ended = EndedExtras(self.source, self.target, self._journal)
@@ -115,7 +108,7 @@ class Link:
         self._lost = self._must_heal = False
         self._state_us = self.registration.member.since_us
         self._overflow = self._read_overflow()
-        self.bookmark = Bookmark(self.source, self.target, self.registration.epoch, self._boot, self._clock)
+        self.bookmark = Bookmark(self.source, self.target, self.registration.epoch, self._boot)
         # What was put aside since it was in step is found by the first look.
         self._sound_us = self.bookmark.in_step_us
         self._aside = [items_before(wheel, self._sound_us) for wheel in (self.source, self.target)]
@@ -140,7 +133,7 @@ class Link:
     def _absorb(self, member: Member) -> None:
         """Give the primary what only this backup has: both followed another primary before."""
         absorbed = Absorption(
-            self.target, self.source, overflow=member.overflow, clock=self._clock, entropy=self._entropy,
+            self.target, self.source, overflow=member.overflow,
             progress=self._progress,
         ).run()  # fmt: skip
         if absorbed.kept or absorbed.dropped:

@@ -16,9 +16,9 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import Directory, DiskFactory, create_directory, opened
-from filewheel.disk.disk import OsDisk, is_scarce
+from filewheel.disk.directory import Directory, create_directory, opened
+from filewheel.disk.disk import SYSTEM, is_scarce
+from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWheel, WheelExists, disk_errors, said_of
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.roster.fence import fenced
@@ -47,8 +47,7 @@ def add_backup(
     timeout_s: float | None = None,
     retain_bytes: int | None = None,
     force: bool = False,
-    clock: Clock = SYSTEM_CLOCK,
-    disk: DiskFactory = OsDisk,
+    env: Env = SYSTEM,
 ) -> Member:
     """Make `path` a backup of a wheel, and return how it is registered. A replicator brings it in step.
 
@@ -71,7 +70,7 @@ def add_backup(
             retain_bytes=now.retain_bytes if retain_bytes is None else retain_bytes,
         )
 
-    with disk_errors(where), opened(os.path.abspath(os.fspath(primary)), disk) as ours:
+    with disk_errors(where), opened(os.path.abspath(os.fspath(primary)), env) as ours:
         if where == os.path.abspath(ours.path):
             raise BadArgument("a wheel is no backup of itself", hint="name a directory on another disk")
         roster = read_roster(ours.disk, ours.path)
@@ -79,12 +78,12 @@ def add_backup(
             raise fenced(roster, ours.path)
         registered = None if roster is None else roster.member_at(where)
         if roster is not None and registered is not None:
-            away = _why_away(registered, disk)
-            if away or _is_backup_of(roster.set, where, disk):
-                return _change(ours, registered, mode, ruled, away, clock, disk)
-        _make(where, ours, force=force, clock=clock, disk=disk)
-        with opened(where, disk) as theirs:
-            return _join(ours, theirs, roster, mode, ruled, clock)
+            away = _why_away(registered, env)
+            if away or _is_backup_of(roster.set, where, env):
+                return _change(ours, registered, mode, ruled, away, env)
+        _make(where, ours, force=force, env=env)
+        with opened(where, env) as theirs:
+            return _join(ours, theirs, roster, mode, ruled)
 
 
 def _join(
@@ -93,14 +92,13 @@ def _join(
     roster: Roster | None,
     mode: Mode,
     ruled: Callable[[Roster], Roster],
-    clock: Clock,
 ) -> Member:
     """Register a wheel that is no member yet, or was one under another path."""
     known = _check_free(theirs, ours, roster)
     wheel = theirs.settings.id
     if roster is not None and len(roster.members) >= MEMBERS_MAX and roster.member(wheel) is None:
         raise BadArgument(f"a set has {MEMBERS_MAX} backups at most", hint="`filewheel backup remove` one first")
-    fresh = Member(theirs.path, wheel, mode, "joining", clock.now_us())
+    fresh = Member(theirs.path, wheel, mode, "joining", ours.env.clock.now_us())
     # What an `add_backup` that was cut short has written there is taken up.
     made_up = (secrets.token_hex(16), 1) if known is None else (known.set, known.epoch)
     first = Roster(*made_up, "primary", os.path.abspath(ours.path), ours.settings.id)
@@ -127,13 +125,13 @@ def _join(
 _ANOTHER = "another wheel is in its place"
 
 
-def _why_away(member: Member, disk: DiskFactory) -> str:
+def _why_away(member: Member, env: Env) -> str:
     """Return why a member's wheel cannot be read under its path; nothing when it can. Raises what says nothing of it.
 
     This is for want of files or memory here.
     """
     try:
-        with opened(member.path, disk) as there:
+        with opened(member.path, env) as there:
             read_roster(there.disk, there.path)
             return "" if there.settings.id == member.wheel else _ANOTHER
     except (FilewheelError, OSError) as exc:
@@ -142,8 +140,8 @@ def _why_away(member: Member, disk: DiskFactory) -> str:
         return said_of(exc, member.path)
 
 
-def _is_backup_of(set_: str, path: str, disk: DiskFactory) -> bool:
-    roster = roster_at(path, disk)
+def _is_backup_of(set_: str, path: str, env: Env) -> bool:
+    roster = roster_at(path, env)
     return roster is not None and roster.role == "backup" and roster.set == set_
 
 
@@ -161,11 +159,10 @@ def _change(
     mode: Mode,
     ruled: Callable[[Roster], Roster],
     away: str,
-    clock: Clock,
-    disk: DiskFactory,
+    env: Env,
 ) -> Member:
     """Change the mode of a member and the rules of its set. Nothing is written to it but a copy of the roster."""
-    now_us = max(clock.now_us(), member.since_us + 1)  # another time than before: a state is known by it
+    now_us = max(env.clock.now_us(), member.since_us + 1)  # another time than before: a state is known by it
 
     def change(old: Roster | None) -> Roster | None:
         known = None if old is None else old.member(member.wheel)
@@ -189,7 +186,7 @@ def _change(
 
     # A replicator tells it otherwise, once it can be written.
     if not away:
-        with contextlib.suppress(FilewheelError, OSError), opened(member.path, disk) as theirs:
+        with contextlib.suppress(FilewheelError, OSError), opened(member.path, env) as theirs:
             if theirs.settings.id == member.wheel:
                 change_roster(theirs, tell)
     return made.member(member.wheel) or member
@@ -210,18 +207,18 @@ def _check(mode: object, on_failure: object, copies: object, timeout_s: object, 
         raise BadArgument(f"retain_bytes is {1 << 20} or more, not {retain_bytes!r}")
 
 
-def _make(where: str, ours: Directory, *, force: bool, clock: Clock, disk: DiskFactory) -> None:
+def _make(where: str, ours: Directory, *, force: bool, env: Env) -> None:
     """Make the backup's wheel unless there is one."""
-    with contextlib.suppress(NoWheel), opened(where, disk):
+    with contextlib.suppress(NoWheel), opened(where, env):
         return
     create_directory(
         where,
         slots=ours.settings.slots,
         sync=ours.settings.sync,
         payload_bytes_max=ours.settings.payload_bytes_max,
-        now_us=clock.now_us(),
+        now_us=env.clock.now_us(),
         force=force,
-        disk=disk,
+        env=env,
     )
 
 
@@ -255,8 +252,7 @@ def remove_backup(
     primary: str | os.PathLike[str],
     which: str,
     *,
-    clock: Clock = SYSTEM_CLOCK,
-    disk: DiskFactory = OsDisk,
+    env: Env = SYSTEM,
 ) -> Member:
     """Take a backup out of its set, by its path or the start of its wheel id; return it as it was registered.
 
@@ -265,14 +261,14 @@ def remove_backup(
     Raises NotFound, Fenced, Damaged, DiskError.
     """
     mine = os.path.abspath(os.fspath(primary))
-    with disk_errors(mine), opened(mine, disk) as ours:
+    with disk_errors(mine), opened(mine, env) as ours:
         roster = read_roster(ours.disk, ours.path)
         if roster is not None and roster.role != "primary":
             raise fenced(roster, ours.path)
         try:
             member = _find(roster, which, ours.path)
         except NotFound:
-            left_over = _left_over(ours, roster, which, disk)
+            left_over = _left_over(ours, roster, which, env)
             if left_over is None:
                 raise
             member, set_ = left_over
@@ -294,16 +290,16 @@ def remove_backup(
     def stand_alone(old: Roster | None) -> Roster | None:
         return None if old is not None and old.role == "backup" and old.set == set_ else old
 
-    with contextlib.suppress(FilewheelError, OSError), opened(member.path, disk) as theirs:
+    with contextlib.suppress(FilewheelError, OSError), opened(member.path, env) as theirs:
         if theirs.settings.id == member.wheel:
             change_roster(theirs, stand_alone)
     return member
 
 
-def _left_over(ours: Directory, roster: Roster | None, which: str, disk: DiskFactory) -> tuple[Member, str] | None:
+def _left_over(ours: Directory, roster: Roster | None, which: str, env: Env) -> tuple[Member, str] | None:
     """Return the wheel at this path, and its set, if it says that it is a backup of a primary that does not know it."""
     where = os.path.abspath(which)
-    with contextlib.suppress(FilewheelError, OSError), opened(where, disk) as theirs:
+    with contextlib.suppress(FilewheelError, OSError), opened(where, env) as theirs:
         found = read_roster(theirs.disk, where)
         if found is not None and found.role == "backup" and (
             found.primary_wheel == ours.settings.id if roster is None else found.set == roster.set

@@ -14,9 +14,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from filewheel.disk.directory import DiskFactory, open_directory, opened
-from filewheel.disk.disk import Disk, is_scarce
+from filewheel.disk.directory import open_directory, opened
+from filewheel.disk.disk import is_scarce
 from filewheel.disk.started import started
+from filewheel.env import Disk, Env
 from filewheel.errors import FilewheelError, Locked
 from filewheel.format import layout
 from filewheel.roster.roster import Roster, read_roster
@@ -46,8 +47,8 @@ def passing_by() -> Iterator[None]:
 class Peers:
     """The wheels of one set, asked by one promotion. Not thread-safe."""
 
-    def __init__(self, disk: DiskFactory) -> None:
-        self._disk = disk
+    def __init__(self, env: Env) -> None:
+        self._env = env
         self._hanging: set[str] = set()
         """Wheels whose disk did not answer."""
 
@@ -80,7 +81,7 @@ class Peers:
         found: list[PeerRoster] = []
 
         def look(path: str, wheel: str) -> None:
-            with opened(path, self._disk) as there:
+            with opened(path, self._env) as there:
                 theirs = read_roster(there.disk, path)
                 if theirs is not None and there.settings.id == wheel and theirs.set == set_:
                     found.append(PeerRoster(path, wheel, theirs))
@@ -98,7 +99,7 @@ class Peers:
         """
         with contextlib.ExitStack() as stack:
             for path, wheel in sorted(set(wheels), key=lambda one: one[1]):
-                hold = _Hold(path, wheel, self._disk)
+                hold = _Hold(path, wheel, self._env)
                 stack.callback(hold.let_go)
                 try:
                     self.ask(path, hold.take)
@@ -111,15 +112,15 @@ class Peers:
 class _Hold:
     """The lock in one wheel that keeps other promotions away."""
 
-    def __init__(self, path: str, wheel: str, disk: DiskFactory) -> None:
+    def __init__(self, path: str, wheel: str, env: Env) -> None:
         self._path = path
         self._wheel = wheel
-        self._factory = disk
+        self._env = env
         self._held: list[tuple[Disk, int]] = []
         self._is_over = False
 
     def take(self) -> None:
-        there = open_directory(self._path, write=True, disk=self._factory)
+        there = open_directory(self._path, write=True, env=self._env)
         fd = -1
         try:
             if there.settings.id != self._wheel:

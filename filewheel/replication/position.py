@@ -15,11 +15,11 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from filewheel.clock import Clock
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import Disk, ForeignFile
+from filewheel.disk.disk import ForeignFile
 from filewheel.disk.replace import replace_file
+from filewheel.env import Disk
 from filewheel.format import layout
 from filewheel.format.sealed import seal, unseal
 from filewheel.journal.gaps import UNKNOWN
@@ -134,13 +134,13 @@ NEVER = -1
 class Bookmark:
     """Writes follows.json for one backup and one primary. Not thread-safe."""
 
-    def __init__(self, source: Directory, target: Directory, epoch: int, boot: str, clock: Clock) -> None:
+    def __init__(self, source: Directory, target: Directory, epoch: int, boot: str) -> None:
         """Read what is written down. Raises OSError."""
         self._source = source
         self._target = target
         self._epoch = epoch
         self._boot = boot
-        self._clock = clock
+        clock = self._clock = source.env.clock
         self.positions: dict[str, Position] = {}
         """What was written down last."""
         self.in_step_us = clock.now_us()

@@ -14,18 +14,16 @@ import contextlib
 import functools
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import Directory, DiskFactory, opened
-from filewheel.disk.disk import OsDisk, is_scarce
+from filewheel.disk.directory import Directory, opened
+from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.keeper_lock import KeeperLock
+from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said_of
-from filewheel.format.id_source import Entropy
 from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.health import missing_files
 from filewheel.replication.link import Link
@@ -66,9 +64,7 @@ def promote(
     *,
     force: bool = False,
     wait_s: float = WAIT_S,
-    clock: Clock = SYSTEM_CLOCK,
-    disk: DiskFactory = OsDisk,
-    entropy: Entropy = secrets.token_bytes,
+    env: Env = SYSTEM,
 ) -> Promotion:
     """Make a backup the primary of its set. On return a keeper may be opened on it, and producers may write to it.
 
@@ -80,7 +76,7 @@ def promote(
     to look at the others; Damaged.
     """
     where = os.path.abspath(os.fspath(path))
-    with disk_errors(where), opened(where, disk) as here:
+    with disk_errors(where), opened(where, env) as here:
         roster = read_roster(here.disk, here.path)
         if roster is None:
             raise BadArgument(f"{here.path} is in no set of wheels", hint="`filewheel backup add`")
@@ -91,7 +87,7 @@ def promote(
             raise _was_fenced(here.path)
         if me is None:
             raise _taken_out(here.path)
-        act = _Promoting(here, roster, me, clock, disk, entropy)
+        act = _Promoting(here, roster, me)
         if roster.role == "primary" and not act.is_outdone():
             return Promotion(roster.epoch, here.path, caught_up=True, notes=["it was the primary already"])
         with act.alone():
@@ -108,17 +104,13 @@ def _was_fenced(path: str) -> BadArgument:
 
 
 class _Promoting:
-    def __init__(
-        self, here: Directory, roster: Roster, me: Member, clock: Clock, disk: DiskFactory, entropy: Entropy
-    ) -> None:
+    def __init__(self, here: Directory, roster: Roster, me: Member) -> None:
         self._here = here
         self._roster = roster
         self._me = me
-        self._clock = clock
-        self._disk = disk
-        self._entropy = entropy
+        self._env = here.env
         self._others: list[tuple[str, str]] = []
-        self._ask = Peers(disk)
+        self._ask = Peers(here.env)
         self._know(roster)
         self._done = Promotion(0, self._old)
         self._lacked: list[str] = []
@@ -257,9 +249,7 @@ class _Promoting:
         """Take this wheel's lock; opening it as a backup's keeper enters the keys of what it has not dealt yet."""
 
         def take() -> BackupKeeper:
-            return BackupKeeper(
-                self._here.path, role="promote", clock=self._clock, disk=self._disk, entropy=self._entropy
-            )
+            return BackupKeeper(self._here.path, role="promote", env=self._env)
 
         try:
             return _when_free(wait_s, take)
@@ -282,7 +272,7 @@ class _Promoting:
             return old.announced(epoch, role)
 
         def tell() -> None:
-            with opened(path, self._disk) as there:
+            with opened(path, self._env) as there:
                 if there.settings.id != wheel:
                     raise BadArgument("another wheel is in its place")
                 change_roster(there, change)
@@ -302,7 +292,7 @@ class _Promoting:
         with contextlib.ExitStack() as stack:
             with passing_by():  # one that is out of reach has been noted as such
                 self._ask.check_answers(self._old)
-                there = stack.enter_context(opened(self._old, self._disk))
+                there = stack.enter_context(opened(self._old, self._env))
                 keeper_lock = KeeperLock(there)
                 try:
                     _when_free(wait_s, lambda: keeper_lock.take("promote", wait=False))
@@ -351,25 +341,24 @@ class _Promoting:
         places: list[Positions] = []
 
         def look(path: str, old: Directory) -> None:
-            with opened(path, self._disk) as there:
+            with opened(path, self._env) as there:
                 places.append(place_of(there, old, boot_id()))
 
-        with opened(self._old, self._disk) as old:
+        with opened(self._old, self._env) as old:
             for member in wheels:
                 count = len(places)
                 with passing_by():
                     self._ask.ask(member.path, functools.partial(look, member.path, old))
                 if len(places) == count:
                     places.append({})  # it may come back, and then it may lack anything
-            carry_drops(old, self._here, places, entropy=self._entropy)
+            carry_drops(old, self._here, places)
 
     def _link(self, wait_s: float) -> Link:
         """Open the link from the old primary; a replicator that looks whether it is still wanted lets go at once."""
 
         def link() -> Link:
             return Link(
-                self._old, self._me, role="promote", fenced=True, clock=self._clock, disk=self._disk,
-                entropy=self._entropy,
+                self._old, self._me, role="promote", fenced=True, env=self._env,
             )  # fmt: skip
 
         return _when_free(max(wait_s, 1.0), link)
@@ -394,7 +383,7 @@ class _Promoting:
             return theirs
 
         def look(path: str, wheel: str) -> None:
-            with opened(path, self._disk) as there:
+            with opened(path, self._env) as there:
                 if there.settings.id == wheel:
                     change_roster(there, functools.partial(settle, path, wheel))
 
@@ -407,7 +396,7 @@ class _Promoting:
             raise self._overtaken(path, higher)
 
     def _become_primary(self, epoch: int) -> None:
-        now_us = self._clock.now_us()
+        now_us = self._env.clock.now_us()
         retention = Retention(self._here, limit_bytes=self._roster.retain_bytes)
         old = Member(
             self._old, self._old_wheel, self._me.mode, "fenced", now_us, "it was the primary before",
@@ -442,7 +431,7 @@ class _Promoting:
             return replace(old, office=0, primary=self._here.path, primary_wheel=self._me.wheel)
 
         def tell() -> None:
-            with opened(path, self._disk) as there:
+            with opened(path, self._env) as there:
                 if there.settings.id == wheel:
                     change_roster(there, change)
 

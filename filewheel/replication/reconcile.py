@@ -16,11 +16,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from filewheel.clock import Clock
 from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged, FilewheelError, disk_errors
 from filewheel.format.frame import Frame
-from filewheel.format.id_source import Entropy
 from filewheel.format.record import CANCELLED, ID, RESCHEDULED, moved, pack_drop, records_of, root_of
 from filewheel.journal.journal import Journal
 from filewheel.keys.index import Keys
@@ -38,10 +36,8 @@ from filewheel.roster.repeats import note_repeats
 class GiveBack:
     """Writes to one primary. Makes its journal there with the first message. Not thread-safe. Close it."""
 
-    def __init__(self, primary: Directory, clock: Clock, entropy: Entropy) -> None:
+    def __init__(self, primary: Directory) -> None:
         self._primary = primary
-        self._clock = clock
-        self._entropy = entropy
         self._journal: Journal | None = None
 
     def write(self, commits: list[tuple[list[bytes], list[bytes]]]) -> None:
@@ -50,10 +46,10 @@ class GiveBack:
             # What could not be read may turn up again, a disk that was away with all that is on it.
             with disk_errors(self._primary.path):
                 note_repeats(self._primary.disk)
-            self._journal = Journal(self._primary, entropy=self._entropy)
+            self._journal = Journal(self._primary)
         puts = [put for some, _ in commits for put in some]
         # The index may have forgotten a message that was lost: its key is its own again before it is there.
-        enter_keys(Keys(self._primary), puts, self._clock.now_us(), self._primary.path)
+        enter_keys(Keys(self._primary), puts, self._primary.env.clock.now_us(), self._primary.path)
         bundle = Bundle(self._journal)
         for some, drops in commits:
             bundle.add_records(some, drops)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel.clock import Clock
 from filewheel.disk.directory import Directory
 from filewheel.errors import Fenced, NoWheel
 from filewheel.format import layout
@@ -21,11 +20,11 @@ from filewheel.roster.roster import WHY_MAX, Member, Roster, State, change_roste
 class Registration:
     """One backup in the rosters of its primary and its own. Not thread-safe."""
 
-    def __init__(self, source: Directory, wheel: str, *, fenced: bool, clock: Clock) -> None:
+    def __init__(self, source: Directory, wheel: str, *, fenced: bool) -> None:
         """Read the primary's roster. Raises Fenced when it is none, Damaged, OSError."""
         self._source = source
         self._wheel = wheel
-        self._clock = clock
+        self._clock = source.env.clock
         self.fenced = fenced
         """The primary was fenced, and is followed for the last time."""
         self.roster = self._read()

@@ -8,23 +8,19 @@ Invariant: no message that was only here is dropped before it is durable in the 
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import Directory, DiskFactory, opened
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import Directory, opened
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.keeper_lock import KeeperLock
+from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, disk_errors
-from filewheel.format.id_source import Entropy
 from filewheel.replication.absorb import Absorption
 from filewheel.replication.shipping import carry_drops
 from filewheel.replication.status import find_primary
 from filewheel.roster.fence import let_producers_look
 from filewheel.roster.roster import Member, Roster, change_roster, read_roster
-
-_BATCH = 10_000
 
 Progress = Callable[[str, int, int], None]
 
@@ -45,9 +41,7 @@ def rejoin(
     path: str | os.PathLike[str],
     *,
     force: bool = False,
-    clock: Clock = SYSTEM_CLOCK,
-    disk: DiskFactory = OsDisk,
-    entropy: Entropy = secrets.token_bytes,
+    env: Env = SYSTEM,
     progress: Progress | None = None,
 ) -> Rejoin:
     """Make a fenced wheel a backup of the new primary, which first gets what only the old one has.
@@ -59,11 +53,11 @@ def rejoin(
     keeper runs, DiskError, Damaged.
     """
     where = os.path.abspath(os.fspath(path))
-    with disk_errors(where), opened(where, disk) as old:
+    with disk_errors(where), opened(where, env) as old:
         mine = read_roster(old.disk, where)
         if mine is None:
             raise BadArgument(f"{where} is in no set of wheels", hint="`filewheel backup add`")
-        primary, theirs = find_primary(where, disk)
+        primary, theirs = find_primary(where, env)
         if theirs.primary_wheel == old.settings.id:
             raise BadArgument(f"{where} is the primary", hint="promote another wheel first")
         member = theirs.member(old.settings.id)
@@ -74,16 +68,16 @@ def rejoin(
         keeper_lock = KeeperLock(old)
         keeper_lock.take("rejoin", wait=False)
         try:
-            with opened(primary, disk) as new:
+            with opened(primary, env) as new:
                 _fence(old, theirs)
                 found = Absorption(
-                    old, new, overflow=None if member is None else member.overflow, clock=clock, entropy=entropy,
+                    old, new, overflow=None if member is None else member.overflow,
                     progress=progress,
                 ).run()  # fmt: skip
                 if any(m.absorb for m in theirs.members):
                     # A backup that is still to be absorbed may hold what was finished here.
-                    carry_drops(old, new, [{}], entropy=entropy)
-                _register(old, new, mine, member, clock)
+                    carry_drops(old, new, [{}])
+                _register(old, new, mine, member)
                 return Rejoin(primary, found.kept, found.dropped, found.notes)
         finally:
             keeper_lock.release()
@@ -108,10 +102,10 @@ def _fence(old: Directory, theirs: Roster) -> None:
     let_producers_look()
 
 
-def _register(old: Directory, new: Directory, mine: Roster, member: Member | None, clock: Clock) -> None:
+def _register(old: Directory, new: Directory, mine: Roster, member: Member | None) -> None:
     """Write into both rosters that the old wheel is a backup now: into its own first, so that it never fires again."""
     mode = member.mode if member is not None else "ship"
-    back = Member(old.path, old.settings.id, mode, "joining", clock.now_us())
+    back = Member(old.path, old.settings.id, mode, "joining", new.env.clock.now_us())
 
     def join(roster: Roster | None) -> Roster:
         if roster is None or roster.role != "primary" or roster.set != mine.set:

@@ -11,18 +11,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import DiskFactory, opened
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import opened
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.started import started
+from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.format import layout
-from filewheel.format.id_source import Entropy
 from filewheel.replication.failure_log import FailureLog
 from filewheel.replication.link import Link
 from filewheel.replication.status import LinkReport, NoPrimary, Progress, find_primary
@@ -53,9 +51,7 @@ class Replicator:
         *,
         interval_s: float = INTERVAL_S,
         on_change: OnChange | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        env: Env = SYSTEM,
     ) -> None:
         """Serve the set that the wheel at `path` is of. `on_change` is told of a link's report when its state changes.
 
@@ -66,15 +62,13 @@ class Replicator:
         self._path = os.path.abspath(os.fspath(path))
         self._interval_s = interval_s
         self._on_change = on_change
-        self._clock = clock
-        self._disk = disk
-        self._entropy = entropy
+        self._env = env
         self._stopped = False
         self._stopping = threading.Event()
         self._links: dict[str, _Service] = {}
-        self.failures = FailureLog(clock)
+        self.failures = FailureLog(env.clock)
         with disk_errors(self._path):
-            self._known = find_primary(self._path, disk)[1]
+            self._known = find_primary(self._path, env)[1]
         """The set as it was last seen: the wheel at `path` may be the one that is lost."""
 
     def __enter__(self) -> Replicator:
@@ -112,7 +106,7 @@ class Replicator:
                 service.join()
 
     def _turn(self) -> None:
-        primary, roster = find_primary(self._path, self._disk, self._known)
+        primary, roster = find_primary(self._path, self._env, self._known)
         if roster.epoch != self._known.epoch:
             log.info("%s is the primary now, epoch %d", primary, roster.epoch)
         self._known = roster
@@ -141,7 +135,7 @@ class Replicator:
         """Remove the retained segments that every backup has read."""
         services = [self._links.get(m.wheel) for m in roster.members]
         links = [s.link if s is not None else None for s in services]
-        release_read(primary, [link for link in links if link is not None], self._disk)
+        release_read(primary, [link for link in links if link is not None], self._env)
 
     def once(self, progress: Progress | None = None) -> list[LinkReport]:
         """Bring every backup in step that can be reached, one after the other, and return how each fared.
@@ -154,7 +148,7 @@ class Replicator:
             return self._once(progress)
 
     def _once(self, progress: Progress | None) -> list[LinkReport]:
-        primary, roster = find_primary(self._path, self._disk, self._known)
+        primary, roster = find_primary(self._path, self._env, self._known)
         reports: list[LinkReport] = []
         links: list[Link] = []
         with contextlib.ExitStack() as open_links:
@@ -165,7 +159,7 @@ class Replicator:
                     if link is not None:
                         links.append(link)
                         open_links.callback(link.close)
-            release_read(primary, links, self._disk)
+            release_read(primary, links, self._env)
             for link in links:
                 link.look()  # each is told of what became of the others
         return reports
@@ -173,7 +167,7 @@ class Replicator:
     def _bring(self, primary: str, member: Member, progress: Progress | None) -> tuple[LinkReport, Link | None]:
         link: Link | None = None
         try:
-            link = Link(primary, member, progress=progress, clock=self._clock, disk=self._disk, entropy=self._entropy)
+            link = Link(primary, member, progress=progress, env=self._env)
             link.catch_up(lambda: self._stopping.wait(self._interval_s) or self._stopped)
             return link.report, link
         except BaseException as exc:
@@ -185,9 +179,9 @@ class Replicator:
             return replace(report, state=_state_of(exc), error=said(exc)), None
 
 
-def release_read(primary: str, links: list[Link], disk: DiskFactory) -> int:
+def release_read(primary: str, links: list[Link], env: Env) -> int:
     """Remove the retained segments of a primary that all its backups have read; return how many."""
-    with opened(primary, disk) as directory:
+    with opened(primary, env) as directory:
         # Read now: for who has come into the set since `links` was made, nothing has been read yet.
         roster = read_roster(directory.disk, primary)
         if roster is None or roster.role != "primary" or {m.wheel for m in roster.members} - {
@@ -251,7 +245,7 @@ class _Service(threading.Thread):
 
     def _serve(self) -> None:
         of = self._of
-        link = Link(self.primary, self._member, clock=of._clock, disk=of._disk, entropy=of._entropy)
+        link = Link(self.primary, self._member, env=of._env)
         try:
             self.link = link
             while not self._is_ending():
@@ -280,7 +274,7 @@ class _Service(threading.Thread):
 
     def _why_gone(self) -> NoWheel | None:
         try:
-            with opened(self._member.path, self._of._disk):
+            with opened(self._member.path, self._of._env):
                 return None
         except NoWheel as exc:
             return exc

@@ -26,7 +26,6 @@ from dataclasses import replace
 from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.format.frame import Frame, portions
-from filewheel.format.id_source import Entropy
 from filewheel.format.record import ID, records_of
 from filewheel.journal.journal import Journal
 from filewheel.message import ID_END, ID_MIN
@@ -142,7 +141,7 @@ def _puts(frame: Frame) -> list[bytes]:
         return []  # its checksums hold: it was written like this, and is copied like this
 
 
-def carry_drops(old: Directory, new: Directory, places: Sequence[Positions], *, entropy: Entropy) -> int:
+def carry_drops(old: Directory, new: Directory, places: Sequence[Positions]) -> int:
     """Write the drops of `old` above the lowest of these positions into `new`, durably; return how many.
 
     Only the keeper of a primary deals `new` during this, and that retains what it has dealt. Cost: a reading of the old
@@ -152,7 +151,7 @@ def carry_drops(old: Directory, new: Directory, places: Sequence[Positions], *, 
         return 0
     known = set.intersection(*(set(place) for place in places))
     lowest = {writer: min(place[writer] for place in places) for writer in known}
-    with contextlib.closing(Journal(new, entropy=entropy)) as journal:
+    with contextlib.closing(Journal(new)) as journal:
         bundle = Bundle(journal)
         for drops in drops_above(old, lowest):
             bundle.add_records([], drops)

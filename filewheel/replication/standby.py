@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import DiskFactory, opened
-from filewheel.disk.disk import OsDisk, is_scarce
+from filewheel.disk.directory import opened
+from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.started import started
+from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
-from filewheel.format.id_source import Entropy
 from filewheel.message import US_PER_S
 from filewheel.replication.health import why_not_durable
 from filewheel.replication.promote import Promotion, promote
@@ -43,18 +41,15 @@ class Standby:
         path: str | os.PathLike[str],
         *,
         after_s: float = AFTER_S,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
-        entropy: Entropy = secrets.token_bytes,
+        env: Env = SYSTEM,
     ) -> None:
         """Watch for the backup at `path`. Raises BadArgument when it is none."""
         if not 0.05 <= after_s <= 86_400:
             raise BadArgument(f"after_s is 0.05 to 86400, not {after_s!r}")
         self._path = os.path.abspath(os.fspath(path))
         self._after_s = after_s
-        self._clock = clock
-        self._disk = disk
-        self._entropy = entropy
+        self._env = env
+        self._clock = env.clock
         self._stopped = False
         self._pause = threading.Event()
         self._asked: dict[str, threading.Thread] = {}
@@ -95,7 +90,7 @@ class Standby:
                 if self._watched is roster:
                     tell(f"promoting {self._path}")
                     try:
-                        return promote(self._path, clock=self._clock, disk=self._disk, entropy=self._entropy)
+                        return promote(self._path, env=self._env)
                     except (Fenced, BadArgument, Locked) as exc:
                         if isinstance(exc, Locked) and exc.role != "promote":
                             raise
@@ -129,14 +124,14 @@ class Standby:
 
     def _primary_at(self, path: str) -> list[Roster]:
         with contextlib.suppress(FilewheelError, OSError):
-            with opened(path, self._disk) as directory:
+            with opened(path, self._env) as directory:
                 roster = read_roster(directory.disk, path)
             if roster is not None and roster.role == "primary":
                 return [replace(roster, primary=path, primary_wheel=directory.settings.id)]
         return []
 
     def _roster(self) -> Roster:
-        roster = roster_at(self._path, self._disk)
+        roster = roster_at(self._path, self._env)
         if roster is None or roster.role == "fenced":
             raise BadArgument(f"{self._path} is no backup", hint="`filewheel backup add`, or `filewheel rejoin`")
         return roster
@@ -163,7 +158,7 @@ class Standby:
 
     def _probe(self, roster: Roster) -> str:
         try:
-            with opened(roster.primary, self._disk) as directory:
+            with opened(roster.primary, self._env) as directory:
                 if directory.settings.id != roster.primary_wheel:
                     return "another wheel is in its place"
                 theirs = read_roster(directory.disk, roster.primary)

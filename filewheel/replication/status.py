@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import Directory, DiskFactory, opened
-from filewheel.disk.disk import OsDisk, is_scarce
+from filewheel.disk.directory import Directory, opened
+from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.keeper_lock import holder
+from filewheel.env import Env
 from filewheel.errors import (
     BadArgument,
     FilewheelError,
@@ -96,26 +96,24 @@ class SetStatus:
     """The wheel that was promoted in the primary's place, when this wheel was not told of it yet."""
 
 
-def set_status(
-    path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK, disk: DiskFactory = OsDisk
-) -> SetStatus | None:
+def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus | None:
     """Say how the set of this wheel is, as its primary sees it; None when the wheel stands alone. Takes no lock.
 
     Cost: a stat of each journal segment and of each file of a backup, and the headers of the frames that a backup has
     not read.
     """
     where = os.path.abspath(os.fspath(path))
-    with disk_errors(where), opened(where, disk) as here:
+    with disk_errors(where), opened(where, env) as here:
         roster = read_roster(here.disk, here.path)
         if roster is None or (roster.role == "primary" and not roster.members):
             return None
         if roster.role == "primary":
-            return SetStatus(roster, roster.primary, [_status(here, m, clock, disk) for m in roster.members])
+            return SetStatus(roster, roster.primary, [_status(here, m, env) for m in roster.members])
     with contextlib.ExitStack() as stack:
         primary: Directory | None = None
         successor = ""
         try:
-            there = stack.enter_context(opened(roster.primary, disk))
+            there = stack.enter_context(opened(roster.primary, env))
             theirs = read_roster(there.disk, there.path)
             why = _why_not_primary(there, theirs, roster)
             if theirs is not None and why == _promoted(theirs):
@@ -124,7 +122,7 @@ def set_status(
                 primary, roster = there, theirs
         except (FilewheelError, OSError) as exc:
             why = said_of(exc, roster.primary)
-        members = [_status(primary, m, clock, disk) for m in roster.members]
+        members = [_status(primary, m, env) for m in roster.members]
         return SetStatus(roster, roster.primary, members, why, successor)
 
 
@@ -143,10 +141,10 @@ def _promoted(theirs: Roster) -> str:
     return f"{theirs.primary} was promoted in its place"
 
 
-def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskFactory) -> MemberStatus:
+def _status(primary: Directory | None, member: Member, env: Env) -> MemberStatus:
     why = member.why
     try:
-        with opened(member.path, disk) as there:
+        with opened(member.path, env) as there:
             if there.settings.id != member.wheel:
                 return MemberStatus(member, False, why=_ANOTHER)
             lacks = len(missing_files(there))
@@ -164,7 +162,7 @@ def _status(primary: Directory | None, member: Member, clock: Clock, disk: DiskF
                 return MemberStatus(member, True, following=following, why=why, lacks=lacks)
             lag_s = 0.0
             if behind.bytes is None or behind.bytes > 0:
-                lag_s = max(0, clock.now_us() - follows.in_step_us) / US_PER_S
+                lag_s = max(0, env.clock.now_us() - follows.in_step_us) / US_PER_S
             return MemberStatus(member, True, behind.messages, behind.bytes, lag_s, following, why, lacks)
     except (FilewheelError, OSError) as exc:
         return MemberStatus(member, False, why=said_of(exc, member.path))
@@ -179,14 +177,14 @@ class NoPrimary(NoWheel):
         """A promotion was begun, and has not ended."""
 
 
-def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> tuple[str, Roster]:
+def find_primary(path: str, env: Env = SYSTEM, known: Roster | None = None) -> tuple[str, Roster]:
     """Return where the primary of this wheel's set is, by the highest epoch that can be seen, and its roster.
 
     `known` is the set as it was last seen, and does for the roster of a wheel that cannot be reached. Raises
     BadArgument when the wheel stands alone, NoWheel when no primary can be seen.
     """
     try:
-        mine = roster_at(path, disk)
+        mine = roster_at(path, env)
     except (FilewheelError, OSError) as exc:
         if known is None or is_scarce(exc):
             raise
@@ -199,7 +197,7 @@ def find_primary(path: str, disk: DiskFactory, known: Roster | None = None) -> t
     is_promoting = _is_promoting(mine)
     for other in dict.fromkeys((mine.primary, *(m.path for m in mine.members), *seen)):
         try:
-            theirs = roster_at(other, disk)
+            theirs = roster_at(other, env)
         except (FilewheelError, OSError) as exc:
             if is_scarce(exc):
                 raise  # it may be a newer primary, and could be seen but for want of files or memory here

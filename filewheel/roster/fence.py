@@ -14,8 +14,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel.disk.directory import Directory, DiskFactory
-from filewheel.disk.disk import Disk, OsDisk, is_scarce
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import is_scarce
+from filewheel.env import Disk, Env
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.format import layout
 from filewheel.roster.roster import Roster, change_roster, read_roster, was_in_set
@@ -34,10 +35,9 @@ Identity = tuple[int, int, int] | None
 class Fence:
     """The place of one wheel in its set. Not thread-safe: whoever has it guards it."""
 
-    def __init__(self, directory: Directory, *, disk: DiskFactory = OsDisk) -> None:
+    def __init__(self, directory: Directory) -> None:
         """Read the roster. Raises Damaged, DiskError."""
         self._dir = directory
-        self._factory = disk
         self.roster: Roster | None = None
         """None when the wheel stands alone."""
         self._identity: Identity = None
@@ -99,7 +99,7 @@ class Fence:
         for member in roster.members:
             other = self._others.get(member.path)
             if other is None:
-                other = self._others[member.path] = _Other(member.path, self._factory)
+                other = self._others[member.path] = _Other(member.path, self._dir.env)
             theirs = other.look(now_us)
             if (
                 theirs is not None
@@ -154,9 +154,9 @@ def _is_rival(theirs: Roster, mine: Roster) -> bool:
 class _Other:
     """Another wheel's roster, looked at by its path."""
 
-    def __init__(self, path: str, factory: DiskFactory) -> None:
+    def __init__(self, path: str, env: Env) -> None:
         self._path = path
-        self._factory = factory
+        self._env = env
         self._disk: Disk | None = None
         self._opened_us = 0
         self._identity: Identity = None
@@ -171,7 +171,7 @@ class _Other:
             self.forget()
         try:
             if self._disk is None:
-                self._disk = self._factory(self._path)
+                self._disk = self._env.disk(self._path)
                 self._opened_us = now_us
             identity = self._disk.identity(layout.ROSTER)
             if identity != self._identity:

@@ -10,7 +10,7 @@ Invariant: the mark, or what makes it needless, is durable before a file holds o
 from __future__ import annotations
 
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import Disk
+from filewheel.env import Disk
 from filewheel.errors import FilewheelError
 from filewheel.format import layout
 from filewheel.roster.roster import read_roster, was_in_set

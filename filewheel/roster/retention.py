@@ -16,7 +16,6 @@ import contextlib
 import errno
 import hashlib
 import logging
-import secrets
 import zlib
 from collections.abc import Callable, Iterable
 
@@ -25,7 +24,6 @@ from filewheel.disk.disk import is_unreadable
 from filewheel.disk.replace import replace_file
 from filewheel.errors import Damaged
 from filewheel.format import layout
-from filewheel.format.id_source import Entropy
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +39,9 @@ _AFRESH = 1 << 48
 class Retention:
     """What lies in retained/. Makes the directory with the first segment."""
 
-    def __init__(self, directory: Directory, *, limit_bytes: int, entropy: Entropy = secrets.token_bytes) -> None:
+    def __init__(self, directory: Directory, *, limit_bytes: int) -> None:
         self._dir = directory
         self._disk = directory.disk
-        self._entropy = entropy
         self.limit_bytes = limit_bytes
         self.on_overflow: Callable[[], bool] | None = None
         """Called before segments go that backups may still have to read; tells whether the roster says so, durably.
@@ -154,7 +151,7 @@ class Retention:
         except Damaged:
             number = 0
         if number <= 0:
-            number = _AFRESH + int.from_bytes(self._entropy(5), "big")
+            number = _AFRESH + int.from_bytes(self._dir.env.entropy(5), "big")
         try:
             self._write(number)
         except OSError as exc:

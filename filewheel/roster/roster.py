@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
-from filewheel.disk.directory import Directory, DiskFactory, opened
-from filewheel.disk.disk import Disk, OsDisk
+from filewheel.disk.directory import Directory, opened
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.replace import replace_file
+from filewheel.env import Disk, Env
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.sealed import Unsealed, seal, unseal
@@ -209,9 +210,9 @@ def read_roster(disk: Disk, path: str) -> Roster | None:
         disk.close(fd)
 
 
-def roster_at(path: str | os.PathLike[str], disk: DiskFactory = OsDisk) -> Roster | None:
+def roster_at(path: str | os.PathLike[str], env: Env = SYSTEM) -> Roster | None:
     """Read the roster of the wheel at `path`; None when it stands alone. Raises what `open_directory` does, OSError."""
-    with opened(path, disk) as directory:
+    with opened(path, env) as directory:
         return read_roster(directory.disk, directory.path)
 
 

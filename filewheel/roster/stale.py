@@ -14,8 +14,9 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from filewheel.disk.directory import Directory, DiskFactory, open_directory
+from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.started import started
+from filewheel.env import Env
 from filewheel.errors import FilewheelError
 from filewheel.roster.roster import IN_USE, NO_OVERFLOW, WHY_MAX, Member, Roster, change_roster, read_roster
 
@@ -30,7 +31,6 @@ def mark_stale(
     *,
     epoch: int,
     now_us: int,
-    disk: DiskFactory,
     unkept: bool = False,
 ) -> Roster | None:
     """Mark those of a primary's current members stale that are `wanted`; return the roster, or None if it is another's.
@@ -56,7 +56,7 @@ def mark_stale(
         return None
     marked = [m.wheel for m in found.members if m.state == "stale" and m.since_us == now_us]
     if marked:
-        tell = functools.partial(_tell, found, disk, lambda old: mark(old, marked))
+        tell = functools.partial(_tell, found, directory.env, lambda old: mark(old, marked))
         try:
             started(threading.Thread(target=tell, name="filewheel-roster", daemon=True)).join(TELL_S)
         except OSError:
@@ -73,11 +73,11 @@ def _told_of_unkept(member: Member, now_us: int) -> Member:
     return member
 
 
-def _tell(roster: Roster, disk: DiskFactory, mark: Callable[[Roster | None], Roster | None]) -> None:
+def _tell(roster: Roster, env: Env, mark: Callable[[Roster | None], Roster | None]) -> None:
     """Write the marks into the other wheels' rosters, as far as these can be reached."""
     for member in roster.members:
         with contextlib.suppress(FilewheelError, OSError):
-            directory = open_directory(member.path, write=True, disk=disk)
+            directory = open_directory(member.path, write=True, env=env)
             try:
                 theirs = read_roster(directory.disk, directory.path)
                 if directory.settings.id == member.wheel and theirs is not None and theirs.set == roster.set:

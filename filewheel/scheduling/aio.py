@@ -22,9 +22,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from filewheel.aio.thread import LoopThread, tell, to_the_end
 from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
 from filewheel.checks import check_number, check_whole
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import DiskFactory, Sync
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import Sync
+from filewheel.disk.disk import SYSTEM
+from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument, Closed
 from filewheel.firing.cancelled import Cancelled
 from filewheel.message import MessageId
@@ -80,21 +80,22 @@ class AsyncScheduler(Sender[Soon]):
         stop_s: float = STOP_S,
         waiting_max: int = WAITING_MAX,
         metrics: Metrics | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
+        clock: Clock | None = None,
+        env: Env = SYSTEM,
     ) -> None:
+        env = env.using(clock=clock)
         self.blocking = Scheduler(
             path, threads=threads, processes=processes, in_flight=in_flight, catch_up_per_s=catch_up_per_s,
-            unknown=unknown, sync=sync, create=create, on_jump=on_jump, metrics=metrics, clock=clock, disk=disk,
+            unknown=unknown, sync=sync, create=create, on_jump=on_jump, metrics=metrics, env=env,
         )  # fmt: skip
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
         except the event loop; only the AsyncScheduler starts and stops it."""
         super().__init__(self.blocking._handlers)
         self._stop_s = check_number("stop_s", stop_s, least=0)
         check_whole("waiting_max", waiting_max)
-        self._clock = clock
+        self._clock = env.clock
         path = self.blocking.path
-        self._prepare = partial(AsyncWheel, path, sync=sync, waiting_max=waiting_max, clock=clock, disk=disk)
+        self._prepare = partial(AsyncWheel, path, sync=sync, waiting_max=waiting_max, env=env)
         self._wheel: AsyncWheel | None = None
         self._opening = asyncio.Lock()
         self._home: tuple[asyncio.AbstractEventLoop, int] | None = None

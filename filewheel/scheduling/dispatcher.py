@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from filewheel.clock import Clock
+from filewheel.env import Clock
 from filewheel.errors import BadArgument, FilewheelError, WheelFull
 from filewheel.headers import SCHEDULE
 from filewheel.keeper import LOOK_S, Keeper

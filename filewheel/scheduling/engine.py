@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from filewheel.clock import Clock
-from filewheel.disk.directory import DiskFactory
 from filewheel.disk.hint import UNHEARD_S, Vigil
 from filewheel.disk.started import started
+from filewheel.env import Env
 from filewheel.errors import Fenced, FilewheelError, Locked, disk_errors
 from filewheel.firing.reserve import fires_again
 from filewheel.keeper import Keeper
@@ -68,8 +67,7 @@ class Engine:
         limits: Limits,
         telemetry: Telemetry,
         *,
-        clock: Clock,
-        disk: DiskFactory,
+        env: Env,
         on_term: Callable[[], None],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
@@ -79,12 +77,12 @@ class Engine:
         self._occurrences = occurrences
         self._limits = limits
         self._telemetry = telemetry
-        self._clock = clock
-        self._disk = disk
+        self._env = env
+        self._clock = clock = env.clock
         self._on_term = on_term
         self._loop = loop
         self._stop = threading.Event()
-        self._vigil = Vigil(path, disk)
+        self._vigil = Vigil(path, env)
         self._grace_s = 0.0
         self._hurry = threading.Event()
         self._keeper: Keeper | None = None
@@ -192,7 +190,7 @@ class Engine:
 
     def _open(self, *, wait: bool, background: bool = True) -> Keeper:
         on_jump = self._limits.on_jump
-        return Keeper(self._path, wait=wait, on_jump=on_jump, background=background, clock=self._clock, disk=self._disk)
+        return Keeper(self._path, wait=wait, on_jump=on_jump, background=background, env=self._env)
 
     def _term(self, keeper: Keeper) -> bool:
         """Fire until the end; tell whether it was a good one."""
@@ -201,7 +199,7 @@ class Engine:
         dispatcher = self._dispatcher(keeper, runners)
         runners |= self._runners(dispatcher)
         keeper.on_flush(self._telemetry.flushed)
-        publisher = Publisher(self._telemetry.metrics, keeper.directory, clock=self._clock)
+        publisher = Publisher(self._telemetry.metrics, keeper.directory)
         ended_well = False
         try:
             self._on_term()

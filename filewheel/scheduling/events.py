@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
 from filewheel.message import US_PER_S, Message, MessageId, due_of

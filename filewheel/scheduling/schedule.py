@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from filewheel.checks import check_number
-from filewheel.clock import Clock
+from filewheel.env import Clock
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_topic
 from filewheel.headers import ARGS, HISTORY, KEY, SCHEDULE

@@ -21,10 +21,10 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from filewheel.checks import check_choice, check_flag, check_number, check_whole
-from filewheel.clock import SYSTEM_CLOCK, Clock
-from filewheel.disk.directory import DiskFactory, Sync, check_sync
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import Sync, check_sync
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.started import started
+from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
 from filewheel.message import US_PER_S, MessageId, to_datetime
@@ -75,8 +75,8 @@ class Scheduler(Definitions):
         create: bool = True,
         on_jump: str = "fire",
         metrics: Metrics | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        disk: DiskFactory = OsDisk,
+        clock: Clock | None = None,
+        env: Env = SYSTEM,
     ) -> None:
         if not isinstance(metrics, Metrics | None):
             raise BadArgument(f"metrics are a Metrics, not {metrics!r}")
@@ -89,12 +89,13 @@ class Scheduler(Definitions):
         check_choice("unknown", unknown, ("wait", "bury"))
         check_choice("on_jump", on_jump, ("fire", "hold"))
         sync = None if sync is None else check_sync(sync)
+        env = env.using(clock=clock)
         self._path = os.path.abspath(os.fspath(path))
         self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump)
-        self.opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, clock=clock, disk=disk)
-        self._clock = clock
-        self._disk = disk
-        self._events = Events(clock)
+        self.opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
+        self._env = env
+        self._clock = env.clock
+        self._events = Events(env.clock)
         self.telemetry = Telemetry(self.metrics, self._events)
         self._lock = threading.Lock()
         self._starting = threading.RLock()
@@ -232,7 +233,7 @@ class Scheduler(Definitions):
         self.wheel  # noqa: B018  made if it is missing
         return Engine(
             self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self.telemetry,
-            clock=self._clock, disk=self._disk, on_term=self._plant_all, loop=self._loop,
+            env=self._env, on_term=self._plant_all, loop=self._loop,
         )  # fmt: skip
 
     def start(self) -> None:
@@ -384,12 +385,11 @@ def _comes(asked: queue.SimpleQueue[int], within_s: float) -> bool:
 class WheelOpener:
     """Opens the wheel of a scheduler, makes it if it is missing, and warns once of one that was made. Thread-safe."""
 
-    def __init__(self, path: str, *, create: bool, sync: Sync | None, clock: Clock, disk: DiskFactory) -> None:
+    def __init__(self, path: str, *, create: bool, sync: Sync | None, env: Env) -> None:
         self.path = path
         self._create = create
         self._sync = sync
-        self._clock = clock
-        self._disk = disk
+        self._env = env
         self._made = False
         """The wheel was made here, and no warning was logged yet."""
 
@@ -401,7 +401,7 @@ class WheelOpener:
     def open(self) -> Wheel:
         """Open the wheel, made if it is missing. Raises NoWheel when it is missing and may not be made."""
         opened = Wheel.open_or_create if self._create else Wheel
-        made = opened(self.path, sync=self._sync, clock=self._clock, disk=self._disk)
+        made = opened(self.path, sync=self._sync, env=self._env)
         self._made = self._made or made.is_new
         return made
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from filewheel.clock import Clock
 from filewheel.disk.directory import Sync
+from filewheel.env import Clock
 from filewheel.errors import Fenced, Locked, WheelFull
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, Message

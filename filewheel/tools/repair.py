@@ -10,10 +10,8 @@ Invariant: repairing loses nothing that could be read, and repairing twice chang
 from __future__ import annotations
 
 import contextlib
-import secrets
 from dataclasses import dataclass, field
 
-from filewheel.clock import Clock
 from filewheel.disk.checkpoint import write_checkpoint
 from filewheel.disk.directory import Directory, parse_settings, write_settings
 from filewheel.disk.disk import ForeignFile
@@ -54,19 +52,19 @@ class Repair:
     """Bytes of files that are missing: the checkpoint does not name those any more, so that loss is accepted."""
 
 
-def plan(directory: Directory, clock: Clock) -> Repair:
+def plan(directory: Directory) -> Repair:
     """Say what a repair would mend, without changing anything."""
-    return Repair(found=verify(directory, clock).damage)
+    return Repair(found=verify(directory).damage)
 
 
-def repair(directory: Directory, clock: Clock) -> Repair:
+def repair(directory: Directory) -> Repair:
     """Mend what can be mended. Raises Locked while a keeper runs, DiskError when the disk refuses."""
-    result = plan(directory, clock)
+    result = plan(directory)
     keeper_lock = KeeperLock(directory)
     keeper_lock.take("repair", wait=False)
     try:
         _mend_settings(directory, result)
-        store = Store(directory, clock, Relisted(directory), entropy=secrets.token_bytes)
+        store = Store(directory, Relisted(directory))
         with contextlib.closing(store):
             result.done += put_all_aside(directory, store.quarantine)  # first: a deal needs these places
             store.recover()
@@ -81,7 +79,7 @@ def repair(directory: Directory, clock: Clock) -> Repair:
                     size = damage.end - damage.offset
                     result.done.append(f"{damage.name}: {size} bytes at offset {damage.offset} put aside")
             _mend_unread_keys(directory, store.quarantine, result)
-            _mend_keys(directory, clock, result)
+            _mend_keys(directory, result)
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
     finally:
@@ -178,7 +176,7 @@ def _mend_recent(directory: Directory, keys: Keys, quarantine: Quarantine, resul
         result.done.append(f"{was}, and was made anew; {count} keys were entered again")
 
 
-def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
+def _mend_keys(directory: Directory, result: Repair) -> None:
     """Enter the keys of living messages that are not listed, and leave out of the index what cannot be read.
 
     Cost: a walk over everything that is pending.
@@ -190,7 +188,7 @@ def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
     for id_, key in unlisted.found().items():
         with keys.hold([key]) as hold:
             if not hold.busy:
-                hold.look(key, clock.now_us())
+                hold.look(key, directory.env.clock.now_us())
                 hold.note([(key, id_)])
                 entered += 1
     if entered:
@@ -200,7 +198,7 @@ def _mend_keys(directory: Directory, clock: Clock, result: Repair) -> None:
         bad = [e for e in entries(keys.read(bucket), directory.seed(name)) if isinstance(e, Unreadable)]
         with keys.locked(bucket, WAIT_S) if bad else contextlib.nullcontext(False) as is_locked:
             if is_locked:
-                keys.compact(bucket, clock.now_us())
+                keys.compact(bucket, directory.env.clock.now_us())
                 size = sum(b.end - b.offset for b in bad)
                 result.done.append(f"{name} was made anew without {size} unreadable bytes")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.checkpoint import Checkpoint, Position, adopt, find_files, read_checkpoint_file
 from filewheel.disk.directory import Directory, read_settings
 from filewheel.disk.disk import ForeignFile
@@ -70,7 +69,7 @@ Progress = Callable[[int, int], None]
 """Told (bytes read, bytes in all)."""
 
 
-def verify(directory: Directory, clock: Clock = SYSTEM_CLOCK, progress: Progress | None = None) -> Report:
+def verify(directory: Directory, progress: Progress | None = None) -> Report:
     """Read everything and report. Cost: every byte of the wheel once.
 
     Raises DiskError when the disk refuses to read.
@@ -78,7 +77,7 @@ def verify(directory: Directory, clock: Clock = SYSTEM_CLOCK, progress: Progress
     try:
         for _ in range(_TRIES):
             deal = directory.checkpoint().deal
-            report = _Verifier(directory, clock, progress).run()
+            report = _Verifier(directory, progress).run()
             # Beside a running keeper files come and go while they are being read: what is damaged stays so.
             if not report.damage or deal == directory.checkpoint().deal:
                 break
@@ -88,9 +87,8 @@ def verify(directory: Directory, clock: Clock = SYSTEM_CLOCK, progress: Progress
 
 
 class _Verifier:
-    def __init__(self, directory: Directory, clock: Clock, progress: Progress | None) -> None:
+    def __init__(self, directory: Directory, progress: Progress | None) -> None:
         self._dir = directory
-        self._clock = clock
         self._disk = directory.disk
         self._progress = progress
         self._report = Report()

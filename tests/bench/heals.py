@@ -19,6 +19,7 @@ from pathlib import Path
 
 from filewheel import Keeper, Replicator, Wheel, add_backup
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.message import ID_END, ID_MIN, US_PER_S
 from filewheel.replication.compare import compare
 from filewheel.replication.status import LinkReport
@@ -108,7 +109,7 @@ def bare_copy(files: list[Path], there: Path) -> float:
 def heal(primary: Path, clock: Later) -> tuple[LinkReport, float]:
     """Bring the backup in step, and return what was done and how long it took."""
     start_s = time.perf_counter()
-    with Replicator(primary, clock=clock) as replicator:
+    with Replicator(primary, env=SYSTEM.using(clock=clock)) as replicator:
         (report,) = replicator.once()
     assert not report.error, report.error
     return report, time.perf_counter() - start_s
@@ -153,7 +154,7 @@ def one_round(here: Path, there: Path, count: int) -> list[Healed]:
     clock = Later()
     Wheel.create(primary, clock=clock).close()
     fill(primary, clock, count, 3600)
-    add_backup(primary, backup, clock=clock)
+    add_backup(primary, backup, env=SYSTEM.using(clock=clock))
     found = [measure("first copy", primary, bare, clock, files_of(primary), lambda r: r.healed_puts)]
     before = files_of(primary)
     clock.ahead_us = 3 * 24 * 3600 * US_PER_S

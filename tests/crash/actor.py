@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from filewheel import Closed, FilewheelError, Keeper, Message, MessageId, NotClaimed, NotFound, Poisoned, Wheel
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import disk_error
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S
@@ -52,7 +53,7 @@ class Actor:
     def wheel(self) -> Wheel:
         """Return the open wheel."""
         if self._wheel is None:
-            self._wheel = Wheel(self.path, clock=self.clock, entropy=self.entropy)
+            self._wheel = Wheel(self.path, clock=self.clock, env=SYSTEM.using(entropy=self.entropy))
         return self._wheel
 
     def keeper(self) -> Keeper:
@@ -60,7 +61,12 @@ class Actor:
         if self._keeper is None:
             budget = Budget(records=16, bytes=4000)
             self._keeper = Keeper(
-                self.path, wait=False, clock=self.clock, entropy=self.entropy, background=False, budget=budget
+                self.path,
+                wait=False,
+                clock=self.clock,
+                env=SYSTEM.using(entropy=self.entropy),
+                background=False,
+                budget=budget,
             )
         return self._keeper
 
@@ -139,7 +145,9 @@ class Actor:
         """Make the wheel, and tell whether that worked; meeting one that an earlier try made is as good."""
 
         def call(given: Fact) -> None:
-            Wheel.create(self.path, slots=60, exist_ok=True, clock=self.clock, entropy=self.entropy).close()
+            Wheel.create(
+                self.path, slots=60, exist_ok=True, clock=self.clock, env=SYSTEM.using(entropy=self.entropy)
+            ).close()
 
         return self.do("create", call) is not None
 

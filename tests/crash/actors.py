@@ -21,8 +21,8 @@ from typing import Any
 import filewheel.disk.directory
 import filewheel.firing.housekeeper
 import filewheel.firing.tidy
-from filewheel.clock import SystemClock
 from filewheel.disk.directory import Sync, open_directory
+from filewheel.env import SystemClock
 from filewheel.errors import NotFound
 from filewheel.journal.journal import Journal
 from filewheel.keeper import Keeper

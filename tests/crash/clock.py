@@ -12,6 +12,7 @@ import logging
 import random
 from typing import Any
 
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import BadArgument
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
@@ -52,15 +53,16 @@ class Life:
 
     def _wheel(self) -> Wheel:
         disk = ProcessDisk(self.machine)
-        return Wheel("model.wheel", clock=self.clock, disk=lambda path: disk, entropy=self.rng.randbytes)
+        return Wheel(
+            "model.wheel", clock=self.clock, env=SYSTEM.using(disk=lambda path: disk, entropy=self.rng.randbytes)
+        )
 
     def _keeper(self) -> tuple[Keeper, ProcessDisk]:
         disk = ProcessDisk(self.machine)
         keeper = Keeper(
             "model.wheel",
             clock=self.clock,
-            disk=lambda path: disk,
-            entropy=self.rng.randbytes,
+            env=SYSTEM.using(disk=lambda path: disk, entropy=self.rng.randbytes),
             background=False,
             on_jump=self.on_jump,
         )

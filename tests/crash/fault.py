@@ -224,7 +224,7 @@ def pending_in(path: Path, clock: FakeClock) -> Pending:
 def damage_in(path: Path, clock: FakeClock) -> list[str]:
     """Return what `verify` calls damage, and what is in quarantine. A kill or a failed call makes none."""
     with opened(path) as directory:
-        found = [f"damage: {f.name} at {f.offset}: {f.what}" for f in verify(directory, clock).damage]
+        found = [f"damage: {f.name} at {f.offset}: {f.what}" for f in verify(directory).damage]
     return found + [f"in quarantine: {name}" for name in os.listdir(path / "quarantine")]
 
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from filewheel.clock import Clock
 from filewheel.disk.directory import open_directory
+from filewheel.env import Clock
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, to_datetime
 from filewheel.tools.verify import verify
@@ -126,7 +126,7 @@ def live(path: Path, clock: ModelClock) -> list[str]:
         wheel.stats()
         wheel.topics()
         wheel.histogram([0.0, 1.8e9])
-    verify(open_directory(path, write=False), clock)
+    verify(open_directory(path, write=False))
     fired: list[str] = []
     for wait_s in (0, 3, 40, SLOTS, SLOTS * 10):
         clock.advance(wait_s * US_PER_S)

@@ -23,6 +23,7 @@ from typing import Any
 
 from cli.show.dissect import Dissector
 from filewheel.disk.directory import open_directory, parse_settings
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import FilewheelError
 from filewheel.format.frame import Frame, Scanner
 from filewheel.format.record import records_of, split, unpack_put
@@ -193,7 +194,10 @@ class Fuzzer:
         disk.let_go()
         clock = self._clock()
         keeper = Keeper(
-            "memory.wheel", clock=clock, disk=lambda path: disk, entropy=self.rng.randbytes, background=False
+            "memory.wheel",
+            clock=clock,
+            env=SYSTEM.using(disk=lambda path: disk, entropy=self.rng.randbytes),
+            background=False,
         )
         for i, message in enumerate(keeper.claim(50)):
             with contextlib.suppress(FilewheelError):
@@ -205,7 +209,9 @@ class Fuzzer:
         keeper.close()
 
     def _look(self, disk: MemoryDisk) -> None:
-        with Wheel("memory.wheel", disk=lambda path: disk, clock=self._clock(), entropy=self.rng.randbytes) as wheel:
+        with Wheel(
+            "memory.wheel", env=SYSTEM.using(disk=lambda path: disk, entropy=self.rng.randbytes), clock=self._clock()
+        ) as wheel:
             ids = [m.id for m in wheel.list(limit=100)]
             list(wheel.list(dead=True, limit=100))
             wheel.stats()
@@ -216,18 +222,22 @@ class Fuzzer:
                 wheel.cancel(id_)
 
     def _inspect(self, disk: MemoryDisk) -> None:
-        dissector = Dissector(open_directory("memory.wheel", write=False, disk=lambda path: disk))
+        dissector = Dissector(open_directory("memory.wheel", write=False, env=SYSTEM.using(disk=lambda path: disk)))
         for name in dissector.segments():
             dissector.segment(name)
         for entry in dissector.entries(self.frames_in):
             json.dumps(entry.to_json())
 
     def _verify(self, disk: MemoryDisk) -> None:
-        verify(open_directory("memory.wheel", write=False, disk=lambda path: disk), self._clock())
+        verify(
+            open_directory("memory.wheel", write=False, env=SYSTEM.using(disk=lambda path: disk, clock=self._clock()))
+        )
 
     def _repair(self, disk: MemoryDisk) -> None:
         disk.let_go()
-        repair(open_directory("memory.wheel", write=True, disk=lambda path: disk), self._clock())
+        repair(
+            open_directory("memory.wheel", write=True, env=SYSTEM.using(disk=lambda path: disk, clock=self._clock()))
+        )
 
     # -- single parsers --------------------------------------------------------------------------------------
 

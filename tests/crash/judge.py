@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from filewheel.disk.directory import Directory, open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import FilewheelError
 from filewheel.format.record import unpack_put
 from filewheel.keeper import Keeper
@@ -28,6 +29,7 @@ from tests.crash.memory import MemoryDisk
 from tests.crash.population import Population
 from tests.crash.truth import Part, Truth, View, writer_of
 from tests.model.world import ModelClock
+from tests.support import timed
 
 FAR_US = 221_845_392_000 * US_PER_S
 """In the year 9000: everything is due, dead letters never."""
@@ -89,14 +91,13 @@ class Judge:
         return Keeper(
             "memory.wheel",
             clock=ModelClock(now_us),
-            disk=lambda path: disk,
-            entropy=self.rng.randbytes,
+            env=SYSTEM.using(disk=lambda path: disk, entropy=self.rng.randbytes),
             background=False,
             budget=EVERYTHING,
         )
 
     def _directory(self, disk: MemoryDisk) -> Directory:
-        return open_directory("memory.wheel", write=True, disk=lambda path: disk)
+        return open_directory("memory.wheel", write=True, env=SYSTEM.using(disk=lambda path: disk))
 
     # -- what is delivered -----------------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class Judge:
 
     def _verify(self, changes: Mapping[str, bytes], view: View, lost: frozenset[Part], how: str) -> Report:
         directory = self._directory(MemoryDisk(self.truth.image, changes))
-        return verify(directory, ModelClock(self.population.now_us))
+        return verify(directory)
 
     def _is_reported(
         self,
@@ -206,7 +207,7 @@ class Judge:
     def _list(self, changes: Mapping[str, bytes], expected: list[Message], how: str) -> None:
         """A reader sees the same as a keeper."""
         disk = MemoryDisk(self.truth.image, changes)
-        with Wheel("memory.wheel", disk=lambda path: disk, clock=ModelClock(FAR_US)) as wheel:
+        with Wheel("memory.wheel", env=SYSTEM.using(disk=lambda path: disk), clock=ModelClock(FAR_US)) as wheel:
             got = [*wheel.list(), *wheel.list(dead=True)]
         if got != expected:
             self._compare(got, expected, f"{how}, listed")
@@ -227,8 +228,8 @@ class Judge:
         disk = MemoryDisk(self.truth.image, changes)
         disk.let_go()
         clock = ModelClock(self.population.now_us)
-        repair(self._directory(disk), clock)
-        damage = verify(self._directory(disk), clock).damage
+        repair(timed(self._directory(disk), clock))
+        damage = verify(self._directory(disk)).damage
         if damage:
             self._say(f"repaired, and yet {damage}", how)
         self._compare(deliver(self._open(disk), disk), expected, f"{how}, repaired")

@@ -858,7 +858,7 @@ MUTANTS: list[Mutant] = [
     _m("overflow-not-owed", "B1", "a counter that could not be raised is raised before the next segment is kept", "tests/test_unkept.py::test_a_covered_segment_goes_where_only_the_roster_can_say_so_and_the_counter_is_raised_before_the_next_is_kept",
        "roster.retention", "        if self._owes:\n            self._raise()\n        self._make()", "        self._make()"),
     _m("overflow-from-one", "B1", "after a counter that cannot be read no number comes again", "tests/test_retention.py::test_a_counter_that_cannot_be_read_compares_as_changed_and_so_does_the_one_after",
-       "roster.retention", "            number = _AFRESH + int.from_bytes(self._entropy(5), \"big\")\n", "            number = 1\n"),
+       "roster.retention", "            number = _AFRESH + int.from_bytes(self._dir.env.entropy(5), \"big\")\n", "            number = 1\n"),
     _m("retained-stops", "B1", "covered segments leave journal/ though they cannot be kept", "tests/test_retention.py::test_a_segment_that_cannot_be_moved_goes_with_the_others_and_the_counter_is_raised",
        "laps.store", "                    return False\n                self._remove(name)\n", "                    return False\n"),
     _m("unkept-goes", "B1", "a covered segment that can be neither kept nor counted stays in journal/", "tests/test_unkept.py::test_a_covered_segment_that_can_be_neither_kept_nor_counted_stays_until_either_can_be_written",
@@ -1084,7 +1084,7 @@ MUTANTS: list[Mutant] = [
     _m("roster-unbounded", "B", "what is read from a roster is what this library may have written", "tests/test_roster.py::test_a_value_that_nobody_writes_makes_a_roster_damaged_and_every_command_says_so",
        "roster.roster", "        _check(roster)\n", "        pass\n"),
     _m("promote-bare-errors", "B", "a promotion raises errors of the tree only", "tests/test_roster.py::test_a_roster_that_cannot_be_read_is_an_error_of_the_tree_wherever_it_is_needed",
-       "replication.promote", "    with disk_errors(where), opened(where, disk) as here:\n", "    with opened(where, disk) as here:\n"),
+       "replication.promote", "    with disk_errors(where), opened(where, env) as here:\n", "    with opened(where, env) as here:\n"),
     _m("promote-announces-itself", "B3", "a promotion that has not ended names nobody as the primary", "tests/replication/test_promote.py::test_a_promotion_cut_short_can_be_given_up_for_that_of_another_backup_which_reads_the_real_primary",
        "replication.promote", "            return old.announced(epoch, role)\n", "            return replace(old, role=role, epoch=epoch, primary=self._here.path, primary_wheel=self._me.wheel)\n"),
     _m("promote-highest-epoch", "B3", "the primary before is the one with the highest epoch of an office", "tests/replication/test_promote.py::test_of_several_that_were_promoted_the_last_is_read_though_a_backup_has_not_heard_of_it",
@@ -1124,7 +1124,7 @@ MUTANTS: list[Mutant] = [
     _m("release-unread", "B3", "a retained segment waits until it was read", "tests/replication/test_replicator.py::test_retained_segments_go_when_every_backup_has_read_them_and_not_before",
        "replication.replicator", "            if parsed is not None and all(link.has_read(*parsed) for link in links):\n", "            if parsed is not None:\n"),
     _m("replicator-loses-its-place", "B3", "a replicator knows the set when its own wheel is lost", "tests/replication/test_replicator.py::test_when_the_wheel_that_it_was_started_with_is_lost_it_goes_on_from_the_new_primary",
-       "replication.replicator", "find_primary(self._path, self._disk, self._known)\n        if roster", "find_primary(self._path, self._disk)\n        if roster"),
+       "replication.replicator", "find_primary(self._path, self._env, self._known)\n        if roster", "find_primary(self._path, self._env)\n        if roster"),
     _m("standby-at-once", "B3", "a standby waits before it promotes", "tests/replication/test_standby.py::test_a_flicker_that_is_shorter_promotes_nobody",
        "replication.standby", "now_us - failing_us >= self._after_s * US_PER_S", "now_us - failing_us >= 0"),
     _m("standby-sums-up", "B3", "only failures without a break count", "tests/replication/test_standby.py::test_a_flicker_that_is_shorter_promotes_nobody",
@@ -1230,7 +1230,7 @@ MUTANTS: list[Mutant] = [
     _m("never-idle", "R", "a primary in use does not keep a backup from being in step", "tests/replication/test_link.py::test_under_a_load_that_never_pauses_a_backup_becomes_current",
        "replication.link", "        settled = self.follower.is_idle or self._passes >= self._healed_pass + 2\n", "        settled = self.follower.is_idle\n"),
     _m("given-back-keyless", "U", "a message that is given back has its key again", "tests/replication/test_link_losses.py::test_a_message_that_is_given_back_has_its_key_again",
-       "replication.reconcile", "        enter_keys(Keys(self._primary), puts, self._clock.now_us(), self._primary.path)\n", "        pass\n"),
+       "replication.reconcile", "        enter_keys(Keys(self._primary), puts, self._primary.env.clock.now_us(), self._primary.path)\n", "        pass\n"),
     # -- what the model of sets sees -----------------------------------------------------------------------------
     _m("repeats-forgotten", "B4", "in a set a drop that has met one copy of its put is kept for the other", "saga 19 @596",
        "laps.deal", "            still = gone if self._store.repeats else gone - matched\n", "            still = gone - matched\n"),
@@ -1269,7 +1269,7 @@ MUTANTS: list[Mutant] = [
     _m("move-of-nothing", "B4", "but only where the backup cannot have the primary's copy", "tests/replication/test_link_losses.py::test_what_the_backup_alone_had_moved_goes_when_it_can_have_the_primary_s_copy",
        "replication.reconcile", " - pending(target, olds)\n", "\n"),
     _m("rejoin-untold", "B4", "so is a new primary that the old one rejoins", "tests/replication/test_absorb.py::test_what_was_cancelled_in_a_primary_that_rejoins_does_not_come_back_from_a_backup_that_had_it",
-       "replication.rejoin", "                    carry_drops(old, new, [{}], entropy=entropy)\n", "                    pass\n"),
+       "replication.rejoin", "                    carry_drops(old, new, [{}])\n", "                    pass\n"),
     # -- what the sweep of failing calls saw --------------------------------------------------------------------
     _m("open-leaks", "D", "a file that was opened and cannot be looked at is closed again", "tests/test_descriptors.py::test_a_file_that_is_opened_and_cannot_be_looked_at_is_closed_again",
        "disk.disk", "        except OSError:\n            os.close(fd)\n            raise\n", "        except OSError:\n            raise\n"),
@@ -1280,7 +1280,7 @@ MUTANTS: list[Mutant] = [
     _m("links-left-open", "R", "when a pass ends with an error every backup is let go of", "tests/replication/test_replicator.py::test_an_error_of_one_backup_lets_go_of_all_and_the_next_pass_brings_them_in_step",
        "replication.replicator", "                        open_links.callback(link.close)\n", "                        pass\n"),
     _m("status-bare", "D", "a roster that cannot be opened is an error of the tree", "tests/test_leftovers.py::test_a_roster_that_cannot_be_opened_is_a_disk_error_of_whoever_looks_at_the_set",
-       "replication.status", "    with disk_errors(where), opened(where, disk) as here:\n", "    with opened(where, disk) as here:\n"),
+       "replication.status", "    with disk_errors(where), opened(where, env) as here:\n", "    with opened(where, env) as here:\n"),
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from unittest import mock
 
 import filewheel.disk.ballast
 from filewheel.disk.directory import Sync
+from filewheel.disk.disk import SYSTEM
 from filewheel.firing.tidy import Tidier
 from filewheel.journal.journal import Journal
 from filewheel.keeper import Keeper
@@ -57,12 +58,17 @@ class Builder:
 
     def wheel(self) -> tuple[Wheel, ProcessDisk]:
         disk = ProcessDisk(self.machine)
-        return Wheel("model.wheel", clock=self.clock, disk=lambda path: disk, entropy=self.rng.randbytes), disk
+        return Wheel(
+            "model.wheel", clock=self.clock, env=SYSTEM.using(disk=lambda path: disk, entropy=self.rng.randbytes)
+        ), disk
 
     def keeper(self) -> tuple[Keeper, ProcessDisk]:
         disk = ProcessDisk(self.machine)
         return Keeper(
-            "model.wheel", clock=self.clock, disk=lambda path: disk, entropy=self.rng.randbytes, background=False
+            "model.wheel",
+            clock=self.clock,
+            env=SYSTEM.using(disk=lambda path: disk, entropy=self.rng.randbytes),
+            background=False,
         ), disk
 
     # -- messages --------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from filewheel.tools import dump
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from tests.crash.actor import Actor
+from tests.support import timed
 
 LAP_S = 60
 
@@ -310,7 +311,7 @@ def mend(actor: Actor) -> None:
     def call(wheel: Wheel) -> None:
         directory = open_directory(actor.path, write=True)
         try:
-            repair(directory, actor.clock)
+            repair(timed(directory, actor.clock))
         finally:
             directory.disk.release()
 
@@ -332,7 +333,7 @@ def read(actor: Actor) -> None:
     actor.look("get", lambda w: w.get(actor.ids[0]))
     actor.look("stats", lambda w: w.stats())
     actor.look("topics", lambda w: w.topics())
-    actor.look("verify", lambda w: verify(open_directory(actor.path, write=False), actor.clock))
+    actor.look("verify", lambda w: verify(open_directory(actor.path, write=False)))
 
 
 SCENARIOS = {

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from filewheel.clock import SystemClock
+from filewheel.env import SystemClock
 from filewheel.errors import FilewheelError, TooFewCopies, WheelFull
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, to_datetime

@@ -24,6 +24,7 @@ from filewheel import (
     remove_backup,
     set_status,
 )
+from filewheel.disk.disk import SYSTEM
 from filewheel.tools.diff import differences
 from tests.crash.actor import Actor
 from tests.crash.baton import in_turns
@@ -84,11 +85,13 @@ class SetActor(Actor):
 
     def add(self, name: str, **options: Any) -> None:  # type: ignore[override]
         """Add a backup to the set."""
-        self.do("add", lambda _: void(add_backup(self.path, self.at(name), clock=self.clock, **options)))
+        self.do(
+            "add", lambda _: void(add_backup(self.path, self.at(name), env=SYSTEM.using(clock=self.clock), **options))
+        )
 
     def remove(self, name: str) -> None:
         """Take a backup out of the set."""
-        self.do("remove", lambda _: void(remove_backup(self.path, self.at(name), clock=self.clock)))
+        self.do("remove", lambda _: void(remove_backup(self.path, self.at(name), env=SYSTEM.using(clock=self.clock))))
 
     def replicate(self, name: str = PRIMARY) -> None:
         """Bring every backup in step."""
@@ -116,7 +119,9 @@ class SetActor(Actor):
                     replicator.stop()
 
             with in_turns(on_sleep):
-                replicator = Replicator(self.path, interval_s=0.001, clock=self.clock, entropy=self.entropy)
+                replicator = Replicator(
+                    self.path, interval_s=0.001, env=SYSTEM.using(clock=self.clock, entropy=self.entropy)
+                )
                 replicator.run()
             failed = [f"{r.path}: {r.state}: {r.error}" for r in replicator.status() if r.state != "following"]
             if failed:
@@ -128,7 +133,7 @@ class SetActor(Actor):
         """Promote a wheel, and go there."""
 
         def call(given: dict[str, Any]) -> dict[str, Any]:
-            done = promote(self.at(name), wait_s=0.05, clock=self.clock, entropy=self.entropy)
+            done = promote(self.at(name), wait_s=0.05, env=SYSTEM.using(clock=self.clock, entropy=self.entropy))
             return {"caught_up": done.caught_up, "notes": done.notes, "unreachable": done.unreachable}
 
         if self.do("promote", call) is not None:
@@ -136,7 +141,9 @@ class SetActor(Actor):
 
     def rejoin(self, name: str) -> None:
         """Make a fenced wheel a backup again."""
-        self.do("rejoin", lambda _: void(rejoin(self.at(name), clock=self.clock, entropy=self.entropy)))
+        self.do(
+            "rejoin", lambda _: void(rejoin(self.at(name), env=SYSTEM.using(clock=self.clock, entropy=self.entropy)))
+        )
 
 
 def void(result: object) -> None:
@@ -146,7 +153,7 @@ def void(result: object) -> None:
 def replicate(path: str, clock: FakeClock, entropy: Callable[[int], bytes] | None = None) -> None:
     """Bring every backup of a set in step. Raises FilewheelError when one of them cannot be."""
     options = {} if entropy is None else {"entropy": entropy}
-    with Replicator(path, interval_s=0.001, clock=clock, **options) as replicator:  # type: ignore[arg-type]
+    with Replicator(path, interval_s=0.001, env=SYSTEM.using(clock=clock), **options) as replicator:  # type: ignore[arg-type]
         reports = replicator.once()
     failed = [f"{r.path}: {r.error}" for r in reports if r.error]
     if failed:
@@ -285,7 +292,7 @@ def members(actor: SetActor) -> None:
 def look(actor: SetActor) -> None:
     """Look how the set is, and what its wheels do not have in common."""
     for name in NAMES:
-        actor.do("status", lambda _, name=name: void(set_status(actor.at(name), clock=actor.clock)))
+        actor.do("status", lambda _, name=name: void(set_status(actor.at(name), env=SYSTEM.using(clock=actor.clock))))
 
     def differ(given: dict[str, Any]) -> None:
         with Wheel(actor.path, clock=actor.clock) as one, Wheel(actor.at(SHIPPED), clock=actor.clock) as other:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from filewheel import BadArgument, FilewheelError, Wheel, promote, rejoin
 from filewheel.disk.directory import opened
+from filewheel.disk.disk import SYSTEM
 from filewheel.roster.roster import Roster, roster_at
 from filewheel.tools import dump
 from filewheel.tools.verify import verify
@@ -35,7 +36,7 @@ def make_whole(place: Path, now_us: int, *, damages: bool) -> tuple[Path, list[s
         # A rejoin that was cut short between the two rosters leaves a backup that the primary calls fenced.
         half = top is not None and any(m.path == str(path) and m.state == "fenced" for m in top.members)
         if path != primary and (half or roster.role == "fenced" or (roster.role == "primary" and _is_of(roster, top))):
-            doubts += rejoin(path, clock=clock).notes
+            doubts += rejoin(path, env=SYSTEM.using(clock=clock)).notes
     wrong = _bring_in_step(primary, clock)
     return primary, wrong + _differences(primary, clock, damages=damages), bool(doubts)
 
@@ -63,7 +64,7 @@ def _promote_any(place: Path, clock: PassingClock) -> Path | None:
     rosters = _rosters(place)
     for path in sorted(rosters, key=lambda p: rosters[p].role != "promoting"):
         try:
-            promote(path, wait_s=0.05, clock=clock)
+            promote(path, wait_s=0.05, env=SYSTEM.using(clock=clock))
         except BadArgument:
             continue
         return path
@@ -97,7 +98,7 @@ def _differences(primary: Path, clock: PassingClock, *, damages: bool) -> list[s
         if other != pending:
             wrong.append(f"{path.name} lacks {len(pending - other)} messages, and has {len(other - pending)} too many")
         with opened(path) as directory:
-            wrong += [f"damage in {path.name}: {f.name}: {f.what}" for f in verify(directory, clock).damage]
+            wrong += [f"damage in {path.name}: {f.name}: {f.what}" for f in verify(directory).damage]
         if not damages:
             wrong += [f"in quarantine of {path.name}: {name}" for name in os.listdir(path / "quarantine")]
     return wrong

@@ -20,6 +20,7 @@ from cli.main import cli
 from cli.show.output import Output
 from filewheel import Wheel
 from filewheel.disk.directory import Directory, open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import Damaged, FilewheelError, NoWheel
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.lookup.stats import stats_of
@@ -32,6 +33,7 @@ from tests.crash.judge import Said
 from tests.crash.memory import MemoryDisk
 from tests.crash.population import Population, populate
 from tests.model.world import ModelClock
+from tests.support import timed
 
 CASES = 40
 POPULATIONS = 25
@@ -83,8 +85,8 @@ def look(directory: Directory, clock: ModelClock) -> tuple[dict[str, bool], dict
         dumped = bool(snapshot.problems())
     with Snapshot(directory) as snapshot:
         counted = bool(stats_of(directory, snapshot).damaged)
-    names = {f.name for f in verify(directory, clock).damage} - _SPARES
-    planned = {f.name for f in plan(directory, clock).found} - _SPARES
+    names = {f.name for f in verify(directory).damage} - _SPARES
+    planned = {f.name for f in plan(directory).found} - _SPARES
     return {"verify": bool(names), "repair": bool(planned), "dump": dumped, "stats": counted}, pending
 
 
@@ -97,11 +99,11 @@ class _InMemory(Output):
 
     @contextlib.contextmanager
     def wheel(self) -> Iterator[Wheel]:
-        with Wheel("memory.wheel", disk=lambda path: self._disk) as wheel:
+        with Wheel("memory.wheel", env=SYSTEM.using(disk=lambda path: self._disk)) as wheel:
             yield wheel
 
     def directory(self, *, write: bool = False) -> Directory:
-        return open_directory("memory.wheel", write=write, disk=lambda path: self._disk)
+        return open_directory("memory.wheel", write=write, env=SYSTEM.using(disk=lambda path: self._disk))
 
 
 COMMANDS = ["stats", "inspect", "inspect list", "inspect list --dead", "inspect schedules"]
@@ -141,7 +143,7 @@ def play(number: int, tally: Tally, said: Said) -> None:
         tally.count("wheels that tools compared")
 
         def opened(disk: MemoryDisk = disk) -> Directory:
-            return open_directory("memory.wheel", write=True, disk=lambda path: disk)
+            return open_directory("memory.wheel", write=True, env=SYSTEM.using(disk=lambda path: disk))
 
         try:
             directory = opened()
@@ -155,7 +157,7 @@ def play(number: int, tally: Tally, said: Said) -> None:
             codes = exits(disk)
             tally.check(agree(codes, found["dump"]), f"{how}: {codes}")
             tally.count("of them damaged", found["verify"])
-            repair(directory, clock)
+            repair(timed(directory, clock))
             after, left = look(opened(), clock)
             tally.check(not any(after.values()), f"{how}: repaired, and yet {after}")
             lost = pending.keys() - left.keys()

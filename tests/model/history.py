@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import FilewheelError
 from filewheel.format import layout
 from filewheel.format.record import ID, unpack_put
@@ -64,7 +65,11 @@ def recover(machine: Machine, clock: ModelClock, rng: random.Random) -> tuple[Ke
     """Open a keeper on a machine, inline."""
     disk = ProcessDisk(machine)
     keeper = Keeper(
-        "model.wheel", clock=clock, disk=lambda path: disk, entropy=rng.randbytes, background=False, budget=EVERYTHING
+        "model.wheel",
+        clock=clock,
+        env=SYSTEM.using(disk=lambda path: disk, entropy=rng.randbytes),
+        background=False,
+        budget=EVERYTHING,
     )
     return keeper, disk
 
@@ -126,7 +131,9 @@ class Checker:
             key = unpack_put(put).headers.get(KEY)
             if key is not None:
                 living.setdefault(key, []).append(put[ID])
-        index = Keys(open_directory("model.wheel", write=False, disk=lambda path: ProcessDisk(machine)))
+        index = Keys(
+            open_directory("model.wheel", write=False, env=SYSTEM.using(disk=lambda path: ProcessDisk(machine)))
+        )
         for key, ids in living.items():
             if len(ids) > 1:
                 oracle.violations.append(f"{len(ids)} messages live with the key {key!r}: {context}")
@@ -162,7 +169,10 @@ class Checker:
         machine.on_op = on_op
         try:
             keeper = Keeper(
-                "model.wheel", clock=clock, disk=lambda path: disk, entropy=self.rng.randbytes, background=False
+                "model.wheel",
+                clock=clock,
+                env=SYSTEM.using(disk=lambda path: disk, entropy=self.rng.randbytes),
+                background=False,
             )
             keeper.close()
         except Killed:
@@ -183,8 +193,10 @@ class Checker:
         if any(b'"proven": true' in note for note in notes):  # a cut may tear the note of something else
             oracle.violations.append(f"false damage {notes}: {context}")
         if self.rng.random() < 0.1:
-            directory = open_directory("model.wheel", write=False, disk=lambda path: ProcessDisk(machine))
-            damage = verify(directory, clock).damage
+            directory = open_directory(
+                "model.wheel", write=False, env=SYSTEM.using(disk=lambda path: ProcessDisk(machine))
+            )
+            damage = verify(directory).damage
             if damage:
                 oracle.violations.append(f"verify finds {damage[0]}: {context}")
 

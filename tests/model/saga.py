@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import FilewheelError, NotFound
 from filewheel.format import layout
 from filewheel.message import US_PER_S
@@ -179,7 +180,9 @@ class Saga:
         from filewheel.replication.promote import promote
 
         world = self.world
-        done = promote(target, wait_s=0.1, clock=world.hasty, disk=process.open, entropy=world.rng.randbytes)
+        done = promote(
+            target, wait_s=0.1, env=SYSTEM.using(clock=world.hasty, disk=process.open, entropy=world.rng.randbytes)
+        )
         self.result.states += 1
         return done
 
@@ -296,7 +299,9 @@ class Saga:
         world = self.world
         for path in world.volumes.of_path.keys() - set(self.there()):
             with contextlib.suppress(NotFound):
-                world.act("remove", lambda p, path=path: remove_backup(world.primary, path, disk=p.open))  # type: ignore[misc]
+                world.act(
+                    "remove", lambda p, path=path: remove_backup(world.primary, path, env=SYSTEM.using(disk=p.open))
+                )  # type: ignore[misc]
 
     def rejoin_all(self) -> None:
         """Let every wheel rejoin that was fenced."""
@@ -312,7 +317,7 @@ class Saga:
                 self.said += f", {path} rejoins"
                 self.cut_short(
                     lambda p, path=path: rejoin(  # type: ignore[misc]
-                        path, clock=world.hasty, disk=p.open, entropy=world.rng.randbytes, force=True
+                        path, env=SYSTEM.using(clock=world.hasty, disk=p.open, entropy=world.rng.randbytes), force=True
                     ),
                     "rejoin",
                 )
@@ -353,7 +358,7 @@ class Saga:
             return False
         for link in links.values():
             link.catch_up(lambda: self.world.clock.advance(US_PER_S // 5))
-        release_read(self.world.primary, list(links.values()), process.open)
+        release_read(self.world.primary, list(links.values()), SYSTEM.using(disk=process.open))
         for link in links.values():
             link.close()
         return in_step > 5
@@ -372,7 +377,7 @@ class Saga:
 
             process = Process(volumes)
             with contextlib.suppress(FilewheelError, OSError):
-                Fence(open_directory(path, write=True, disk=process.open), disk=process.open).check_may_fire(0)
+                Fence(open_directory(path, write=True, env=SYSTEM.using(disk=process.open))).check_may_fire(0)
                 firing.append(path)
             process.kill()
         if len(firing) > 1:

@@ -10,6 +10,7 @@ import random
 import sys
 from typing import Any
 
+from filewheel.disk.disk import SYSTEM
 from filewheel.message import US_PER_S
 from filewheel.roster.roster import Mode, OnFailure
 from tests.model.history import BROKEN, Result
@@ -108,7 +109,9 @@ class SetHistory:
         target = ready[0]
 
         def body(process: Process) -> None:
-            promote(target, wait_s=0.1, clock=world.clock, disk=process.open, entropy=world.rng.randbytes)
+            promote(
+                target, wait_s=0.1, env=SYSTEM.using(clock=world.clock, disk=process.open, entropy=world.rng.randbytes)
+            )
 
         promoting, time = Process(world.volumes), Process(world.volumes)
 

@@ -4,7 +4,7 @@ How to use it:
 - `run_set(seed, mode="mirror", backups=2, on_failure="stale", disaster=None)` plays one history and returns what
   came of it (set_history.py); `python -m tests.model.set_history SEED [MODE [BACKUPS [DISASTER]]]` shows one again.
 - `SetWorld` alone is for directed scripts: `world.act(name, body)` runs one process to its end, `world.run(...)`
-  several, interleaved at every disk call. `body` is given a `Process`; its `open` is the library's `disk=`.
+  several, interleaved at every disk call. `body` is given a `Process`; its `open` is the `disk` of the library's `Env`.
 - `check_cut`, `check_loss` and `check_equal` judge a moment; `SetOracle` says what must hold.
 
 A mirror has a thread of its own, so wheels with mirrors are only used by actors of the scheduler.
@@ -20,8 +20,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from filewheel.clock import SYSTEM_CLOCK
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.errors import Fenced, FilewheelError, NotFound
 from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget
@@ -175,7 +176,7 @@ class SetWorld:
 
     def _write_rosters(self, mode: Mode, on_failure: OnFailure, copies: int, retain_bytes: int) -> None:
         process = Process(self.volumes)
-        opened = {p: open_directory(p, write=True, disk=process.open) for p in self.volumes.of_path}
+        opened = {p: open_directory(p, write=True, env=SYSTEM.using(disk=process.open)) for p in self.volumes.of_path}
         members = {p: Member(p, d.settings.id, mode, "current") for p, d in opened.items()}
         for path, directory in opened.items():
             role: Role = "primary" if path == self.primary else "backup"
@@ -190,12 +191,12 @@ class SetWorld:
     # -- handles and actors ----------------------------------------------------------------------------------
 
     def open_wheel(self, process: Process) -> Wheel:
-        return Wheel(self.primary, clock=self.clock, disk=process.open, entropy=self.rng.randbytes)
+        return Wheel(self.primary, clock=self.clock, env=SYSTEM.using(disk=process.open, entropy=self.rng.randbytes))
 
     def open_keeper(self, process: Process, path: str = "") -> Keeper:
         return Keeper(
-            path or self.primary, clock=self.clock, disk=process.open, entropy=self.rng.randbytes, background=False,
-            budget=Budget(records=16, bytes=4000),
+            path or self.primary, clock=self.clock, env=SYSTEM.using(disk=process.open, entropy=self.rng.randbytes),
+            background=False, budget=Budget(records=16, bytes=4000),
         )  # fmt: skip
 
     def run(self, *actors: tuple[str, Process, Callable[[], None]]) -> None:
@@ -363,7 +364,7 @@ class SetWorld:
 
         in_step = True
         try:
-            primary, roster = find_primary(self.primary, process.open)
+            primary, roster = find_primary(self.primary, SYSTEM.using(disk=process.open))
         except (FilewheelError, OSError):
             if not self.may_fail and sum(v.condition != "deleted" for v in self.volumes.of_path.values()) > 1:
                 raise
@@ -377,9 +378,7 @@ class SetWorld:
                     link = Link(
                         primary,
                         member,
-                        clock=self.clock,
-                        disk=process.open,
-                        entropy=self.rng.randbytes,
+                        env=SYSTEM.using(clock=self.clock, disk=process.open, entropy=self.rng.randbytes),
                     )
                 link.tick()
                 links[member.wheel] = link
@@ -420,7 +419,7 @@ class SetWorld:
         """Return what a reader finds pending in a wheel; None when it cannot be read."""
         process = Process(volumes)
         try:
-            with Wheel(path, clock=ModelClock(self.clock.wall_us), disk=process.open) as wheel:
+            with Wheel(path, clock=ModelClock(self.clock.wall_us), env=SYSTEM.using(disk=process.open)) as wheel:
                 return {bytes(m.id): (m.payload, m.id.due_us) for m in (*wheel.list(), *wheel.list(dead=True))}
         except (FilewheelError, OSError):
             return None

@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Callable
 
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import NotFound
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
@@ -90,7 +91,9 @@ class Stage:
         """Return the wheel that a producer has open."""
         if who not in self.wheels:
             disk = ProcessDisk(self.machine)
-            opened = Wheel("model.wheel", clock=self.clock, disk=lambda path: disk, entropy=self.rng.randbytes)
+            opened = Wheel(
+                "model.wheel", clock=self.clock, env=SYSTEM.using(disk=lambda path: disk, entropy=self.rng.randbytes)
+            )
             self.wheels[who] = disk, opened
         return self.wheels[who][1]
 
@@ -163,8 +166,7 @@ class Stage:
             self.keeper = Keeper(
                 "model.wheel",
                 clock=self.clock,
-                disk=lambda path: disk,
-                entropy=self.rng.randbytes,
+                env=SYSTEM.using(disk=lambda path: disk, entropy=self.rng.randbytes),
                 background=False,
                 budget=Budget(records=16, bytes=4000),
             )

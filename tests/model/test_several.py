@@ -12,6 +12,7 @@ import pytest
 
 from filewheel.disk import locks
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.message import US_PER_S
 from filewheel.roster.roster import Mode, change_roster
 from tests.model.life import fire_all
@@ -192,7 +193,7 @@ def test_a_retry_counts_when_it_is_written_not_while_a_producer_has_the_lock_of_
             (message,) = keeper.claim()
             producer = Process(world.volumes)
             busy = [message.id] if is_busy else []
-            with locks.holding_ids(open_directory(A, write=True, disk=producer.open), busy):
+            with locks.holding_ids(open_directory(A, write=True, env=SYSTEM.using(disk=producer.open)), busy):
                 world.nack(keeper, message.id, path=A)
             assert told[0].acked == (set() if is_busy else {message.id})
             process.kill()  # before a claim could write it
@@ -248,7 +249,7 @@ def test_the_oracle_names_two_wheels_that_may_both_fire() -> None:
         saga = a_saga(1)
         saga.check_alone()
         assert not saga.world.oracle.violations
-        directory = open_directory(B, write=True, disk=Process(saga.world.volumes).open)
+        directory = open_directory(B, write=True, env=SYSTEM.using(disk=Process(saga.world.volumes).open))
         change_roster(directory, lambda old: old and replace(old, role="primary"))
         saga.check_alone()
         assert saga.world.oracle.violations == [f"{A} and {B} may both fire"]

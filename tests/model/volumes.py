@@ -117,7 +117,7 @@ class Process:
             disk.alive = value
 
     def open(self, path: str) -> VolumeDisk:
-        """Open the disk at a path: give it to the library as `disk=`. Raises FileNotFoundError."""
+        """Open the disk at a path: it is the `disk` of the library's `Env`. Raises FileNotFoundError."""
         volume = self._volumes.of_path.get(path)
         if volume is None or not volume.is_there:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

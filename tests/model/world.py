@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from filewheel.disk.disk import SYSTEM
 from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, MessageId
@@ -87,14 +88,13 @@ class World:
     # -- handles ---------------------------------------------------------------------------------------------
 
     def open_wheel(self, disk: ProcessDisk) -> Wheel:
-        return Wheel("model.wheel", clock=self.clock, disk=lambda path: disk, entropy=self.entropy)
+        return Wheel("model.wheel", clock=self.clock, env=SYSTEM.using(disk=lambda path: disk, entropy=self.entropy))
 
     def open_keeper(self, disk: ProcessDisk, budget: Budget | None = None) -> Keeper:
         return Keeper(
             "model.wheel",
             clock=self.clock,
-            disk=lambda path: disk,
-            entropy=self.entropy,
+            env=SYSTEM.using(disk=lambda path: disk, entropy=self.entropy),
             background=False,
             budget=budget or Budget(records=16, bytes=4000),
         )

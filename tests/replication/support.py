@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from filewheel import Keeper, MessageId, Wheel
-from filewheel.disk.directory import DiskFactory, open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM, OsDisk
+from filewheel.env import DiskFactory
 from filewheel.errors import NoWheel
 from filewheel.message import US_PER_S
 from filewheel.replication.link import Link
@@ -32,7 +33,7 @@ class Pair:
         self.boot = BOOT
         self.disk: DiskFactory = OsDisk
         Wheel.create(self.primary, slots=slots, clock=self.clock).close()
-        add_backup(self.primary, self.backup, mode=mode, retain_bytes=retain_bytes, clock=self.clock)
+        add_backup(self.primary, self.backup, mode=mode, retain_bytes=retain_bytes, env=SYSTEM.using(clock=self.clock))
         self.link: Link | None = None
         self.told: list[tuple[int, int]] = []
         self.damaged: list[Path] = []
@@ -62,8 +63,7 @@ class Pair:
         self.link = Link(
             str(self.primary),
             self.member(),
-            clock=self.clock,
-            disk=self.disk,
+            env=SYSTEM.using(clock=self.clock, disk=self.disk),
             boot=self.boot,
             progress=lambda path, done, total: self.told.append((done, total)),
         )

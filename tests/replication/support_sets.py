@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import FilewheelError
 from filewheel.replication.members import add_backup
 from filewheel.replication.replicator import Replicator
@@ -165,7 +165,7 @@ class Place:
         if not self.a.exists():
             self.make(self.a)
         for path in backups:
-            add_backup(self.a, path, mode=mode, clock=self.clock)
+            add_backup(self.a, path, mode=mode, env=SYSTEM.using(clock=self.clock))
         self.level(self.a)
 
     def enqueue(self, path: Path, *payloads: str, delay: float = 0, key: str | None = None) -> list[bytes]:
@@ -194,7 +194,7 @@ class Place:
 
     def level(self, path: Path) -> list[LinkReport]:
         """Bring every backup in step."""
-        with Replicator(path, interval_s=0.001, clock=self.clock) as replicator:
+        with Replicator(path, interval_s=0.001, env=SYSTEM.using(clock=self.clock)) as replicator:
             return replicator.once()
 
     def wheels(self) -> list[Path]:

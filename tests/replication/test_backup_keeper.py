@@ -8,6 +8,7 @@ import pytest
 
 from filewheel import Keeper, Locked, Wheel
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import Fenced
 from filewheel.format.record import ACKED, pack_drop
 from filewheel.headers import KEY
@@ -24,7 +25,7 @@ def files(path: Path) -> list[str]:
 
 
 def test_what_is_due_is_not_fired_and_goes_whole_when_its_drops_have_come(pair: Pair) -> None:
-    keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
+    keeper = BackupKeeper(str(pair.backup), env=SYSTEM.using(clock=pair.clock))
     journal = Journal(open_directory(pair.backup, write=True))
     start_us = pair.clock.now_us()
     near = [journal.new_id(start_us + US_PER_S * n) for n in (2, 2, 70)]
@@ -57,11 +58,11 @@ def test_what_is_due_is_not_fired_and_goes_whole_when_its_drops_have_come(pair: 
 def test_a_backup_is_locked_while_a_link_runs_and_free_afterwards(pair: Pair) -> None:
     pair.tick()
     with pytest.raises(Locked):
-        BackupKeeper(str(pair.backup), clock=pair.clock)
+        BackupKeeper(str(pair.backup), env=SYSTEM.using(clock=pair.clock))
     with pytest.raises(Fenced):
         Keeper(pair.backup, wait=False, background=False)
     pair.close()
-    BackupKeeper(str(pair.backup), clock=pair.clock).close()
+    BackupKeeper(str(pair.backup), env=SYSTEM.using(clock=pair.clock)).close()
 
 
 def test_every_key_that_lives_is_known_in_the_backup_at_each_moment(pair: Pair) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from filewheel import Wheel
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.format.record import ACKED, CANCELLED, RESCHEDULED, pack_drop
 from filewheel.journal.journal import Journal
 from filewheel.journal.tail import Tail
@@ -27,7 +28,7 @@ __all__ = ["place"]
 
 
 def go(place: Place) -> Promotion:
-    return promote(place.b, clock=place.clock, wait_s=0)
+    return promote(place.b, env=SYSTEM.using(clock=place.clock), wait_s=0)
 
 
 def drop_in_primary_only(place: Place, *ids: bytes) -> None:
@@ -41,7 +42,7 @@ def follow_and_die(place: Place) -> None:
     """Follow for a moment, and end without a word, as a replicator does that is killed or finds a promotion."""
     roster = roster_at(place.a)
     assert roster is not None
-    link = Link(str(place.a), roster.members[0], clock=place.clock)
+    link = Link(str(place.a), roster.members[0], env=SYSTEM.using(clock=place.clock))
     link.tick()
     link.abandon()
 
@@ -137,7 +138,7 @@ def test_what_a_primary_dropped_before_it_was_promoted_again_does_not_come_back_
         patch.setattr(module._Promoting, "_catch_up", interrupted)
         with pytest.raises(KeyboardInterrupt):
             go(place)
-    module.promote(place.a, clock=place.clock, wait_s=0)
+    module.promote(place.a, env=SYSTEM.using(clock=place.clock), wait_s=0)
     place.level(place.a)
     assert place.payloads(place.a) == place.payloads(place.b) == []
 

@@ -9,6 +9,7 @@ import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.laps.deal import Deal
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_MIN
@@ -94,10 +95,10 @@ def test_a_primary_that_was_given_back_what_it_could_not_read_counts_each_messag
     place.make_set(place.b)
     place.enqueue(place.a, "one", "two", delay=3000)
     deal(place.a, place)
-    primary = open_directory(place.a, write=True)
+    primary = open_directory(place.a, write=True, env=SYSTEM.using(clock=place.clock))
     with Snapshot(primary) as snapshot:
         puts = list(snapshot.puts())
-    back = GiveBack(primary, place.clock, lambda n: bytes(range(n)))
+    back = GiveBack(primary)
     back.write([(puts, [])])
     assert counted(place.a) == [2] * 5
     back.close()
@@ -111,8 +112,8 @@ def test_a_fenced_primary_that_rejoins_counts_what_its_journal_and_a_heal_brough
     place.make_set(place.b)
     place.enqueue(place.a, "one", "two", "three", delay=3000)
     place.level(place.a)
-    promote(place.b, clock=place.clock, wait_s=0)
-    with contextlib.closing(BackupKeeper(str(place.a), clock=place.clock)) as keeper:
+    promote(place.b, env=SYSTEM.using(clock=place.clock), wait_s=0)
+    with contextlib.closing(BackupKeeper(str(place.a), env=SYSTEM.using(clock=place.clock))) as keeper:
         graft = LapCopy(open_directory(place.b, write=False), keeper)
         graft.begin()
         plan = graft.plan(ID_MIN)
@@ -124,10 +125,10 @@ def test_a_fenced_primary_that_rejoins_counts_what_its_journal_and_a_heal_brough
 def test_what_two_journals_bring_to_one_deal_is_written_once(place: Place) -> None:
     place.make_set(place.b)
     place.enqueue(place.a, "one", "two", delay=3000)
-    primary = open_directory(place.a, write=True)
+    primary = open_directory(place.a, write=True, env=SYSTEM.using(clock=place.clock))
     with Snapshot(primary) as snapshot:
         puts = list(snapshot.puts())
-    back = GiveBack(primary, place.clock, lambda n: bytes(range(n)))
+    back = GiveBack(primary)
     back.write([(puts, [])])
     back.close()
     deal(place.a, place)

@@ -9,6 +9,7 @@ import pytest
 
 from filewheel import MessageId, Wheel
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.format.record import ACKED, pack_drop, pack_message
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
@@ -153,7 +154,7 @@ def test_a_second_copy_in_the_backup_s_journal_does_not_come_back_when_the_drop_
     go_away(pair, ids, fires=False)
     with Wheel(pair.primary) as wheel:
         again = pack_message(next(m for m in wheel.list() if m.id == ids[0]))
-    keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
+    keeper = BackupKeeper(str(pair.backup), env=SYSTEM.using(clock=pair.clock))
     keeper.store.write([pack_drop(ids[0], ACKED)], 0)
     keeper.deal_all()
     keeper.close()
@@ -196,7 +197,9 @@ def test_files_that_the_primary_has_lost_are_given_back(pair: Pair) -> None:
     go_away(pair, ids, fires=False)
     for file in (pair.primary / "laps").glob("*.lap"):
         file.unlink()
-    repair(open_directory(pair.primary, write=True), pair.clock)  # the checkpoint names them no more
+    repair(
+        open_directory(pair.primary, write=True, env=SYSTEM.using(clock=pair.clock))
+    )  # the checkpoint names them no more
     pair.damaged.append(pair.primary)
     link = pair.settle(5)
     assert link.report.healed_drops == 0
@@ -269,7 +272,7 @@ def test_of_files_with_which_anything_overlaps_none_is_absent(pair: Pair) -> Non
 def test_a_fenced_primary_s_backup_forgets_nothing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = fill(pair)
     go_away(pair, ids)
-    link = Link(str(pair.primary), pair.member(), clock=pair.clock, boot=pair.boot, fenced=True)
+    link = Link(str(pair.primary), pair.member(), env=SYSTEM.using(clock=pair.clock), boot=pair.boot, fenced=True)
     link.heal()
     for _ in range(40):
         pair.clock.advance(0.25)

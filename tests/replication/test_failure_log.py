@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from filewheel.disk.directory import opened
+from filewheel.disk.disk import SYSTEM
 from filewheel.message import US_PER_S
 from filewheel.replication import replicator as replicating
 from filewheel.replication.failure_log import FailureLog
@@ -105,7 +106,7 @@ def test_what_ends_by_itself_is_logged_only_when_it_lasts(clock: Clock, log: pyt
 
 @contextmanager
 def running(place: Place, path: Path) -> Iterator[Replicator]:
-    with Replicator(path, interval_s=0.005, clock=place.clock) as replicator:
+    with Replicator(path, interval_s=0.005, env=SYSTEM.using(clock=place.clock)) as replicator:
         thread = in_thread(replicator.run)
         try:
             yield replicator
@@ -212,8 +213,8 @@ def test_a_planned_promotion_and_the_return_of_the_old_primary_are_no_warnings(
             eventually(lambda old=new: state(replicator, old) == "following")  # type: ignore[misc]
             place.enqueue(old, "x", delay=1000)
             eventually(lambda new=new, old=old: place.waiting(old) == place.waiting(new))  # type: ignore[misc]
-            promote(new, clock=place.clock)
-            rejoin(old, clock=place.clock)
+            promote(new, env=SYSTEM.using(clock=place.clock))
+            rejoin(old, env=SYSTEM.using(clock=place.clock))
             eventually(lambda old=old: state(replicator, old) == "following")  # type: ignore[misc]
     assert warnings(log) == []
     assert f"{place.b} is the primary now, epoch 2" in lines(log)
@@ -230,5 +231,5 @@ def test_a_promotion_that_was_cut_short_is_logged_when_it_lasts(
                 change_roster(directory, lambda r: r and r.announced(2, "fenced" if path == place.a else "promoting"))  # noqa: B023
         eventually(lambda: any("a promotion was begun, and has not ended" in text for text in warnings(log)))
         meet(tries, 20)
-        promote(place.b, clock=place.clock, wait_s=0)
+        promote(place.b, env=SYSTEM.using(clock=place.clock), wait_s=0)
     assert len([text for text in warnings(log) if "a promotion was begun" in text]) == 1

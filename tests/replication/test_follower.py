@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk.directory import Directory, open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, ID, RESCHEDULED, pack_drop, records_of
 from filewheel.journal.journal import Journal
@@ -75,7 +76,7 @@ class Primary:
         return rng.choice(self.writers)
 
     def open_writer(self) -> Journal:
-        return Journal(self.dir, entropy=self.entropy, segment_bytes=2000, fill_bytes=0)
+        return Journal(replace(self.dir, env=SYSTEM.using(entropy=self.entropy)), segment_bytes=2000, fill_bytes=0)
 
     def put(self, journal: Journal) -> MessageId:
         id_ = journal.new_id(DUE_US)

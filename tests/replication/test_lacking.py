@@ -9,6 +9,7 @@ import pytest
 
 from cli.show.members import state_of, trouble_of
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import BadArgument
 from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.health import missing_files
@@ -33,7 +34,7 @@ def lacking(pair: Pair) -> Path:
 def test_a_backup_that_lacks_a_file_is_told_and_not_promoted(pair: Pair) -> None:
     pair.damaged.append(pair.backup)
     victim = lacking(pair)
-    status = set_status(pair.primary, clock=pair.clock)
+    status = set_status(pair.primary, env=SYSTEM.using(clock=pair.clock))
     assert status is not None
     (one,) = status.members
     assert (one.lacks, one.member.state) == (1, "current")
@@ -41,7 +42,7 @@ def test_a_backup_that_lacks_a_file_is_told_and_not_promoted(pair: Pair) -> None
     assert state_of(one) == "damaged"
     assert trouble_of(one).startswith("damaged (1 of its files")
     with pytest.raises(BadArgument, match=f"lacks 1 files .*laps/{victim.name}.*Try: restore them"):
-        promote(pair.backup, clock=pair.clock)
+        promote(pair.backup, env=SYSTEM.using(clock=pair.clock))
     assert pair.member().state == "current"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from filewheel import Keeper, MessageId, Wheel, WheelFull
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import FilewheelError
 from filewheel.format.frame import Frame, scan, seal
 from filewheel.format.record import pack_message, split
@@ -138,7 +138,7 @@ def test_a_drop_that_the_backup_has_dealt_and_forgotten_does_not_let_its_message
 def test_what_is_due_is_copied_too_and_is_not_taken_for_finished(pair: Pair) -> None:
     ids = fill(pair, 50, delays=tuple(map(float, range(50))))
     pair.clock.advance(3000)
-    keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
+    keeper = BackupKeeper(str(pair.backup), env=SYSTEM.using(clock=pair.clock))
     keeper.tick()
     one = LapCopy(open_directory(pair.primary, write=False), keeper)
     plan = one.plan(ID_MIN)
@@ -168,7 +168,7 @@ def test_what_only_the_backup_has_in_a_lap_that_is_copied_is_dropped(pair: Pair)
     with Wheel.create(pair.backup.with_name("other.wheel"), clock=pair.clock, slots=60) as other:
         extra = other.enqueue(b"extra", delay=5000)
         (message,) = other.list()
-    keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
+    keeper = BackupKeeper(str(pair.backup), env=SYSTEM.using(clock=pair.clock))
     keeper.store.own.append([pack_message(message)], 1)
     keeper.ingest()
     keeper.close()
@@ -207,7 +207,7 @@ def test_a_lap_that_cannot_be_read_whole_is_compared_and_the_others_are_copied(p
 @pytest.mark.parametrize("what", ["gone", "short"])
 def test_a_file_that_goes_while_it_is_copied_takes_nothing_with_it(pair: Pair, what: str) -> None:
     fill(pair)
-    keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
+    keeper = BackupKeeper(str(pair.backup), env=SYSTEM.using(clock=pair.clock))
     source = open_directory(pair.primary, write=False)
     one = LapCopy(source, keeper)
     plan = one.plan(ID_MIN)
@@ -228,7 +228,7 @@ def test_a_file_that_goes_while_it_is_copied_takes_nothing_with_it(pair: Pair, w
 
 def test_a_lap_that_is_opened_into_seconds_after_it_was_planned_is_not_copied_beside_a_file_of_it(pair: Pair) -> None:
     ids = fill(pair, 40, delays=(100,))
-    keeper = BackupKeeper(str(pair.backup), clock=pair.clock)
+    keeper = BackupKeeper(str(pair.backup), env=SYSTEM.using(clock=pair.clock))
     with Wheel(pair.primary) as wheel:
         put = pack_message(next(m for m in wheel.list() if m.id == ids[0]))
     keeper.store.write([put], 1)

@@ -12,7 +12,7 @@ import pytest
 
 from filewheel import Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import FilewheelError, KeyHeld
 from filewheel.format.record import RETRIED, pack_drop
 from filewheel.journal.journal import Journal
@@ -387,7 +387,7 @@ def test_of_what_only_the_backup_of_a_fenced_primary_has_nothing_is_dropped_and_
     pair.close()
     only = an_id(2_000_000_000)
     write_to(pair.backup, [a_put(only)], 1)
-    link = Link(str(pair.primary), pair.member(), fenced=True, clock=pair.clock, boot="another boot")
+    link = Link(str(pair.primary), pair.member(), fenced=True, env=SYSTEM.using(clock=pair.clock), boot="another boot")
     for _ in range(40):
         pair.clock.advance(0.25)
         link.tick()

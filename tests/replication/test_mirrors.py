@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
 from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, pack_drop
 from filewheel.journal.journal import Journal
@@ -220,9 +219,7 @@ def test_a_mirror_that_fails_before_it_is_current_is_compared_again(pair: Pair) 
         pair.tick()
     assert pair.member().state == "matching"
     directory = open_directory(pair.primary, write=True)
-    found = mark_stale(
-        directory, lambda m: True, "it failed", epoch=pair.roster().epoch, now_us=pair.clock.now_us(), disk=OsDisk
-    )
+    found = mark_stale(directory, lambda m: True, "it failed", epoch=pair.roster().epoch, now_us=pair.clock.now_us())
     assert found is not None
     assert pair.member().state == "stale"
     journal = alone(pair)

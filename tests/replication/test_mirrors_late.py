@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import DiskError, Fenced, Keeper, TooFewCopies, Wheel
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.message import US_PER_S
 from filewheel.replication.promote import promote
 from filewheel.roster.fence import LOOK_US
@@ -60,7 +60,7 @@ def lose_primary(pair: Pair) -> Keeper:
     """Lose the primary and the replicator, and promote the mirror; return its keeper."""
     pair.kill()
     pair.primary.rename(pair.primary.with_name("lost"))
-    promote(str(pair.backup), clock=pair.clock, wait_s=0)
+    promote(str(pair.backup), env=SYSTEM.using(clock=pair.clock), wait_s=0)
     return Keeper(pair.backup, wait=False, background=False, clock=pair.clock)
 
 
@@ -154,8 +154,10 @@ def test_wherever_a_call_was_stopped_while_a_mirror_came_in_what_it_did_is_in_th
         stop = Stop(0, lambda pair=pair: come_in(pair))  # type: ignore[misc]
         ids = enqueue(pair, 3)
         with (
-            Keeper(pair.primary, wait=False, background=False, clock=pair.clock, disk=stop.disk) as keeper,
-            Wheel(pair.primary, sync="never", clock=pair.clock, disk=stop.disk) as wheel,
+            Keeper(
+                pair.primary, wait=False, background=False, clock=pair.clock, env=SYSTEM.using(disk=stop.disk)
+            ) as keeper,
+            Wheel(pair.primary, sync="never", clock=pair.clock, env=SYSTEM.using(disk=stop.disk)) as wheel,
         ):
             assert len(keeper.claim()) == 3
             if not is_new:  # its journal has a segment already, and its look is a moment old
@@ -183,11 +185,11 @@ def test_a_call_that_was_stopped_through_a_promotion_returns_only_if_what_it_did
         pair = a_pair(tmp_path, at, "ship")
 
         def go(pair: Pair = pair) -> None:
-            promote(str(pair.backup), clock=pair.clock, wait_s=0)
+            promote(str(pair.backup), env=SYSTEM.using(clock=pair.clock), wait_s=0)
             pair.clock.advance(1)  # its producers are given a quarter of a second
 
         stop = Stop(0, go)
-        with Wheel(pair.primary, sync="never", clock=pair.clock, disk=stop.disk) as wheel:
+        with Wheel(pair.primary, sync="never", clock=pair.clock, env=SYSTEM.using(disk=stop.disk)) as wheel:
             ids = [bytes(i) for i in wheel.enqueue_many([b"x"] * 3, delay=LONG_S)]
             pair.settle(1)
             pair.close()
@@ -216,7 +218,7 @@ def test_an_enqueue_that_a_mirror_which_came_in_meanwhile_does_not_take_is_not_c
     def disk(path: str) -> OsDisk:
         return FaultyDisk(path, fail) if path == str(pair.backup) else stop.disk(path)
 
-    with Wheel(pair.primary, sync="always", clock=pair.clock, disk=disk) as wheel:
+    with Wheel(pair.primary, sync="always", clock=pair.clock, env=SYSTEM.using(disk=disk)) as wheel:
         wheel.enqueue(b"first", delay=LONG_S)
         stop.left = 1
         with pytest.raises(TooFewCopies, match="it was written, and is not confirmed"):
@@ -241,7 +243,7 @@ def test_a_mirror_that_cannot_be_opened_by_a_keeper_that_acknowledges_keeps_noth
     def disk(path: str) -> OsDisk:
         return FaultyDisk(path, fail) if path == str(pair.backup) else OsDisk(path)
 
-    with Keeper(pair.primary, wait=False, background=False, clock=pair.clock, disk=disk) as keeper:
+    with Keeper(pair.primary, wait=False, background=False, clock=pair.clock, env=SYSTEM.using(disk=disk)) as keeper:
         claimed = list(keeper.claim())
         come_in(pair)
         assert keeper.ack(claimed[:1]) == 1
@@ -263,7 +265,11 @@ def test_a_keeper_whose_roster_cannot_be_looked_at_acknowledges_and_claims_nothi
             raise OSError(errno.EIO, os.strerror(errno.EIO), name)
 
     with Keeper(
-        pair.primary, wait=False, background=False, clock=pair.clock, disk=lambda path: FaultyDisk(path, fail)
+        pair.primary,
+        wait=False,
+        background=False,
+        clock=pair.clock,
+        env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail)),
     ) as keeper:
         claimed = keeper.claim()
         pair.clock.advance(2 * LOOK_US / US_PER_S)

@@ -20,7 +20,7 @@ from filewheel.replication.compare import compare
 from filewheel.replication.health import EVERYTHING, covers, damaged_files, items_before, items_now, ranges_of
 from filewheel.replication.position import NOTE_US, Bookmark, read_follows
 from filewheel.replication.shipping import Bundle
-from tests.support import FakeClock
+from tests.support import FakeClock, timed
 from tests.support_wheel import NOW_S, a_put, an_id, make_directory
 
 
@@ -111,8 +111,8 @@ def test_a_bundle_keeps_frames_whole_and_in_their_order(tmp_path: Path, monkeypa
 
 def test_a_bookmark_waits_for_its_time_and_for_all_that_is_below_it(tmp_path: Path) -> None:
     source, target = make_directory(tmp_path / "a"), make_directory(tmp_path / "b")
-    clock = FakeClock()
-    bookmark = Bookmark(source, target, 1, "boot", clock)
+    source = timed(source, FakeClock())
+    bookmark = Bookmark(source, target, 1, "boot")
     first, second = {"WRTR0001": Position(1, 80, 1)}, {"WRTR0001": Position(1, 160, 2)}
 
     def note(positions: dict[str, Position], now_us: int, owed_us: int | None, at_once: bool = False) -> None:
@@ -133,15 +133,15 @@ def test_a_bookmark_waits_for_its_time_and_for_all_that_is_below_it(tmp_path: Pa
 def test_a_place_is_gone_on_from_only_if_nothing_can_have_been_missed(tmp_path: Path, what: str) -> None:
     source, target, other = (make_directory(tmp_path / name) for name in "abc")
     object.__setattr__(other.settings, "id", "f" * 32)
-    clock = FakeClock()
+    source, other = timed(source, FakeClock()), timed(other, FakeClock())
     positions = {"WRTR0001": Position(1, 80, 1)}
-    before = Bookmark(source, target, 1, "boot", clock)
+    before = Bookmark(source, target, 1, "boot")
     overflow = -7 if what == "unreadable overflow" else 3
     before.note(positions, overflow, 0, owed_us=None, in_step_us=5, at_once=True, clean=True)
     if what == "forgotten":
         before.forget()
     now = Bookmark(
-        other if what == "wheel" else source, target, 1, "later" if what == "boot" else "boot", clock
+        other if what == "wheel" else source, target, 1, "later" if what == "boot" else "boot"
     )  # fmt: skip
     found = now.go_on(4 if what == "overflow" else overflow)
     assert found == (what == "nothing")
@@ -151,14 +151,14 @@ def test_a_place_is_gone_on_from_only_if_nothing_can_have_been_missed(tmp_path: 
 
 def test_a_place_that_was_left_in_order_is_such_a_one_once(tmp_path: Path) -> None:
     source, target = make_directory(tmp_path / "a"), make_directory(tmp_path / "b")
-    clock = FakeClock()
-    Bookmark(source, target, 1, "boot", clock).note({}, 0, 0, owed_us=None, in_step_us=5, at_once=True, clean=True)
-    assert Bookmark(source, target, 1, "boot", clock).go_on(0, clean=True)
+    source = timed(source, FakeClock())
+    Bookmark(source, target, 1, "boot").note({}, 0, 0, owed_us=None, in_step_us=5, at_once=True, clean=True)
+    assert Bookmark(source, target, 1, "boot").go_on(0, clean=True)
     found = read_follows(target.disk, target.path)
     assert found is not None
     assert not found.clean
-    assert not Bookmark(source, target, 1, "boot", clock).go_on(0, clean=True)
-    assert Bookmark(source, target, 1, "boot", clock).go_on(0)
+    assert not Bookmark(source, target, 1, "boot").go_on(0, clean=True)
+    assert Bookmark(source, target, 1, "boot").go_on(0)
 
 
 def test_items_of_the_quarantine_are_known_by_their_time_and_concern_the_file_that_they_name(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from filewheel import Keeper, Wheel
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.disk.quarantine import Damage
 from filewheel.format.record import DROP_PREFIX, ID, records_of, unpack_put
 from filewheel.journal.tail import Tail
@@ -124,7 +124,7 @@ class Reader:
     """Follows all journals from outside, and may be killed and go on from its positions."""
 
     def __init__(self, path: Path, between: Callable[[], None]) -> None:
-        self.dir = open_directory(path, write=False, disk=lambda p: Interrupted(p, between))
+        self.dir = open_directory(path, write=False, env=SYSTEM.using(disk=lambda p: Interrupted(p, between)))
         self._between = between
         self.positions: dict[str, Position] = {}
         self.frames: dict[str, list[int]] = {}

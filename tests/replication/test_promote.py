@@ -11,7 +11,8 @@ import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
+from filewheel.env import DiskFactory
 from filewheel.errors import BadArgument, Fenced, FilewheelError, KeyHeld, Locked
 from filewheel.replication import peers
 from filewheel.replication import promote as promoting
@@ -32,8 +33,8 @@ def alter(path: object, change: Callable[[Roster], Roster]) -> None:
     directory.disk.release()
 
 
-def go(place: Place, path: object, **options: object) -> Promotion:
-    return promote(str(path), clock=place.clock, wait_s=0, **options)  # type: ignore[arg-type]
+def go(place: Place, path: object, disk: DiskFactory | None = None, **options: object) -> Promotion:
+    return promote(str(path), env=SYSTEM.using(clock=place.clock, disk=disk), wait_s=0, **options)  # type: ignore[arg-type]
 
 
 def test_everything_that_the_old_primary_held_fires_in_the_new_one_and_nothing_in_the_old(place: Place) -> None:
@@ -176,12 +177,12 @@ def test_of_two_that_have_both_written_that_they_are_being_promoted_one_goes_on(
     place.level(place.a)
     acts = []
     for path in (place.c, place.b) if turned else (place.b, place.c):
-        here = open_directory(path, write=False)
+        here = open_directory(path, write=False, env=SYSTEM.using(clock=place.clock))
         roster = roster_at(path)
         assert roster is not None
         me = roster.member(here.settings.id)
         assert me is not None
-        act = promoting._Promoting(here, roster, me, place.clock, OsDisk, lambda size: bytes(size))
+        act = promoting._Promoting(here, roster, me)
         act._say("promoting", 1)
         acts.append(act)
     for act in acts:
@@ -205,12 +206,12 @@ def test_one_that_looked_before_its_rival_wrote_is_stopped_by_what_that_writes(p
     place.make_set(place.b, place.c)
     acts = {}
     for path in (place.b, place.c):
-        here = open_directory(path, write=False)
+        here = open_directory(path, write=False, env=SYSTEM.using(clock=place.clock))
         roster = roster_at(path)
         assert roster is not None
         me = roster.member(here.settings.id)
         assert me is not None
-        acts[here.settings.id] = promoting._Promoting(here, roster, me, place.clock, OsDisk, lambda size: bytes(size))
+        acts[here.settings.id] = promoting._Promoting(here, roster, me)
     low, high = (acts[wheel] for wheel in sorted(acts))
     low._say("promoting", 1)
     low._say("promoting", 2)
@@ -282,7 +283,7 @@ def test_what_is_no_backup_is_not_promoted(place: Place) -> None:
 
 def test_a_backup_that_came_into_the_set_just_now_is_told_though_the_other_did_not_know_it(place: Place) -> None:
     place.make_set(place.b)
-    add_backup(place.a, place.c, clock=place.clock)
+    add_backup(place.a, place.c, env=SYSTEM.using(clock=place.clock))
     assert str(place.c) in go(place, place.b).fenced
     roster = roster_at(place.b)
     assert roster is not None
@@ -471,7 +472,7 @@ def test_while_a_promotion_is_at_work_a_link_leaves_its_wheel_alone(place: Place
     place.make_set(place.b)
     alter(place.b, lambda r: replace(r, role="promoting"))
     wheels = [(str(path), open_directory(path, write=False).settings.id) for path in (place.a, place.b)]
-    with peers.Peers(OsDisk).alone(wheels):
+    with peers.Peers(SYSTEM).alone(wheels):
         (report,) = place.level(place.a)
         assert "not a backup of the set" in report.error
         with pytest.raises(Locked, match="another promotion"):
@@ -505,7 +506,7 @@ def test_a_key_that_is_held_is_refused_at_once_and_what_was_cancelled_stays_canc
 
 def test_with_a_replicator_running_it_lets_go_and_everything_is_there(place: Place) -> None:
     place.make_set(place.b)
-    with Replicator(place.a, interval_s=0.005, clock=place.clock) as replicator:
+    with Replicator(place.a, interval_s=0.005, env=SYSTEM.using(clock=place.clock)) as replicator:
         thread = in_thread(replicator.run)
         eventually(lambda: [r.state for r in replicator.status()] == ["following"])
         place.enqueue(place.a, *"abcdef")
@@ -520,7 +521,7 @@ def test_one_that_rejoined_a_moment_ago_is_a_backup_though_the_promoted_wheel_ha
     place.make_set(place.b, place.c)
     go(place, place.b)
     place.level(place.b)
-    rejoin(place.a, clock=place.clock)
+    rejoin(place.a, env=SYSTEM.using(clock=place.clock))
     place.b.rename(place.base / "lost")
     go(place, place.c)
     assert [r.path for r in place.level(place.c)] == [str(place.a)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import DiskError
 from filewheel.replication.promote import promote
 from tests.replication.support_sets import Place, place
@@ -45,8 +46,8 @@ def test_wherever_descriptors_run_out_a_promotion_raises_and_reaches_every_wheel
     place.enqueue(place.a, "only", "here", delay=1000)
     scarce = Scarce(place.a, at)
     with pytest.raises(DiskError, match="too many open files"):
-        promote(place.b, clock=place.clock, disk=scarce.disk)
-    done = promote(place.b, clock=place.clock)
+        promote(place.b, env=SYSTEM.using(clock=place.clock, disk=scarce.disk))
+    done = promote(place.b, env=SYSTEM.using(clock=place.clock))
     assert done.caught_up
     assert not done.unreachable
     assert place.payloads(place.b) == ["here", "only"]

@@ -9,6 +9,7 @@ import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.errors import Fenced
 from filewheel.replication import promote as module
 from filewheel.roster.roster import Role, change_roster
@@ -25,7 +26,7 @@ def test_what_a_producer_enqueues_before_it_looks_at_the_roster_is_in_the_wheel_
     with Wheel(place.a, clock=FakeClock()) as producer:  # its clock stands still, so it looked just now
         producer.enqueue(b"first", delay=1000)
         monkeypatch.setattr(module, "let_producers_look", lambda: producer.enqueue(b"last", delay=1000))
-        assert module.promote(place.b, clock=place.clock).caught_up
+        assert module.promote(place.b, env=SYSTEM.using(clock=place.clock)).caught_up
     assert place.payloads(place.b) == ["first", "last"]
 
 
@@ -38,7 +39,7 @@ def test_a_promotion_says_that_the_old_primary_could_not_be_read_to_its_end_when
     data = bytearray(segment.read_bytes())
     data[100] ^= 1
     segment.write_bytes(data)
-    done = module.promote(place.b, clock=place.clock)
+    done = module.promote(place.b, env=SYSTEM.using(clock=place.clock))
     assert not done.caught_up
     assert any("damaged" in note for note in done.notes)
     assert set(place.waiting(place.b)) < set(ids)

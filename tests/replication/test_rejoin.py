@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
+from filewheel.env import DiskFactory
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
 from filewheel.format import layout
 from filewheel.laps.deal import Deal
@@ -33,12 +34,12 @@ def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fence, "_FENCE_S", 0.0)
 
 
-def back(place: Place, path: object, **options: object) -> Rejoin:
-    return rejoin(str(path), clock=place.clock, **options)  # type: ignore[arg-type]
+def back(place: Place, path: object, disk: DiskFactory | None = None, **options: object) -> Rejoin:
+    return rejoin(str(path), env=SYSTEM.using(clock=place.clock, disk=disk), **options)  # type: ignore[arg-type]
 
 
 def go(place: Place, path: object) -> None:
-    promote(str(path), clock=place.clock, wait_s=0)
+    promote(str(path), env=SYSTEM.using(clock=place.clock), wait_s=0)
 
 
 def lost_for_a_while(place: Place) -> None:
@@ -316,10 +317,10 @@ def test_round_and_round_everything_fires_and_nothing_is_lost(place: Place) -> N
 def test_a_fenced_wheel_can_be_taken_out_of_the_set_and_is_still_no_wheel_that_fires(place: Place) -> None:
     place.make_set(place.b)
     go(place, place.b)
-    remove_backup(place.b, str(place.a), clock=place.clock)
+    remove_backup(place.b, str(place.a), env=SYSTEM.using(clock=place.clock))
     assert role_of(place.a) == "fenced"
     assert place.may_fire() == [place.b]
-    add_backup(place.b, place.c, clock=place.clock)
+    add_backup(place.b, place.c, env=SYSTEM.using(clock=place.clock))
     place.level(place.b)
     assert role_of(place.c) == "backup"
 

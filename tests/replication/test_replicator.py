@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import BadArgument, FilewheelError
 from filewheel.replication.link import Link
 from filewheel.replication.members import add_backup, remove_backup
@@ -32,7 +32,7 @@ __all__ = ["place"]
 
 @contextmanager
 def running(place: Place, path: Path, disk: object = OsDisk) -> Iterator[Replicator]:
-    with Replicator(path, interval_s=0.005, clock=place.clock, disk=disk) as replicator:  # type: ignore[arg-type]
+    with Replicator(path, interval_s=0.005, env=SYSTEM.using(clock=place.clock, disk=disk)) as replicator:  # type: ignore[arg-type]
         thread = in_thread(replicator.run)
         try:
             yield replicator
@@ -71,9 +71,9 @@ def test_backups_come_and_go_while_it_runs(place: Place) -> None:
     with running(place, place.a) as replicator:
         place.enqueue(place.a, "x", delay=1000)
         equal(place, place.a, place.b)
-        add_backup(place.a, place.c, clock=place.clock)
+        add_backup(place.a, place.c, env=SYSTEM.using(clock=place.clock))
         equal(place, place.a, place.c)
-        remove_backup(place.a, str(place.b), clock=place.clock)
+        remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
         eventually(lambda: state(replicator, place.b) == "none")
         place.enqueue(place.a, "y", delay=1000)
         equal(place, place.a, place.c)
@@ -100,7 +100,7 @@ def test_a_backup_that_moved_is_followed_where_it_is_registered_now(place: Place
     with running(place, place.a) as replicator:
         eventually(lambda: state(replicator, place.b) == "following")
         place.b.rename(place.c)
-        add_backup(place.a, place.c, clock=place.clock)
+        add_backup(place.a, place.c, env=SYSTEM.using(clock=place.clock))
         place.enqueue(place.a, "x", delay=1000)
         eventually(lambda: state(replicator, place.c) == "following")
         equal(place, place.a, place.c)
@@ -126,10 +126,10 @@ def test_through_a_promotion_and_the_return_of_the_old_primary_it_goes_on(
     with running(place, place.a):
         place.enqueue(place.a, "x", delay=1000)
         equal(place, place.a, place.b, place.c)
-        promote(place.b, clock=place.clock, wait_s=0)
+        promote(place.b, env=SYSTEM.using(clock=place.clock), wait_s=0)
         place.enqueue(place.b, "y", delay=1000)
         equal(place, place.b, place.c)
-        rejoin(place.a, clock=place.clock)
+        rejoin(place.a, env=SYSTEM.using(clock=place.clock))
         equal(place, place.b, place.a)
         assert place.payloads(place.a) == ["x", "y"]
 
@@ -139,7 +139,7 @@ def test_when_the_wheel_that_it_was_started_with_is_lost_it_goes_on_from_the_new
     with running(place, place.a) as replicator:
         eventually(lambda: state(replicator, place.c) == "following")
         place.a.rename(place.base / "lost")
-        promote(place.b, clock=place.clock, wait_s=0)
+        promote(place.b, env=SYSTEM.using(clock=place.clock), wait_s=0)
         place.enqueue(place.b, "y", delay=1000)
         equal(place, place.b, place.c)
     shutil.rmtree(place.base / "lost")
@@ -156,7 +156,7 @@ def test_restarted_it_goes_on_where_it_was(place: Place) -> None:
 
 def test_it_can_be_stopped_by_a_signal(place: Place) -> None:
     place.make_set(place.b)
-    replicator = Replicator(place.a, clock=place.clock)
+    replicator = Replicator(place.a, env=SYSTEM.using(clock=place.clock))
     before = signal.signal(signal.SIGUSR1, lambda *_: replicator.stop())
     try:
         killer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
@@ -176,21 +176,21 @@ def test_retained_segments_go_when_every_backup_has_read_them_and_not_before(pla
     assert was
     roster = roster_at(place.a)
     assert roster is not None
-    links = [Link(str(place.a), m, clock=place.clock) for m in roster.members]
+    links = [Link(str(place.a), m, env=SYSTEM.using(clock=place.clock)) for m in roster.members]
     try:
-        assert release_read(str(place.a), links, OsDisk) == 0
+        assert release_read(str(place.a), links, SYSTEM) == 0
         for _ in range(4):
             links[0].tick()
         links[0].catch_up(lambda: False)
-        assert release_read(str(place.a), links, OsDisk) == 0
-        assert release_read(str(place.a), links[:1], OsDisk) == 0
+        assert release_read(str(place.a), links, SYSTEM) == 0
+        assert release_read(str(place.a), links[:1], SYSTEM) == 0
         links[1].catch_up(lambda: False)
-        assert release_read(str(place.a), links[:1], OsDisk) == 0
+        assert release_read(str(place.a), links[:1], SYSTEM) == 0
         assert segments(place) == was
-        add_backup(place.a, place.base / "d", clock=place.clock)
-        assert release_read(str(place.a), links, OsDisk) == 0  # one has come that has read nothing
-        remove_backup(place.a, str(place.base / "d"), clock=place.clock)
-        assert release_read(str(place.a), links, OsDisk) > 0
+        add_backup(place.a, place.base / "d", env=SYSTEM.using(clock=place.clock))
+        assert release_read(str(place.a), links, SYSTEM) == 0  # one has come that has read nothing
+        remove_backup(place.a, str(place.base / "d"), env=SYSTEM.using(clock=place.clock))
+        assert release_read(str(place.a), links, SYSTEM) > 0
     finally:
         for link in links:
             link.close()
@@ -249,7 +249,7 @@ def test_when_the_set_is_dissolved_it_ends_with_an_error(place: Place) -> None:
     place.make_set(place.b)
     remaining: list[BaseException] = []
 
-    with Replicator(place.a, interval_s=0.005, clock=place.clock) as replicator:
+    with Replicator(place.a, interval_s=0.005, env=SYSTEM.using(clock=place.clock)) as replicator:
 
         def run() -> None:
             try:
@@ -259,7 +259,7 @@ def test_when_the_set_is_dissolved_it_ends_with_an_error(place: Place) -> None:
 
         thread = in_thread(run)
         eventually(lambda: state(replicator, place.b) == "following")
-        remove_backup(place.a, str(place.b), clock=place.clock)
+        remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
         thread.join(20)
     assert len(remaining) == 1
     with pytest.raises(BadArgument, match="interval_s"):
@@ -270,10 +270,10 @@ def test_the_primary_is_found_from_every_wheel_by_the_highest_epoch(place: Place
     place.make_set(place.b, place.c)
     place.a.rename(place.base / "away")
     with pytest.raises(FilewheelError, match="the primary of this set, cannot be read"):
-        find_primary(str(place.c), OsDisk)
-    promote(place.b, clock=place.clock, wait_s=0)
+        find_primary(str(place.c), SYSTEM)
+    promote(place.b, env=SYSTEM.using(clock=place.clock), wait_s=0)
     (place.base / "away").rename(place.a)
-    assert {find_primary(str(p), OsDisk)[0] for p in (place.a, place.b, place.c)} == {str(place.b)}
+    assert {find_primary(str(p), SYSTEM)[0] for p in (place.a, place.b, place.c)} == {str(place.b)}
 
 
 @pytest.mark.parametrize("after", range(6))
@@ -288,7 +288,9 @@ def test_an_error_of_one_backup_lets_go_of_all_and_the_next_pass_brings_them_in_
             if left[0] == -1:
                 raise OSError(errno.EIO, os.strerror(errno.EIO), name)
 
-    replicator = Replicator(place.a, interval_s=0.001, clock=place.clock, disk=lambda path: FaultyDisk(path, fail))
+    replicator = Replicator(
+        place.a, interval_s=0.001, env=SYSTEM.using(clock=place.clock, disk=lambda path: FaultyDisk(path, fail))
+    )
     try:
         said = [r.error for r in replicator.once()]
     except FilewheelError as exc:

@@ -11,7 +11,7 @@ import pytest
 
 from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import BadArgument, DiskError, Fenced, NotFound, NoWheel, WheelExists
 from filewheel.replication.members import add_backup, remove_backup
 from filewheel.replication.position import read_follows
@@ -27,7 +27,7 @@ __all__ = ["place"]
 
 
 def status_of(place: Place, at: str = "a") -> MemberStatus:
-    found = set_status(place.base / at, clock=place.clock)
+    found = set_status(place.base / at, env=SYSTEM.using(clock=place.clock))
     assert found is not None
     (one,) = [m for m in found.members if m.member.path == str(place.b)]
     return one
@@ -39,7 +39,7 @@ def status_of(place: Place, at: str = "a") -> MemberStatus:
 def test_a_directory_that_is_not_there_becomes_a_backup_and_is_filled(place: Place) -> None:
     place.make(place.a)
     place.enqueue(place.a, "x", delay=1000)
-    member = add_backup(place.a, place.b, clock=place.clock)
+    member = add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
     assert (member.path, member.mode, member.state) == (str(place.b), "ship", "joining")
     assert (role_of(place.a), role_of(place.b)) == ("primary", "backup")
     (report,) = place.level(place.a)
@@ -65,7 +65,7 @@ def test_a_wheel_in_which_something_waits_is_refused_and_stays_what_it_was(place
     place.make(place.b)
     place.enqueue(place.b, "mine", delay=1000)
     with pytest.raises(WheelExists, match="would lose them"):
-        add_backup(place.a, place.b, clock=place.clock)
+        add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
     assert (role_of(place.a), role_of(place.b)) == ("alone", "alone")
 
 
@@ -77,24 +77,24 @@ def test_dead_letters_count_as_something_that_waits(place: Place) -> None:
         for message in keeper.claim():
             keeper.bury(message)
     with pytest.raises(WheelExists, match="would lose them"):
-        add_backup(place.a, place.b, clock=place.clock)
+        add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
 
 
 def test_the_primary_itself_is_refused_by_any_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.make(place.a)
     monkeypatch.chdir(place.base)
     with pytest.raises(BadArgument, match="no backup of itself"):
-        add_backup("a", "a", clock=place.clock)
+        add_backup("a", "a", env=SYSTEM.using(clock=place.clock))
     shutil.copytree(place.a, place.c, ignore=shutil.ignore_patterns("hint"))
     with pytest.raises(BadArgument, match="a copy of it"):
-        add_backup("a", "c", clock=place.clock)
+        add_backup("a", "c", env=SYSTEM.using(clock=place.clock))
     assert (role_of(place.a), role_of(place.c)) == ("alone", "alone")
 
 
 def test_a_relative_path_is_registered_as_an_absolute_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.make(place.a)
     monkeypatch.chdir(place.base)
-    assert add_backup("a", "b", clock=place.clock).path == str(place.b)
+    assert add_backup("a", "b", env=SYSTEM.using(clock=place.clock)).path == str(place.b)
     roster = roster_at(place.b)
     assert roster is not None
     assert roster.primary == str(place.a)
@@ -103,7 +103,7 @@ def test_a_relative_path_is_registered_as_an_absolute_one(place: Place, monkeypa
 def test_where_the_parent_does_not_exist_nothing_is_made(place: Place) -> None:
     place.make(place.a)
     with pytest.raises(NoWheel, match="parent"):
-        add_backup(place.a, place.base / "no" / "b", clock=place.clock)
+        add_backup(place.a, place.base / "no" / "b", env=SYSTEM.using(clock=place.clock))
     assert role_of(place.a) == "alone"
 
 
@@ -117,14 +117,22 @@ def test_where_the_parent_does_not_exist_nothing_is_made(place: Place) -> None:
 def test_what_is_no_option_is_refused_before_anything_is_made(place: Place, options: dict[str, object]) -> None:
     place.make(place.a)
     with pytest.raises(BadArgument):
-        add_backup(place.a, place.b, clock=place.clock, **options)  # type: ignore[arg-type]
+        add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock), **options)  # type: ignore[arg-type]
     assert not place.b.exists()
 
 
 def test_options_hold_for_the_set_until_they_are_given_anew(place: Place) -> None:
     place.make(place.a)
-    add_backup(place.a, place.b, copies=2, on_failure="stale", timeout_s=2, retain_bytes=2 << 20, clock=place.clock)
-    add_backup(place.a, place.c, copies=0, clock=place.clock)
+    add_backup(
+        place.a,
+        place.b,
+        copies=2,
+        on_failure="stale",
+        timeout_s=2,
+        retain_bytes=2 << 20,
+        env=SYSTEM.using(clock=place.clock),
+    )
+    add_backup(place.a, place.c, copies=0, env=SYSTEM.using(clock=place.clock))
     roster = roster_at(place.a)
     assert roster is not None
     assert (roster.copies, roster.on_failure, roster.timeout_s, roster.retain_bytes) == (0, "stale", 2, 2 << 20)
@@ -135,7 +143,7 @@ def test_a_member_that_is_added_again_gets_the_new_mode_and_keeps_what_it_has(pl
     place.make_set(place.b)
     place.enqueue(place.a, "x", delay=1000)
     place.level(place.a)
-    add_backup(place.a, place.b, mode="mirror", clock=place.clock)
+    add_backup(place.a, place.b, mode="mirror", env=SYSTEM.using(clock=place.clock))
     roster = roster_at(place.a)
     assert roster is not None
     assert [(m.mode, m.state) for m in roster.members] == [("mirror", "joining")]
@@ -153,10 +161,10 @@ def members(place: Place) -> list[tuple[str, str, str]]:
 def test_a_member_that_is_added_again_as_it_is_stays_in_step(place: Place) -> None:
     place.make_set(place.b, mode="mirror")
     before = roster_at(place.a)
-    member = add_backup(place.a, place.b, mode="mirror", clock=place.clock)
+    member = add_backup(place.a, place.b, mode="mirror", env=SYSTEM.using(clock=place.clock))
     assert (member.mode, member.state) == ("mirror", "current")
     assert roster_at(place.a) == before
-    add_backup(place.a, place.b, mode="mirror", copies=2, clock=place.clock)
+    add_backup(place.a, place.b, mode="mirror", copies=2, env=SYSTEM.using(clock=place.clock))
     assert members(place) == [("b", "mirror", "current")]
     ours = roster_at(place.a)
     assert ours is not None
@@ -165,8 +173,8 @@ def test_a_member_that_is_added_again_as_it_is_stays_in_step(place: Place) -> No
 
 def test_what_only_a_backup_has_is_kept_when_its_mode_changes_before_it_was_compared(place: Place) -> None:
     place.make_set(place.b, place.c)
-    promote(place.b, clock=place.clock, wait_s=0)
-    add_backup(place.b, place.c, mode="mirror", clock=place.clock)
+    promote(place.b, env=SYSTEM.using(clock=place.clock), wait_s=0)
+    add_backup(place.b, place.c, mode="mirror", env=SYSTEM.using(clock=place.clock))
     roster = roster_at(place.b)
     assert roster is not None
     assert [(m.mode, m.absorb) for m in roster.members if m.path == str(place.c)] == [("mirror", True)]
@@ -186,11 +194,11 @@ def test_in_the_place_of_a_backup_whose_wheel_is_away_none_is_made_and_the_rules
         shutil.copytree(place.base / "away", place.b, ignore=shutil.ignore_patterns("hint"))
         (place.b / "roster.json").write_text("{}")
     with pytest.raises(NoWheel, match=r"a backup is registered under this path, and its wheel cannot be read") as told:
-        add_backup(place.a, place.b, mode="mirror", clock=place.clock)
+        add_backup(place.a, place.b, mode="mirror", env=SYSTEM.using(clock=place.clock))
     assert told.value.hint is not None
     assert f"`filewheel -C {place.a} backup remove {place.b}`" in told.value.hint
     assert members(place) == [("b", "mirror", "current")]
-    add_backup(place.a, place.b, mode="mirror", on_failure="stale", clock=place.clock)
+    add_backup(place.a, place.b, mode="mirror", on_failure="stale", env=SYSTEM.using(clock=place.clock))
     assert members(place) == [("b", "mirror", "current")]
     place.enqueue(place.a, "goes on without it", delay=1000)
     assert members(place) == [("b", "mirror", "stale")]
@@ -214,7 +222,7 @@ def test_a_backup_that_takes_no_writes_does_not_keep_the_rules_from_changing(pla
 
         return FaultyDisk(path, fail)
 
-    add_backup(place.a, place.b, mode="mirror", on_failure="stale", clock=place.clock, disk=disk)
+    add_backup(place.a, place.b, mode="mirror", on_failure="stale", env=SYSTEM.using(clock=place.clock, disk=disk))
     ours, theirs = roster_at(place.a), roster_at(place.b)
     assert ours is not None
     assert theirs is not None
@@ -229,22 +237,22 @@ def test_of_two_members_none_has_the_path_of_another(place: Place) -> None:
     shutil.rmtree(place.b)
     (place.base / "away").rename(place.b)  # one disk is mounted where the other one was
     with pytest.raises(NoWheel, match="another wheel is in its place"):
-        add_backup(place.a, place.b, clock=place.clock)
+        add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
     assert members(place) == [("b", "ship", "current"), ("c", "ship", "current")]
-    remove_backup(place.a, str(place.b), clock=place.clock)
-    add_backup(place.a, place.b, clock=place.clock)
+    remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
+    add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
     assert members(place) == [("b", "ship", "joining")]
 
 
 def test_a_backup_and_a_fenced_wheel_get_no_backups_of_their_own(place: Place) -> None:
     place.make_set(place.b)
     with pytest.raises(Fenced, match="is a backup of"):
-        add_backup(place.b, place.c, clock=place.clock)
-    promote(place.b, clock=place.clock)
+        add_backup(place.b, place.c, env=SYSTEM.using(clock=place.clock))
+    promote(place.b, env=SYSTEM.using(clock=place.clock))
     with pytest.raises(Fenced, match="was promoted"):
-        add_backup(place.a, place.c, clock=place.clock)
+        add_backup(place.a, place.c, env=SYSTEM.using(clock=place.clock))
     with pytest.raises(Fenced, match="was a primary of this set"):
-        add_backup(place.b, place.a, clock=place.clock)
+        add_backup(place.b, place.a, env=SYSTEM.using(clock=place.clock))
     assert not place.c.exists()
 
 
@@ -253,7 +261,7 @@ def test_a_wheel_of_another_set_is_refused_be_it_empty_and_its_set_knows_it_stil
     other = place.make(place.c)
     for taken in (place.a, place.b):
         with pytest.raises(WheelExists, match="another set"):
-            add_backup(other, taken, clock=place.clock)
+            add_backup(other, taken, env=SYSTEM.using(clock=place.clock))
     assert role_of(other) == "alone"
     place.enqueue(place.a, "x", delay=1000)
     (report,) = place.level(place.a)
@@ -268,7 +276,7 @@ def test_a_removed_backup_stands_alone_and_fires_what_it_holds(place: Place) -> 
     place.make_set(place.b, place.c)
     place.enqueue(place.a, "x")
     place.level(place.a)
-    assert remove_backup(place.a, str(place.b), clock=place.clock).path == str(place.b)
+    assert remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock)).path == str(place.b)
     assert (role_of(place.b), role_of(place.c)) == ("alone", "backup")
     assert place.fire(place.b) == ["x"]
     assert place.may_fire() == [place.a, place.b]
@@ -279,8 +287,8 @@ def test_a_backup_is_named_by_the_start_of_its_id_if_that_names_one(place: Place
     wheel = status_of(place).member.wheel
     for wrong in ("", "nothing", "x" * 32):
         with pytest.raises(NotFound, match="names no backup"):
-            remove_backup(place.a, wrong, clock=place.clock)
-    assert remove_backup(place.a, wheel[:12], clock=place.clock).path == str(place.b)
+            remove_backup(place.a, wrong, env=SYSTEM.using(clock=place.clock))
+    assert remove_backup(place.a, wheel[:12], env=SYSTEM.using(clock=place.clock)).path == str(place.b)
 
 
 def test_an_unreachable_backup_is_removed_and_what_it_became_is_known_when_it_is_back(place: Place) -> None:
@@ -288,15 +296,15 @@ def test_an_unreachable_backup_is_removed_and_what_it_became_is_known_when_it_is
     place.enqueue(place.a, "x", delay=1000)
     place.level(place.a)
     place.b.rename(place.base / "away")
-    remove_backup(place.a, str(place.b), clock=place.clock)
+    remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
     (place.base / "away").rename(place.b)
     assert role_of(place.b) == "backup"
     with pytest.raises(BadArgument, match="taken out of its set"):
-        promote(place.b, force=True, clock=place.clock)
-    remove_backup(place.a, str(place.b), clock=place.clock)
+        promote(place.b, force=True, env=SYSTEM.using(clock=place.clock))
+    remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
     assert (role_of(place.a), role_of(place.b)) == ("primary", "alone")
     with pytest.raises(NotFound):
-        remove_backup(place.a, str(place.b), clock=place.clock)
+        remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
 
 
 def test_another_wheel_in_the_place_of_a_removed_backup_is_left_alone(place: Place) -> None:
@@ -304,32 +312,32 @@ def test_another_wheel_in_the_place_of_a_removed_backup_is_left_alone(place: Pla
     shutil.rmtree(place.b)
     place.c.rename(place.b)
     was = roster_at(place.b)
-    remove_backup(place.a, str(place.b), clock=place.clock)
+    remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
     assert roster_at(place.b) == was
 
 
 def test_with_the_last_backup_the_set_is_dissolved_what_was_retained_goes_and_it_can_be_made_anew(place: Place) -> None:
     place.make(place.a)
-    add_backup(place.a, place.b, copies=2, clock=place.clock)
+    add_backup(place.a, place.b, copies=2, env=SYSTEM.using(clock=place.clock))
     place.level(place.a)
     (place.a / "retained").mkdir(exist_ok=True)
     (place.a / "retained" / "01234567-000001.log").write_bytes(b"")
-    remove_backup(place.a, str(place.b), clock=place.clock)
+    remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
     assert not (place.a / "retained").exists()
-    assert set_status(place.a, clock=place.clock) is None
+    assert set_status(place.a, env=SYSTEM.using(clock=place.clock)) is None
     with pytest.raises(BadArgument, match="in no set"):
-        Replicator(place.a, clock=place.clock)
+        Replicator(place.a, env=SYSTEM.using(clock=place.clock))
     place.enqueue(place.a, "alone", delay=1000)  # no copies are asked for any more
-    add_backup(place.a, place.b, clock=place.clock)
+    add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
     place.level(place.a)
     assert place.payloads(place.b) == ["alone"]
 
 
 def test_a_primary_whose_set_was_dissolved_may_become_a_backup_when_it_is_empty(place: Place) -> None:
     place.make_set(place.b)
-    remove_backup(place.a, str(place.b), clock=place.clock)
+    remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
     other = place.make(place.c)
-    add_backup(other, place.a, clock=place.clock)
+    add_backup(other, place.a, env=SYSTEM.using(clock=place.clock))
     place.level(other)
     assert role_of(place.a) == "backup"
 
@@ -341,12 +349,14 @@ def test_an_addition_cut_short_anywhere_leaves_one_that_fires_and_is_mended_by_a
     place.make(place.a)
     place.enqueue(place.a, "x", delay=1000)
     cut = 0
-    for killed in place.cut_short(lambda fuse: add_backup(place.a, place.b, clock=place.clock, disk=fuse.disk)):
+    for killed in place.cut_short(
+        lambda fuse: add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock, disk=fuse.disk))
+    ):
         cut += killed
         assert role_of(place.a) in ("alone", "primary")
         if role_of(place.a) == "primary":
             assert role_of(place.b) == "backup"
-        add_backup(place.a, place.b, clock=place.clock)
+        add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
         (report,) = place.level(place.a)
         assert report.error == ""
         assert place.may_fire() == [place.a]
@@ -362,7 +372,7 @@ def test_a_removal_cut_short_anywhere_is_ended_by_another_or_undone_by_an_additi
     cut = 0
 
     def remove(fuse: Fuse) -> None:
-        remove_backup(place.a, str(place.b), clock=place.clock, disk=fuse.disk)
+        remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock, disk=fuse.disk))
 
     for killed in place.cut_short(remove):
         cut += killed
@@ -372,11 +382,13 @@ def test_a_removal_cut_short_anywhere_is_ended_by_another_or_undone_by_an_additi
         # What the primary still has as its backup does not fire.
         assert role_of(place.b) == "backup" if known else role_of(place.b) in ("backup", "alone")
         if killed and cut % 2:
-            remove_backup(place.a, str(place.b), clock=place.clock) if role_of(place.b) == "backup" else None
+            remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock)) if role_of(
+                place.b
+            ) == "backup" else None
             assert role_of(place.b) == "alone"
             assert place.may_fire() == [place.a, place.b]
         elif killed and role_of(place.b) == "backup":
-            add_backup(place.a, place.b, clock=place.clock)
+            add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
             place.level(place.a)
             assert place.may_fire() == [place.a]
     assert cut > 5
@@ -393,14 +405,14 @@ def test_an_open_wheel_and_keeper_go_on_through_additions_and_removals(place: Pl
     ):
         for turn in range(3):
             assert wheel.enqueue(b"x", sync="always")
-            add_backup(place.a, place.b, mode="mirror", clock=place.clock)
+            add_backup(place.a, place.b, mode="mirror", env=SYSTEM.using(clock=place.clock))
             place.level(place.a)
             wheel._looked_us = -(1 << 62)
             id_ = wheel.enqueue(b"mirrored", delay=1000)
             assert id_.copies == 2
             assert bytes(id_) in place.waiting(place.b)
             keeper.ack(keeper.claim())
-            remove_backup(place.a, str(place.b), clock=place.clock)
+            remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
             wheel._looked_us = -(1 << 62)
             assert wheel.enqueue(b"y").copies == 1
             assert len(keeper.claim()) == 1, turn
@@ -419,9 +431,9 @@ def test_a_keeper_that_runs_keeps_segments_from_the_addition_on_and_none_after_t
             return len(os.listdir(place.a / "retained")) if (place.a / "retained").exists() else 0
 
         assert retained() == 0
-        add_backup(place.a, place.b, clock=place.clock)
+        add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
         eventually(retained)
-        remove_backup(place.a, str(place.b), clock=place.clock)
+        remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
         assert retained() == 0
 
 
@@ -430,7 +442,7 @@ def test_a_keeper_that_runs_keeps_segments_from_the_addition_on_and_none_after_t
 
 def test_a_wheel_that_stands_alone_has_no_status(place: Place) -> None:
     place.make(place.a)
-    assert set_status(place.a, clock=place.clock) is None
+    assert set_status(place.a, env=SYSTEM.using(clock=place.clock)) is None
 
 
 @pytest.mark.parametrize("at", ["a", "b"])
@@ -461,7 +473,7 @@ def test_what_was_covered_and_is_retained_counts_as_behind(place: Place) -> None
 
 def test_how_far_a_new_backup_is_behind_is_not_known_nor_one_that_missed_what_had_to_go(place: Place) -> None:
     place.make(place.a)
-    add_backup(place.a, place.b, clock=place.clock)
+    add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
     new = status_of(place)
     assert (new.lag_messages, new.lag_bytes, new.lag_s) == (None, None, None)
     place.level(place.a)
@@ -507,7 +519,7 @@ def test_what_follows_a_gap_counts_as_behind_and_a_journal_that_cannot_be_read_i
         if kind == "open" and name.startswith("journal/"):
             raise OSError(5, "Input/output error")
 
-    ours = open_directory(place.a, write=False, disk=lambda path: FaultyDisk(path, fail))
+    ours = open_directory(place.a, write=False, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail)))
     theirs = open_directory(place.b, write=False)
     follows = read_follows(theirs.disk, theirs.path)
     assert follows is not None
@@ -539,9 +551,9 @@ def test_a_disk_that_fails_while_a_backup_is_added_is_an_error_and_a_second_try_
             raise OSError(5, "Input/output error")
 
     with pytest.raises(DiskError):
-        add_backup(place.a, place.b, clock=place.clock, disk=lambda path: FaultyDisk(path, fail))
+        add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock, disk=lambda path: FaultyDisk(path, fail)))
     assert role_of(place.a) == "alone"
-    add_backup(place.a, place.b, clock=place.clock)
+    add_backup(place.a, place.b, env=SYSTEM.using(clock=place.clock))
     assert place.may_fire() == [place.a]
 
 
@@ -550,5 +562,5 @@ def test_a_roster_that_was_raised_by_hand_in_a_removed_wheel_is_no_obstacle(plac
     directory = open_directory(place.b, write=True)
     change_roster(directory, lambda old: old and replace(old, role="backup"))
     directory.disk.release()
-    remove_backup(place.a, str(place.b), clock=place.clock)
+    remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
     assert role_of(place.b) == "alone"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Wheel
+from filewheel.disk.disk import SYSTEM
 from filewheel.replication.members import add_backup, remove_backup
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin
@@ -74,7 +75,7 @@ class World:
         old, new = self.primary, self.rng.choice(self.backups)
         if not seen:
             old.rename(old.with_name("away"))
-        done = promote(new, clock=self.place.clock, wait_s=0)
+        done = promote(new, env=SYSTEM.using(clock=self.place.clock), wait_s=0)
         assert done.caught_up == seen
         if not seen:
             old.with_name("away").rename(old)
@@ -90,7 +91,7 @@ class World:
     def come_back(self) -> None:
         if self.fenced:
             old = self.fenced.pop(self.rng.randrange(len(self.fenced)))
-            rejoin(old, clock=self.place.clock)
+            rejoin(old, env=SYSTEM.using(clock=self.place.clock))
             self.at_risk |= self.away.pop(old, set())
             self.backups.append(old)
 
@@ -103,10 +104,10 @@ class World:
             self.at_risk = set()
             shutil.rmtree(old)
             self.primary = self.rng.choice(self.backups)
-            promote(self.primary, clock=self.place.clock, wait_s=0)
+            promote(self.primary, env=SYSTEM.using(clock=self.place.clock), wait_s=0)
             self.backups.remove(self.primary)
-            remove_backup(self.primary, str(old), clock=self.place.clock)
-            add_backup(self.primary, old, mode=self.mode, clock=self.place.clock)
+            remove_backup(self.primary, str(old), env=SYSTEM.using(clock=self.place.clock))
+            add_backup(self.primary, old, mode=self.mode, env=SYSTEM.using(clock=self.place.clock))
             self.backups.append(old)
 
     def end(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from filewheel import BadArgument, Keeper, promote
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM
 from filewheel.format.record import CANCELLED, pack_drop
 from filewheel.journal.journal import Journal
 from filewheel.replication.members import add_backup
@@ -51,7 +51,7 @@ def test_a_backup_for_which_journals_were_given_up_is_stale_in_every_roster_and_
     assert [m.state for m in roster_of(pair.backup).members] == ["stale"]
     pair.primary.rename(pair.primary.with_name("lost"))
     with pytest.raises(BadArgument, match="stale"):
-        promote(pair.backup, clock=pair.clock)
+        promote(pair.backup, env=SYSTEM.using(clock=pair.clock))
     pair.primary.with_name("lost").rename(pair.primary)
     pair.settle()
     assert pair.member().state == "current"
@@ -71,7 +71,7 @@ def test_a_backup_that_is_being_compared_while_journals_go_that_only_the_roster_
         pair.close()
         directory = open_directory(pair.primary, write=True)
         now_us = pair.clock.now_us()
-        mark_stale(directory, lambda m: True, "gone", epoch=pair.roster().epoch, now_us=now_us, disk=OsDisk)
+        mark_stale(directory, lambda m: True, "gone", epoch=pair.roster().epoch, now_us=now_us)
     link = pair.tick()
     while link._heal.is_on:
         link.tick()
@@ -85,7 +85,11 @@ def test_a_backup_that_is_being_compared_while_journals_go_that_only_the_roster_
     with pair.wheel() as wheel:
         wheel.enqueue(b"after", delay=3600)
     Keeper(
-        pair.primary, wait=False, background=False, clock=pair.clock, disk=lambda path: FaultyDisk(path, refuse)
+        pair.primary,
+        wait=False,
+        background=False,
+        clock=pair.clock,
+        env=SYSTEM.using(disk=lambda path: FaultyDisk(path, refuse)),
     ).close()
     assert not list((pair.primary / "journal").glob("*.log"))
     assert not list((pair.primary / "retained").glob("*"))
@@ -106,10 +110,10 @@ def test_a_backup_whose_mode_changes_while_it_is_followed_is_compared_before_it_
         assert len(list(differences(ours, theirs))) == 5
     pair.settle()
     healed = pair.tick().report.healed_puts
-    add_backup(pair.primary, pair.backup, clock=pair.clock)
+    add_backup(pair.primary, pair.backup, env=SYSTEM.using(clock=pair.clock))
     assert pair.member().state == "current"  # nothing of it changes
-    add_backup(pair.primary, pair.backup, mode="mirror", clock=pair.clock)
-    add_backup(pair.primary, pair.backup, mode="ship", clock=pair.clock)
+    add_backup(pair.primary, pair.backup, mode="mirror", env=SYSTEM.using(clock=pair.clock))
+    add_backup(pair.primary, pair.backup, mode="ship", env=SYSTEM.using(clock=pair.clock))
     assert pair.member().state == "joining"
     states = []
     for _ in range(40):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from filewheel.disk.directory import open_directory
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import BadArgument
 from filewheel.replication import peers
 from filewheel.replication.promote import Promotion, promote
@@ -31,7 +31,7 @@ class Watch:
     """A standby in a thread, by the real clock."""
 
     def __init__(self, path: Path, disk: Callable[[str], OsDisk] = OsDisk, after_s: float = AFTER_S) -> None:
-        self.standby = Standby(path, after_s=after_s, disk=disk)
+        self.standby = Standby(path, after_s=after_s, env=SYSTEM.using(disk=disk))
         self.said: list[str] = []
         self.result: list[Promotion | Exception | None] = []
         self.looked = 0
@@ -217,7 +217,7 @@ def test_a_standby_that_is_a_moment_too_late_watches_who_was_faster(
     def too_late(path: Path, **more: Any) -> Promotion:
         tried.append(path)
         if len(tried) == 1:
-            promote(place.c, wait_s=0, clock=place.clock)
+            promote(place.c, wait_s=0, env=SYSTEM.using(clock=place.clock))
         return promote(path, **more)
 
     monkeypatch.setattr("filewheel.replication.standby.promote", too_late)
@@ -237,7 +237,7 @@ def test_told_by_who_was_faster_a_standby_need_not_ask_it(place: Place, monkeypa
 
     def too_late(path: Path, **more: Any) -> Promotion:
         tried.append(path)
-        promote(place.c, wait_s=0, clock=place.clock)
+        promote(place.c, wait_s=0, env=SYSTEM.using(clock=place.clock))
         return promote(path, **more)
 
     monkeypatch.setattr("filewheel.replication.standby.promote", too_late)
@@ -256,7 +256,7 @@ def test_a_wheel_that_is_no_backup_has_no_standby(place: Place) -> None:
     with pytest.raises(BadArgument, match="is no backup"):
         Standby(place.a)
     place.make_set(place.b)
-    promote(place.b, wait_s=0, clock=place.clock)
+    promote(place.b, wait_s=0, env=SYSTEM.using(clock=place.clock))
     with pytest.raises(BadArgument, match="is no backup"):
         Standby(place.a)
     with pytest.raises(BadArgument, match="after_s"):

@@ -27,6 +27,7 @@ from filewheel import (
     Wheel,
     current_job,
 )
+from filewheel.disk.disk import SYSTEM
 from filewheel.headers import TRACEPARENT
 from filewheel.message import US_PER_S
 from tests.conftest import assert_whole
@@ -140,7 +141,7 @@ def test_a_thousand_tasks_enqueue_with_a_few_flushes_and_no_thread_each(path: Pa
     watch = Watch()
 
     async def main() -> None:
-        scheduler = AsyncScheduler(path, disk=watch)
+        scheduler = AsyncScheduler(path, env=SYSTEM.using(disk=watch))
 
         @scheduler.on()
         async def step(number: int) -> None: ...
@@ -162,7 +163,7 @@ def test_nothing_touches_the_disk_in_the_thread_of_the_loop(path: Path, play: Pl
 
     async def main() -> None:
         done: list[int] = []
-        scheduler = AsyncScheduler(path, disk=watch)
+        scheduler = AsyncScheduler(path, env=SYSTEM.using(disk=watch))
 
         @scheduler.on(retry=Retry(delay_s=0.01, jitter=0))
         async def chain(left: int) -> None:
@@ -623,7 +624,7 @@ def test_a_loop_that_is_closed_without_a_stop_ends_the_firing_and_frees_the_lock
 
 def test_its_own_sync_holds_on_a_wheel_that_was_there_and_many_may_ask_for_it_first(wheel_dir: Path) -> None:
     watch = Watch()
-    scheduler = AsyncScheduler(wheel_dir, sync="never", disk=watch)
+    scheduler = AsyncScheduler(wheel_dir, sync="never", env=SYSTEM.using(disk=watch))
 
     @scheduler.on(skip_late_s=5)
     async def work(number: int) -> None: ...

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from filewheel import AsyncKeeper, AsyncScheduler, DiskError, Job, Keeper, Scheduler, Wheel
+from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
 from tests.cli_support import Fw
 from tests.scheduling import process_targets
@@ -285,9 +286,9 @@ def test_on_a_full_disk_without_room_for_a_mark_a_call_ends_its_message_and_no_k
         if what == kind and name == layout.BEGUN:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with Wheel(wheel_dir, disk=lambda path: FaultyDisk(path, full)) as wheel:
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, full))) as wheel:
         id_ = wheel.enqueue(b"old", key="k")
-        with Keeper(wheel_dir, disk=lambda path: FaultyDisk(path, full)) as keeper:
+        with Keeper(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, full))) as keeper:
             (message,) = keeper.claim()
             WAYS[way](wheel, id_)
             assert keeper.begin(message) == {message.id}

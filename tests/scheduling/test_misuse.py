@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import AsyncScheduler, BadArgument, Scheduler, Wheel
+from filewheel.disk.disk import SYSTEM
 from tests.support import FaultyDisk
 from tests.support_wheel import StillClock
 
@@ -106,7 +107,7 @@ def test_a_scheduler_with_a_sync_of_its_own_flushes_by_that_on_a_wheel_that_has_
             flushes.append(name)
 
     Wheel.create(tmp_path / "w", sync="always").close()
-    scheduler = Scheduler(tmp_path / "w", sync="never", disk=lambda path: FaultyDisk(path, note))
+    scheduler = Scheduler(tmp_path / "w", sync="never", env=SYSTEM.using(disk=lambda path: FaultyDisk(path, note)))
     scheduler.enqueue("work")  # its journal is made, which flushes
     flushes.clear()
     scheduler.enqueue("work")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from filewheel import Keeper, KeyHeld, Message, MessageId, Retry, Scheduler, Wheel, current_job
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.message import US_PER_S, to_datetime
 from tests.cli_support import Fw
 from tests.support import START_US, FakeClock, eventually, run
@@ -578,7 +578,7 @@ def test_what_is_enqueued_while_the_scheduler_sleeps_is_called_also_when_each_wa
         def open_hint(self, name: str) -> int | None:
             return None
 
-    firing, other = make(), make(disk=Deaf)
+    firing, other = make(), make(env=SYSTEM.using(disk=Deaf))
     calls = noted(firing)
     firing.start()
     assert firing.wait_until_keeper(20)

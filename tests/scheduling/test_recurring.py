@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from filewheel import Every, GiveUp, Message, Retry, RetryLater, Scheduler, Wheel, current_job
-from filewheel.disk.disk import OsDisk
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.headers import HISTORY, KEY, SCHEDULE
 from filewheel.message import US_PER_S, to_datetime
 from filewheel.tools.dump import dump, load, to_json
@@ -673,7 +673,7 @@ class Telling(OsDisk):
 
 
 def test_the_next_occurrence_is_in_the_frame_that_ends_this_one(make: Make, clock: FakeClock, path: Path) -> None:
-    scheduler = make(disk=Telling)
+    scheduler = make(env=SYSTEM.using(disk=Telling))
     calls = noted(scheduler, clock)
     scheduler.drain()
     this = the_living(path)

@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from filewheel import MessageId, Retry, Scheduler, Wheel, current_job
-from filewheel.clock import Clock
+from filewheel.disk.disk import SYSTEM
+from filewheel.env import Clock
 from filewheel.errors import WheelExists
 from filewheel.headers import KEY, SCHEDULE
 from tests.model.crashes import crash_at_random, digest
@@ -50,7 +51,7 @@ class Told:
 
 def program(path: Path, machine: Machine, clock: Clock, told: Told) -> Scheduler:
     """Return a scheduler with a chain of links, a job that fails at first, a keyed one, and recurring work."""
-    scheduler = Scheduler(path, clock=clock, disk=lambda path: ProcessDisk(machine, path))
+    scheduler = Scheduler(path, clock=clock, env=SYSTEM.using(disk=lambda path: ProcessDisk(machine, path)))
     retry = Retry(limit=3, delay_s=2, jitter=0)
 
     def note(handler: str, number: int) -> None:
@@ -115,7 +116,7 @@ def story(scheduler: Scheduler, clock: ModelClock, told: Told) -> None:
 
 def wrong(path: Path, machine: Machine, clock: ModelClock, told: Told) -> Iterator[str]:
     """Say what is wrong with what waits after a crash."""
-    with Wheel(path, clock=clock, disk=lambda path: ProcessDisk(machine, path)) as wheel:
+    with Wheel(path, clock=clock, env=SYSTEM.using(disk=lambda path: ProcessDisk(machine, path))) as wheel:
         living = list(wheel.list())
         if any(m.topic != "tick" for m in wheel.list(dead=True)):  # a tick may: after a stop its next one is soon due
             yield "a dead letter"

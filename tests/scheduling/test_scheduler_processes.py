@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Message, MessageId, Scheduler, Wheel
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.headers import ARGS, REASON
 from filewheel.scheduling.call import MSGPACK, pack_call
 from filewheel.scheduling.handler import Handler

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Event, Retry, Scheduler, current_job
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.headers import REASON
 from filewheel.scheduling.handler import Handler, Terms
 from filewheel.scheduling.options import Options

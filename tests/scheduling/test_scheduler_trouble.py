@@ -13,6 +13,7 @@ import pytest
 from filewheel import BadArgument, Locked, Retry, Scheduler, WheelFull, current_job
 from filewheel.disk import locks
 from filewheel.disk.directory import open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.scheduling import engine, settlements
 from filewheel.testing import FakeClock as PassingClock
 from filewheel.testing import advance
@@ -51,7 +52,7 @@ def test_on_a_full_disk_outcomes_are_kept_and_written_when_there_is_room(
 ) -> None:
     full = Trouble("pwrite", errno.ENOSPC)
     called: list[str] = []
-    scheduler = Scheduler(wheel_dir, clock=clock, disk=full.disk)
+    scheduler = Scheduler(wheel_dir, clock=clock, env=SYSTEM.using(disk=full.disk))
 
     @scheduler.on(retry=Retry(limit=1, delay_s=600, jitter=0))
     def work(how: str) -> None:
@@ -64,7 +65,7 @@ def test_on_a_full_disk_outcomes_are_kept_and_written_when_there_is_room(
 
     for how in ("fine", "chain", "fails"):
         work.enqueue(how)
-    with stage(wheel_dir, clock, scheduler, disk=full.disk) as on_stage:
+    with stage(wheel_dir, clock, scheduler, env=SYSTEM.using(disk=full.disk)) as on_stage:
         on_stage.step()
         full.on = True
         on_stage.finish()
@@ -86,10 +87,10 @@ def test_on_a_full_disk_outcomes_are_kept_and_written_when_there_is_room(
 def test_what_could_not_be_written_is_tried_once_more_at_the_end(wheel_dir: Path, clock: FakeClock) -> None:
     full = Trouble("pwrite", errno.ENOSPC)
     called = []
-    scheduler = Scheduler(wheel_dir, clock=clock, disk=full.disk)
+    scheduler = Scheduler(wheel_dir, clock=clock, env=SYSTEM.using(disk=full.disk))
     scheduler.on("x")(lambda: called.append(1))
     scheduler.enqueue("x")
-    with stage(wheel_dir, clock, scheduler, disk=full.disk) as on_stage:
+    with stage(wheel_dir, clock, scheduler, env=SYSTEM.using(disk=full.disk)) as on_stage:
         on_stage.step()
         full.on = True
         on_stage.finish()
@@ -103,7 +104,7 @@ def test_time_that_passes_on_a_full_disk_ends_with_what_became_of_calls_unwritte
     full = Trouble("pwrite", errno.ENOSPC)
     called: list[int] = []
     clock = PassingClock()
-    scheduler = Scheduler(wheel_dir, clock=clock, disk=full.disk)
+    scheduler = Scheduler(wheel_dir, clock=clock, env=SYSTEM.using(disk=full.disk))
 
     @scheduler.on("work")
     def work(n: int) -> None:
@@ -152,7 +153,7 @@ def test_a_stop_on_a_full_disk_logs_that_what_was_called_fires_again(
 ) -> None:
     full = Trouble("pwrite", errno.ENOSPC)
     ended = threading.Event()
-    scheduler = Scheduler(wheel_dir, disk=full.disk)
+    scheduler = Scheduler(wheel_dir, env=SYSTEM.using(disk=full.disk))
 
     @scheduler.on()
     def work() -> None:
@@ -174,7 +175,7 @@ def test_a_keeper_whose_flush_failed_is_opened_anew_and_firing_goes_on(
 ) -> None:
     bad = Trouble("fdatasync", errno.EIO)
     took_over, called = threading.Semaphore(0), threading.Semaphore(0)
-    scheduler = Scheduler(wheel_dir, disk=bad.disk)
+    scheduler = Scheduler(wheel_dir, env=SYSTEM.using(disk=bad.disk))
     scheduler.on("x")(lambda: called.release())
     scheduler.on_event(lambda e: took_over.release(), ["took_over"])
     producer = Scheduler(wheel_dir)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Message, MessageId, Scheduler, Wheel
-from filewheel.clock import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.scheduling.runners.runner import Call, Outcome
 from filewheel.scheduling.runners.threads import Threads
 from tests.support import REPO, eventually

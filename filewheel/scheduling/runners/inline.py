@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 
-from filewheel.clock import Clock
+from filewheel.env import Clock
 from filewheel.scheduling.runners.loop import cancelled_itself, run_async
 from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run
 

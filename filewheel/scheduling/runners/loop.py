@@ -12,8 +12,8 @@ import logging
 import threading
 from collections import deque
 
-from filewheel.clock import Clock
 from filewheel.disk.started import started
+from filewheel.env import Clock
 from filewheel.errors import disk_errors
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.job import Job, enter, leave

@@ -20,8 +20,8 @@ from typing import Literal
 
 import msgpack
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
 from filewheel.disk.started import started
+from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, Closed, Forked
 from filewheel.message import US_PER_S
 from filewheel.scheduling.failure import Failure

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-from filewheel.clock import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.format.record import pack_message, unpack_put
 from filewheel.message import MessageId

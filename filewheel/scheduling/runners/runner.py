@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from filewheel.clock import Clock
+from filewheel.env import Clock
 from filewheel.errors import Damaged
 from filewheel.headers import ARGS, DEADLINE, SKIP_LATE
 from filewheel.message import Message

@@ -11,8 +11,8 @@ import logging
 import queue
 import threading
 
-from filewheel.clock import Clock
 from filewheel.disk.started import started
+from filewheel.env import Clock
 from filewheel.errors import DiskError, disk_errors
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run

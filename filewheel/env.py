@@ -1,0 +1,148 @@
+"""All that filewheel asks of the machine: the time, disks and random bytes, in one argument.
+
+Tests pass another `Env`: a clock that stands still, a disk in memory that fails or loses power at any call, bytes that
+repeat. `Directory.env` carries it, so code that has a directory needs no other argument.
+
+There are two clocks. The *wall* clock decides which messages are due. The *steady* clock never steps, counts the time
+of a suspended machine where the system can, and measures durations. Code never mixes the two.
+Invariant: no other module of the library reads the time, and only `disk/` calls the system for files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from filewheel.native.compiled import Pen
+
+
+class Clock(Protocol):
+    """What filewheel asks of a clock."""
+
+    def now_us(self) -> int:
+        """Return the wall time in microseconds since the epoch, UTC."""
+
+    def steady_us(self) -> int:
+        """Return a time that never steps, in microseconds from an arbitrary start."""
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def __init__(self) -> None:
+        # BOOTTIME goes on counting while the machine sleeps; MONOTONIC stops.
+        self._steady_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def steady_us(self) -> int:
+        return time.clock_gettime_ns(self._steady_id) // 1000
+
+
+SYSTEM_CLOCK = SystemClock()
+
+
+class Disk(Protocol):
+    """What filewheel asks of a disk. Names are relative to the wheel's directory."""
+
+    path: str
+
+    def open(self, name: str, mode: str) -> int:
+        """Open a regular file: "r" to read, "r+" to write too, "rw" to create it if need be, "x" to create it anew,
+        "w" to write it all.
+
+        Raises ForeignFile, without touching it, when something else has the name; also, but for "r", when the file has
+        another name beside this one: a write would change what is found there. With "w" this name is taken from it.
+        """
+
+    def close(self, fd: int) -> None:
+        """Close a file. What was written and not flushed may be lost without an error."""
+
+    def pread(self, fd: int, size: int, offset: int) -> bytes: ...
+    def pwrite(self, fd: int, data: bytes, offset: int) -> None:
+        """Write all of `data`, or raise with an unknown part of it written."""
+
+    def pen(
+        self, fd: int, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int
+    ) -> Pen | None:
+        """Return a pen that writes frames from `offset` on that end at `end` or before; None where there is none."""
+
+    def truncate(self, fd: int, size: int) -> None: ...
+    def allocate(self, fd: int, size: int) -> None:
+        """Reserve real blocks for the first `size` bytes."""
+
+    def size(self, fd: int) -> int: ...
+    def is_removed(self, fd: int) -> bool:
+        """Tell whether an open file has no name any more; False where that is not known."""
+
+    def is_named(self, fd: int, name: str) -> bool:
+        """Tell whether an open file is the one that has this name now."""
+
+    def data_from(self, fd: int, offset: int) -> int:
+        """Return where data begins at or after an offset: past a hole, however large; the size if there is none."""
+
+    def fdatasync(self, fd: int) -> None: ...
+    def sync_dir(self, name: str) -> None:
+        """Make a directory's entries durable."""
+
+    def sync_all(self) -> None:
+        """Make everything written on this file system durable."""
+
+    def listdir(self, name: str) -> list[str]: ...
+    def mkdir(self, name: str) -> None: ...
+    def rmdir(self, name: str) -> None: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def link(self, old: str, new: str) -> None: ...
+    def unlink(self, name: str) -> None: ...
+    def identity(self, name: str) -> tuple[int, int, int] | None:
+        """Return (inode, size, modified ns) of a regular file, or None when there is none."""
+
+    def lock(self, fd: int, *, wait: bool) -> bool:
+        """Take the exclusive kernel lock of an open file; False when held and not waiting."""
+
+    def share(self, fd: int) -> bool:
+        """Take the kernel lock of an open file together with others that share it; False when one has it alone."""
+
+    def unlock(self, fd: int) -> None: ...
+    def is_free(self, fd: int) -> bool:
+        """Tell whether nobody has the exclusive lock of an open file. Any number may ask at once."""
+
+    def open_hints(self, name: str) -> int | None:
+        """Make and open the hint pipe for its reader; None when the file system has none."""
+
+    def open_hint(self, name: str) -> int | None:
+        """Open the hint pipe for a writer; None when nobody listens."""
+
+    def send_hint(self, fd: int) -> bool:
+        """Put one hint into the pipe; False when the listener has gone."""
+
+    def wait_hint(self, fd: int | None, timeout_s: float) -> bool:
+        """Sleep until a hint comes or the time is up, and swallow all hints; tell whether one came."""
+
+    def free_bytes(self) -> int: ...
+    def release(self) -> None:
+        """Close the directories. Files and locks are their owners' to close."""
+
+
+DiskFactory = Callable[[str], Disk]
+"""Opens the disk at a path."""
+Entropy = Callable[[int], bytes]
+"""Returns so many random bytes."""
+
+
+@dataclass(frozen=True)
+class Env:
+    """The machine. `filewheel.disk.disk.SYSTEM` is the real one."""
+
+    clock: Clock
+    disk: DiskFactory
+    entropy: Entropy
+
+    def using(
+        self, *, clock: Clock | None = None, disk: DiskFactory | None = None, entropy: Entropy | None = None
+    ) -> Env:
+        """Return a copy with these parts replaced; None keeps a part."""
+        return Env(clock or self.clock, disk or self.disk, entropy or self.entropy)
