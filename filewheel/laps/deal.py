@@ -15,27 +15,26 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from filewheel.disk.checkpoint import Checkpoint, Position, place_checkpoint, prepare_checkpoint
 from filewheel.disk.directory import Settings
-from filewheel.errors import Damaged, FilewheelError
+from filewheel.errors import FilewheelError
 from filewheel.format import layout
-from filewheel.format.record import CANCELLED, DROP_PREFIX, ID, pack_drop
+from filewheel.format.record import CANCELLED, DROP_PREFIX, pack_drop
 from filewheel.journal.tail import Tail
 from filewheel.laps.additions import SYNC_EACH_MAX, Additions, flush_file, poisoned_by
 from filewheel.laps.cut import Cut, Files, puts_above, take_cut
-from filewheel.laps.slot import File, files_in, frames, frames_of, lap_file, slot_file
+from filewheel.laps.lap_writer import LapWriter
+from filewheel.laps.slot import lap_file, slot_file
 from filewheel.laps.store import Store
-from filewheel.laps.window import Budget, read_window, span_of
-from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
-from filewheel.native.compiled import PutTable, ids_of, sort
+from filewheel.message import US_PER_S, id_floor
+from filewheel.native.compiled import PutTable, sort
 from filewheel.roster.repeats import note_repeats
 
 CHUNK_BYTES = 24 << 20
 CHUNK_RECORDS = 150_000
-_OPEN_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 OPEN_AHEAD_S = 120
 """So long before it begins a lap is dealt into seconds: each deal writes to a file for each second of such a lap."""
 
@@ -86,11 +85,6 @@ class Deal:
         self._only_expire = only_expire
         self._chunk_bytes = chunk_bytes
         self._chunk_records = chunk_records
-        self._lap_slots: set[int] | None = None
-        self._looked_at: set[str] = set()
-        """Files that were looked for."""
-        self._held: set[bytes] = set()
-        """Dropped ids whose put a missing file may hold."""
         self._added = Additions(self._dir)
         self._gone: list[str] = []
         self._done = Dealt()
@@ -216,16 +210,18 @@ class Deal:
         ]
         sort(loose)
         # D5: one reading of the clock for the whole deal.
-        near = near_laps(self._dir.settings, self._store.clock.now_us())
+        near = near_laps(self._dir.settings, self._store.clock.now_us()) if self._spread else frozenset()
+        writer = LapWriter(self._store, new, near, self._added)
         # X2: what belongs to a file that goes was read before it counted as finished, so it is finished too.
         loose = self._without_finished(puts, loose, new, finished)
-        if self._spread:
-            for lap in sorted(near):
-                if lap in new.laps and lap not in finished[1] and self._can_open(lap, new):
-                    self._open_lap(lap, new)
-        self._write_records(puts, loose, new, near)
-        if self._held:
-            new.unmatched = sorted(self._held.union(new.unmatched))
+        for lap in sorted(near):
+            if lap in new.laps and lap not in finished[1] and writer.can_open(lap):
+                self._gone.append(lap_file(self._dir.settings, lap).name)
+                writer.open(lap)
+        writer.write(puts, loose)
+        if writer.held:
+            new.unmatched = sorted(writer.held.union(new.unmatched))
+        self._done.files = writer.files
         self._done.puts = len(puts)
         self._done.drops = len(loose)
 
@@ -257,128 +253,6 @@ class Deal:
             if new.laps.pop(lap, None) is not None:
                 self._gone.append(lap_file(self._dir.settings, lap).name)
         self._done.expired = len(self._gone)
-
-    def _write_records(self, puts: PutTable, drops: list[bytes], new: Checkpoint, near: Set[int]) -> None:
-        """Append sorted records to the files they belong to; a drop never makes a file (D4)."""
-        at = dropped = 0
-        settings = self._dir.settings
-        while at < len(puts) or dropped < len(drops):
-            head = puts.id(at) if at < len(puts) else ID_END
-            if dropped < len(drops):
-                head = min(head, drops[dropped][ID])
-            second = due_of(head) // US_PER_S
-            lap = settings.lap_of(second)
-            in_lap_file = self._goes_to_lap_file(lap, second, new, near)
-            # A lap that has both is gone through by seconds: their drops may belong into a slot.
-            is_whole = in_lap_file and not self._has_slots(lap, new)
-            end = id_floor((lap + 1) * settings.slots * US_PER_S if is_whole else (second + 1) * US_PER_S)
-            upto = puts.find(end, at)
-            drop_upto = bisect_left(drops, DROP_PREFIX + end, dropped) if dropped < len(drops) else dropped
-            file = lap_file(settings, lap) if in_lap_file else slot_file(settings, second)
-            lengths, name = file.among(new), file.name
-            length = lengths.get(file.key, 0)
-            mine = drops[dropped:drop_upto] if length else []
-            if name in self._store.missing:
-                self._refuse(name, upto - at)
-            elif upto > at or mine:
-                if not in_lap_file:
-                    self._make_dir(lap)
-                lengths[file.key] = self._append(name, length, puts, (at, upto), mine, new.deal)
-            if self._store.missing and drop_upto > dropped:
-                self._held.update(filter(self._store.missing.hides, ids_of(drops[dropped:drop_upto])))
-            at, dropped = upto, drop_upto
-
-    def _refuse(self, name: str, puts: int) -> None:
-        """Raise if a message would go to a missing file, since the other one that could take it is missing too."""
-        if puts:
-            raise Damaged(
-                "missing, and so is the file that would take its messages", path=self._dir.place(name),
-                hint="restore it, or `filewheel repair`, which accepts the loss",
-            )  # fmt: skip
-
-    def _goes_to_lap_file(self, lap: int, second: int, new: Checkpoint, near: Set[int]) -> bool:
-        """Decide where a lap's records go. One state for each lap: whichever it has, it keeps.
-
-        But nothing is written to a file that is missing: beside it, the lap has the other state too.
-        """
-        settings = self._dir.settings
-        no_file = lap in new.laps and self._is_missing(lap_file(settings, lap, new.laps[lap]))
-        if lap in new.laps and not no_file:
-            return True
-        if second in new.slots and self._is_missing(slot_file(settings, second, new.slots[second])):
-            return True
-        if no_file:
-            return False
-        if second in new.slots or self._has_slots(lap, new):
-            return False
-        return not (self._spread and lap in near)
-
-    def _is_missing(self, file: File) -> bool:
-        """Tell whether a file that is named is not there. Cost: a stat, once a deal."""
-        store, name = self._store, file.name
-        if name not in self._looked_at:
-            self._looked_at.add(name)
-            # What this deal has made itself is named by no checkpoint so far.
-            if name in store.missing or (not self._added.has(name) and self._disk.identity(name) is None):
-                with store.lock:
-                    store.miss(span_of(file))
-        return name in store.missing
-
-    def _can_open(self, lap: int, new: Checkpoint) -> bool:
-        """Tell whether a lap can be dealt into its seconds: nothing of it is missing."""
-        # All are looked at before: found missing later, one would send its messages back to the file that goes.
-        for file in files_in(self._dir.settings, new, lap):
-            self._is_missing(file)
-        return lap not in self._store.missing.near()
-
-    def _has_slots(self, lap: int, new: Checkpoint) -> bool:
-        if self._lap_slots is None:
-            self._lap_slots = {self._dir.settings.lap_of(s) for s in new.slots}
-        return lap in self._lap_slots
-
-    def _make_dir(self, lap: int) -> None:
-        self._added.make_dir(lap)
-        if self._lap_slots is not None:
-            self._lap_slots.add(lap)
-
-    def _append(
-        self, name: str, length: int, puts: PutTable, part: tuple[int, int], drops: list[bytes], deal: int
-    ) -> int:
-        seed = self._dir.seed(name)
-        data = frames_of(puts, part, seed=seed, offset=length, number=deal)
-        if drops:
-            data += frames([], drops, seed=seed, offset=length + len(data), number=deal)
-        self._added.append(name, length, data)
-        self._done.files += 1
-        return length + len(data)
-
-    def _open_lap(self, lap: int, new: Checkpoint) -> None:
-        """Deal a lap's one file into seconds. Part of the same commit, so never half (L1-L6)."""
-        if self._has_slots(lap, new):  # what was added while one of them was missing may lie in both
-            note_repeats(self._disk)
-        file = lap_file(self._dir.settings, lap, new.laps.pop(lap))
-        self._gone.append(file.name)
-        handles = self._store.new_handles()
-        try:
-            lo = ID_MIN
-            while True:
-                window = read_window(
-                    self._dir,
-                    handles,
-                    [span_of(file)],
-                    lo,
-                    ID_END,
-                    on_gap=self._store.report_gap,
-                    budget=_OPEN_BUDGET,
-                )
-                # A drop of what lies in a second: the lap has both since a file of it was missing for a while.
-                loose = [pack_drop(i, CANCELLED) for i in sorted(window.loose)]
-                self._write_records(window.found, loose, new, {lap})
-                if not window.cut:
-                    return
-                lo = window.hi
-        finally:
-            handles.close()
 
     # -- commit: K2 to K4 ------------------------------------------------------------------------------------
 
