@@ -18,7 +18,8 @@ from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import is_unreadable
 from filewheel.disk.quarantine import Damage
-from filewheel.format.frame import Frame, Gap, scan
+from filewheel.format.frame import Frame, Gap
+from filewheel.journal.walk import Part, read_parts
 
 UNKNOWN = -1
 """The number before the first frame that is left of a journal, when the checkpoint does not know it."""
@@ -136,24 +137,23 @@ def number_before(checkpoint: Checkpoint, writer: str, segment: int) -> int:
 
 
 def missing_in(
-    directory: Directory, open_file: Callable[[str], int], segments: Iterable[tuple[str, int]], number: int
+    directory: Directory, open_file: Callable[[str], int], parts: Iterable[Part], number: int
 ) -> list[Missing]:
-    """Read a writer's segments, each (name, start), after frame `number`; return the missing frames.
+    """Read parts of a writer's journal after frame `number`; return the missing frames.
 
     Cost: every byte of them. After a segment that cannot be opened the number is unknown: a segment that is gone was
     covered in the meantime. Raises OSError.
     """
     account = Account()
-    for name, start in segments:
-        try:
-            fd = open_file(name)
-        except OSError as exc:
-            if not isinstance(exc, FileNotFoundError) and not is_unreadable(exc):
-                raise
-            number = UNKNOWN
-            continue
-        for item in scan(directory.disk, fd, start, directory.disk.size(fd), directory.seed(name)):
-            number = account.add(name, item, number)
+
+    def on_error(part: Part, exc: OSError) -> None:
+        nonlocal number
+        if not isinstance(exc, FileNotFoundError) and not is_unreadable(exc):
+            raise exc
+        number = UNKNOWN
+
+    for part, item in read_parts(directory, open_file, parts, on_error=on_error):
+        number = account.add(part.name, item, number)
     return account.missing
 
 
@@ -161,7 +161,7 @@ def confirmed(
     found: list[Missing],
     directory: Directory,
     open_file: Callable[[str], int],
-    segments: list[tuple[str, int]],
+    parts: list[Part],
     number: int,
 ) -> list[Missing]:
     """Return the missing frames that a second reading finds too: beside a live writer, one reading spans two moments.
@@ -170,5 +170,5 @@ def confirmed(
     """
     if not any(m.is_proven for m in found):
         return found
-    again = [m for m in missing_in(directory, open_file, segments, number) if m.is_proven]
+    again = [m for m in missing_in(directory, open_file, parts, number) if m.is_proven]
     return [m for m in found if not m.is_proven or any(m.overlaps(a) for a in again)]

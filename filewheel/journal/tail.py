@@ -22,6 +22,7 @@ from filewheel.disk.quarantine import Damage
 from filewheel.format import layout
 from filewheel.format.frame import SMALL_BLOCK, Frame, Gap, scan
 from filewheel.journal.gaps import UNKNOWN, Judge
+from filewheel.journal.walk import Part
 from filewheel.native.loops import MAGIC
 
 
@@ -96,14 +97,14 @@ class Tail:
         self._doubt = doubt
         """`covered` is of an older checkpoint: segments above it may have been covered and removed since."""
 
-    def spans(self, start: Position, end: Position) -> Iterator[tuple[int, str, int, int]]:
-        """Yield (segment, its name, from, to) for each part between two positions."""
+    def parts(self, start: Position, end: Position) -> Iterator[Part]:
+        """Yield the parts of the journal between two positions."""
         # Only segments that were read: a foreign file may have any number in its name.
         for n in sorted(n for n in {*self.ends, end.segment} if start.segment <= n <= end.segment):
             low = start.offset if n == start.segment else 0
             high = end.offset if n == end.segment else self.ends.get(n, 0)
             if high > low:
-                yield n, layout.segment(self.writer, n), low, high
+                yield Part(self.writer, n, low, high)
 
     def poll(
         self,

@@ -1,11 +1,11 @@
 """The walk over a wheel's journals: the segments there are, the part of each that a reader needs, and what it holds.
 
 `list_segments` lists them, `parts_above` leaves out everything below a reader's positions, and `read_part` yields the
-frames of a part, and the gaps between them. Readers differ in how they treat a segment that cannot be opened,
-so `read_part` raises, and `read_parts` asks its caller. A writer's journal that is read as it grows is a `Tail`.
+frames of a part, and the gaps between them. Readers differ in how they treat a segment that is gone or cannot be
+opened, so each opens the file itself, or gives `read_parts` its rule. A journal that is read as it grows is a `Tail`.
 
 A listing beside a writer may hold a new segment and miss the one before it; the next listing has both.
-Invariant: of a writer, parts come in the order in which they were written, and every byte above its position is in one.
+Invariant: the parts of a writer come in the order in which they were written, and hold every byte above its position.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from filewheel.disk.directory import Directory
 from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap, Scanner, scan
 
+_ALL = 1 << 62
 Listing = dict[str, set[int]]
 """Writer → its segments."""
 
@@ -28,8 +29,8 @@ class Part(NamedTuple):
     writer: str
     segment: int
     start: int = 0
-    end: int | None = None
-    """None for all that the file holds when it is opened."""
+    end: int = _ALL
+    """No more than the file holds is read."""
 
     @property
     def name(self) -> str:
@@ -61,15 +62,11 @@ def parts_above(listing: Mapping[str, Set[int]], positions: Mapping[str, Positio
                 yield Part(writer, n, covered.offset if n == covered.segment else 0)
 
 
-def read_part(directory: Directory, open_file: Callable[[str], int], part: Part, *, headers: bool = False) -> Scanner:
-    """Open a part, and return a scanner of its frames and gaps; with `headers`, of frames without bodies.
-
-    Raises OSError when it cannot be opened, FileNotFoundError when it is gone.
-    """
-    fd = open_file(part.name)
-    size = directory.disk.size(fd)
-    end = size if part.end is None else min(part.end, size)
-    return scan(directory.disk, fd, part.start, end, directory.seed(part.name), headers=headers)
+def read_part(directory: Directory, fd: int, part: Part, *, headers: bool = False) -> Scanner:
+    """Return a scanner of the frames and gaps in a part; with `headers`, of frames without bodies. Raises OSError."""
+    disk = directory.disk
+    end = min(part.end, disk.size(fd))
+    return scan(disk, fd, part.start, end, directory.seed(part.name), headers=headers)
 
 
 def read_parts(
@@ -86,12 +83,12 @@ def read_parts(
     """
     for part in parts:
         try:
-            scanner = read_part(directory, open_file, part, headers=headers)
+            fd = open_file(part.name)
         except OSError as exc:
             if on_error is not None:
                 on_error(part, exc)
             elif not isinstance(exc, FileNotFoundError):
                 raise
             continue
-        for item in scanner:
+        for item in read_part(directory, fd, part, headers=headers):
             yield part, item

@@ -19,13 +19,13 @@ import contextlib
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from filewheel.disk.checkpoint import START, Position
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.errors import Damaged, FilewheelError
 from filewheel.format import layout
-from filewheel.format.frame import Frame, scan
+from filewheel.format.frame import Frame
 from filewheel.format.record import ID, key_of, keyed_puts
+from filewheel.journal.walk import Part, list_segments, parts_above, read_part
 from filewheel.keys.bucket import KeyEntry, entries
 from filewheel.keys.files import SYNC_EACH_MAX, KeyFiles, flush_buckets
 from filewheel.laps.doubtful import Doubtful
@@ -87,40 +87,31 @@ def doubtful_puts(directory: Directory) -> Iterator[bytes]:
     Cost: a listing; for each journal of a writer that has gone one read of the headers in its last segment, and the
     bodies of the frames that nothing calls durable. Memory: one frame.
     """
-    disk = directory.disk
     checkpoint = directory.checkpoint()
-    writers: dict[str, list[int]] = {}
-    for last in disk.listdir(layout.JOURNAL):
-        parsed = layout.parse_segment(last)
-        if parsed is not None:
-            writers.setdefault(parsed[0], []).append(parsed[1])
-    for writer, numbers in writers.items():
-        # In doubt, positions are those of an older checkpoint: what is read too much does no harm.
-        covered = START if checkpoint.doubt else checkpoint.positions.get(writer, START)
-        # O1: an earlier segment was flushed whole before the last one was made.
-        if max(numbers) >= covered.segment:
-            yield from _puts_of(directory, writer, max(numbers), covered)
+    # In doubt, positions are those of an older checkpoint; reading too much does no harm.
+    positions = {} if checkpoint.doubt else checkpoint.positions
+    # O1: an earlier segment was flushed whole before the last one was made.
+    last = {writer: {max(segments)} for writer, segments in list_segments(directory).items()}
+    for part in parts_above(last, positions):
+        yield from _puts_of(directory, part)
 
 
-def _puts_of(directory: Directory, writer: str, n: int, covered: Position) -> Iterator[bytes]:
+def _puts_of(directory: Directory, part: Part) -> Iterator[bytes]:
     """Yield the doubtful puts of a writer's last segment; none while it lives."""
     disk = directory.disk
-    name = layout.segment(writer, n)
     try:
-        fd = disk.open(name, "r")
+        fd = disk.open(part.name, "r")
     except (FileNotFoundError, ForeignFile):
-        return  # dealt since it was listed, or nothing of ours
+        return  # dealt since it was listed, or not a regular file
     try:
         if not disk.is_free(fd):
             return
-        start, end = covered.offset if n == covered.segment else 0, disk.size(fd)
-        seed = directory.seed(name)
         synced = last = 0
-        for head in scan(disk, fd, start, end, seed, headers=True):
+        for head in read_part(directory, fd, part, headers=True):
             if isinstance(head, Frame):
                 synced = max(synced, head.synced)
                 last = head.number if head.puts else last
-        for frame in scan(disk, fd, start, end, seed) if last > synced else ():
+        for frame in read_part(directory, fd, part) if last > synced else ():
             if isinstance(frame, Frame) and frame.number > synced:
                 yield from keyed_puts(frame)
     finally:

@@ -8,6 +8,7 @@ Invariant: every put and drop between what is covered and the cut is in it, once
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ from filewheel.disk.checkpoint import Checkpoint, Position
 from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged
 from filewheel.format import layout
-from filewheel.format.frame import Frame, scan
+from filewheel.format.frame import Frame
 from filewheel.format.record import add_puts, may_have_keys, readable_records
-from filewheel.journal.tail import Tail
+from filewheel.journal.tail import Handles, Tail
+from filewheel.journal.walk import Part, read_parts
 from filewheel.laps.missing import vanished
 from filewheel.laps.store import Store
 from filewheel.laps.window import Span
@@ -141,19 +143,17 @@ def puts_above(store: Store, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
 
 def frames_of(store: Store, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:
     """Yield a journal's frames between two positions, and where each ends. Raises Damaged when a segment is gone."""
-    disk = store.disk
-    for segment, name, low, high in tail.spans(start, limit):
-        try:
-            fd = disk.open(name, "r")
-        except FileNotFoundError:
-            # Only a deal removes a segment, and no other runs: to pass over it would cover what it held.
-            raise vanished(store.dir, store.quarantine, Span(name, low, high, ID_MIN)) from None
-        try:
-            for item in scan(disk, fd, low, min(high, disk.size(fd)), store.dir.seed(name)):
-                if isinstance(item, Frame):
-                    yield Position(segment, item.end, item.number), item
-        finally:
-            disk.close(fd)
+
+    def on_error(part: Part, exc: OSError) -> None:
+        if not isinstance(exc, FileNotFoundError):
+            raise exc
+        # Only a deal removes a segment, and no other runs: to skip it would cover what it held.
+        raise vanished(store.dir, store.quarantine, Span(part.name, part.start, part.end, ID_MIN)) from None
+
+    with contextlib.closing(Handles(store.dir, limit=1)) as handles:
+        for part, item in read_parts(store.dir, handles.get, tail.parts(start, limit), on_error=on_error):
+            if isinstance(item, Frame):
+                yield Position(part.segment, item.end, item.number), item
 
 
 def _meets(numbers: Sequence[Any], low: Any, high: Any) -> bool:

@@ -163,7 +163,7 @@ class Deal:
         for writer, position in seen.items():
             tail = store.tails[writer]
             if writer != store.own.writer:
-                names += [n for _, n, _, _ in tail.spans(max(tail.covered, tail.flushed), position)]
+                names += [part.name for part in tail.parts(max(tail.covered, tail.flushed), position)]
         with poisoned_by("a journal", self._dir.path):
             if len(names) > SYNC_EACH_MAX:
                 self._disk.sync_all()

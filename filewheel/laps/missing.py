@@ -150,7 +150,7 @@ def find_vanished(directory: Directory, tails: Mapping[str, Tail], before: Listi
 
 def _needed(tail: Tail, segments: Set[int]) -> list[Span]:
     """Return what of these segments is not covered, or may be written to."""
-    found = [Span(name, lo, hi, ID_MIN) for n, name, lo, hi in tail.spans(tail.covered, tail.seen) if n in segments]
+    found = [Span(p.name, p.start, p.end, ID_MIN) for p in tail.parts(tail.covered, tail.seen) if p.segment in segments]
     segment, offset, _ = tail.seen
     if not found and not tail.ended and offset and segment in segments:
         found.append(Span(layout.segment(tail.writer, segment), offset, offset, ID_MIN))

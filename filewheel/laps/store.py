@@ -24,6 +24,7 @@ from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap
 from filewheel.journal.journal import Journal
 from filewheel.journal.tail import Handles, Tail
+from filewheel.journal.walk import Listing, listing_of
 from filewheel.laps.doubtful import KeyIndex
 from filewheel.laps.missing import MissingFiles, find_vanished, vanished
 from filewheel.laps.slot import lap_file, slot_file
@@ -249,7 +250,7 @@ class Store:
                     self._poll(tail, listing, test_locks)
             self.passes += 1
 
-    def _list_journal(self) -> dict[str, set[int]]:
+    def _list_journal(self) -> Listing:
         """Return writer → its segments. To be read only: while the names stay, it is the one of last time.
 
         Raises Damaged when one that is needed is gone.
@@ -257,11 +258,7 @@ class Store:
         names = self.disk.listdir(layout.JOURNAL)
         if names == self._names:
             return self._listing
-        listing: dict[str, set[int]] = {}
-        for last in names:
-            parsed = layout.parse_segment(last)
-            if parsed is not None and parsed[0] not in self._foreign:
-                listing.setdefault(parsed[0], set()).add(parsed[1])
+        listing = {w: segments for w, segments in listing_of(names).items() if w not in self._foreign}
         lost = find_vanished(self.dir, self.tails, self._listing, listing)
         if lost is not None:
             raise vanished(self.dir, self.quarantine, lost)
@@ -346,8 +343,8 @@ class Store:
     def undealt_spans(self) -> Iterator[Span]:
         """Yield the parts of journals that were read and are not covered yet."""
         for tail in self.tails.values():
-            for _, name, start, end in tail.spans(tail.covered, tail.seen):
-                yield Span(name, start, end, ID_MIN)
+            for part in tail.parts(tail.covered, tail.seen):
+                yield Span(part.name, part.start, part.end, ID_MIN)
 
     def window(self, lo: bytes, hi: bytes, budget: Budget) -> Window:
         """Read what is pending from `lo` to below `hi`, within the budget."""

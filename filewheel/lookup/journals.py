@@ -8,19 +8,19 @@ Invariant: everything below a file's `pos` was read, or stepped over for good.
 
 from __future__ import annotations
 
-from filewheel.disk.checkpoint import Checkpoint, Position
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.format import layout
 from filewheel.format.frame import HEADER_BYTES, SMALL_BLOCK, Frame, scan
 from filewheel.format.record import ID, readable_records
 from filewheel.journal.tail import Handles
+from filewheel.journal.walk import Part, listing_of, parts_above
 from filewheel.lookup.index import FileIndex, Hits, LoadedRuns, within
 
 NEWS_MAX = 1 << 13
 """How many records are remembered for `take_news`."""
 _FEW = 8
-_NOWHERE = Position(0, 0, 0)
 
 News = tuple[list[bytes], list[bytes]]
 """Packed puts, and the ids of drops."""
@@ -41,8 +41,9 @@ class JournalIndex:
     def forget(self) -> None:
         """Forget all that was read, but not the news."""
         self.files: dict[str, FileIndex] = {}
-        self._listing: list[str] = []
-        self._segments: list[tuple[str, int]] = []
+        self._names: list[str] = []
+        self._checkpoint: Checkpoint | None = None
+        self._parts: list[Part] = []
 
     def watch(self, horizon: bytes) -> None:
         """Remember from now on which records below an id the journals gain."""
@@ -65,12 +66,8 @@ class JournalIndex:
     def follow(self, checkpoint: Checkpoint, wanted: list[bytes], handles: Handles) -> None:
         """Read what the journals have gained. Raises FileNotFoundError when one has gone since it was listed."""
         gone = set(self.files)
-        for writer, n in self._list_segments():
-            covered = checkpoint.positions.get(writer, _NOWHERE)
-            if n < covered.segment:
-                continue
-            name = layout.segment(writer, n)
-            start = covered.offset if n == covered.segment else 0
+        for part in self._parts_above(checkpoint):
+            name, start = part.name, part.start
             file = self.files.get(name)
             if file is not None and file.start != start:
                 # K2: what is covered is in the laps. Its drops there, or carried in the manifest (D1, D4).
@@ -95,13 +92,12 @@ class JournalIndex:
             self._loaded.unload(run)
         del self.files[file.name]
 
-    def _list_segments(self) -> list[tuple[str, int]]:
-        listing = self._disk.listdir(layout.JOURNAL)
-        if listing != self._listing:
-            parsed = [layout.parse_segment(last) for last in listing]
-            self._segments = sorted(p for p in parsed if p is not None)
-            self._listing = listing
-        return self._segments
+    def _parts_above(self, checkpoint: Checkpoint) -> list[Part]:
+        names = self._disk.listdir(layout.JOURNAL)
+        if names != self._names or checkpoint is not self._checkpoint:
+            self._parts = list(parts_above(listing_of(names), checkpoint.positions))
+            self._names, self._checkpoint = names, checkpoint
+        return self._parts
 
     def _follow(self, file: FileIndex, fd: int, wanted: list[bytes]) -> None:
         """Read a journal from where reading stands."""

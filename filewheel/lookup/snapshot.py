@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from filewheel.disk.checkpoint import Position, adopt, find_files
+from filewheel.disk.checkpoint import adopt, find_files
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.quarantine import Damage
@@ -25,6 +25,7 @@ from filewheel.format.frame import Frame, Gap, scan
 from filewheel.format.record import ID, readable_records, records_of, unpack_put
 from filewheel.journal.gaps import UNKNOWN, confirmed, missing_in, number_before
 from filewheel.journal.tail import Handles
+from filewheel.journal.walk import Part, list_segments, parts_above, read_part
 from filewheel.laps.slot import slot_file
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
 from filewheel.message import DEAD_US, ID_LIMIT, ID_MIN, US_PER_S, Message, due_of, id_floor
@@ -44,8 +45,7 @@ class _Uncovered:
     """The number of the last frame that is covered."""
     number: int
     """The number of the last frame that was met."""
-    segments: list[tuple[str, int]] = field(default_factory=list)
-    """Names, and from where on."""
+    parts: list[Part] = field(default_factory=list)
     is_suspect: bool = False
     is_judged: bool = False
 
@@ -94,54 +94,43 @@ class Snapshot:
         if self._doubt:
             lap_of = self._dir.settings.lap_of
             adopt(self.checkpoint, self._dir.disk, find_files(self._dir.disk, lap_of), lap_of)
-        for part in self._uncovered.values():
-            if part.is_suspect:
-                self._judge(part)
+        for journal in self._uncovered.values():
+            if journal.is_suspect:
+                self._judge(journal)
 
     def _journal_spans(self) -> Iterator[Span]:
         """Yield the undealt part of each journal; opening each now keeps it readable after it is unlinked."""
-        segments: list[tuple[str, int]] = []
-        for last in self._dir.disk.listdir(layout.JOURNAL):
-            parsed = layout.parse_segment(last)
-            if parsed is not None:
-                segments.append(parsed)
-        for writer, n in sorted(segments):
-            covered = self.checkpoint.positions.get(writer, Position(0, 0, 0))
-            if n < covered.segment:
-                continue
-            start = covered.offset if n == covered.segment else 0
-            name = layout.segment(writer, n)
+        for part in parts_above(list_segments(self._dir), self.checkpoint.positions):
             try:
-                fd = self.handles.get(name)
+                fd = self.handles.get(part.name)
             except ForeignFile:
                 continue
-            part = self._uncovered.get(writer)
-            if part is None:
-                before = number_before(self.checkpoint, writer, n)
-                part = self._uncovered[writer] = _Uncovered(before, before)
-            part.segments.append((name, start))
-            end = self._used(fd, name, start, part)
-            if end > start:
-                yield Span(name, start, end, ID_MIN)
+            journal = self._uncovered.get(part.writer)
+            if journal is None:
+                before = number_before(self.checkpoint, part.writer, part.segment)
+                journal = self._uncovered[part.writer] = _Uncovered(before, before)
+            journal.parts.append(part)
+            end = self._used(fd, part, journal)
+            if end > part.start:
+                yield Span(part.name, part.start, end, ID_MIN)
 
-    def _used(self, fd: int, name: str, start: int, part: _Uncovered) -> int:
+    def _used(self, fd: int, part: Part, journal: _Uncovered) -> int:
         """Return where the last frame ends whose header verifies; note whether headers show that one is missing."""
-        disk = self._dir.disk
-        scanner = scan(disk, fd, start, disk.size(fd), self._dir.seed(name), headers=True)
+        scanner = read_part(self._dir, fd, part, headers=True)
         for item in scanner:
             if isinstance(item, Frame):
-                part.is_suspect |= part.number != UNKNOWN and item.missing_after(part.number) > 0
-                part.number = item.number
+                journal.is_suspect |= journal.number != UNKNOWN and item.missing_after(journal.number) > 0
+                journal.number = item.number
             elif item.at_end:
                 return item.offset
         return scanner.pos
 
-    def _judge(self, part: _Uncovered) -> None:
+    def _judge(self, journal: _Uncovered) -> None:
         """Note what is missing from a writer's journal, once. Cost: everything of it that is not covered."""
-        if part.is_judged:
+        if journal.is_judged:
             return
-        part.is_judged = True
-        looked = (self._dir, self.handles.get, part.segments, part.before)
+        journal.is_judged = True
+        looked = (self._dir, self.handles.get, journal.parts, journal.before)
         for missing in confirmed(missing_in(*looked), *looked):
             if missing.is_proven:
                 self.damage += missing.damages()

@@ -8,10 +8,10 @@ Invariant: a finding names the file and the offset; no finding of kind "damage" 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from filewheel.disk.checkpoint import Checkpoint, Position, adopt, find_files, read_checkpoint_file
+from filewheel.disk.checkpoint import Checkpoint, adopt, find_files, read_checkpoint_file
 from filewheel.disk.directory import Directory, read_settings
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import Holder, holder
@@ -22,6 +22,7 @@ from filewheel.format.frame import Frame, Gap, pad, scan
 from filewheel.format.record import ID, records_of, unpack_put
 from filewheel.journal.gaps import UNKNOWN, Account, confirmed, number_before
 from filewheel.journal.tail import Handles
+from filewheel.journal.walk import Listing, Part, list_segments, parts_above, read_part
 from filewheel.keys.check import FOREIGN, Unlisted, check_keys, unreadable
 from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.message import US_PER_S, due_of
@@ -111,11 +112,12 @@ class _Verifier:
             lap_of = self._dir.settings.lap_of
             adopt(checkpoint, self._disk, find_files(self._disk, lap_of), lap_of)
         spans = spans_of(self._dir, checkpoint)
-        segments = self._segments()
-        self._total = sum(s.end for s in spans) + sum(size for _, _, size in segments)
+        listing = self._list_segments()
+        segments = [layout.segment(w, n) for w, numbers in listing.items() for n in numbers]
+        self._total = sum(s.end for s in spans) + sum(map(self._size_of, segments))
         for span in spans:
             self._check_file(span, checkpoint)
-        self._check_journals(checkpoint, segments)
+        self._check_journals(checkpoint, listing)
         self._check_retained()
         self._check_names(checkpoint, keeper)
         check_places(self._dir, self._add)
@@ -234,42 +236,33 @@ class _Verifier:
 
     # -- journals --------------------------------------------------------------------------------------------
 
-    def _segments(self) -> list[tuple[str, int, int]]:
-        found = []
-        first = set(self._disk.listdir(layout.JOURNAL))
-        ends: dict[str, int] = {}
-        for writer, n in filter(None, map(layout.parse_segment, first)):
-            ends[writer] = max(n, ends.get(writer, 0))
+    def _list_segments(self) -> Listing:
+        """List the segments. Later ones of a writer than the first listing has are left out."""
+        first, second = list_segments(self._dir), list_segments(self._dir)
         # A listing beside a writer may hold a new segment and miss the one before it; another one has both.
-        for last in first | set(self._disk.listdir(layout.JOURNAL)):
-            parsed = layout.parse_segment(last)
-            if parsed and parsed[1] > ends.get(parsed[0], 0):
-                continue
-            if parsed:
-                # One that has gone since stays in the list: frames that the next one seems to lack may be covered.
-                known = self._disk.identity(f"{layout.JOURNAL}/{last}")
-                found.append((*parsed, known[1] if known else 0))
-        return sorted(found)
+        # One that has gone since stays in the list: frames that the next one seems to lack may be covered.
+        return {w: {n for n in ours | second.get(w, set()) if n <= max(ours)} for w, ours in first.items()}
 
-    def _check_journals(self, checkpoint: Checkpoint, segments: list[tuple[str, int, int]]) -> None:
-        by_writer: dict[str, list[tuple[int, int]]] = {}
-        for writer, n, _ in segments:
-            covered = checkpoint.positions.get(writer, Position(0, 0, 0))
-            if n >= covered.segment:
-                by_writer.setdefault(writer, []).append((n, covered.offset if n == covered.segment else 0))
+    def _size_of(self, name: str) -> int:
+        known = self._disk.identity(name)
+        return known[1] if known else 0
+
+    def _check_journals(self, checkpoint: Checkpoint, listing: Listing) -> None:
+        by_writer: dict[str, list[Part]] = {}
+        for part in parts_above(listing, checkpoint.positions):
+            by_writer.setdefault(part.writer, []).append(part)
         for writer, parts in by_writer.items():
-            number = before = number_before(checkpoint, writer, parts[0][0])
+            number = before = number_before(checkpoint, writer, parts[0].segment)
             account = Account()
-            for n, start in parts:
-                number = self._check_segment(layout.segment(writer, n), start, number, account)
-            named = [(layout.segment(writer, n), start) for n, start in parts]
-            self._report_missing(account, named, before)
+            for part in parts:
+                number = self._check_segment(part, number, account)
+            self._report_missing(account, parts, before)
 
-    def _report_missing(self, account: Account, segments: list[tuple[str, int]], number: int) -> None:
+    def _report_missing(self, account: Account, parts: list[Part], number: int) -> None:
         """Report what is missing from a writer's journal, now that everything behind it was read."""
         handles = Handles(self._dir)
         try:
-            sure = confirmed(account.missing, self._dir, handles.get, segments, number)
+            sure = confirmed(account.missing, self._dir, handles.get, parts, number)
         finally:
             handles.close()
         for missing in sure:
@@ -279,8 +272,9 @@ class _Verifier:
         for left in account.judge.passed():
             self._add("note", left.name, left.offset, left.end, "a commit that never completed, at the end")
 
-    def _check_segment(self, name: str, start: int, number: int, account: Account) -> int:
-        """Check a segment from `start` on, after frame `number`; return the last frame's number."""
+    def _check_segment(self, part: Part, number: int, account: Account) -> int:
+        """Check a part of a segment, after frame `number`; return the last frame's number."""
+        name = part.name
         try:
             fd = self._disk.open(name, "r")
         except FileNotFoundError:
@@ -293,7 +287,7 @@ class _Verifier:
             return number
         try:
             self._report.files += 1
-            for item in self._scan(fd, name, start):
+            for item in read_part(self._dir, fd, part):
                 number = account.add(name, item, number)
                 if isinstance(item, Frame):
                     self._check_frame(name, fd, item, None)
@@ -317,9 +311,10 @@ class _Verifier:
             parsed = layout.parse_segment(last)
             name = f"{layout.RETAINED}/{last}"
             if parsed is not None:
-                number = numbers.get(parsed[0], UNKNOWN if parsed[1] > 1 else 0)
-                account = accounts.setdefault(parsed[0], Account())
-                numbers[parsed[0]] = self._check_kept(name, layout.segment(*parsed), number, account)
+                part = Part(*parsed)
+                number = numbers.get(part.writer, UNKNOWN if part.segment > 1 else 0)
+                account = accounts.setdefault(part.writer, Account())
+                numbers[part.writer] = self._check_kept(name, part, number, account)
             elif name not in (layout.OVERFLOW, layout.OVERFLOW_TMP):
                 self._foreign(name)
         for account in accounts.values():
@@ -333,8 +328,8 @@ class _Verifier:
         if unread:
             self._add("note", layout.OVERFLOW, 0, 0, "the counter cannot be read; each backup heals once for that")
 
-    def _check_kept(self, name: str, was: str, number: int, account: Account) -> int:
-        """Check a segment that is kept, by the seed of the name it had; return the last frame's number."""
+    def _check_kept(self, name: str, part: Part, number: int, account: Account) -> int:
+        """Check a retained segment, by the seed of the name it had in journal/; return the last frame's number."""
         try:
             fd = self._disk.open(name, "r")
         except FileNotFoundError:
@@ -343,15 +338,12 @@ class _Verifier:
             self._add("note", name, 0, 0, unreadable(exc), _HEALS)
             return UNKNOWN
         try:
-            for item in self._scan(fd, was, 0):
+            for item in read_part(self._dir, fd, part):
                 number = account.add(name, item, number)
             self._report.retained_bytes += self._disk.size(fd)
         finally:
             self._disk.close(fd)
         return number
-
-    def _scan(self, fd: int, name: str, start: int) -> Iterator[Frame | Gap]:
-        return iter(scan(self._disk, fd, start, self._disk.size(fd), self._dir.seed(name)))
 
     # -- names -----------------------------------------------------------------------------------------------
 
