@@ -198,7 +198,7 @@ def test_a_webhook_that_is_refused_is_a_dead_letter_at_once_and_arrives_when_it_
     with stopped(example("webhooks.py", "work", cwd=tmp_path)) as worker:
         assert line_of(worker).startswith("dead ")
         (dead,) = webhooks(tmp_path, "dead")
-        assert dead.endswith(" event:order-8 410: it will not accept this another time either")
+        assert dead.endswith(" event:order-8 410: a retry would be refused too")
         assert receiver.requests.get(timeout=20)[0] == "/gone"
         webhooks(tmp_path, "revive", dead.split()[0])
         assert line_of(worker).startswith("acknowledged ")
@@ -215,7 +215,7 @@ def test_a_webhook_that_is_sent_elsewhere_or_to_no_url_is_a_dead_letter_and_not_
     with stopped(example("webhooks.py", "work", cwd=tmp_path)) as worker:
         assert [line_of(worker).split()[0] for _ in range(2)] == ["dead", "dead"]
     moved, wrong = sorted(webhooks(tmp_path, "dead"), key=lambda line: line.split()[1])
-    assert moved.endswith(" event:moved 302: it will not accept this another time either")
+    assert moved.endswith(" event:moved 302: a retry would be refused too")
     assert " event:wrong ValueError: unknown url type" in wrong
     assert receiver.requests.qsize() == 1
 

@@ -1,10 +1,10 @@
-"""A nightly report: three steps, none of which a crash loses or does twice over.
+"""A nightly report in three steps. A crash loses no step.
 
     export FILEWHEEL=$HOME/nightly.wheel
-    python nightly.py          # keeps running; every night at two, by the clocks of Berlin
-    python nightly.py --now    # once, now, and everything else that is due; then it ends
+    python nightly.py          # runs for ever; reports every night at two, Berlin time
+    python nightly.py --now    # reports now, runs everything else that is due, and ends
 
-The first step counts the lines of `logs/*.log`, the second makes a text of that, the third puts it into `reports/`.
+The first step counts the lines of `logs/*.log`, the second writes them as a text, and the third saves it in `reports/`.
 """
 
 import os
@@ -16,19 +16,19 @@ from zoneinfo import ZoneInfo
 from filewheel import Locked, Retry, Scheduler, current_job
 
 BERLIN = ZoneInfo("Europe/Berlin")
-scheduler = Scheduler(os.environ["FILEWHEEL"])  # an absolute path: it may be started anywhere
+scheduler = Scheduler(os.environ["FILEWHEEL"])  # an absolute path, for any working directory
 
 
-# missed="once": was the machine off for three nights, then one report is made when it is back, and not three. In the
-# night on which the clocks skip from two to three it comes at three; on which two comes twice it comes once.
+# missed="once": after three nights without power, one report is made, and not three. When the clocks skip from two to
+# three, the report runs at three. When two o'clock comes twice, it runs once.
 @scheduler.every("0 2 * * *", tz="Europe/Berlin", missed="once")
 @scheduler.on("collect", retry=Retry(limit=5, delay_s=60))
 def collect():
-    # The day that was meant, not the day on which this happens to run. The fire id has it also in a retry.
+    # The scheduled day, not the day of this run. The fire id keeps it in a retry.
     day = datetime.fromtimestamp(current_job().fire_id.due_us / 1e6, BERLIN).date().isoformat()
     counts = {path.name: len(path.read_text().splitlines()) for path in sorted(Path("logs").glob("*.log"))}
-    # The next step is written in the same frame as the end of this one. Killed before that frame, this step is run
-    # again and there is no next one yet; killed after it, the next one is there and this one is not.
+    # The next step is written in the same frame as the end of this one. After a crash before that frame, this step runs
+    # again and has no successor yet. After a crash behind it, this step is done and its successor exists.
     with current_job().transaction():
         summarise.enqueue(day, counts)
 
@@ -42,8 +42,8 @@ def summarise(day, counts):
 
 @scheduler.on("publish", retry=Retry(limit=20, delay_s=60, delay_max_s=1800))
 def publish(day, text):
-    # At least once: killed between its return and the flush of the acknowledgement, a step runs again. So it writes
-    # the same to the same place, whole or not at all.
+    # At least once: after a crash between its return and the flush of the acknowledgement, a step runs again. So it
+    # writes the same file again, and replaces it in one operation.
     target = Path("reports") / f"{day}.txt"
     target.parent.mkdir(exist_ok=True)
     draft = target.with_suffix(".new")
@@ -59,8 +59,8 @@ def main():
     try:
         collect.enqueue()
         print(f"{scheduler.drain()} steps were done")
-    except Locked:  # another process fires this wheel, and has been told
-        print("the one that runs already does it")
+    except Locked:  # another process fires this wheel, and makes the calls
+        print("the running process makes the report")
     finally:
         scheduler.stop()
 

@@ -6,8 +6,8 @@
     curl localhost:8080/reminders
     curl -X DELETE localhost:8080/reminders/dentist
 
-Kill it in any way and start it again: what was answered with 201 is still there, and what came due meanwhile is sent
-late. Start it twice, on two ports: both take requests, one sends; when that one dies, the other does.
+Kill it in any way and start it again: each reminder that was answered with 201 still exists, and overdue reminders are
+sent late. Start it twice, on two ports: both accept requests and one sends. When that one dies, the other one sends.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from urllib.parse import unquote
 
 from filewheel import BadArgument, Cancelled, KeyHeld, Retry, Scheduler, call_of, current_job
 
-# Defining a scheduler opens nothing, so it can stand at the top of the module that the rest of the app imports.
-scheduler = Scheduler(os.environ["FILEWHEEL"])  # an absolute path: it may be started anywhere
+# Defining a scheduler opens nothing, so it can be at the top of the module that the rest of the app imports.
+scheduler = Scheduler(os.environ["FILEWHEEL"])  # an absolute path, for any working directory
 
 
 @scheduler.on("remind", retry=Retry(limit=10, delay_s=5))
 def remind(text):
-    # A mail, a push message. At least once: whoever receives it can tell repetitions by the fire id.
+    # Send a mail or a push message here. It may be sent twice; the fire id lets the receiver detect that.
     print(f"remind {text} ({current_job().fire_id})", flush=True)
 
 
 def add(wish):
-    """Schedule a reminder. It is on disk when this returns, so "201 Created" is a promise that survives a power cut."""
+    """Schedule a reminder. It is on disk when this returns, so "201 Created" survives a power cut."""
     key, text = wish["key"], wish["text"]
     if "at" in wish:
         return remind.options(key=key).at(datetime.fromisoformat(wish["at"]), text)  # without a zone it is refused
@@ -41,7 +41,7 @@ def add(wish):
 
 
 def pending():
-    """What waits, in due order. Read from disk without a lock: it is the truth, not a copy in this process."""
+    """Yield the pending reminders in due order, read from disk without a lock."""
     for message in scheduler.wheel.list(topic="remind"):
         (text,) = call_of(message).args
         yield {"key": message.key, "text": text, "due": message.due.isoformat()}
@@ -54,7 +54,7 @@ class Api(BaseHTTPRequestHandler):
         try:
             wish = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             return self.answer(201, {"id": str(add(wish))})
-        except KeyHeld:  # rejected: a second click must not remind twice. on_conflict="replace" would move it instead
+        except KeyHeld:  # a second click must not remind twice; on_conflict="replace" would move it instead
             return self.answer(409, {"error": "there is a reminder with this key"})
         except (BadArgument, KeyError, TypeError, ValueError) as exc:
             return self.answer(400, {"error": str(exc)})
@@ -65,11 +65,11 @@ class Api(BaseHTTPRequestHandler):
         return self.answer(200, list(pending()))
 
     def do_DELETE(self):
-        # By key, and not by id: a retry gives a message a new id, its key stays.
+        # By key, not by id: a retry changes the id of a message, and keeps its key.
         key = unquote(self.path.removeprefix("/reminders/"))
         found = self.path.startswith("/reminders/") and key
         outcome = scheduler.cancel(key=key) if found else Cancelled.NOT_FOUND
-        return self.answer(200 if outcome else 404, {"cancelled": outcome})  # "stopped", "begun": it is being sent
+        return self.answer(200 if outcome else 404, {"cancelled": outcome})  # "begun": it is being sent
 
     def answer(self, status, body):
         data = json.dumps(body).encode()
@@ -86,7 +86,7 @@ class Api(BaseHTTPRequestHandler):
 def main():
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 8080
     server = ThreadingHTTPServer(("127.0.0.1", port), Api)
-    # `stop` lets a reminder that is being sent end. shutdown() waits for serve_forever, so it needs another thread.
+    # `stop` waits for a reminder that is being sent. shutdown() waits for serve_forever, so it needs another thread.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     with scheduler:  # start() and stop()
         print(f"http://127.0.0.1:{server.server_port}/reminders", flush=True)

@@ -1,12 +1,12 @@
-"""Webhooks that are delivered in the end, or end where somebody sees them.
+"""Webhooks that are retried until they are delivered, or become visible dead letters.
 
     export FILEWHEEL=$HOME/webhooks.wheel
     python webhooks.py send https://example.com/hook order-7 '{"paid": true}'   # from any program, at any time
-    python webhooks.py work                                                     # keeps running
-    python webhooks.py dead                                                     # what was given up, and why
-    python webhooks.py revive ID                                                # try one of them again
+    python webhooks.py work                                                     # runs for ever
+    python webhooks.py dead                                                     # list the failed ones, with the reason
+    python webhooks.py revive ID                                                # retry one of them
 
-`filewheel inspect list` shows what waits.
+`filewheel inspect list` shows the pending ones.
 """
 
 import os
@@ -18,9 +18,8 @@ from filewheel import GiveUp, Retry, RetryLater, Scheduler, current_job
 
 scheduler = Scheduler(os.environ["FILEWHEEL"], threads=8)
 
-# 5 s, 10 s, 20 s, ... at most an hour, up to a quarter more by chance so that a receiver that comes back is not met by
-# everybody at once. With these 18 retries it is tried for about nine hours.
-# A URL that is none (ValueError) will not become one.
+# Delays of 5 s, 10 s, 20 s, ... up to an hour, plus random jitter of up to a quarter, so that a recovered receiver does
+# not get all requests at once. 18 retries take about nine hours. An invalid URL (ValueError) is not retried.
 RETRY = Retry(
     limit=18,
     delay_s=float(os.environ.get("WEBHOOKS_DELAY_S", "5")),
@@ -40,13 +39,13 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 opener = urllib.request.build_opener(NoRedirect)
 
 
-# A time-out in a thread only ends the waiting for it, so the request has a shorter one of its own that really ends it.
+# A time-out cannot stop a thread, so the request has a shorter time-out of its own that ends it.
 @scheduler.on("webhook", retry=RETRY, timeout_s=30)
 def deliver(url, event, body):
     job = current_job()
     request = urllib.request.Request(url, data=body.encode(), method="POST")
     request.add_header("Content-Type", "application/json")
-    # The same for all attempts, so a receiver that did its work and whose answer was lost can tell.
+    # The same key for all attempts, so a receiver detects a repetition after its answer was lost.
     request.add_header("Idempotency-Key", str(job.fire_id))
     request.add_header("X-Event", event)
     try:
@@ -56,16 +55,16 @@ def deliver(url, event, body):
         exc.close()
         after = exc.headers.get("Retry-After", "")
         if exc.code in (429, 503) and after.isdigit() and job.attempt < RETRY.limit:
-            # The receiver knows better. RetryLater has no limit of its own: hence the look at the attempt.
+            # The receiver sets the delay. RetryLater is not counted against the limit, so check the attempt.
             raise RetryLater(int(after), f"{exc.code}, asked to wait") from None
         if exc.code < 500 and exc.code not in (408, 425, 429):
-            raise GiveUp(f"{exc.code}: it will not accept this another time either") from None
-        raise  # 5xx: by the Retry above, as are a connection that is refused and a name that is not found
+            raise GiveUp(f"{exc.code}: a retry would be refused too") from None
+        raise  # 5xx: retried by RETRY, like a refused connection and an unknown host name
 
 
 def send(url, event, body):
-    # While this event is on its way it is not enqueued a second time, whoever calls this how often. The key is free
-    # again when it was delivered or is dead: to remember for longer what was sent is the business of a table.
+    # A pending event is not enqueued a second time. The key is free again when the event was delivered or is dead. To
+    # remember delivered events for longer, use a table.
     return deliver.options(key=f"event:{event}", on_conflict="keep").enqueue(url, event, body)
 
 
@@ -79,7 +78,7 @@ def main(command="", *args):
         for message in scheduler.wheel.list(dead=True):
             print(message.id, message.headers["filewheel.key"], message.headers["filewheel.reason"])
     elif command == "revive" and len(args) == 1:
-        print(scheduler.wheel.reschedule(args[0], delay=0))  # a new start: its attempts are counted from 0 again
+        print(scheduler.wheel.reschedule(args[0], delay=0))  # its attempts count from 0 again
     else:
         sys.exit(__doc__)
 
