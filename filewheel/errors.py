@@ -1,31 +1,31 @@
-"""Every way filewheel can fail, as one tree.
+"""All errors of filewheel, as one tree.
 
     FilewheelError
     ├── BadArgument (also a ValueError)      the call is wrong; nothing was done
     │   └── TooLarge                         payload, headers, topic, id list: over a limit
     ├── NoWheel                              no directory, or one that is not a wheel
-    ├── WheelExists                          `init` met a wheel, or a directory that is not empty
+    ├── WheelExists                          `init` found a wheel, or a directory that is not empty
     ├── NewerFormat                          written by a newer filewheel
     ├── Unsafe                               wrong owner, open to others, a link where a file belongs
     │   └── NetworkFileSystem                locks and flushes cannot be trusted there
-    ├── Locked                               another process is the keeper, or is busy with the key
-    ├── Damaged                              bytes that cannot be what was written
-    ├── DiskError                            the operating system said no
+    ├── Locked                               another process is the keeper, or holds the lock of a key
+    ├── Damaged                              a file does not hold what was written to it
+    ├── DiskError                            the operating system refused
     │   ├── WheelFull                        no space, or over quota
     │   └── ReadOnly                         file system or permissions forbid writing
     ├── Poisoned                             a flush failed earlier; this handle is finished
     ├── Closed                               used after close
     ├── Forked                               used in a child of the process that opened it
-    ├── Reentered                            called by a signal handler in the middle of another call
-    ├── OtherLoop                            used in another event loop than the one that opened it
+    ├── Reentered                            called by a signal handler during another call
+    ├── OtherLoop                            used in an event loop that did not open it
     ├── NotFound                             no pending message has this id, or this key
-    ├── KeyHeld                              another message that lives has this unique key
+    ├── KeyHeld                              another living message has this unique key
     ├── Fenced                               another wheel of the set is the primary
-    ├── TooFewCopies                         fewer wheels hold it than were asked for
+    ├── TooFewCopies                         fewer wheels hold it than the set asks for
     └── NotClaimed                           acknowledged or put back without being claimed
 
-Each carries `.path`, `.offset` and `.hint` (the next thing to try); `str()` shows all three.
-Invariant: whatever raised, nothing that had been acknowledged is lost.
+Each has `.path`, `.offset` and `.hint` (the next thing to try); `str()` shows all three.
+Invariant: after any error, every acknowledged call is still durable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from collections.abc import Iterator
 
 
 class FilewheelError(Exception):
-    """The root of the tree: catch this to catch everything filewheel raises on purpose."""
+    """The root of the tree: catch it to catch every error that filewheel raises on purpose."""
 
     kind = "failed"
 
@@ -63,14 +63,14 @@ class FilewheelError(Exception):
 
 
 def said(exc: BaseException) -> str:
-    """Say what an error says, without what to try: for somebody who is to do something else about it."""
+    """Return an error's text without its hint: for a caller that has a better hint."""
     if not isinstance(exc, FilewheelError):
         return str(exc) or repr(exc)
     return f"{exc.path}: {exc.what}" if exc.path else exc.what
 
 
 def said_of(exc: BaseException, path: str) -> str:
-    """Say what an error says about a wheel that the sentence around it names already."""
+    """Return an error's text for a sentence that already names the wheel at `path`."""
     if isinstance(exc, FilewheelError):
         return exc.what if exc.path in (None, path) else said(exc)
     return getattr(exc, "strerror", None) or said(exc)
@@ -83,7 +83,7 @@ class BadArgument(FilewheelError, ValueError):
 
 
 class TooLarge(BadArgument):
-    """Something is over its limit; nothing was done."""
+    """An argument is over its limit; nothing was done."""
 
 
 class NoWheel(FilewheelError):
@@ -93,7 +93,7 @@ class NoWheel(FilewheelError):
 
 
 class WheelExists(FilewheelError):
-    """A wheel, or something else, is already at this path."""
+    """There is already a wheel, or another file, at this path."""
 
     kind = "exists"
 
@@ -105,7 +105,7 @@ class NewerFormat(FilewheelError):
 
 
 class Unsafe(FilewheelError):
-    """The directory's owner, mode or files do not allow trusting it."""
+    """The owner, the mode or the files of the directory make it unsafe to use."""
 
     kind = "unsafe"
 
@@ -115,9 +115,9 @@ class NetworkFileSystem(Unsafe):
 
 
 class Locked(FilewheelError):
-    """Another process holds the keeper's lock; `.pid` names it, and `.role` says as what, when known.
+    """Another process holds the keeper's lock: `.pid` is the process and `.role` its role, when known.
 
-    With the role "key" it is the lock of a unique key. `.is_own`: a handle of this very process holds it.
+    The role "key" means the lock of a unique key. `.is_own` is true when a handle of this process holds the lock.
     """
 
     kind = "locked"
@@ -130,7 +130,7 @@ class Locked(FilewheelError):
         pid: int | None = None,
         role: str = "",
         path: str | None = None,
-        hint: str | None = "wait for it, or stop it; a standby takes over alone",
+        hint: str | None = "wait for it, or stop it; a standby takes over by itself",
     ) -> None:
         super().__init__(what, path=path, hint=hint)
         self.pid = pid
@@ -144,7 +144,7 @@ class Damaged(FilewheelError):
 
 
 class DiskError(FilewheelError):
-    """The operating system refused; `.errno` says how."""
+    """The operating system refused; `.errno` is its error number."""
 
     kind = "disk"
 
@@ -161,19 +161,19 @@ class DiskError(FilewheelError):
 
 
 class WheelFull(DiskError):
-    """The disk, or the quota, is full; what raised was not enqueued."""
+    """The disk or the quota is full; the call that raised enqueued nothing."""
 
     kind = "full"
 
 
 class ReadOnly(DiskError):
-    """The file system cannot be written, or permissions refuse access: also to read."""
+    """The file system is read-only, or permissions refuse access, to read or to write."""
 
     kind = "read-only"
 
 
 class Poisoned(FilewheelError):
-    """A flush failed on this handle: what is on disk is unknown, so it takes no more."""
+    """A flush failed on this handle: the state on disk is unknown, so the handle takes no more calls."""
 
     kind = "poisoned"
 
@@ -191,7 +191,7 @@ class Forked(FilewheelError):
 
 
 class Reentered(FilewheelError):
-    """A signal handler or a destructor called the handle that its own thread was using; nothing was done."""
+    """A signal handler or a destructor called a handle that its own thread was using; nothing was done."""
 
     kind = "reentered"
 
@@ -209,10 +209,10 @@ class NotFound(FilewheelError):
 
 
 class KeyHeld(FilewheelError):
-    """Another message that lives has this unique key; nothing was enqueued. `.id` is its MessageId, `.key` the key.
+    """Another living message has this unique key; nothing was enqueued. `.id` is its MessageId, `.key` the key.
 
-    Of a call with many keys `.held` says of each that is held by which message. A key that the call itself gives to two
-    messages is held by none: `.id` is None then, and the text has their places in the call.
+    For a call with many keys, `.held` maps each key that is held to the id of its holder. If the call gives one key to
+    two of its own messages, `.id` is None, and the text names their places in the call.
     """
 
     kind = "key-held"
@@ -227,7 +227,7 @@ class KeyHeld(FilewheelError):
 
 
 class Fenced(FilewheelError):
-    """This wheel is a backup, or was fenced when another was promoted. `.primary` is that one's path."""
+    """This wheel is a backup, or was fenced when another was promoted. `.primary` is the path of the primary."""
 
     kind = "fenced"
 
@@ -240,7 +240,7 @@ class Fenced(FilewheelError):
 
 
 class TooFewCopies(FilewheelError):
-    """Fewer wheels hold the message than were asked for: it is not confirmed, and may be there or not."""
+    """Fewer wheels hold the message than the set asks for: it is not confirmed, and may be enqueued or not."""
 
     kind = "too-few-copies"
 
@@ -260,15 +260,15 @@ _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 UNWRITTEN = "nothing of this call was written"
-"""What a full disk cost a call that is one commit, whatever it was to do."""
+"""The outcome of a call that is one commit, on a full disk."""
 
 
 def disk_error(exc: OSError, path: str, *, undone: str = "") -> FilewheelError:
-    """Turn an OSError into the member of the tree that says what to do about it; `undone` is what a full disk cost."""
+    """Return the error of the tree for an OSError; `undone` is the outcome of the call on a full disk."""
     code = exc.errno
-    if code == errno.EBADF:  # closing a handle closes its directories, under calls that other threads are in
+    if code == errno.EBADF:  # closing a handle closes its directories, also during calls of other threads
         return Closed(
-            "another thread closed this handle meanwhile", path=path, hint="close it when its threads have ended"
+            "another thread closed this handle during the call", path=path, hint="close it when its threads have ended"
         )
     says = exc.strerror or str(exc)
     if code in FULL:
@@ -284,19 +284,19 @@ def disk_error(exc: OSError, path: str, *, undone: str = "") -> FilewheelError:
     if code == errno.EMLINK:
         return DiskError(
             f"{says}", errno=code, path=path,
-            hint="find that name (`find -samefile`) and remove it, or put a copy (`cp`) in the place of this file",
+            hint="find that name (`find -samefile`) and remove it, or replace this file by a copy (`cp`)",
         )  # fmt: skip
     if code in (errno.EMFILE, errno.ENFILE):
         return DiskError(f"too many open files ({says})", errno=code, path=path, hint="raise `ulimit -n`")
     if code == errno.EAGAIN:
-        return DiskError(says, errno=code, path=path, hint="raise `ulimit -u`, or the container's limit of tasks")
+        return DiskError(says, errno=code, path=path, hint="raise `ulimit -u`, or the container's task limit")
     hint = getattr(exc, "hint", "look at the kernel log, then `filewheel verify`")
     return DiskError(says, errno=code, path=path, hint=hint)
 
 
 @contextlib.contextmanager
 def disk_errors(path: str) -> Iterator[None]:
-    """Turn each OSError that is raised meanwhile into the member of the tree that says what to do about it."""
+    """Turn an OSError that the body raises into an error of the tree."""
     try:
         yield
     except OSError as exc:
@@ -304,16 +304,16 @@ def disk_errors(path: str) -> Iterator[None]:
 
 
 def unconfirmed(exc: FilewheelError) -> FilewheelError:
-    """Return the error of a call whose frame was written before the call failed."""
+    """Return the error of a call that failed after its frame was written."""
     error = copy.copy(exc)
     error.what = f"{exc.what}; it was written, and is not confirmed"
     return error
 
 
 def partly_done(exc: DiskError, done: int) -> DiskError:
-    """Return the error of a call of which the first `done` messages were written before it failed."""
+    """Return the error of a call that failed after its first `done` messages were written."""
     what = exc.what.replace(f"; {UNWRITTEN}", "")
     return type(exc)(
-        f"{what}; the first {done} messages of this call were written, without a confirmation",
-        errno=exc.errno, path=exc.path, hint="free some space, look at what is there, and call again with the rest",
+        f"{what}; the first {done} messages of this call were written, but are not confirmed",
+        errno=exc.errno, path=exc.path, hint="free some space, see which messages exist, and call again with the rest",
     )  # fmt: skip

@@ -97,9 +97,9 @@ def test_when_the_roster_has_gone_nothing_is_written_nor_fired(a: Path, b: Path)
     with fence_of(a) as fence:
         os.unlink(a / "roster.json")
         for _ in range(2):
-            with pytest.raises(Fenced, match="has gone"):
+            with pytest.raises(Fenced, match="is gone"):
                 fence.look()
-            with pytest.raises(Fenced, match="has gone"):
+            with pytest.raises(Fenced, match="is gone"):
                 fence.check_may_fire(0)
 
 
@@ -107,7 +107,7 @@ def test_a_wheel_without_its_roster_is_no_wheel_that_stands_alone_while_it_was_n
     """Somebody deletes the directory file by file: what is enqueued now would be in no other wheel."""
     make_set(a, b)
     (a / "roster.json").unlink()
-    with pytest.raises(Fenced, match="has gone, and perhaps the wheel"), fence_of(a):
+    with pytest.raises(Fenced, match="is gone, and perhaps the wheel"), fence_of(a):
         pass
     with Wheel(a) as wheel, pytest.raises(Fenced, match="use another wheel"):
         wheel.enqueue(b"x")
@@ -146,7 +146,7 @@ def test_a_backup_that_was_told_of_the_promotion_is_enough_where_the_new_primary
     promote(b)
     alter(c, epoch=2, primary=str(b), primary_wheel=roster_of(b).primary_wheel)
     b.rename(tmp_path / "unmounted")
-    with fence_of(a) as fence, pytest.raises(Fenced, match=f"{b} was promoted in the place of this wheel"):
+    with fence_of(a) as fence, pytest.raises(Fenced, match=f"{b} was promoted in place of this wheel"):
         fence.check_may_fire(0)
 
 

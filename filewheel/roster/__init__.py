@@ -1,1 +1,1 @@
-"""The set that a wheel belongs to: its members, the fence that decides which one may write, the retention."""
+"""The set of a wheel: its members, the fence that decides which wheel may write, and the retention for backups."""

@@ -1,9 +1,9 @@
-"""A handle's standing: the place of its wheel in a set, kept up to date while others change it.
+"""The fence: stops a handle from writing or firing after another wheel of the set was promoted.
 
-Producers look every fifth of a second, which costs one stat; a keeper looks before each claim, at its own roster and
-at those of the other wheels, because a promotion may have been able to reach only one of them. Whoever meets a higher
-epoch than its own stops, and says so in its own roster if that can be written.
-Invariant: `check_may_fire` returns only if no wheel of the set that can be seen has an epoch above this one's.
+A producer checks its roster every fifth of a second, which costs one stat. A keeper checks before each claim: its own
+roster and those of the other wheels, because a promotion may have reached only one of them. A keeper that finds a
+higher epoch than its own stops, and records that in its own roster if it can be written.
+Invariant: `check_may_fire` returns only if no reachable wheel of the set has a higher epoch than this one.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from filewheel.roster.roster import Roster, change_roster, read_roster, was_in_s
 log = logging.getLogger(__name__)
 
 LOOK_US = 200_000
-"""How long a producer goes without a look at the roster."""
+"""How long a producer writes without checking the roster."""
 _FENCE_S = LOOK_US / 1_000_000 * 1.25
 _FORGET_US = 1_000_000
-"""How long another wheel's directory stays open: a mount must not be kept busy by whoever only looks."""
+"""How long another wheel's directory stays open: a check must not keep a mount busy."""
 
 Identity = tuple[int, int, int] | None
 
 
 class Fence:
-    """The place of one wheel in its set. Not thread-safe: whoever has it guards it."""
+    """The fence of one handle. Not thread-safe: its owner guards it."""
 
     def __init__(self, directory: Directory) -> None:
         """Read the roster. Raises Damaged, DiskError."""
         self._dir = directory
         self.roster: Roster | None = None
-        """None when the wheel stands alone."""
+        """The wheel's own roster; None when the wheel is in no set."""
         self._identity: Identity = None
         self._others: dict[str, _Other] = {}
         self.on_change: Callable[[], None] | None = None
-        """Called after the roster was read anew."""
+        """Called after the roster was read again."""
         self.look()
-        # Looked at again: the first roster may have been written, and the mark, between the two.
+        # Check again: the first roster and the mark may have been written between the two reads.
         if self.roster is None and self._is_marked() and not self.look():
             raise _roster_gone(directory.path)
 
@@ -58,9 +58,9 @@ class Fence:
     # -- its own roster --------------------------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Read the roster if it was replaced; tell whether it was. Cost: one stat.
+        """Read the roster if it was replaced; return whether it was. Cost: one stat.
 
-        Raises Fenced when it has gone: then the wheel has, or someone took it out of its set by hand. Also Damaged,
+        Raises Fenced when it is gone: the wheel was deleted, or the roster was removed by hand. Also Damaged and
         DiskError.
         """
         try:
@@ -82,12 +82,12 @@ class Fence:
         return True
 
     def check_may_write(self) -> None:
-        """Raise Fenced unless this wheel stands alone, or is the primary of its set as far as its own roster says."""
+        """Raise Fenced unless this wheel is in no set, or is the primary of its set by its own roster."""
         roster = self.roster
         if roster is not None and roster.role != "primary":
             raise fenced(roster, self._dir.path)
 
-    # -- the others' -----------------------------------------------------------------------------------------
+    # -- the other wheels' rosters ---------------------------------------------------------------------------
 
     def check_may_fire(self, now_us: int) -> None:
         """Raise Fenced unless this wheel may fire now. Cost: one stat, and one for each other wheel of the set."""
@@ -109,27 +109,27 @@ class Fence:
                 self._yield_to(theirs)
 
     def _yield_to(self, theirs: Roster) -> None:
-        """Write down that another wheel was promoted, and raise Fenced."""
+        """Record that another wheel was promoted, and raise Fenced."""
 
         def fence(mine: Roster | None) -> Roster | None:
             if mine is None or not (mine.epoch < theirs.epoch or _is_rival(theirs, mine)):
                 return mine
-            # One that only begins to be promoted is not the primary: whoever is promoted next reads this wheel.
+            # A wheel in the middle of its promotion is not the primary yet: the next promotion reads this roster.
             latest = mine if mine.held >= theirs.held and not _is_rival(theirs, mine) else theirs
             known = replace(
                 mine, primary=latest.primary, primary_wheel=latest.primary_wheel, epoch=latest.held, office=0
             )
             return known.announced(theirs.epoch, "fenced")
 
-        # It may be another backup that says so.
+        # `theirs` may be the roster of a third wheel.
         error = fenced(replace(theirs, role="fenced"), self._dir.path)
         log.critical("%s: %s; this wheel fires nothing more", self._dir.path, error.what)
-        with contextlib.suppress(FilewheelError):  # its disk may be what failed; it stops all the same
+        with contextlib.suppress(FilewheelError):  # its disk may have failed; it stops either way
             change_roster(self._dir, fence)
         raise error
 
     def close(self) -> None:
-        """Let go of the other wheels' directories."""
+        """Close the other wheels' directories."""
         for other in self._others.values():
             other.forget()
         self._others.clear()
@@ -137,13 +137,13 @@ class Fence:
 
 def _roster_gone(path: str) -> Fenced:
     return Fenced(
-        "the roster of this wheel has gone, and perhaps the wheel with it", path=path,
-        hint=f"use another wheel of its set; if it is to stand alone, remove {path}/{layout.ROSTER_LOCK}",
+        "the roster of this wheel is gone, and perhaps the wheel too", path=path,
+        hint=f"use another wheel of its set; if it should stand alone, remove {path}/{layout.ROSTER_LOCK}",
     )  # fmt: skip
 
 
 def _is_rival(theirs: Roster, mine: Roster) -> bool:
-    """Tell whether two were promoted to one epoch, neither of which could see the other, and this one is to yield."""
+    """Return whether both were promoted to the same epoch, unseen by each other, and this wheel has to yield."""
     return (
         theirs.role == mine.role == "primary"
         and theirs.epoch == mine.epoch
@@ -152,7 +152,7 @@ def _is_rival(theirs: Roster, mine: Roster) -> bool:
 
 
 class _Other:
-    """Another wheel's roster, looked at by its path."""
+    """The roster of another wheel, read by its path."""
 
     def __init__(self, path: str, env: Env) -> None:
         self._path = path
@@ -163,9 +163,9 @@ class _Other:
         self._roster: Roster | None = None
 
     def look(self, now_us: int) -> Roster | None:
-        """Return its roster as it is now; None when it cannot be seen.
+        """Return its present roster; None when it cannot be reached.
 
-        Raises DiskError when that is for want of files or memory here: nobody may fire who did not look.
+        Raises DiskError when this process has no files or memory left: a keeper that could not check must not fire.
         """
         if self._disk is not None and not 0 <= now_us - self._opened_us < _FORGET_US:
             self.forget()
@@ -181,7 +181,7 @@ class _Other:
             self.forget()
             if isinstance(exc, OSError) and is_scarce(exc):
                 raise disk_error(exc, self._path) from exc
-            return None  # its disk is out of reach, or it was deleted
+            return None  # its disk cannot be reached, or the wheel was deleted
         return None if identity is None else self._roster
 
     def forget(self) -> None:
@@ -192,7 +192,7 @@ class _Other:
 
 
 def let_producers_look() -> None:
-    """Wait until nobody goes on writing to a wheel that was fenced because it has not looked yet."""
+    """Wait until every producer of a wheel that was just fenced has checked its roster."""
     threading.Event().wait(_FENCE_S)
 
 
@@ -206,15 +206,15 @@ def fenced(roster: Roster, path: str) -> Fenced:
     if roster.role == "promoting":
         return Fenced(
             "this wheel is being promoted", primary=roster.primary, epoch=roster.epoch, path=path,
-            hint="wait a moment; if that was cut short, `filewheel promote` it again",
+            hint="wait a moment; if it was interrupted, `filewheel promote` it again",
         )  # fmt: skip
     if roster.held < roster.epoch:
         return Fenced(
             f"another wheel of this set is being promoted (epoch {roster.epoch})", epoch=roster.epoch, path=path,
-            hint="wait a moment; if that was cut short, `filewheel promote` this or another wheel of the set",
+            hint="wait a moment; if it was interrupted, `filewheel promote` this or another wheel of the set",
         )  # fmt: skip
     return Fenced(
-        f"{roster.primary} was promoted in the place of this wheel (epoch {roster.epoch})",
+        f"{roster.primary} was promoted in place of this wheel (epoch {roster.epoch})",
         primary=roster.primary, epoch=roster.epoch, path=path,
         hint=f"use {roster.primary}; `filewheel rejoin` makes this wheel a backup of it",
     )  # fmt: skip

@@ -1,10 +1,10 @@
-"""Whether one message may stand twice in a wheel's files, so that a count by headers would count it twice.
+"""Says whether a wheel's files may hold one message twice, so that a count from frame headers would be too high.
 
-A message comes once to a wheel that stands alone: by the writer that gave out its id. It may come a second time where
-wheels copy from each other: a backup is written to by producers, a replicator and heals, and a primary is given back
-what it lost. It may also come again to a wheel without a checkpoint that can be read. A wheel knows that it is, or was,
-in such a set; for the rest there is a mark, an empty file, which is never removed.
-Invariant: the mark, or what makes it needless, is durable before a file holds one message twice.
+A wheel that is in no set gets each message once, from the writer that made its id. It may get a message again where
+wheels copy from each other: producers, a replicator and heals write to a backup, and a heal returns messages that a
+primary lost. A wheel whose checkpoint cannot be read may also get messages again. A wheel knows that it is, or was, in
+a set; in all other cases there is a mark, an empty file that is never removed.
+Invariant: the mark, or the membership that replaces it, is durable before the files hold a message twice.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from filewheel.roster.roster import read_roster, was_in_set
 
 
 def may_repeat(directory: Directory) -> bool:
-    """Tell whether a file of this wheel may hold a message twice. Cost: some stats, and a reading of the roster."""
+    """Return whether the files of this wheel may hold a message twice. Cost: some stats, and one read of the roster."""
     disk = directory.disk
     if disk.identity(layout.REPEATS) is not None or disk.identity(layout.FOLLOWS) is not None:
         return True
     try:
         roster = read_roster(disk, directory.path)
     except (FilewheelError, OSError):
-        return True  # it is of a set, and nobody knows what it was there
+        return True  # it is in a set, in an unknown role
     if roster is None:
         return was_in_set(disk)
-    # A primary that was never promoted, in a set without any promotion, has only what its own producers wrote.
+    # The first primary of a set without any promotion has only messages of its own producers.
     return roster.role != "primary" or roster.epoch > 1
 
 
 def note_repeats(disk: Disk) -> None:
-    """Mark a wheel before a message may come to it again. Durable on return. Raises OSError."""
+    """Mark a wheel before it may get a message again. Durable on return. Raises OSError."""
     if disk.identity(layout.REPEATS) is None:
         disk.close(disk.open(layout.REPEATS, "w"))
-    disk.sync_dir("")  # also of one that is there: a crash may have come before this
+    disk.sync_dir("")  # also when the mark exists: a crash may have come before its flush

@@ -1,13 +1,13 @@
-"""Covered segments of a primary's journals, which wait until every backup has read them.
+"""Keeps covered segments of a primary's journals until every backup has read them.
 
-The deal moves them from journal/ to retained/: a rename needs no room, and whoever has one open reads on. They are kept
-up to a bound. When it is passed a counter is raised and only then they go, so a backup that misses a segment finds the
-counter changed, and heals. A segment keeps the seed of the name that it was written under.
+The deal moves them from journal/ to retained/: a rename needs no room, and a reader that has one open can go on. They
+are kept up to a size. Above it, a counter is raised first and then they are removed, so a backup that misses a segment
+finds the counter changed, and heals. A segment keeps the seed of the name that it was written under.
 
-Not thread-safe: the ledger's lock guards it. Another process may release segments meanwhile.
-Invariant: a segment given to `keep` is in journal/, in retained/, was released, or the counter has changed since; but
-for a disk that takes neither the rename nor the counter: then the roster says so (`on_overflow`), and the counter is
-tried again with the next segment. Where the roster cannot be written either, the segment stays in journal/.
+Not thread-safe: the store's lock guards it. Another process may release segments at the same time.
+Invariant: a segment given to `keep` is in journal/, in retained/, was released, or the counter has changed since. If
+the disk takes neither the rename nor the counter, the roster records the loss (`on_overflow`), and the next segment
+tries the counter again. If the roster cannot be written either, the segment stays in journal/.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ log = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _BLOCK_BYTES = 4096
-"""What a segment takes at least: one-shot producers leave many small ones, and files are no cheaper than bytes."""
+"""The least size that a segment counts: short-lived producers leave many small ones, and each takes a block."""
 _COUNTER_BYTES_MAX = 64
 _COUNTER_END = 1 << 62
 _AFRESH = 1 << 48
-"""Where a counter begins anew, at a random place above, when the one before cannot be read."""
+"""A counter that cannot be read is replaced by a random one above this."""
 
 
 class Retention:
-    """What lies in retained/. Makes the directory with the first segment."""
+    """The segments in retained/. Makes the directory with the first segment."""
 
     def __init__(self, directory: Directory, *, limit_bytes: int) -> None:
         self._dir = directory
         self._disk = directory.disk
         self.limit_bytes = limit_bytes
         self.on_overflow: Callable[[], bool] | None = None
-        """Called before segments go that backups may still have to read; tells whether the roster says so, durably.
+        """Called before segments are removed that a backup may not have read; returns whether the roster records it.
 
         It must not raise.
         """
         self._size_bytes: int | None = None
         self._made = False
         self._owes = False
-        """Segments went while the counter could not be raised."""
-        self._told = False
-        """The roster says so of those that were to go last."""
+        """Segments were removed while the counter could not be raised."""
+        self._recorded = False
+        """The roster records the last removal."""
 
     # -- segments --------------------------------------------------------------------------------------------
 
     def keep(self, name: str) -> None:
-        """Move a segment out of journal/; if that is too much, all that are kept go. A missing one is passed by.
+        """Move a segment to retained/; above the size limit, remove all of them. A missing segment is ignored.
 
         Raises OSError with the segment in journal/, or with all segments still kept.
         """
@@ -69,8 +69,8 @@ class Retention:
             self._raise()
         self._make()
         size_bytes = self.size_bytes
-        # A crash before this leaves it in journal/, where the next keeper finds that it is covered; so does a power
-        # cut after it that undoes the rename.
+        # A crash before this leaves the segment in journal/, where the next keeper finds that it is covered; so does a
+        # power cut that undoes the rename.
         self._disk.rename(name, layout.retained(name))
         self._size_bytes = size_bytes + _room(known[1])
         if self._size_bytes > self.limit_bytes:
@@ -79,14 +79,14 @@ class Retention:
                 self.give_up()
 
     def give_up(self) -> None:
-        """Raise the counter, and then remove every segment that is kept; nothing where none is. Raises OSError."""
+        """Raise the counter, and then remove every kept segment; do nothing when there is none. Raises OSError."""
         gone = self.names()
         if not gone and not self._owes:
             return
         self._owes = True
-        self._told = self.on_overflow is not None and self.on_overflow()
+        self._recorded = self.on_overflow is not None and self.on_overflow()
         log.warning(
-            "%s: %d journal segments go before every backup has read them; backups that miss them heal",
+            "%s: %d journal segments are removed before every backup has read them; a backup that misses them heals",
             self._dir.path, len(gone),
         )  # fmt: skip
         self._raise()
@@ -94,29 +94,29 @@ class Retention:
         self.release(gone)
 
     def forgo(self) -> bool:
-        """Give up all, with a segment that could not be kept; tell whether the counter or the roster says so durably.
+        """Give up all, including a segment that could not be kept; return whether the counter or the roster records it.
 
         If not, that segment must stay. Never raises OSError.
         """
-        owed, self._owes, self._told = self._owes, True, False
+        owed, self._owes, self._recorded = self._owes, True, False
         try:
             self.give_up()
         except OSError as exc:
-            log.critical("%s: what is kept for backups cannot be given up: %s", self._dir.path, exc)
-            if self._owes and not self._told:
+            log.critical("%s: the segments kept for backups cannot be removed: %s", self._dir.path, exc)
+            if self._owes and not self._recorded:
                 self._owes = owed
                 return False
         return True
 
     def release(self, names: Iterable[str]) -> None:
-        """Remove segments that every backup has read, by the last part of their names. Raises OSError."""
+        """Remove segments that every backup has read, given by the last part of their names. Raises OSError."""
         self._size_bytes = None
         for last in names:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(f"{layout.RETAINED}/{last}")
 
     def names(self) -> list[str]:
-        """Return the last parts of the names of what is kept, sorted."""
+        """Return the last parts of the names of the kept segments, sorted."""
         try:
             return sorted(n for n in self._disk.listdir(layout.RETAINED) if layout.parse_segment(n) is not None)
         except (FileNotFoundError, NotADirectoryError):
@@ -124,7 +124,7 @@ class Retention:
 
     @property
     def size_bytes(self) -> int:
-        """How much room is taken, in whole blocks, as far as this handle knows. Cost: a listing the first time."""
+        """The room that they take, in whole blocks, as far as this handle knows. Cost: a listing the first time."""
         if self._size_bytes is None:
             found = (self._disk.identity(f"{layout.RETAINED}/{last}") for last in self.names())
             self._size_bytes = sum(_room(known[1]) for known in found if known is not None)
@@ -164,15 +164,15 @@ class Retention:
         replace_file(self._disk, layout.OVERFLOW, layout.OVERFLOW_TMP, _pack(number))
 
     def _spoil(self) -> None:
-        """Change the counter without room: what cannot be read counts as changed, and a rename needs none."""
+        """Change the counter on a full disk: a file that is no counter counts as changed, and a rename fits."""
         with contextlib.suppress(OSError):
             self._disk.unlink(layout.OVERFLOW_TMP)
         names = self.names()
         if not names:
-            raise OSError(errno.ENOSPC, "no room for the counter, and nothing to put in its place", layout.OVERFLOW)
+            raise OSError(errno.ENOSPC, "no room for the counter, and no file to replace it", layout.OVERFLOW)
         self._disk.rename(f"{layout.RETAINED}/{names[0]}", layout.OVERFLOW)
         self._size_bytes = None
-        # Before it is emptied: a power cut that undid the rename would bring the segment back without its frames.
+        # Flush before the truncation: a power cut that undoes the rename would bring the segment back without frames.
         self._disk.sync_dir(layout.RETAINED)
         fd = self._disk.open(layout.OVERFLOW, "rw")
         try:
@@ -182,11 +182,11 @@ class Retention:
 
 
 def read_overflow(directory: Directory) -> int:
-    """Return how often segments had to go: 0 when none ever had to.
+    """Return how often segments were removed too early; 0 if never.
 
-    A counter that cannot be read gives a number below 0, which stays the same while the file does, and which no other
-    state of it gives: so it compares as changed. Raises Damaged when the name is that of something else than a file,
-    OSError when it cannot be read now, and perhaps can in a moment.
+    A counter that cannot be read gives a number below 0. It stays the same while the file does, and no other state of
+    the file gives it, so it compares as changed. Raises Damaged when there is no regular file under the name, OSError
+    when the file cannot be read at this moment.
     """
     disk = directory.disk
     try:
@@ -210,7 +210,7 @@ def read_overflow(directory: Directory) -> int:
 
 
 def discard_retained(directory: Directory) -> None:
-    """Remove retained/ with what is in it: nobody is to read it any more. Raises OSError."""
+    """Remove retained/ and its content, which no backup needs any more. Raises OSError."""
     disk = directory.disk
     try:
         names = disk.listdir(layout.RETAINED)
@@ -221,7 +221,7 @@ def discard_retained(directory: Directory) -> None:
         if last in ours or layout.parse_segment(last) is not None:
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(f"{layout.RETAINED}/{last}")
-    with contextlib.suppress(OSError):  # something in it that is not ours
+    with contextlib.suppress(OSError):  # it holds files that are not ours
         disk.rmdir(layout.RETAINED)
 
 

@@ -1,11 +1,11 @@
-"""The roster: which wheels hold the same messages, which of them fires, and under which epoch.
+"""The roster: the wheels of a set, the primary among them, and the epoch.
 
-Each wheel of a set keeps a copy of it as roster.json: whole, replaced by rename, with a checksum, durable on return.
-The primary's copy is the one that counts; a backup's is there so that a promotion knows whom to tell. A wheel without
-one stands alone. Whoever changes it holds the kernel lock of roster.lock from reading to replacing.
+Each wheel of a set has a copy as roster.json, with a checksum. It is replaced by rename and durable on return. The
+primary's copy is the one that counts; with a backup's copy a promotion finds the other wheels. A wheel without a roster
+is in no set. A change holds the kernel lock of roster.lock from the read to the rename.
 
-An epoch says who may fire: it is raised with each promotion, and a wheel that meets a higher one than its own stops.
-Invariant: a roster that was read is one that was written, and the epoch in a wheel's file only ever rises.
+The epoch says which wheel may fire: each promotion raises it, and a wheel that finds a higher epoch than its own stops.
+Invariant: a roster that was read is one that was written, and the epoch in a wheel's file never falls.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Mode = Literal["mirror", "ship"]
 """`"mirror"`: producers write to it themselves; `"ship"`: the replicator does, later."""
 
 State = Literal["joining", "matching", "current", "stale", "fenced"]
-"""`"joining"`: being filled; `"matching"`: a mirror that producers write to, and that may lack what they wrote just
-before; `"current"`: in step; `"stale"`: misses something; `"fenced"`: was the primary before."""
+"""`"joining"`: being filled; `"matching"`: a mirror that producers write to, and that may lack messages from just
+before; `"current"`: has all messages; `"stale"`: misses some; `"fenced"`: the former primary."""
 
 IN_USE: tuple[State, ...] = ("matching", "current")
 """The states of a mirror that producers write to."""
 
 Role = Literal["primary", "backup", "promoting", "fenced"]
-"""`"promoting"`: a backup whose promotion has begun, and may have been cut short."""
+"""`"promoting"`: a backup whose promotion has started, and may have been interrupted."""
 
 OnFailure = Literal["refuse", "stale"]
-"""What an enqueue does when a mirror fails: refuse, or mark it stale and go on."""
+"""The effect of a mirror that fails: enqueues are refused, or the mirror is marked stale and they go on."""
 
 TIMEOUT_S = 5.0
 RETAIN_BYTES = 256 << 20
@@ -47,14 +47,14 @@ COPIES_MAX = 16
 MEMBERS_MAX = 100
 WHY_MAX = 1000
 NO_OVERFLOW = -(1 << 62)
-"""No wheel's counter of segments that went too early is ever this: who is compared with it is told that some went."""
+"""No wheel's counter of segments that were removed too early is ever this, so any counter compares as changed."""
 _BYTES_MAX = 1 << 20
 _ID_MAX = 64
 _PATH_MAX = 4096
 _INT_END = 1 << 63
 _MARK = b"1\n"
-"""What roster.lock holds while there is a roster."""
-_MEND = "copy the roster.json of a backup of its set, then `filewheel promote` the wheel that is to fire"
+"""The content of roster.lock while there is a roster."""
+_MEND = "copy the roster.json of a backup of its set, then `filewheel promote` the wheel that should fire"
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,17 @@ class Member:
     path: str
     """Its absolute path."""
     wheel: str
-    """Its id, as its wheel.json says: a directory that has come in its place is not taken for it."""
+    """Its id in wheel.json, so that another wheel at the same path is not taken for it."""
     mode: Mode = "ship"
     state: State = "joining"
     since_us: int = 0
-    """When it came into this state."""
+    """When it entered this state."""
     why: str = ""
-    """What it was marked stale for."""
+    """Why it was marked stale."""
     overflow: int = 0
-    """How often the primary's retained segments had overflown when it was promoted."""
+    """The primary's counter of overflows of its retained segments when the primary was promoted."""
     absorb: bool = False
-    """It was in step with the primary before: what only it has goes to this one before it is made equal."""
+    """It was current in the former primary's set: messages that only it has are copied here before it is made equal."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Roster:
     """The id of the set."""
     epoch: int
     role: Role
-    """What the wheel is whose file this is."""
+    """The role of the wheel that this copy belongs to."""
     primary: str
     """The absolute path of the wheel that fires."""
     primary_wheel: str
@@ -94,21 +94,21 @@ class Roster:
     """All other wheels."""
     on_failure: OnFailure = "refuse"
     copies: int = 0
-    """How many wheels hold an enqueue before it returns; 0 is the primary and every mirror that is current."""
+    """How many wheels hold a message before its enqueue returns; 0 means the primary and every current mirror."""
     timeout_s: float = TIMEOUT_S
-    """How long an enqueue waits for a mirror before that counts as failed."""
+    """How long an enqueue waits for a mirror before the mirror counts as failed."""
     retain_bytes: int = RETAIN_BYTES
     """How many bytes of journals the primary keeps for backups that are behind."""
     office: int = 0
-    """The epoch in which `primary` became the primary, where a promotion has raised `epoch` since; else 0."""
+    """The epoch in which `primary` became the primary, if a promotion has raised `epoch` since; else 0."""
 
     @property
     def held(self) -> int:
-        """The epoch in which `primary` became the primary. Below `epoch`, a promotion has begun since."""
+        """The epoch in which `primary` became the primary. If it is below `epoch`, a promotion has started since."""
         return self.office or self.epoch
 
     def announced(self, epoch: int, role: Role) -> Roster:
-        """Return the roster with a promotion begun: a higher epoch, and the primary that there was before."""
+        """Return the roster of a promotion that starts: a higher epoch, and still the same primary."""
         return replace(self, role=role, epoch=epoch, office=self.held if self.held < epoch else 0)
 
     def member(self, wheel: str) -> Member | None:
@@ -120,16 +120,16 @@ class Roster:
         return next((m for m in self.members if m.path == path), None)
 
     def mirrors(self) -> list[Member]:
-        """Return the members that producers write to themselves."""
+        """Return the members that producers write to."""
         return [m for m in self.members if m.mode == "mirror" and m.state in IN_USE]
 
     def promotable(self) -> list[Member]:
-        """Return the members that hold what the primary holds, as far as is known: mirrors first."""
+        """Return the members that hold the same as the primary, as far as is known: mirrors first."""
         found = [m for m in self.members if m.state == "current" and m.wheel != self.primary_wheel]
         return sorted(found, key=lambda m: m.mode != "mirror")
 
     def with_member(self, member: Member) -> Roster:
-        """Return the roster with this member in the place of the one with its wheel id, or added."""
+        """Return the roster with this member, which replaces the one with the same wheel id."""
         if self.member(member.wheel) is None:
             return replace(self, members=(*self.members, member))
         return replace(self, members=tuple(member if m.wheel == member.wheel else m for m in self.members))
@@ -147,7 +147,7 @@ class Roster:
 
 
 def parse_roster(data: bytes, path: str) -> Roster:
-    """Read roster.json. Raises Damaged when it is not what was written."""
+    """Read roster.json. Raises Damaged when it does not hold what was written."""
     try:
         fields = unseal(data)
         if fields.pop("roster") != 1:
@@ -163,7 +163,7 @@ def parse_roster(data: bytes, path: str) -> Roster:
 
 
 def _check(roster: Roster) -> None:
-    """Raise ValueError unless every value is one that this library may have written."""
+    """Raise ValueError unless this library may have written every value."""
     wheels = [m.wheel for m in roster.members]
     _that(len(wheels) <= MEMBERS_MAX and len({*wheels}) == len(wheels), "members", len(wheels))
     _that(roster.role in get_args(Role), "role", roster.role)
@@ -199,7 +199,7 @@ def _that(is_so: bool, key: str, value: object) -> None:
 
 
 def read_roster(disk: Disk, path: str) -> Roster | None:
-    """Read a wheel's roster; None when it stands alone. Raises Damaged, OSError."""
+    """Read a wheel's roster; None when it is in no set. Raises Damaged, OSError."""
     try:
         fd = disk.open(layout.ROSTER, "r")
     except FileNotFoundError:
@@ -211,13 +211,13 @@ def read_roster(disk: Disk, path: str) -> Roster | None:
 
 
 def roster_at(path: str | os.PathLike[str], env: Env = SYSTEM) -> Roster | None:
-    """Read the roster of the wheel at `path`; None when it stands alone. Raises what `open_directory` does, OSError."""
+    """Read the roster of the wheel at `path`; None when it is in no set. Raises as `open_directory`, and OSError."""
     with opened(path, env) as directory:
         return read_roster(directory.disk, directory.path)
 
 
 def was_in_set(disk: Disk) -> bool:
-    """Tell whether a wheel without a roster must have one: it was in a set, and was not taken out. Raises OSError."""
+    """Return whether a wheel must have a roster: it was in a set and was not removed from it. Raises OSError."""
     known = disk.identity(layout.ROSTER_LOCK)
     return known is not None and known[1] > 0
 
@@ -228,9 +228,9 @@ def write_roster(disk: Disk, roster: Roster) -> None:
 
 
 def change_roster(directory: Directory, change: Callable[[Roster | None], Roster | None]) -> Roster | None:
-    """Replace a wheel's roster by what `change` makes of it, alone; return the new one. None removes it.
+    """Replace a wheel's roster by the result of `change`, under the lock, and return it. None removes the roster.
 
-    An epoch that would fall is refused: the roster stays as it is. Raises Damaged, DiskError, and what `change` raises.
+    A change that would lower the epoch is ignored. Raises Damaged, DiskError, and the errors of `change`.
     """
     disk = directory.disk
     try:
@@ -242,7 +242,7 @@ def change_roster(directory: Directory, change: Callable[[Roster | None], Roster
             if new == old or (old is not None and new is not None and new.epoch < old.epoch):
                 return old
             if new is None:
-                # Durable first: without its roster and with the mark, the wheel would be taken for one that is lost.
+                # Durable first: a wheel with the mark and without a roster counts as one that lost its roster.
                 disk.truncate(fd, 0)
                 disk.fdatasync(fd)
                 with contextlib.suppress(FileNotFoundError):
@@ -251,7 +251,7 @@ def change_roster(directory: Directory, change: Callable[[Roster | None], Roster
             else:
                 write_roster(disk, new)
                 if not disk.size(fd):
-                    # Without the mark a roster lost later counts as one never written; the next change tries again.
+                    # Without the mark, a roster that is lost later seems never written; the next change tries again.
                     with contextlib.suppress(OSError):
                         disk.pwrite(fd, _MARK, 0)
             return new

@@ -1,9 +1,9 @@
-"""Marking backups stale: written into the primary's roster, and then told to the other wheels of the set.
+"""Marks backups stale, in the primary's roster and then in the rosters of the other wheels.
 
-A backup that lacks something must not be promoted as if it had everything, and when the primary is lost only the other
-wheels' copies of the roster can say so. Telling them is tried, in a thread of its own: a disk that does not answer must
-not hold up the primary.
-Invariant: on return of a roster the mark is durable in the primary.
+A backup that misses messages must not be promoted as if it had all of them. When the primary is lost, only the other
+wheels' copies of the roster show that. They are written in a thread of their own, because a disk that does not answer
+must not delay the primary; a copy that cannot be written stays as it is.
+Invariant: when a roster is returned, the mark is durable in the primary.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from filewheel.errors import FilewheelError
 from filewheel.roster.roster import IN_USE, NO_OVERFLOW, WHY_MAX, Member, Roster, change_roster, read_roster
 
 TELL_S = 1.0
-"""How long the other wheels are waited for."""
+"""How long to wait for the other wheels."""
 
 
 def mark_stale(
@@ -33,10 +33,10 @@ def mark_stale(
     now_us: int,
     unkept: bool = False,
 ) -> Roster | None:
-    """Mark those of a primary's current members stale that are `wanted`; return the roster, or None if it is another's.
+    """Mark the `wanted` ones of a primary's current members stale; return the roster, or None if it is another's.
 
-    With `unkept`, journals go that were not kept: a comparison that has begun begins anew, and those that are to be
-    compared with this wheel later are told then.
+    With `unkept`, journals are removed that were not kept: a comparison in progress starts again, and members that are
+    compared with this wheel later take the removal into account.
 
     Raises Damaged, DiskError.
     """
@@ -48,7 +48,7 @@ def mark_stale(
             if member.state in IN_USE and (wanted(member) if marked is None else member.wheel in marked):
                 roster = roster.with_member(replace(member, state="stale", since_us=now_us, why=why[:WHY_MAX]))
             elif unkept and marked is None:
-                roster = roster.with_member(_told_of_unkept(member, now_us))
+                roster = roster.with_member(_noting_unkept(member, now_us))
         return roster
 
     found = change_roster(directory, mark)
@@ -64,17 +64,17 @@ def mark_stale(
     return found
 
 
-def _told_of_unkept(member: Member, now_us: int) -> Member:
+def _noting_unkept(member: Member, now_us: int) -> Member:
     if member.state == "fenced" or member.absorb:
         member = replace(member, overflow=NO_OVERFLOW)
     if member.state in ("joining", "stale"):
-        # Its link may have compared already what it would have read in them: another time makes it begin anew.
+        # Its link may already have compared what those journals held: a new time makes it start again.
         member = replace(member, since_us=max(now_us, member.since_us + 1))
     return member
 
 
 def _tell(roster: Roster, env: Env, mark: Callable[[Roster | None], Roster | None]) -> None:
-    """Write the marks into the other wheels' rosters, as far as these can be reached."""
+    """Write the marks into the rosters of the other wheels that can be reached."""
     for member in roster.members:
         with contextlib.suppress(FilewheelError, OSError):
             directory = open_directory(member.path, write=True, env=env)

@@ -48,7 +48,7 @@ def test_everything_that_the_old_primary_held_fires_in_the_new_one_and_nothing_i
     assert place.may_fire() == [place.b]
     assert place.fire(place.b) == ["a", "b", "c"]
     assert place.payloads(place.b) == ["later"]
-    with pytest.raises(Fenced, match="was promoted in the place"):
+    with pytest.raises(Fenced, match="was promoted in place"):
         place.enqueue(place.a, "x")
 
 
