@@ -18,10 +18,10 @@ import threading
 from collections.abc import Sequence
 
 from filewheel import Message
-from filewheel.message import US_PER_S
 from filewheel.tools.dump import iso
 
 from .show.text import span
+from .times import US_PER_S
 
 _GRACE_S = 2.0
 _NOT_IN_A_NAME = re.compile(r"[^A-Z0-9]")

@@ -22,18 +22,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from filewheel import Damaged, DiskError, FilewheelError, Keeper, Message, Wheel
-from filewheel.disk.disk import is_misplaced
-from filewheel.env import SYSTEM_CLOCK
 from filewheel.headers import is_call
-from filewheel.message import US_PER_S
 from filewheel.tools.dump import to_json
 
+from . import times
 from .child import Commands
 from .failure import Failure
 from .show.calls import refused
 from .show.output import Output
 from .show.text import count, full_time, safe, show_bytes, span
 from .signals import Stop
+from .times import US_PER_S
 
 _CLAIM = 256
 _LOOK_S = 0.2
@@ -45,7 +44,7 @@ GoOn = Callable[[], bool]
 
 def late_ms(message: Message) -> float:
     """Return how long a message has been due."""
-    return (SYSTEM_CLOCK.now_us() - message.due_us) / 1000
+    return (times.now_us() - message.due_us) / 1000
 
 
 class UntilEmpty:
@@ -230,7 +229,7 @@ class Dispatcher:
                 event = self._handle(message)
             except (Damaged, DiskError) as exc:
                 # One file is not what it should be: that keeps this message, and must not stop the others.
-                if isinstance(exc, Damaged) or is_misplaced(exc):
+                if exc.is_of_one_file:
                     self._leave(message, exc)
                 else:
                     self._errors.append(exc)

@@ -41,10 +41,12 @@ from filewheel.firing.cancelled import Cancelled, CancelledIds
 from filewheel.format.ids import Ids
 from filewheel.journal.settlement import Settlement
 from filewheel.keeper import Keeper
+from filewheel.lookup.snapshot import Snapshot
 from filewheel.lookup.stats import Histogram, Stats
 from filewheel.message import Message, MessageId
 from filewheel.metrics.metrics import Metrics
-from filewheel.wheel import Wheel
+from filewheel.roster.roster import Member, Roster
+from filewheel.wheel import OnConflict, Wheel
 
 if _typing.TYPE_CHECKING:
     from filewheel.aio.keeper import AsyncKeeper
@@ -54,21 +56,23 @@ if _typing.TYPE_CHECKING:
     from filewheel.replication.rejoin import Rejoin, rejoin
     from filewheel.replication.replicator import Replicator
     from filewheel.replication.standby import Standby
-    from filewheel.replication.status import LinkReport, MemberStatus, SetStatus, set_status
+    from filewheel.replication.status import LinkReport, MemberStatus, SetStatus, find_primary, set_status
     from filewheel.scheduling.aio import AsyncScheduler
     from filewheel.scheduling.call import StoredCall, call_of
     from filewheel.scheduling.cron.cron import Cron
     from filewheel.scheduling.cron.recurrence import Every
     from filewheel.scheduling.events import Event
-    from filewheel.scheduling.failure import GiveUp, Retry, RetryLater
+    from filewheel.scheduling.failure import Attempt, GiveUp, Retry, RetryLater, history_of
     from filewheel.scheduling.handler import Handler
     from filewheel.scheduling.job import Job, current_job
+    from filewheel.scheduling.schedule import StoredSchedule, schedule_of
     from filewheel.scheduling.scheduler import Scheduler
 
 __all__ = [
     "AsyncKeeper",
     "AsyncScheduler",
     "AsyncWheel",
+    "Attempt",
     "BadArgument",
     "Batch",
     "Cancelled",
@@ -91,6 +95,7 @@ __all__ = [
     "KeyHeld",
     "LinkReport",
     "Locked",
+    "Member",
     "MemberStatus",
     "Message",
     "MessageId",
@@ -100,6 +105,7 @@ __all__ = [
     "NoWheel",
     "NotClaimed",
     "NotFound",
+    "OnConflict",
     "OtherLoop",
     "Poisoned",
     "Promotion",
@@ -109,12 +115,15 @@ __all__ = [
     "Replicator",
     "Retry",
     "RetryLater",
+    "Roster",
     "Scheduler",
     "SetStatus",
     "Settlement",
+    "Snapshot",
     "Standby",
     "Stats",
     "StoredCall",
+    "StoredSchedule",
     "Sync",
     "TooFewCopies",
     "TooLarge",
@@ -126,9 +135,12 @@ __all__ = [
     "add_backup",
     "call_of",
     "current_job",
+    "find_primary",
+    "history_of",
     "promote",
     "rejoin",
     "remove_backup",
+    "schedule_of",
     "set_status",
 ]
 
@@ -137,6 +149,7 @@ _LATER = {
     "AsyncKeeper": "filewheel.aio.keeper",
     "AsyncScheduler": "filewheel.scheduling.aio",
     "AsyncWheel": "filewheel.aio.wheel",
+    "Attempt": "filewheel.scheduling.failure",
     "Cron": "filewheel.scheduling.cron.cron",
     "Event": "filewheel.scheduling.events",
     "Every": "filewheel.scheduling.cron.recurrence",
@@ -154,12 +167,16 @@ _LATER = {
     "SetStatus": "filewheel.replication.status",
     "Standby": "filewheel.replication.standby",
     "StoredCall": "filewheel.scheduling.call",
+    "StoredSchedule": "filewheel.scheduling.schedule",
     "add_backup": "filewheel.replication.members",
     "call_of": "filewheel.scheduling.call",
     "current_job": "filewheel.scheduling.job",
+    "find_primary": "filewheel.replication.status",
+    "history_of": "filewheel.scheduling.failure",
     "promote": "filewheel.replication.promote",
     "rejoin": "filewheel.replication.rejoin",
     "remove_backup": "filewheel.replication.members",
+    "schedule_of": "filewheel.scheduling.schedule",
     "set_status": "filewheel.replication.status",
 }
 

@@ -55,6 +55,12 @@ class FilewheelError(Exception):
         self.offset = offset
         self.hint = hint
 
+    @property
+    def is_of_one_file(self) -> bool:
+        """Whether this is about one file only: a message that does not need that file can go on."""
+        is_foreign = isinstance(self.__cause__, NotADirectoryError) or getattr(self.__cause__, "is_foreign", False)
+        return self.kind == "damaged" or is_foreign
+
     def __str__(self) -> str:
         place = f"{self.path}: " if self.path else ""
         at = f" at offset {self.offset}" if self.offset is not None else ""

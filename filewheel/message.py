@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from filewheel.errors import BadArgument
-from filewheel.headers import KEY
+from filewheel.headers import KEY, REASON
 
 US_PER_S = 1_000_000
 WRITER_BITS = 40
@@ -194,3 +194,13 @@ class Message:
     def is_dead(self) -> bool:
         """Whether it is a dead letter."""
         return self.id.is_dead
+
+    @property
+    def reason(self) -> str | None:
+        """Why it became a dead letter; None of one that is not dead, or died without a reason."""
+        return self.headers.get(REASON) if self.is_dead else None
+
+    @property
+    def died_us(self) -> int | None:
+        """When it became a dead letter, in microseconds since the epoch; None of one that is not dead."""
+        return self.id.due_us - DEAD_US if self.is_dead else None

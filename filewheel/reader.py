@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any, overload
 
 from filewheel.checks import check_flag, check_items, check_whole
 from filewheel.disk.directory import Directory
-from filewheel.errors import BadArgument, Closed, Damaged, Forked, disk_error
-from filewheel.format.limits import check_key, check_topic, matches
+from filewheel.disk.keeper_lock import holder
+from filewheel.errors import BadArgument, Closed, Damaged, Forked, disk_error, disk_errors
+from filewheel.format.limits import bytes_of, check_headers, check_key, check_topic
 from filewheel.format.record import unpack_put
+from filewheel.headers import KEY
 from filewheel.keys.index import Keys
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.front import COUNT_MAX, Front
-from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
+from filewheel.lookup.snapshot import At, Snapshot, bounds, with_topic
 from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
 from filewheel.lookup.tally import Tally
-from filewheel.message import ID_END, ID_MIN, Message, MessageId, id_floor
+from filewheel.message import ID_MIN, Message, MessageId
+from filewheel.roster.roster import Roster, read_roster
 from filewheel.timespec import at_us
-
-At = datetime | float
 
 
 def one_of(id_: MessageId | str | bytes | None, key: str | None) -> MessageId | None:
@@ -102,6 +104,26 @@ class Reader:
             put = self._keys.find(check_key(key)).put
         return None if put is None else unpack_put(put)
 
+    def check_message(
+        self, payload: bytes, *, topic: str = "", headers: Mapping[str, str] | None = None, key: str | None = None
+    ) -> None:
+        """Raise BadArgument or TooLarge where an enqueue of this message would. Nothing is written."""
+        bytes_of(payload, self.payload_bytes_max)
+        check_topic(topic)
+        named = {} if key is None else {KEY: check_key(key)}
+        check_headers({**check_headers(headers or {}), **named})
+
+    def has_keeper(self) -> bool:
+        """Tell whether a process is the keeper of this wheel now. Cost: one look at a lock."""
+        self._check()
+        return holder(self._dir) is not None
+
+    def roster(self) -> Roster | None:
+        """Return which wheels hold the same messages; None when this one is in no set. Raises Damaged, DiskError."""
+        self._check()
+        with disk_errors(self.path):
+            return read_roster(self._dir.disk, self._dir.path)
+
     def peek(self, count: int = 1) -> list[Message]:
         """Return the messages that fire next, without claiming them.
 
@@ -133,11 +155,7 @@ class Reader:
         if topic is not None:
             check_topic(topic)
         check_flag("dead", dead)
-        lo, hi = (DEAD_FLOOR, ID_END) if dead else (ID_MIN, DEAD_FLOOR)
-        if after is not None and not dead:
-            lo = id_floor(max(0, at_us(after)))
-        if before is not None and not dead:
-            hi = min(hi, id_floor(max(0, at_us(before))))
+        lo, hi = bounds(after, before, dead=dead)
         if limit is not None and 0 < limit <= COUNT_MAX and topic is None and lo == ID_MIN:
             self._check()
             known = self._front.first(limit, hi)
@@ -148,14 +166,9 @@ class Reader:
         return self._walk(lo, hi, topic, limit)
 
     def _walk(self, lo: bytes, hi: bytes, topic: str | None, limit: int | None) -> Iterator[Message]:
-        left = -1 if limit is None else limit
-        with self.snapshot() as snapshot:
-            for message in snapshot.messages(lo, hi) if left else ():
-                if topic is None or matches(message.topic, topic):
-                    yield message
-                    left -= 1
-                    if not left:
-                        return
+        if limit != 0:
+            with self.snapshot() as snapshot:
+                yield from islice(with_topic(snapshot.messages(lo, hi), topic), limit)
 
     def stats(self) -> Stats:
         """Count what is pending, and what it takes on disk.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,3 +177,20 @@ def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
         assert hasattr(filewheel, name)
     public = {n for n in vars(filewheel) if not n.startswith("_")} - set(ORDER)
     assert public == set(filewheel.__all__) - {"__version__"}
+
+
+PUBLIC = ("filewheel", "filewheel.metrics", "filewheel.scheduling.cron", "filewheel.timespec", "filewheel.headers")
+
+
+def test_the_command_line_imports_only_what_a_program_of_a_user_may() -> None:
+    for path in (ROOT / "cli").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names if alias.name.startswith("filewheel")]
+                assert set(names) <= {"filewheel"}, f"{path} imports {names}"
+            elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("filewheel"):
+                module = str(node.module)
+                assert module in PUBLIC or module.partition(".tools")[0] == "filewheel", f"{path} imports {module}"
+                offered = getattr(importlib.import_module(module), "__all__", None)
+                names = [alias.name for alias in node.names]
+                assert offered is None or set(names) <= set(offered), f"{path} imports {names} from {module}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import filewheel
-from filewheel.disk.mounts import file_system_type
+from filewheel.tools import file_system_type
 
 
 @dataclass(frozen=True)

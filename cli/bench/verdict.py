@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from filewheel.disk.mounts import NETWORK_TYPES
+from filewheel.tools import NETWORK_TYPES
 
 from .figures import Figures
 from .rounds import THREADS

@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 from shlex import quote
-from typing import NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
-from filewheel import FilewheelError
-from filewheel.message import US_PER_S
-from filewheel.replication.members import add_backup, remove_backup
-from filewheel.replication.replicator import Replicator
-from filewheel.replication.status import LinkReport, MemberStatus, SetStatus, set_status
-from filewheel.roster.roster import RETAIN_BYTES, TIMEOUT_S, Member, Mode, OnFailure, Roster
+from filewheel import (
+    FilewheelError,
+    LinkReport,
+    Member,
+    MemberStatus,
+    Replicator,
+    Roster,
+    SetStatus,
+    add_backup,
+    remove_backup,
+    set_status,
+)
 
 from ..failure import USAGE, Failure
 from ..input.params import DURATION, SIZE, ParamType
@@ -34,6 +40,7 @@ from ..show.members import (
 from ..show.output import Output
 from ..show.text import count, safe
 from ..signals import interruptible
+from ..times import US_PER_S
 from ..verb import common, examples, verb
 
 
@@ -100,18 +107,18 @@ def command(ctx: click.Context) -> None:
 )  # fmt: skip
 @click.option(
     "--timeout", type=DURATION, metavar="DUR",
-    help=f"How long an enqueue waits for a mirror until that counts as failed.  [default: {TIMEOUT_S:g}s]",
+    help=f"How long an enqueue waits for a mirror until that counts as failed.  [default: {Roster.timeout_s:g}s]",
 )  # fmt: skip
 @click.option(
     "--retain", type=SIZE, metavar="SIZE",
-    help=f"How much journal the primary keeps for backups that are behind.  [default: {RETAIN_BYTES >> 20}MiB]",
+    help=f"How much journal the primary keeps for backups that are behind.  [default: {Roster.retain_bytes >> 20}MiB]",
 )  # fmt: skip
 @click.option("--no-copy", is_flag=True, help="Leave the first copy to `filewheel replicate`.")
 @click.argument("path", metavar="DIR", type=click.Path(file_okay=False))
 def add(
     out: Output,
     mirror: bool | None,
-    on_failure: OnFailure | None,
+    on_failure: Literal["refuse", "stale"] | None,
     copies: int | None,
     timeout: int | None,
     retain: int | None,
@@ -190,7 +197,7 @@ def _rules(roster: Roster) -> tuple[object, ...]:
     return roster.on_failure, roster.copies, roster.timeout_s, roster.retain_bytes
 
 
-def _mode(roster: Roster | None, mirror: bool | None, path: str) -> Mode:
+def _mode(roster: Roster | None, mirror: bool | None, path: str) -> Literal["mirror", "ship"]:
     """Return the mode that was asked for; else the one that the backup has."""
     if mirror is None:
         known = roster.member_at(os.path.abspath(path)) if roster is not None else None

@@ -21,9 +21,6 @@ from pathlib import Path
 import click
 
 from filewheel import WheelFull
-from filewheel.errors import disk_error
-from filewheel.format.layout import SETTINGS
-from filewheel.message import US_PER_S
 
 from ..bench.figures import Figures, machine
 from ..bench.firing import RATE_PER_S
@@ -35,6 +32,7 @@ from ..input.params import DURATION
 from ..show.output import Column, Output
 from ..show.text import safe, size, span
 from ..signals import interruptible, uninterrupted
+from ..times import US_PER_S
 from ..verb import verb
 
 _BUDGET_MOST_US = 600 * US_PER_S
@@ -88,7 +86,7 @@ def _beside(wheel: Path) -> Path:
     parent = Path(os.path.abspath(wheel)).parent
     if not wheel.is_dir():
         return parent
-    is_wheel = (wheel / SETTINGS).exists()
+    is_wheel = (wheel / "wheel.json").exists()
     # A wheel that is a mount point lies on another disk than what is beside it: only inside is its disk.
     is_mount = wheel.stat().st_dev != parent.stat().st_dev
     return parent if is_wheel and not is_mount else wheel
@@ -112,7 +110,8 @@ def _measured(out: Output, place: Path, budget_us: int) -> Figures:
     except (WheelFull, OSError) as exc:
         if isinstance(exc, WheelFull) or exc.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _full(place) from exc
-        raise disk_error(exc, str(place)) from exc
+        kind = "read-only" if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else "disk"
+        raise Failure(kind, f"{place}: {exc.strerror or exc}", hint="name another directory with --dir") from exc
 
 
 @contextlib.contextmanager

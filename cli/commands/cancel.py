@@ -5,15 +5,12 @@ A user who cancels needs to know whether it was in time: the command names each 
 
 from __future__ import annotations
 
-import contextlib
+from itertools import islice
 
 import click
 
-from filewheel import Cancelled, CancelledIds, Damaged, MessageId, Wheel
-from filewheel.changes import ids_at_once
-from filewheel.format.record import unpack_put
-from filewheel.headers import SCHEDULE
-from filewheel.scheduling.schedule import Definition, definition_of
+from filewheel import Cancelled, CancelledIds, MessageId, StoredSchedule, Wheel, schedule_of
+from filewheel.tools.calls import calls_among
 
 from ..failure import Failure
 from ..input.lines import chunks, read_ids
@@ -129,20 +126,13 @@ def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> CancelledIds:
     return found
 
 
-def _schedules_of(wheel: Wheel, ids: list[MessageId]) -> dict[MessageId, Definition]:
-    """Return, of these ids, those of the next occurrence of a schedule. Cost: as `Snapshot.find`."""
-    schedules: dict[MessageId, Definition] = {}
-    with wheel.snapshot() as snapshot:
-        for id_, put in snapshot.find(ids).items():
-            if SCHEDULE.encode() in put:  # few messages are unpacked for nothing
-                with contextlib.suppress(Damaged):  # no message at all, and so no schedule's
-                    definition = definition_of(unpack_put(put))
-                    if definition is not None:
-                        schedules[MessageId(id_)] = definition
-    return schedules
+def _schedules_of(wheel: Wheel, ids: list[MessageId]) -> dict[MessageId, StoredSchedule]:
+    """Return, of these ids, those of the next occurrence of a schedule. Cost: as `calls_among`."""
+    found = {id_: schedule_of(message) for id_, message in calls_among(wheel, ids).items()}
+    return {id_: schedule for id_, schedule in found.items() if schedule is not None}
 
 
-def _tell_ended(out: Output, schedule: Definition) -> None:
+def _tell_ended(out: Output, schedule: StoredSchedule) -> None:
     again = "; the program that declares it starts it anew" if schedule.is_declared else ""
     out.warn(f"the schedule {schedule.name!r} has ended: this was its next occurrence{again}")
 
@@ -150,10 +140,10 @@ def _tell_ended(out: Output, schedule: Definition) -> None:
 def _cancel_key(out: Output, key: str) -> None:
     with out.wheel() as wheel:
         before = wheel.get(key=key)
-        schedule = None if before is None else definition_of(before)
+        schedule = None if before is None else schedule_of(before)
         found = wheel.cancel_many(keys=[key])
         if not found:
-            raise key_lost(out, wheel, key) or Failure(
+            raise key_lost(wheel, key) or Failure(
                 "not-found", f"no message holds the key {key!r}", hint="`filewheel inspect list` shows keys"
             )
     for id_, how in found.outcomes.items():
@@ -178,7 +168,8 @@ def _cancel_all(out: Output, topic: str | None, dead: bool, yes: bool) -> None:
                 raise Failure("failed", "nothing was cancelled")
         cancelled = 0
         begun: dict[MessageId, Cancelled] = {}
-        for some in ids_at_once(wheel.list(topic=topic, dead=dead)):
+        ids = (message.id for message in wheel.list(topic=topic, dead=dead))
+        while some := list(islice(ids, _CHUNK)):
             found = _cancel(out, wheel, some)
             cancelled += len(found)
             begun.update(_begun_of(found))

@@ -10,10 +10,7 @@ from typing import TextIO
 
 import click
 
-from filewheel import Damaged, MessageId
-from filewheel.format.record import ID, unpack_put
-from filewheel.message import ID_END, ID_MIN
-from filewheel.tools.dump import to_json
+from filewheel.tools.dump import dump, to_json
 
 from ..failure import Failure
 from ..show.output import Output
@@ -40,20 +37,14 @@ def command(out: Output, target: str) -> None:
     last. `load` brings it back exactly: dump, load and dump again give the same bytes. Takes no lock; a keeper may be
     running.
     """
-    with out.wheel() as wheel, wheel.snapshot() as snapshot, _open(target) as stream:
+    with out.wheel() as wheel, _open(target) as stream:
         stats = wheel.stats()
         number = 0
         unreadable: list[str] = []
         with out.progress("dumping", stats.pending + stats.dead) as progress:
-            # One snapshot for both: a message that dies meanwhile is in it once.
-            for put in snapshot.puts(ID_MIN, ID_END):
-                try:
-                    stream(to_line(to_json(unpack_put(put))) + "\n")
-                except Damaged as exc:
-                    unreadable.append(f"{MessageId(put[ID])}: {exc.what}")
-                number += 1
+            for number, message in enumerate(dump(wheel, lambda name, why: unreadable.append(f"{name}: {why}")), 1):
+                stream(to_line(to_json(message)) + "\n")
                 progress.at(number)
-        unreadable += [f"{d.name}: {d.reason} at offset {d.offset}" for d in snapshot.problems()]
     out.note(f"dumped {count(number, 'message')}")
     for text in unreadable:
         out.warn(text)

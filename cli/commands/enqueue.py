@@ -7,31 +7,29 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import get_args
 
 import click
 
-from filewheel import KeyHeld, TooFewCopies
-from filewheel.disk.directory import PAYLOAD_BYTES_LIMIT, Sync
-from filewheel.disk.keeper_lock import holder
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.format import layout
-from filewheel.format.limits import check_headers, check_topic
+from filewheel import KeyHeld, MessageId, OnConflict, Sync, TooFewCopies, Wheel
 from filewheel.headers import ARGS
-from filewheel.keys.unique import POLICIES
-from filewheel.message import MessageId, to_datetime
-from filewheel.scheduling.call import JSON
 from filewheel.tools.dump import iso
-from filewheel.wheel import OnConflict
 
+from .. import times
 from ..failure import Failure, is_unit
 from ..input.batch import Defaults, Intake, enqueue_all
 from ..input.lines import Spool, stdin
 from ..input.params import HEADER, JSON_ARGS, SYNC, When, one_due, require_due
 from ..show.calls import RUN, WORK
+from ..show.members import roster_of
 from ..show.output import Output
 from ..show.text import away, count, full_time, offset
 from ..show.text import local as to_local
+from ..times import to_datetime
 from ..verb import due_options, verb
+
+_STDIN_BYTES_MAX = (1 << 30) + 1
+"""More than any wheel takes as a payload."""
 
 
 @verb(
@@ -56,7 +54,7 @@ from ..verb import due_options, verb
 @click.option("--header", "headers", type=HEADER, multiple=True, metavar="K=V", help="A header; may be repeated.")
 @click.option("--key", metavar="KEY", help="A unique key: of the messages with it at most one lives.")
 @click.option(
-    "--on-conflict", type=click.Choice(POLICIES), default="reject", show_default=True,
+    "--on-conflict", type=click.Choice(get_args(OnConflict)), default="reject", show_default=True,
     help="When another message has the key: fail (exit code 5), print that one's id, or cancel that one.",
 )  # fmt: skip
 @click.option(
@@ -100,7 +98,7 @@ def command(
 
     A message with a --key has it from now until it was acknowledged, cancelled or became a dead letter.
     """
-    now_us = SYSTEM_CLOCK.now_us()
+    now_us = times.now_us()
     if lines or batch:
         _check_many(lines, batch, body, key, arguments)
         due_us = one_due(in_us, at, now_us) if batch else require_due(in_us, at, now_us)
@@ -115,7 +113,7 @@ def command(
     extra = {}
     if arguments is not None:
         payload = _check_args(arguments, body, topic)
-        extra = {ARGS: JSON}
+        extra = {ARGS: "json"}
     else:
         payload = _payload(out, body, in_us)
     with out.held_warnings(TooFewCopies), out.wheel() as wheel:
@@ -169,7 +167,7 @@ def _payload(out: Output, body: str | None, in_us: int | None) -> bytes:
     if body is None and out.stdin_is_terminal:
         raise click.UsageError("BODY is missing; `-` reads it from here to Ctrl-D, '' is an empty one")
     if body is None or body == "-":
-        read = stdin().read(PAYLOAD_BYTES_LIMIT + 1)
+        read = stdin().read(_STDIN_BYTES_MAX)
         if body is None and not read:  # a timer's, or the wrong end of a pipe: hardly meant
             raise click.UsageError("BODY is missing, and nothing is on stdin; '' is an empty one, and so may be `-`")
         return read
@@ -178,11 +176,8 @@ def _payload(out: Output, body: str | None, in_us: int | None) -> bytes:
 
 def _fires_now(out: Output, *, many: bool = False, is_call: bool = False) -> str:
     """Say when what is due already fires: at once only where a keeper runs."""
-    directory = out.directory()
-    try:
-        keeper_up = holder(directory) is not None
-    finally:
-        directory.disk.release()
+    with Wheel(out.dir, force=out.force) as wheel:
+        keeper_up = wheel.has_keeper()
     if keeper_up:
         return " fire at once" if many else " fires at once"
     return f" {'wait' if many else 'waits'} for a keeper, and none runs: {WORK if is_call else RUN}"
@@ -195,11 +190,7 @@ def _echo_due(out: Output, due_us: int, now_us: int) -> None:
 
 def _is_in_set(out: Output) -> bool:
     """Tell whether the wheel has backups, or once had."""
-    directory = out.directory()
-    try:
-        return directory.disk.identity(layout.ROSTER) is not None
-    finally:
-        directory.disk.release()
+    return roster_of(out) is not None
 
 
 def _print_one(out: Output, id_: MessageId) -> None:
@@ -229,10 +220,9 @@ def _enqueue_many(
     batch: bool,
     skip_bad: bool,
 ) -> None:
-    check_topic(defaults.topic)
-    check_headers(defaults.headers)
-    intake = Intake(now_us, out.directory().settings.payload_bytes_max, defaults)
     with Spool() as spool, out.wheel() as wheel:
+        wheel.check_message(b"", topic=defaults.topic, headers=defaults.headers)
+        intake = Intake(now_us, wheel, defaults)
         with out.progress("reading", _stdin_size()) as progress:
             intake.read(stdin(), spool, progress, json=batch, out=out if skip_bad else None)
         if intake.local:

@@ -6,8 +6,7 @@ import os
 
 import click
 
-from filewheel import Wheel
-from filewheel.disk.directory import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, Sync
+from filewheel import Sync, Wheel
 
 from ..input.params import SIZE, SYNC
 from ..show.output import Output
@@ -23,7 +22,7 @@ from ..verb import verb
     """,
 )
 @click.option(
-    "--slots", type=int, default=SLOTS_DEFAULT, show_default=True, metavar="N",
+    "--slots", type=int, default=900, show_default=True, metavar="N",
     help="Seconds in a lap: near seconds have a file each, a far lap has one.",
 )  # fmt: skip
 @click.option(
@@ -31,7 +30,7 @@ from ..verb import verb
     help="When an enqueue is flushed: before it returns, when the system likes, or every DUR.",
 )  # fmt: skip
 @click.option(
-    "--payload-max", type=SIZE, default=str(PAYLOAD_BYTES_MAX_DEFAULT), metavar="SIZE",
+    "--payload-max", type=SIZE, default="1MiB", metavar="SIZE",
     help="The largest payload: 64KiB, 1MiB.  [default: 1MiB]",
 )  # fmt: skip
 def command(out: Output, slots: int, sync: Sync, payload_max: int) -> None:

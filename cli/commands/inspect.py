@@ -5,28 +5,27 @@ Takes no lock and changes nothing, so it works beside a keeper, without one, and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from filewheel import BadArgument, Message, MessageId
-from filewheel.env import SYSTEM_CLOCK
+from filewheel import BadArgument, Message, MessageId, Snapshot, history_of, schedule_of
 from filewheel.headers import HISTORY, KEY, REASON, SCHEDULE
-from filewheel.lookup.stats import topics_of
-from filewheel.message import DEAD_US, to_datetime
-from filewheel.scheduling.failure import history_of
-from filewheel.scheduling.schedule import definition_of
 from filewheel.timespec import at_us
 from filewheel.tools.dump import to_json
 
+from .. import times
 from ..failure import check_damage
 from ..lost import lost_of, not_pending
 from ..show.calls import arguments_of, call_fields, call_text, overdue_advice, schedule_text
 from ..show.members import find_set, is_primary, set_fields, set_line
 from ..show.output import Output
 from ..show.picture import Ahead, draw_rows, draw_view
+from ..show.progress import Progress
 from ..show.text import away, clip, count, full_time, safe, safe_block, show_bytes, size, width
+from ..times import to_datetime
 from ..verb import common, examples, verb
 from . import inspect_files, inspect_list, inspect_schedules
 from .stats import stats_fields
@@ -99,7 +98,7 @@ command.add_command(inspect_files.journal)
 
 
 def _overview(out: Output, no_topics: bool) -> None:
-    ahead = Ahead(SYSTEM_CLOCK.now_us())
+    ahead = Ahead(times.now_us())
     with out.wheel() as wheel:
         stats = wheel.stats()
         ahead.fill(wheel.histogram([to_datetime(us) for us in ahead.edges_us]))
@@ -109,7 +108,7 @@ def _overview(out: Output, no_topics: bool) -> None:
         topics: dict[str, int] = {}
         if not no_topics:
             with out.progress("counting by topic", stats.pending) as progress, wheel.snapshot() as snapshot:
-                topics = topics_of(snapshot, progress.at)
+                topics = _topics_of(snapshot, progress)
                 stats.damaged = max(stats.damaged, len(snapshot.problems()))  # it has read more than the headers
     if out.wants_json:
         by_topic = None if no_topics else dict(sorted(topics.items(), key=_most_first))
@@ -124,6 +123,14 @@ def _overview(out: Output, no_topics: bool) -> None:
         for line in _panels(out, ahead, topics):
             out.write(line)
     check_damage(stats.damaged)
+
+
+def _topics_of(snapshot: Snapshot, progress: Progress) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for number, message in enumerate(snapshot.walk(), 1):
+        counts[message.topic] += 1
+        progress.at(number)
+    return counts
 
 
 def _most_first(item: tuple[str, int]) -> tuple[int, str]:
@@ -205,7 +212,7 @@ def message(out: Output, body: bool, id_: str) -> None:
     Of a handler's call its arguments, of a dead letter why it died, and each attempt that failed.
     """
     wanted = MessageId.parse(id_)
-    now_us = SYSTEM_CLOCK.now_us()
+    now_us = times.now_us()
     with out.wheel() as wheel:
         found = wheel.get(wanted)
         if found is None:
@@ -220,17 +227,16 @@ def message(out: Output, body: bool, id_: str) -> None:
     if found.root is not None:
         rows.append(("first id", str(found.root)))
     rows.append(("due", f"{full_time(found.due_us)}, {away(found.due_us - now_us)}"))
-    if found.is_dead:
-        died_us = found.id.due_us - DEAD_US
-        rows.append(("died", f"{full_time(died_us)}, {away(died_us - now_us)}"))
-        rows.append(("reason", found.headers.get(REASON, "")))
+    if found.died_us is not None:
+        rows.append(("died", f"{full_time(found.died_us)}, {away(found.died_us - now_us)}"))
+        rows.append(("reason", found.reason or ""))
     rows.append(("topic", found.topic or "(none)"))
     rows.append(("attempt", str(found.attempt)))
     rows.append(("enqueued", f"{full_time(found.enqueued_us)}, {away(found.enqueued_us - now_us)}"))
-    if KEY in found.headers:
-        rows.append(("key", found.headers[KEY]))
+    if found.key is not None:
+        rows.append(("key", found.key))
     rows += _call_rows(found)
-    shown = {KEY, REASON, HISTORY if history_of(found.headers) else "", SCHEDULE if definition_of(found) else ""}
+    shown = {KEY, REASON, HISTORY if history_of(found.headers) else "", SCHEDULE if schedule_of(found) else ""}
     rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key not in shown]
     rows.append(("payload", size(len(found.payload))))
     _print_pairs(out, rows)
@@ -242,7 +248,7 @@ def message(out: Output, body: bool, id_: str) -> None:
 def _call_rows(found: Message) -> list[tuple[str, str]]:
     """What a message is to the scheduler: a call, an occurrence, and the attempts that failed."""
     rows: list[tuple[str, str]] = []
-    call, definition = call_text(found), definition_of(found)
+    call, definition = call_text(found), schedule_of(found)
     if call is not None:
         rows.append(("call", call))
     if definition is not None:

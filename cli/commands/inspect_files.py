@@ -7,15 +7,14 @@ from collections.abc import Iterable
 import click
 
 from filewheel import BadArgument, MessageId
-from filewheel.format import layout
-from filewheel.message import DUE_END_US, US_PER_S, id_floor
+from filewheel.tools.dissect import Dissector, Entry
 
 from ..failure import Failure
 from ..input.params import read_time
 from ..lost import lost_of
-from ..show.dissect import Dissector, Entry
 from ..show.output import Column, Output
 from ..show.text import full_time, safe
+from ..times import US_PER_S, YEAR_10000_US
 from ..verb import verb
 
 _TABLE_ROWS = 1000
@@ -37,13 +36,13 @@ def slot(out: Output, which: str) -> None:
     """
     second = _second(which)
     dissector = Dissector(out.directory())
-    lo, hi = id_floor(second * US_PER_S), id_floor((second + 1) * US_PER_S)
+    lo, hi = (MessageId.make(at * US_PER_S, 0, 0) for at in (second, second + 1))
     out.note(
-        f"second {second}, {full_time(second * US_PER_S)}" if second * US_PER_S < DUE_END_US else f"second {second}"
+        f"second {second}, {full_time(second * US_PER_S)}" if second * US_PER_S < YEAR_10000_US else f"second {second}"
     )
     if not _print(out, dissector.entries(dissector.files_of(second), lo, hi)):
         with out.wheel() as wheel:
-            lost = lost_of(wheel, [MessageId(lo)], 0, subject=f"the records of second {second}")
+            lost = lost_of(wheel, [lo], 0, subject=f"the records of second {second}")
         if lost is not None:
             raise lost
         raise Failure(
@@ -105,7 +104,7 @@ def _print_segments(out: Output, dissector: Dissector) -> None:
     rows = []
     for s in found:
         counts = (s.bytes, s.covered, s.frames, s.puts, s.drops, s.bad)
-        rows.append((s.name.removeprefix(f"{layout.JOURNAL}/").removesuffix(".log"), *(f"{n:,}" for n in counts)))
+        rows.append((s.name.removeprefix("journal/").removesuffix(".log"), *(f"{n:,}" for n in counts)))
     out.table([Column("SEGMENT"), *numbers], rows)
 
 

@@ -9,13 +9,9 @@ from typing import Any
 import click
 
 from filewheel import Message
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.format.limits import matches
-from filewheel.headers import KEY, REASON
-from filewheel.lookup.snapshot import DEAD_FLOOR
-from filewheel.message import DEAD_US, ID_END, ID_MIN, id_floor
 from filewheel.tools.dump import iso, to_json
 
+from .. import times
 from ..failure import check_damage
 from ..input.params import DURATION, TIME, When
 from ..show.calls import call_text
@@ -65,18 +61,15 @@ def command(
         raise click.UsageError("dead letters have no due time any more, so --after, --before and --within mean nothing")
     if before is not None and within is not None:
         raise click.UsageError("give --before or --within, not both")
-    now_us = SYSTEM_CLOCK.now_us()
+    now_us = times.now_us()
     end_us = before.due_us if before else now_us + within if within is not None else None
     table = not (out.wants_json or only_ids)
     if limit is None:
         limit = _LIMIT_ON_TERMINAL if out.stdout_is_terminal else 0
-    lo, hi = (DEAD_FLOOR, ID_END) if dead else (ID_MIN, DEAD_FLOOR)
-    if after is not None:
-        lo = id_floor(after.due_us)
-    if end_us is not None:
-        hi = min(hi, id_floor(end_us))
+    start = None if after is None else times.to_datetime(after.due_us)
+    end = None if end_us is None or end_us >= times.YEAR_10000_US else times.to_datetime(end_us)
     with out.wheel() as wheel, wheel.snapshot() as snapshot:
-        messages = (m for m in snapshot.messages(lo, hi) if topic is None or matches(m.topic, topic))
+        messages = snapshot.walk(after=start, before=end, topic=topic, dead=dead)
         some = islice(messages, limit or None)
         shown = _print_table(out, some, dead, now_us) if table else _print_lines(out, some, only_ids)
         if next(messages, None) is not None:
@@ -97,8 +90,8 @@ def _print_lines(out: Output, messages: Iterator[Message], only_ids: bool) -> in
             out.write(str(message.id))
             continue
         fields: dict[str, Any] = to_json(message)
-        if message.is_dead:
-            fields["died"] = iso(message.id.due_us - DEAD_US)
+        if message.died_us is not None:
+            fields["died"] = iso(message.died_us)
         out.record(fields)
     return shown
 
@@ -107,8 +100,8 @@ def _print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: i
     """Print in parts, so that any number can be listed."""
     shown = 0
     while some := list(islice(messages, _TABLE_ROWS)):
-        with_key = any(KEY in m.headers for m in some)
-        rows = [_row(m, dead, now_us, with_key) for m in some]
+        with_key = any(m.key is not None for m in some)
+        rows = [_row(m, now_us, with_key) for m in some]
         if dead:
             columns = [Column("ID"), Column("DIED"), Column("TOPIC", 16), Column("REASON", 30), Column("BODY", 200)]
         else:
@@ -120,14 +113,12 @@ def _print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: i
     return shown
 
 
-def _row(message: Message, dead: bool, now_us: int, with_key: bool) -> tuple[str, ...]:
+def _row(message: Message, now_us: int, with_key: bool) -> tuple[str, ...]:
     call = call_text(message)
     end: tuple[str, ...] = (show_bytes(message.payload[:_SHOWN_BYTES]) if call is None else call[:_SHOWN_BYTES],)
     if with_key:
-        end = (message.headers.get(KEY, ""), *end)
-    if dead:
-        died_us = message.id.due_us - DEAD_US
-        reason = message.headers.get(REASON, "")
-        return str(message.id), short_time(died_us, now_us), message.topic, reason, *end
+        end = (message.key or "", *end)
+    if message.died_us is not None:
+        return str(message.id), short_time(message.died_us, now_us), message.topic, message.reason or "", *end
     due_us = message.due_us
     return str(message.id), short_time(due_us, now_us), away(due_us - now_us), message.topic, *end

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import click
 
-from filewheel import Message
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.format.limits import matches
+from filewheel import Message, StoredSchedule, schedule_of
 from filewheel.headers import SCHEDULE
-from filewheel.scheduling.schedule import Definition, definition_of
 from filewheel.tools.dump import iso
 
+from .. import times
 from ..failure import check_damage
 from ..show.calls import schedule_fields, when_of
 from ..show.output import Column, Output
@@ -36,12 +36,12 @@ def command(out: Output, name: str | None) -> None:
     without it fires), or was started at run time (and goes on until `unschedule`, or `cancel --key
     filewheel.every:NAME`). Reads every pending message.
     """
-    found: list[tuple[Definition, Message]] = []
+    found: list[tuple[StoredSchedule, Message]] = []
     with out.wheel() as wheel, wheel.snapshot() as snapshot, out.progress("looking", None) as progress:
         for number, message in enumerate(snapshot.messages()):
             progress.at(number)
-            definition = definition_of(message) if SCHEDULE in message.headers else None
-            if definition is not None and (name is None or matches(definition.name, name)):
+            definition = schedule_of(message) if SCHEDULE in message.headers else None
+            if definition is not None and _fits(definition.name, name):
                 found.append((definition, message))
         places = len(snapshot.problems())
     if out.wants_json:
@@ -54,7 +54,11 @@ def command(out: Output, name: str | None) -> None:
     check_damage(places)
 
 
-def _fields(definition: Definition, message: Message) -> dict[str, object]:
+def _fits(name: str, pattern: str | None) -> bool:
+    return pattern is None or name == pattern or fnmatchcase(name, pattern)
+
+
+def _fields(definition: StoredSchedule, message: Message) -> dict[str, object]:
     return {
         **schedule_fields(definition),
         "handler": message.topic,
@@ -65,8 +69,8 @@ def _fields(definition: Definition, message: Message) -> dict[str, object]:
     }
 
 
-def _print_table(out: Output, found: list[tuple[Definition, Message]]) -> None:
-    now_us = SYSTEM_CLOCK.now_us()
+def _print_table(out: Output, found: list[tuple[StoredSchedule, Message]]) -> None:
+    now_us = times.now_us()
     columns = [
         Column("NAME", 30), Column("WHEN", 30), Column("ZONE", 30), Column("NEXT"), Column(""), Column("HANDLER", 30),
         Column("MISSED"), Column("FROM"),

@@ -8,24 +8,20 @@ record there, does not come back by its old id, and that is told.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import sys
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
 
 import click
 
 from filewheel import BadArgument, Message, MessageId, Wheel
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.format.limits import bytes_of, check_headers, check_topic
-from filewheel.format.record import pack_message, unpack_put
-from filewheel.message import DEAD_US, DUE_END_US
-from filewheel.timespec import check_due
-from filewheel.tools.dump import from_json
+from filewheel.tools.dump import NewIds, load
 
+from .. import times
 from ..failure import Failure
-from ..input.lines import Spool, parse_object, read_lines
+from ..input.lines import Spool, read_lines
 from ..show.output import Output
+from ..show.progress import Progress
 from ..show.text import count
 from ..verb import verb
 
@@ -52,23 +48,21 @@ def command(out: Output, new_ids: bool, source: str | None) -> None:
     """
     if source is None and out.stdin_is_terminal:
         raise click.UsageError("from where? Give a FILE, or `-` to read lines from here to Ctrl-D")
-    limit = out.directory().settings.payload_bytes_max
-    with Spool() as spool, _open(source or "-") as stream, out.wheel() as wheel:
-        maker = _Renewer(SYSTEM_CLOCK.now_us()) if new_ids else None
+    with out.wheel() as wheel, Spool() as spool, _open(source or "-") as stream:
+        limit, ids = wheel.payload_bytes_max, NewIds(times.now_us()) if new_ids else None
         with out.progress("reading") as progress:
-            size = 0
-            for number, line in read_lines(stream, limit * 6 + (1 << 20)):
-                size += len(line or b"") + 1
-                progress.at(size)
-                if line is None or line.strip():
-                    spool.add(pack_message(_read(line, number, limit, maker)))
+            try:
+                for message in load(_lines(stream, limit * 6 + (1 << 20), progress), limit, ids):
+                    spool.add(_row(message))
+            except BadArgument as exc:
+                raise BadArgument(f"{exc.what}; nothing was added", hint=exc.hint) from None
         check = _Check(wheel, spool) if not new_ids and spool.count <= _CHECKED_MAX else None
         with out.progress("loading", spool.count) as progress:
 
             def messages() -> Iterator[Message]:
-                for packed in spool.rows():
+                for row in spool.rows():
                     progress.add(1)
-                    yield unpack_put(packed)
+                    yield _message(row)
 
             wheel.add(messages())
         if check is not None:
@@ -86,51 +80,23 @@ def _open(source: str) -> Iterator[BinaryIO]:
             yield stream
 
 
-def _read(line: bytes | None, number: int, limit: int, maker: _Renewer | None) -> Message:
-    fields = parse_object(line, number)
-    try:
-        message = from_json(fields)
-        check_topic(message.topic)
-        check_headers(message.headers)
-        bytes_of(message.payload, limit)
-        for id_ in (message.id, message.root):
-            if id_ is not None and id_.due_us >= (DEAD_US if id_ is message.root else 2 * DEAD_US):
-                raise BadArgument(f"the id {id_} has an impossible time")
-        if message.is_dead and message.root is None:
-            raise BadArgument("a dead letter without 'root', the id that it had when it lived")
-        due_us = fields.get("due_us", message.due_us)
-        if not isinstance(due_us, int) or isinstance(due_us, bool):
-            raise BadArgument(f"'due_us' is microseconds since the epoch, not {due_us!r}")
-        if maker is not None:
-            return maker.renew(message, check_due(due_us))
-        if due_us != message.due_us:
-            raise BadArgument("'due_us' is not the time in 'id'", hint="--new-ids takes the time from due_us")
-    except BadArgument as exc:
-        raise BadArgument(f"line {number}: {exc.what}; nothing was added", hint=exc.hint) from None
-    return message
+def _lines(stream: BinaryIO, limit: int, progress: Progress) -> Iterator[bytes]:
+    size = 0
+    for number, line in read_lines(stream, limit):
+        if line is None:
+            raise BadArgument(f"line {number}: longer than any message can be")
+        size += len(line) + 1
+        progress.at(size)
+        yield line
 
 
-class _Renewer:
-    """Gives messages new ids, in order, as a writer of its own would."""
+def _row(m: Message) -> tuple[object, ...]:
+    return bytes(m.id), m.payload, m.topic, m.headers, m.attempt, m.enqueued_us, m.root and bytes(m.root)
 
-    def __init__(self, now_us: int) -> None:
-        self._writer = int.from_bytes(secrets.token_bytes(5), "big")
-        self._seq = 0
-        self._now_us = now_us
 
-    def renew(self, message: Message, due_us: int) -> Message:
-        """Return the message as a new one; a dead letter stays one."""
-        fresh = self._id(due_us)
-        if message.is_dead:
-            return Message(
-                self._id(DEAD_US + min(self._now_us, DUE_END_US - 1)), message.payload, message.topic,
-                message.headers, message.attempt, self._now_us, root=fresh,
-            )  # fmt: skip
-        return Message(fresh, message.payload, message.topic, message.headers, 0, self._now_us)
-
-    def _id(self, due_us: int) -> MessageId:
-        self._seq += 1
-        return MessageId.make(due_us, self._writer, self._seq)
+def _message(row: Sequence[Any]) -> Message:
+    id_, payload, topic, headers, attempt, enqueued_us, root = row
+    return Message(MessageId(id_), payload, topic, headers, attempt, enqueued_us, root and MessageId(root))
 
 
 class _Check:
@@ -138,7 +104,7 @@ class _Check:
 
     def __init__(self, wheel: Wheel, spool: Spool) -> None:
         self._wheel = wheel
-        self._ids = [unpack_put(packed).id for packed in spool.rows()]
+        self._ids = [MessageId(row[0]) for row in spool.rows()]
         self._here = len(self._pending())
 
     def _pending(self) -> set[bytes]:
@@ -147,7 +113,7 @@ class _Check:
 
     def finish(self, out: Output) -> None:
         """Tell how many messages came, and which are not pending now."""
-        pending, now_us = self._pending(), SYSTEM_CLOCK.now_us()
+        pending, now_us = self._pending(), times.now_us()
         # A keeper that runs may have fired by now what was due.
         fired = self._wheel.stats().keeper_up
         gone = [i for i in dict.fromkeys(self._ids) if i not in pending and not (fired and i.due_us <= now_us)]

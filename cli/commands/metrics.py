@@ -10,18 +10,15 @@ import os
 from typing import Any
 
 from filewheel import FilewheelError
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.message import US_PER_S
-from filewheel.metrics.gauges import disk_gauges, overdue_of
-from filewheel.metrics.metrics import PREFIX, summary
-from filewheel.metrics.prometheus import Family, gauge, render
-from filewheel.metrics.published import Published, read_published
+from filewheel.metrics import PREFIX, Family, Published, disk_gauges, gauge, overdue_of, read_published, render, summary
 from filewheel.tools.dump import iso
 
+from .. import times
 from ..show.gauges import of_wheel, set_gauges
 from ..show.members import find_set, set_fields
 from ..show.output import Output
 from ..show.text import count
+from ..times import US_PER_S
 from ..verb import verb
 
 
@@ -41,7 +38,7 @@ def command(out: Output) -> None:
     """
     with out.wheel() as wheel:
         stats = wheel.stats()
-        now_us = SYSTEM_CLOCK.now_us()
+        now_us = times.now_us()
         on_disk = disk_gauges(stats, overdue_of(wheel, stats, now_us), now_us)
     published, found_set = _published(out), find_set(out)
     if out.json:

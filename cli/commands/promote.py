@@ -7,10 +7,7 @@ from typing import Any
 
 import click
 
-from filewheel.message import US_PER_S
-from filewheel.replication.promote import Promotion, promote
-from filewheel.replication.standby import AFTER_S, Standby
-from filewheel.replication.status import SetStatus
+from filewheel import Promotion, SetStatus, Standby, promote
 
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once
@@ -19,7 +16,10 @@ from ..show.members import find_set, set_roster_of
 from ..show.output import Output
 from ..show.text import safe
 from ..signals import Abort, Quit, Stop
+from ..times import US_PER_S
 from ..verb import verb
+
+_AFTER_S = 5.0
 
 
 @verb(
@@ -42,7 +42,7 @@ from ..verb import verb
 )
 @click.option(
     "--after", "after_us", type=DURATION, metavar="DUR",
-    help=f"With --auto: how long the primary has to be gone.  [default: {AFTER_S:g}s]",
+    help=f"With --auto: how long the primary has to be gone.  [default: {_AFTER_S:g}s]",
 )  # fmt: skip
 def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after_us: int | None) -> None:
     """Make the backup that -C names the primary of its set.
@@ -62,7 +62,7 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
     if after_us is not None and not auto:
         raise click.UsageError("--after goes with --auto")
     if auto:
-        result = _stand_by(out, AFTER_S if after_us is None else after_us / US_PER_S)
+        result = _stand_by(out, _AFTER_S if after_us is None else after_us / US_PER_S)
     else:
         set_roster_of(out)  # a directory that is away is named once
         status = find_set(out)

@@ -8,9 +8,7 @@ from shlex import quote
 
 import click
 
-from filewheel import FilewheelError
-from filewheel.replication.rejoin import rejoin
-from filewheel.replication.status import find_primary
+from filewheel import FilewheelError, find_primary, rejoin
 
 from ..failure import Failure
 from ..show.members import Copying, set_roster_of

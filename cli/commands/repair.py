@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from filewheel.format import layout
-from filewheel.laps.window import MISSING
 from filewheel.tools.repair import repair as repair_directory
 from filewheel.tools.verify import Finding
 
@@ -71,7 +69,7 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
     if result.bytes_aside:
         out.note("Messages in what was put aside do not fire any more; a .json beside each piece has the reason")
     if left:
-        roster = next((f.hint for f in left if f.name == layout.ROSTER), None)
+        roster = next((f.hint for f in left if f.name == "roster.json"), None)
         raise Failure(
             "damaged", f"{count(len(left), 'place is', 'places are')} still damaged",
             hint=roster or "restore what `filewheel verify` names from a backup",
@@ -82,8 +80,8 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
 def _plan(damage: list[Finding]) -> list[str]:
     """Say what a repair does about it, a line for each kind of damage."""
     files = len({f.name for f in damage})
-    missing = sum(f.what == MISSING for f in damage)
-    unreadable = sum(f.end - f.offset for f in damage if f.what != MISSING)
+    missing = sum(f.is_missing for f in damage)
+    unreadable = sum(f.end - f.offset for f in damage if not f.is_missing)
     lines = [f"{count(len(damage), 'place is', 'places are')} damaged in {count(files, 'file')}"]
     if missing:
         lines.append(f"{count(missing, 'file is', 'files are')} missing, and a repair accepts that loss")
@@ -93,6 +91,6 @@ def _plan(damage: list[Finding]) -> list[str]:
 
 
 def _hint(damage: list[Finding]) -> str:
-    if any(f.what == MISSING for f in damage):
+    if any(f.is_missing for f in damage):
         return "restore what is missing first; `filewheel repair` gives up the rest"
     return "`filewheel repair` mends it"

@@ -6,9 +6,7 @@ import logging
 
 import click
 
-from filewheel.message import US_PER_S
-from filewheel.replication.replicator import Replicator
-from filewheel.replication.status import LinkReport
+from filewheel import LinkReport, Replicator
 
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once
@@ -19,6 +17,7 @@ from ..show.members import Copying, report_fields, roster_of, work_text
 from ..show.output import Column, Output
 from ..show.text import count
 from ..signals import Abort, Quit, Stop, interruptible
+from ..times import US_PER_S
 from ..verb import verb
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import click
 
 from filewheel import MessageId, NotFound
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.message import to_datetime
 from filewheel.tools.dump import iso
 
+from .. import times
 from ..input.lines import chunks, read_ids
 from ..input.params import When, require_due
 from ..lost import key_lost, lost_of
 from ..show.output import Output
 from ..show.text import away, full_time
+from ..times import to_datetime
 from ..verb import due_options, verb
 from .cancel import only_not_pending, tell_unknown
 
@@ -40,7 +40,7 @@ def command(out: Output, in_us: int | None, at: When | None, key: str | None, id
     when some of the ids were not pending, 4 when none was, 12 when one of them may lie in a file that is missing or
     damaged.
     """
-    now_us = SYSTEM_CLOCK.now_us()
+    now_us = times.now_us()
     due_us = require_due(in_us, at, now_us)
     if bool(ids) == (key is not None):
         raise click.UsageError("which? Give ids, `-` to read them from stdin, or --key")
@@ -50,7 +50,7 @@ def command(out: Output, in_us: int | None, at: When | None, key: str | None, id
             try:
                 new = wheel.reschedule(key=key, at=to_datetime(due_us))
             except NotFound as exc:
-                raise key_lost(out, wheel, key) or exc from None
+                raise key_lost(wheel, key) or exc from None
         _show(out, [(new if before is None else before.id, new)], due_us)
         return
     wanted = read_ids(ids)

@@ -16,7 +16,7 @@ from ..child import Commands
 from ..failure import INTERRUPTED, Failure
 from ..firing import Dispatcher, GoOn, Retries, UntilEmpty, leave_at_once, print_due
 from ..input.params import BACKOFF, DURATION
-from ..show.calls import first_call, refused
+from ..show.calls import pending_call, refused
 from ..show.output import Output
 from ..show.text import count
 from ..signals import Abort, Quit, Stop
@@ -116,7 +116,7 @@ def command(
 def _refuse_calls(out: Output) -> None:
     """Raise before this becomes the keeper: as a standby it would take over from the program that calls handlers."""
     with Wheel(out.dir, force=out.force) as wheel:
-        call = first_call(wheel)
+        call = pending_call(wheel)
     if call is not None:
         raise refused(call)
 

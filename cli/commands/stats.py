@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from filewheel import Stats
-from filewheel.disk.keeper_lock import Holder
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.message import US_PER_S
-from filewheel.metrics.gauges import disk_gauges, overdue_of
-from filewheel.metrics.prometheus import render
+from filewheel.metrics import disk_gauges, overdue_of, render
 from filewheel.timespec import at_us
 from filewheel.tools.dump import iso
 
+from .. import times
 from ..failure import check_damage
 from ..show.calls import who_fires
 from ..show.gauges import of_wheel, set_gauges
 from ..show.members import find_set, is_primary, set_fields, set_line
 from ..show.output import Column, Output
 from ..show.text import away, count, full_time, safe, size
+from ..times import US_PER_S
 from ..verb import verb
 
 if TYPE_CHECKING:
-    from filewheel.replication.status import SetStatus
+    from filewheel import SetStatus
 
 
 @verb(
@@ -40,7 +38,7 @@ def command(out: Output, prometheus: bool) -> None:
     """Show the wheel in numbers. Takes no lock; works with a keeper running and with none."""
     with out.wheel() as wheel:
         stats = wheel.stats()
-        now_us = SYSTEM_CLOCK.now_us()
+        now_us = times.now_us()
         overdue = overdue_of(wheel, stats, now_us) if prometheus else 0
         found_set = find_set(out)
         idle = bool(stats.pending) and not stats.keeper_up and not (prometheus or out.wants_json)
@@ -79,6 +77,13 @@ def stats_fields(stats: Stats) -> dict[str, Any]:
     }
 
 
+def keeper_text(stats: Stats) -> str:
+    """Say which process is the keeper."""
+    if stats.keeper_pid is None:
+        return "another process"
+    return f"process {stats.keeper_pid}" + (" of another pid namespace" if stats.keeper_namespace else "")
+
+
 def _print_table(
     out: Output, stats: Stats, next_us: int | None, now_us: int, found_set: SetStatus | None, fires: str
 ) -> None:
@@ -95,7 +100,7 @@ def _print_table(
         ("damaged", f"{count(stats.damaged, 'place')}; `filewheel verify` names each" if stats.damaged else "0"),
         ("journals", f"{size(stats.journal_bytes)} in {count(stats.journal_files, 'file')}"),
         ("slots and laps", f"{size(stats.file_bytes)} in {slots} and {laps}"),
-        ("keeper", str(Holder("", stats.keeper_pid, stats.keeper_namespace)) if stats.keeper_up else none),
+        ("keeper", keeper_text(stats) if stats.keeper_up else none),
     ]
     if found_set is not None:
         rows.append(("set", set_line(found_set)))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from filewheel.disk.directory import Directory
-from filewheel.format import layout
+from filewheel.tools import Directory
 from filewheel.tools.verify import Finding, Report
 from filewheel.tools.verify import verify as verify_directory
 
@@ -50,13 +49,13 @@ def read_all(out: Output, directory: Directory) -> Report:
             progress.total = total
             progress.at(done)
 
-        return verify_directory(directory, on_progress)
+        return verify_directory(directory, progress=on_progress)
 
 
 def print_twice(out: Output, report: Report) -> None:
     """Say which keys live twice: a repair leaves them."""
     for finding in report.findings:
-        if finding.name == layout.KEYS and finding.kind == "note":
+        if finding.name == "keys" and finding.kind == "note":
             out.warn(f"{safe(finding.what)}: {finding.hint}")
 
 

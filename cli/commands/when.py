@@ -11,16 +11,15 @@ from itertools import islice
 
 import click
 
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.message import US_PER_S
-from filewheel.scheduling.cron.cron import Cron
-from filewheel.scheduling.cron.recurrence import Recurrence, read_recurrence
-from filewheel.scheduling.cron.zone import Zone
+from filewheel import Cron
+from filewheel.scheduling.cron import Recurrence, Zone, read_recurrence
 from filewheel.tools.dump import iso
 
+from .. import times
 from ..input.params import read_time
 from ..show.output import Column, Output
 from ..show.text import offset, span
+from ..times import US_PER_S
 from ..verb import verb
 
 _COUNT_MAX = 100_000
@@ -60,7 +59,7 @@ def command(out: Output, schedule: tuple[str, ...], tz: str, count: int, start: 
         raise click.UsageError('put the schedule in quotes, or the shell takes * for file names: "0 9 * * mon-fri"')
     recurrence = read_recurrence(schedule[0], tz)
     zone = Zone(tz)
-    now_us = SYSTEM_CLOCK.now_us()
+    now_us = times.now_us()
     start_us = now_us if start is None else read_time(start, now_us, zone.info).due_us
     found = islice(recurrence.times(start_us), count)
     if out.wants_json:

@@ -10,15 +10,15 @@ from contextlib import nullcontext
 import click
 
 from filewheel import AsyncScheduler, Scheduler
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.message import US_PER_S
 
+from .. import times
 from ..failure import Failure
 from ..input.target import load_scheduler
 from ..show.logs import log_lines
 from ..show.output import Output
 from ..show.text import count
 from ..signals import interruptible, quiet_end
+from ..times import US_PER_S
 from ..verb import verb
 
 log = logging.getLogger("filewheel.work")
@@ -85,7 +85,7 @@ def _once(out: Output, scheduler: Scheduler | AsyncScheduler, plain: Scheduler) 
         try:
             settled = asyncio.run(scheduler.drain()) if isinstance(scheduler, AsyncScheduler) else scheduler.drain()
             # Due, and left: it waits for its rate.
-            waiting = plain.wheel.histogram([SYSTEM_CLOCK.now_us() / US_PER_S]).before
+            waiting = plain.wheel.histogram([times.now_us() / US_PER_S]).before
         finally:
             plain.stop()
     counts = {kind: sum(plain.metrics.counts(kind).values()) for kind in (*_FAILURES, "deferred")}

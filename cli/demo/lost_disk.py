@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from filewheel import Wheel
-from filewheel.disk.directory import open_directory
+from filewheel.tools import open_directory
 from filewheel.tools.verify import verify
 
 from ..failure import Failure

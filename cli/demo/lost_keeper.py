@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 from filewheel import Wheel
-from filewheel.disk.directory import open_directory
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.message import US_PER_S, to_datetime
+from filewheel.tools import open_directory
 from filewheel.tools.verify import verify
 
+from .. import times
 from ..failure import Failure
 from ..show.output import Output
+from ..times import US_PER_S, to_datetime
 from .live import Live
 from .proof import Proof, print_proof, prove
 from .ring import HEIGHT, SLOTS, draw
@@ -105,7 +105,7 @@ class _Picture(Live):
 
     def look(self) -> None:
         """Count what is due in each second, and read the keepers' files."""
-        self._now_us = SYSTEM_CLOCK.now_us() // US_PER_S * US_PER_S
+        self._now_us = times.now_us() // US_PER_S * US_PER_S
         found = self._wheel.histogram([to_datetime(self._now_us + i * US_PER_S) for i in range(SLOTS + 1)])
         self._counts = [found.before + found.counts[0], *found.counts[1:]]
         self.pending = sum(self._counts) + found.after

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from filewheel import FilewheelError, Wheel
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.message import US_PER_S, to_datetime
-from filewheel.roster.roster import roster_at
 
+from .. import times
 from ..show.output import Output
 from ..show.picture import bars
 from ..show.text import clip, pad, safe
+from ..times import US_PER_S, to_datetime
 from .live import Live
 from .stage import Stage, read_lines_from
 
@@ -45,11 +44,11 @@ class Disk:
     def look(self, speed: float) -> None:
         """Read what the wheel is, and what waits in it."""
         try:
-            roster = roster_at(self.wheel)
-            now_us, step_us = SYSTEM_CLOCK.now_us(), int(_STEP_US / speed)
+            now_us, step_us = times.now_us(), int(_STEP_US / speed)
             start_us = now_us // step_us * step_us
             if self._open is None:
                 self._open = Wheel(self.wheel)
+            roster = self._open.roster()
             found = self._open.histogram([to_datetime(start_us + i * step_us) for i in range(BARS + 1)])
         except (FilewheelError, OSError):
             self.is_lost = self.is_lost or self.pending is not None

@@ -22,8 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from filewheel.disk.directory import opened
-from filewheel.disk.keeper_lock import holder
+from filewheel import Wheel
 
 from ..failure import Failure
 
@@ -145,9 +144,8 @@ class Stage:
 
     def is_keeper(self, keeper: Keeper, wheel: Path | None = None) -> bool:
         """Tell whether a process is the keeper of a wheel by now."""
-        with opened(wheel or self.wheel) as directory:
-            found = holder(directory)
-            return found is not None and found.pid == keeper.process.pid
+        with Wheel(wheel or self.wheel) as opened:
+            return opened.stats().keeper_pid == keeper.process.pid
 
     def await_keeper(self, keeper: Keeper, wheel: Path | None = None) -> None:
         """Wait until a process is the keeper. Raises Failure when it ends, or takes too long."""

@@ -11,21 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
-from filewheel import BadArgument, FilewheelError, KeyHeld, MessageId, Wheel
-from filewheel.disk.directory import Sync
-from filewheel.format.limits import bytes_of, check_headers, check_key, check_topic
+from filewheel import BadArgument, FilewheelError, KeyHeld, MessageId, OnConflict, Sync, Wheel
 from filewheel.headers import ARGS, KEY
-from filewheel.keys.unique import key_held
-from filewheel.message import to_datetime
-from filewheel.scheduling.call import JSON, pack_json
 from filewheel.timespec import check_due, delay_us
 from filewheel.tools.dump import payload_of
-from filewheel.wheel import OnConflict
 
 from ..show.output import Output
 from ..show.progress import Progress
+from ..times import to_datetime
 from .lines import Spool, parse_object, read_lines
-from .params import read_delay, read_time
+from .params import pack_json, read_delay, read_time
 
 _PORTION_ROWS = 10_000
 _PORTION_BYTES = 4 << 20
@@ -60,17 +55,16 @@ class Intake:
     """Reads and checks lines, and remembers what there is to tell about them."""
 
     now_us: int
-    payload_bytes_max: int
+    wheel: Wheel
     defaults: Defaults
     past: int = 0
     local: int = 0
     bad: list[str] = field(default_factory=list)
-    _topics: set[str] = field(default_factory=set)
 
     def plain_row(self, line: bytes | None, number: int) -> Row:
         """Make a message of a whole line."""
         if line is None:
-            raise BadArgument(f"line {number}: over the limit of {self.payload_bytes_max} bytes a message")
+            raise BadArgument(f"line {number}: over the limit of {self.wheel.payload_bytes_max} bytes a message")
         if self.defaults.due_us is None:
             raise BadArgument("no due time")
         return Row(self.defaults.due_us, line, self.defaults.topic, self.defaults.headers)
@@ -90,22 +84,19 @@ class Intake:
             if key not in _OWN_KEYS and key not in _MESSAGE_KEYS:
                 raise BadArgument(f"unknown key {key!r}", hint="`filewheel enqueue --help` lists the keys")
         due_us = self._due(fields)
-        payload = bytes_of(self._payload(fields), self.payload_bytes_max)
+        payload = self._payload(fields)
         topic = fields.get("topic", self.defaults.topic)
-        if not isinstance(topic, str) or topic not in self._topics:
-            check_topic(topic)
-            if len(self._topics) < 4096:
-                self._topics.add(topic)
         headers = fields.get("headers", self.defaults.headers)
         if not isinstance(headers, Mapping):
             raise BadArgument(f"'headers' is an object, not {headers!r}")
-        headers = dict(check_headers({**headers, ARGS: JSON} if "args" in fields else headers))
+        headers = {**headers, ARGS: "json"} if "args" in fields else dict(headers)
         # A message that was printed has its key among its headers.
         named = headers.pop(KEY, None)
         key = fields.get("key", named)
         if named is not None and key != named:
             raise BadArgument(f"'key' is {key!r}, and the header {KEY} says {named!r}")
-        return Row(due_us, payload, topic, headers, None if key is None else check_key(key))
+        self.wheel.check_message(payload, topic=topic, headers=headers, key=key)
+        return Row(due_us, payload, topic, headers, key)
 
     def _payload(self, fields: dict[str, Any]) -> bytes:
         if "args" not in fields:
@@ -142,7 +133,8 @@ class Intake:
     def read(self, stream: BinaryIO, spool: Spool, progress: Progress, *, json: bool, out: Output | None) -> None:
         """Check every line and put the good ones into the spool. `out` hears of bad ones; without, the first raises."""
         # JSON may write one byte of a payload as six characters.
-        limit = self.payload_bytes_max * 6 + (1 << 20) if json else self.payload_bytes_max
+        largest = self.wheel.payload_bytes_max
+        limit = largest * 6 + (1 << 20) if json else largest
         make = self.json_row if json else self.plain_row
         size = 0
         for number, line in read_lines(stream, limit):
@@ -215,7 +207,8 @@ def _enqueue_portion(
             for n in now:
                 key = rows[n].key
                 if key is not None and key in exc.held:
-                    made[n] = key_held(key, exc.held[key], wheel.path)
+                    held = exc.held[key]
+                    made[n] = KeyHeld(f"the key {key!r} is held by the message {MessageId(held)}", key=key, id=held)
         else:
             made |= zip(now, ids, strict=True)
         left = [n for n in left if n not in made]

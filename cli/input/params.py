@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from filewheel import BadArgument, MessageId
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.message import US_PER_S, to_datetime
-from filewheel.scheduling.call import pack_json
 from filewheel.timespec import at_us, check_due, parse_duration, parse_time
+
+from .. import times
+from ..times import US_PER_S, to_datetime
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]  # generic for type checkers, and from click 8.5 on also at run time
@@ -78,7 +78,7 @@ class When:
 
 def read_time(text: str, now_us: int | None = None, zone: tzinfo = LOCAL) -> When:
     """Read a time as people write it; one that names no zone is in this one. Raises BadArgument."""
-    now = to_datetime(SYSTEM_CLOCK.now_us() if now_us is None else now_us).astimezone(zone)
+    now = to_datetime(times.now_us() if now_us is None else now_us).astimezone(zone)
     try:
         due_us = check_due(at_us(parse_time(text, now)))
     except BadArgument:
@@ -202,6 +202,21 @@ class _Header(_Type):
         if not equals or not key:
             raise BadArgument(f"{text!r} is not a header: write KEY=VALUE")
         return key, value
+
+
+def pack_json(arguments: object) -> bytes:
+    """Pack the arguments of a call as a shell gives them: a list is positional, an object keyword arguments.
+
+    Raises BadArgument when they are something else.
+    """
+    if not isinstance(arguments, (list, dict)):
+        shown = json.dumps(arguments)[:40]
+        raise BadArgument(f"args are a JSON list, or an object of keyword arguments, not {shown}", hint='["ann", 2]')
+    call = [arguments, {}] if isinstance(arguments, list) else [[], arguments]
+    try:
+        return json.dumps(call, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError as exc:  # NaN, which is no JSON, or half of a surrogate pair
+        raise BadArgument(f"args cannot be stored: {exc}") from None
 
 
 class _JsonArgs(_Type):

@@ -7,58 +7,41 @@ Invariant: nothing here raises for a message that the library could read.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
-from filewheel import Cron, Damaged, Message, Wheel, call_of
-from filewheel.format.record import unpack_put
-from filewheel.headers import ARGS, SCHEDULE, is_call
-from filewheel.message import US_PER_S, id_floor
-from filewheel.scheduling.cron.recurrence import Recurrence
-from filewheel.scheduling.failure import history_of
-from filewheel.scheduling.schedule import Definition, definition_of
+from filewheel import Cron, Damaged, Message, StoredSchedule, Wheel, call_of, history_of, schedule_of
+from filewheel.headers import ARGS, SCHEDULE
+from filewheel.scheduling.cron import Recurrence
 from filewheel.timespec import parse_duration
+from filewheel.tools.calls import count_calls, first_call
 from filewheel.tools.dump import iso
 
 from ..failure import Failure
+from ..times import US_PER_S, to_datetime
 from .text import count, span
 
 RUN = "`filewheel run`"
 WORK = "`filewheel work MODULE:NAME`"
 _LOOKED_AT = 100_000
-_MARKS = (ARGS.encode(), SCHEDULE.encode())
 
 
-def _call_in(put: bytes) -> Message | None:
-    """Return the message in a packed put when only a scheduler may fire it."""
-    if any(mark in put for mark in _MARKS):  # cheap: few messages are unpacked for nothing
-        with contextlib.suppress(Damaged):
-            message = unpack_put(put)
-            if is_call(message.headers):
-                return message
-    return None
-
-
-def first_call(wheel: Wheel) -> Message | None:
+def pending_call(wheel: Wheel) -> Message | None:
     """Return the first pending message that only a scheduler may fire. Cost: reads the next 100,000 at most."""
-    with wheel.snapshot() as snapshot:
-        return next(filter(None, map(_call_in, islice(snapshot.puts(), _LOOKED_AT))), None)
+    return first_call(wheel, _LOOKED_AT)
 
 
 def overdue_advice(wheel: Wheel, overdue: int, now_us: int) -> list[str]:
     """Say which command fires what is overdue, a line for each kind: calls of handlers, and plain messages.
 
-    Cost: that of `first_call`, and of the next 100,000 where calls wait.
+    Cost: that of `pending_call`, and of the next 100,000 where calls wait.
     """
-    if first_call(wheel) is None:
+    if pending_call(wheel) is None:
         return [f"{count(overdue, 'message')}; {RUN} fires {_them(overdue)}"]
     if overdue > _LOOKED_AT:
         return [f"{count(overdue, 'message')}; {WORK} fires the calls among them"]
-    with wheel.snapshot() as snapshot:
-        calls = sum(_call_in(put) is not None for put in snapshot.puts(hi=id_floor(now_us)))
+    calls = count_calls(wheel, to_datetime(now_us))
     plain = overdue - calls
     lines = [f"{count(calls, 'call')}; {WORK} fires {_them(calls)}"] if calls else []
     if plain:
@@ -71,8 +54,8 @@ def _them(number: int) -> str:
 
 
 def who_fires(wheel: Wheel) -> str:
-    """Return the command that fires this wheel: `work` where calls of handlers wait. Cost: that of `first_call`."""
-    return RUN if first_call(wheel) is None else WORK
+    """Return the command that fires this wheel: `work` where calls of handlers wait. Cost: that of `pending_call`."""
+    return RUN if pending_call(wheel) is None else WORK
 
 
 def refused(message: Message) -> Failure:
@@ -115,7 +98,7 @@ def call_fields(message: Message) -> dict[str, Any]:
     attempts = history_of(message.headers)
     if attempts:
         fields["history"] = [{"at": iso(a.at_us), "attempt": a.attempt, "error": a.error} for a in attempts]
-    definition = definition_of(message)
+    definition = schedule_of(message)
     if definition is not None:
         fields["schedule"] = schedule_fields(definition)
     return fields
@@ -145,7 +128,7 @@ def _parsed_us(text: str) -> int:
     return parse_duration(text) if text else -1
 
 
-def schedule_fields(definition: Definition) -> dict[str, Any]:
+def schedule_fields(definition: StoredSchedule) -> dict[str, Any]:
     """Return a schedule's definition as JSON has it."""
     when, zone = when_of(definition.recurrence)
     return {
@@ -157,7 +140,7 @@ def schedule_fields(definition: Definition) -> dict[str, Any]:
     }
 
 
-def schedule_text(definition: Definition) -> str:
+def schedule_text(definition: StoredSchedule) -> str:
     """Write a schedule's definition in a line."""
     when, zone = when_of(definition.recurrence)
     origin = "declared in a program" if definition.is_declared else "started at run time"

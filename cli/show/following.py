@@ -15,11 +15,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from filewheel import FilewheelError
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.replication.status import LinkReport, SetStatus, set_status
+from filewheel import FilewheelError, LinkReport, SetStatus, set_status
 from filewheel.tools.dump import iso
 
+from .. import times
 from .members import lag_text, member_fields, report_fields, trouble_of, work_text
 from .output import Output
 from .progress import Progress
@@ -70,7 +69,7 @@ class Teller:
         if not self._out.wants_json or self.error is not None:
             return
         try:
-            self._out.record({"at": iso(SYSTEM_CLOCK.now_us()), **fields})
+            self._out.record({"at": iso(times.now_us()), **fields})
             self._out.flush()
         except OSError as exc:
             self.error = exc

@@ -11,14 +11,13 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from filewheel.metrics.metrics import PREFIX
-from filewheel.metrics.prometheus import GAUGE, Family, Sample, gauge, with_labels
+from filewheel.metrics import GAUGE, PREFIX, Family, Sample, gauge, with_labels
 
 from .members import state_of
 from .text import safe
 
 if TYPE_CHECKING:
-    from filewheel.replication.status import MemberStatus, SetStatus
+    from filewheel import MemberStatus, SetStatus
 
 _STATES = ("joining", "matching", "current", "stale", "fenced", "damaged", "unreachable")
 

@@ -11,8 +11,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from filewheel import FilewheelError, NoWheel
-from filewheel.roster.roster import Roster, read_roster
+from filewheel import FilewheelError, NoWheel, Roster, Wheel
 from filewheel.tools.dump import iso
 
 from .output import Output
@@ -20,16 +19,13 @@ from .progress import Progress
 from .text import count, safe, size, span
 
 if TYPE_CHECKING:  # loaded only where there is a set
-    from filewheel.replication.status import LinkReport, MemberStatus, SetStatus
+    from filewheel import LinkReport, MemberStatus, SetStatus
 
 
 def roster_of(out: Output) -> Roster | None:
     """Return the roster of the wheel that `-C` names; None when it stands alone. Raises Damaged, OSError."""
-    directory = out.directory()
-    try:
-        return read_roster(directory.disk, directory.path)
-    finally:
-        directory.disk.release()
+    with Wheel(out.dir, force=out.force) as wheel:
+        return wheel.roster()
 
 
 def set_roster_of(out: Output) -> Roster | None:
@@ -47,7 +43,7 @@ def find_set(out: Output) -> SetStatus | None:
         own = roster_of(out)
         if own is None:
             return None
-        from filewheel.replication.status import set_status
+        from filewheel import set_status
 
         status = set_status(out.dir)
         # The primary may have answered for its set: what this wheel is in it, its own roster says.

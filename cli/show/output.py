@@ -20,7 +20,7 @@ from typing import Any, TextIO
 import click
 
 from filewheel import Wheel
-from filewheel.disk.directory import Directory, open_directory
+from filewheel.tools import Directory, open_directory
 
 from ..failure import Failure
 from .progress import Progress

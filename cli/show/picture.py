@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from filewheel import Histogram
-from filewheel.message import US_PER_S
 from filewheel.tools.dump import iso
 
+from ..times import US_PER_S
 from .text import count, local, pad, width
 
 _DAY_S = 86_400

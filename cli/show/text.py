@@ -14,7 +14,7 @@ from typing import Any
 
 from wcwidth import wcswidth, wcwidth
 
-from filewheel.message import US_PER_S, to_datetime
+from ..times import US_PER_S, to_datetime
 
 # C0, DEL and C1 controls; marks and controls that reorder text; line separators; halves of surrogate pairs.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

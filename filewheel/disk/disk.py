@@ -43,6 +43,7 @@ class ForeignFile(OSError):
     """Something is there under this name that is no regular file: a link, a pipe, a directory. It is left alone."""
 
     hint = "`filewheel verify` says what fails because of it; `filewheel repair` puts it aside"
+    is_foreign = True
 
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
@@ -64,11 +65,6 @@ def is_unreadable(exc: OSError) -> bool:
     Any other error (too many open files, no permission, a stale handle) may be over in a moment.
     """
     return isinstance(exc, ForeignFile) or exc.errno in _BROKEN or exc.errno == errno.ENOTDIR
-
-
-def is_misplaced(exc: BaseException) -> bool:
-    """Tell whether an error of the tree is only about something else in the place of one file."""
-    return isinstance(exc.__cause__, ForeignFile | NotADirectoryError)
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:

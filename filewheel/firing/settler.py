@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from filewheel.disk import locks
-from filewheel.disk.disk import is_misplaced
 from filewheel.errors import Damaged, DiskError, FilewheelError, Locked, NotClaimed, disk_error
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.head import Head
@@ -189,7 +188,7 @@ class Settler:
             try:
                 cancelled += self._settle_at_once({id_: entered[id_] for id_ in now})
             except (Damaged, DiskError) as exc:
-                if len(ids) == 1 or not (isinstance(exc, Damaged) or is_misplaced(exc)):
+                if len(ids) == 1 or not exc.is_of_one_file:
                     raise
                 self._settle_each(ids, cancelled)  # one bad file of keys fails no other settlement
                 return cancelled
@@ -202,7 +201,7 @@ class Settler:
             try:
                 cancelled += self._settle_locking([id_] if id_ in self.later else [])
             except (Damaged, DiskError) as exc:
-                if not (isinstance(exc, Damaged) or is_misplaced(exc)):
+                if not exc.is_of_one_file:
                     raise
                 failed = exc
         if failed is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -22,13 +23,15 @@ from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap, scan
+from filewheel.format.limits import matches
 from filewheel.format.record import ID, readable_records, records_of, unpack_put
 from filewheel.journal.gaps import UNKNOWN, confirmed, missing_in, number_before
 from filewheel.journal.tail import Handles
 from filewheel.journal.walk import Part, list_segments, parts_above, read_part
 from filewheel.laps.slot import slot_file
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
-from filewheel.message import DEAD_US, ID_LIMIT, ID_MIN, US_PER_S, Message, due_of, id_floor
+from filewheel.message import DEAD_US, ID_END, ID_LIMIT, ID_MIN, US_PER_S, Message, MessageId, due_of, id_floor
+from filewheel.timespec import at_us
 
 _TRIES = 20
 WALK_BUDGET = Budget(records=1 << 14, bytes=8 << 20)
@@ -48,6 +51,26 @@ class _Uncovered:
     parts: list[Part] = field(default_factory=list)
     is_suspect: bool = False
     is_judged: bool = False
+
+
+At = datetime | float
+"""An aware datetime, or seconds since the epoch."""
+
+
+def bounds(after: At | None, before: At | None, *, dead: bool) -> tuple[bytes, bytes]:
+    """Return the ids from which on, and below which, messages are due in a time; with `dead`, those of dead letters.
+
+    Raises BadArgument.
+    """
+    if dead:
+        return DEAD_FLOOR, ID_END
+    lo = ID_MIN if after is None else id_floor(max(0, at_us(after)))
+    return lo, DEAD_FLOOR if before is None else min(DEAD_FLOOR, id_floor(max(0, at_us(before))))
+
+
+def with_topic(messages: Iterator[Message], topic: str | None) -> Iterator[Message]:
+    """Return the messages of a topic or a glob; all of them without one."""
+    return messages if topic is None else (m for m in messages if matches(m.topic, topic))
 
 
 class Snapshot:
@@ -216,7 +239,13 @@ class Snapshot:
                 yield unpack_put(put)
             except Damaged as exc:
                 name = slot_file(self._dir.settings, due_of(put[ID]) // US_PER_S).name
-                self.damage.append(Damage(name, 0, len(put), exc.what, proven=True))
+                self.damage.append(Damage(name, 0, len(put), f"{MessageId(put[ID])}: {exc.what}", proven=True))
+
+    def walk(
+        self, *, after: At | None = None, before: At | None = None, topic: str | None = None, dead: bool = False
+    ) -> Iterator[Message]:
+        """Yield what is pending in firing order, or the dead letters, as `Wheel.list` does; note what is none."""
+        return with_topic(self.messages(*bounds(after, before, dead=dead)), topic)
 
     def frames(self, span: Span, *, headers: bool = False, missing: list[Span] | None = None) -> Iterator[Frame]:
         """Yield the frames of one file; what cannot be read is noted. One that has gone is added to `missing`."""

@@ -1,7 +1,22 @@
-"""Counters, histograms and gauges of one process, the text format of Prometheus, and the file in which a scheduler
-publishes its own.
-"""
+"""Metrics of one process, the text format of Prometheus, and the file in which a scheduler publishes its metrics."""
 
+from filewheel.metrics.gauges import disk_gauges, overdue_of
 from filewheel.metrics.metrics import PREFIX, Metrics, summary
+from filewheel.metrics.prometheus import GAUGE, Family, Sample, gauge, render, with_labels
+from filewheel.metrics.published import Published, read_published
 
-__all__ = ["PREFIX", "Metrics", "summary"]
+__all__ = [
+    "GAUGE",
+    "PREFIX",
+    "Family",
+    "Metrics",
+    "Published",
+    "Sample",
+    "disk_gauges",
+    "gauge",
+    "overdue_of",
+    "read_published",
+    "render",
+    "summary",
+    "with_labels",
+]

@@ -58,21 +58,6 @@ def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     return packed
 
 
-def pack_json(arguments: object) -> bytes:
-    """Pack the JSON arguments of a call: a list has positional arguments, an object keyword arguments.
-
-    Raises BadArgument for other values.
-    """
-    if not isinstance(arguments, (list, dict)):
-        shown = json.dumps(arguments)[:40]
-        raise BadArgument(f"args are a JSON list, or an object of keyword arguments, not {shown}", hint='["ann", 2]')
-    call = [arguments, {}] if isinstance(arguments, list) else [[], arguments]
-    try:
-        return json.dumps(call, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError as exc:  # NaN, which JSON does not have, or half of a surrogate pair
-        raise BadArgument(f"args cannot be stored: {exc}") from None
-
-
 class StoredCall(NamedTuple):
     """The call that a message stores: the name of a handler, and its arguments."""
 

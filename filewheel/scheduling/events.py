@@ -23,7 +23,7 @@ from filewheel.firing.cancelled import Cancelled
 from filewheel.message import US_PER_S, Message, MessageId, due_of
 from filewheel.metrics.metrics import EVENTS, Metrics
 from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.schedule import definition_of
+from filewheel.scheduling.schedule import schedule_of
 from filewheel.scheduling.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -285,7 +285,7 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: fl
         log.debug("%s", failure.trace if failure else "", extra=extra)
     elif verdict.kind == "dead":
         log.error("%s is dead: %s\n%s", name, error, failure.trace if failure else "", extra=extra)
-    elif verdict.kind == "stopped" and (definition := definition_of(message)) is not None:
+    elif verdict.kind == "stopped" and (definition := schedule_of(message)) is not None:
         log.warning(
             "the schedule %r has ended: %s fires now and does not declare it. To keep it, declare it there too, with "
             "@scheduler.every(..., name=%r), or start it with scheduler.schedule(%r, ...). A program that declares it "

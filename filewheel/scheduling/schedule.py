@@ -116,8 +116,8 @@ def key_of(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
-    """The definition of its schedule that an occurrence stores."""
+class StoredSchedule:
+    """The schedule that an occurrence stores."""
 
     name: str
     recurrence: Recurrence
@@ -126,11 +126,11 @@ class Definition:
     is_declared: bool
 
 
-def definition_of(message: Message) -> Definition | None:
-    """Read the definition that an occurrence stores; None when it has none that can be read."""
+def schedule_of(message: Message) -> StoredSchedule | None:
+    """Read the schedule that an occurrence stores; None when it has none that can be read."""
     try:
         fields = json.loads(message.headers[SCHEDULE])
-        found = Definition(
+        found = StoredSchedule(
             fields["name"],
             from_text(fields["when"]),
             fields["missed"],
@@ -152,7 +152,7 @@ class Occurrences:
 
     def next_of(self, message: Message, started_us: int) -> Message | None:
         """Return the occurrence after one that was started at a time; None when nothing follows."""
-        definition = definition_of(message)
+        definition = schedule_of(message)
         if definition is None or self._has_stopped(definition):
             return None
         now_us = self._clock.now_us()
@@ -170,7 +170,7 @@ class Occurrences:
 
     def fate_of(self, message: Message, now_us: int) -> str | None:
         """Return why an occurrence is not to be called ("missed", "stopped"), or None."""
-        definition = definition_of(message)
+        definition = schedule_of(message)
         if definition is None:
             return None
         if self._has_stopped(definition):
@@ -179,5 +179,5 @@ class Occurrences:
         late = is_skipped(message.due_us, now_us, definition.missed, definition.grace_us)
         return "missed" if is_first_try and late else None
 
-    def _has_stopped(self, definition: Definition) -> bool:
+    def _has_stopped(self, definition: StoredSchedule) -> bool:
         return definition.is_declared and definition.name not in self._declared

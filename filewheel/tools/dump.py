@@ -11,14 +11,16 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Iterator
+import secrets
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from filewheel.disk.directory import PAYLOAD_BYTES_LIMIT
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_message
-from filewheel.message import ID_END, ID_MIN, Message, MessageId, to_datetime
-from filewheel.wheel import Wheel
+from filewheel.message import DEAD_US, DUE_END_US, ID_END, ID_MIN, WRITER_BITS, Message, MessageId, to_datetime
+from filewheel.reader import Reader
+from filewheel.timespec import check_due
 
 
 def to_json(message: Message) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def iso(us: int) -> str:
     return to_datetime(us).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def from_json(fields: object) -> Message:
+def from_json(fields: object, payload_bytes_max: int = PAYLOAD_BYTES_LIMIT) -> Message:
     """Read a message from the object that `to_json` made. Raises BadArgument naming the key that is wrong."""
     if not isinstance(fields, dict):
         raise BadArgument("not a JSON object")
@@ -64,7 +66,7 @@ def from_json(fields: object) -> Message:
         enqueued_us=_count(fields, "enqueued_us"),
         root=None if root is None else MessageId.parse(_field(fields, "root", str)),
     )
-    check_message(message, PAYLOAD_BYTES_LIMIT)
+    check_message(message, payload_bytes_max)
     return message
 
 
@@ -118,20 +120,64 @@ def parse_line(line: str | bytes, number: int) -> dict[str, Any]:
     return fields
 
 
-def dump(wheel: Wheel) -> Iterator[Message]:
-    """Yield every pending message and every dead letter, in the order of their ids. Memory: one window."""
-    # One snapshot: a dead letter that is revived meanwhile must not fall between two.
+def dump(wheel: Reader, on_unreadable: Callable[[str, str], object] | None = None) -> Iterator[Message]:
+    """Yield every pending message and every dead letter, in the order of their ids. Memory: one window.
+
+    At the end, `on_unreadable` gets the name of each file that could not be read whole, and why.
+    """
+    # One snapshot: a dead letter that is revived while this runs must not fall between two.
     with wheel.snapshot() as snapshot:
         yield from snapshot.messages(ID_MIN, ID_END)
+        if on_unreadable is not None:
+            for damage in snapshot.problems():
+                on_unreadable(damage.name, f"{damage.reason} at offset {damage.offset}")
 
 
-def load(lines: Iterable[str | bytes]) -> Iterator[Message]:
-    """Read dumped lines as messages; blank lines are skipped, a bad one is named by its number."""
+def load(
+    lines: Iterable[str | bytes], payload_bytes_max: int = PAYLOAD_BYTES_LIMIT, ids: NewIds | None = None
+) -> Iterator[Message]:
+    """Read dumped lines as messages; blank lines are skipped. With `ids`, each gets a new id.
+
+    Raises BadArgument, which names the line, also where `due_us` is not the time in the id and no new one is made.
+    """
     for number, line in enumerate(lines, 1):
         if line.strip():
+            fields = parse_line(line, number)
             try:
-                yield from_json(parse_line(line, number))
+                yield _loaded(fields, payload_bytes_max, ids)
             except BadArgument as exc:
-                if exc.what.startswith("line "):
-                    raise
-                raise BadArgument(f"line {number}: {exc.what}", hint=exc.hint) from None
+                raise type(exc)(f"line {number}: {exc.what}", hint=exc.hint) from None
+
+
+def _loaded(fields: dict[str, Any], payload_bytes_max: int, ids: NewIds | None) -> Message:
+    message = from_json(fields, payload_bytes_max)
+    due_us = fields.get("due_us", message.due_us)
+    if not isinstance(due_us, int) or isinstance(due_us, bool):
+        raise BadArgument(f"'due_us' is microseconds since the epoch, not {due_us!r}")
+    if ids is not None:
+        return ids.renew(message, check_due(due_us))
+    if due_us != message.due_us:
+        raise BadArgument("'due_us' is not the time in 'id'", hint="--new-ids takes the time from due_us")
+    return message
+
+
+class NewIds:
+    """Gives messages new ids, in order, as a writer of its own would."""
+
+    def __init__(self, now_us: int) -> None:
+        """Take the time from which the messages count as enqueued, and dead letters as dead."""
+        self._writer = int.from_bytes(secrets.token_bytes(WRITER_BITS // 8), "big")
+        self._seq = 0
+        self._now_us = now_us
+
+    def renew(self, message: Message, due_us: int) -> Message:
+        """Return the message as a new one, due at a time; a dead letter stays one."""
+        fresh = self._id(due_us)
+        if not message.is_dead:
+            return Message(fresh, message.payload, message.topic, message.headers, 0, self._now_us)
+        died = self._id(DEAD_US + min(self._now_us, DUE_END_US - 1))
+        return Message(died, message.payload, message.topic, message.headers, message.attempt, self._now_us, fresh)
+
+    def _id(self, due_us: int) -> MessageId:
+        self._seq += 1
+        return MessageId.make(due_us, self._writer, self._seq)

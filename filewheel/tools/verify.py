@@ -46,6 +46,11 @@ class Finding:
     what: str
     hint: str = ""
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether the whole file is missing."""
+        return self.what == MISSING
+
 
 @dataclass
 class Report:

@@ -21,7 +21,6 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from cli.show.dissect import Dissector
 from filewheel.disk.directory import open_directory, parse_settings
 from filewheel.disk.disk import SYSTEM
 from filewheel.errors import FilewheelError
@@ -31,6 +30,7 @@ from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
 from filewheel.message import DUE_LIMIT_US, ID_MIN, US_PER_S, MessageId, id_floor
 from filewheel.timespec import parse_duration, parse_time
+from filewheel.tools.dissect import Dissector
 from filewheel.tools.dump import load
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from filewheel import Damaged, MessageId
 from filewheel.disk.checkpoint import Checkpoint, Position, read_checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
+from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import HEADER_BYTES, Frame, Gap, scan
 from filewheel.format.record import DROP_PREFIX, ID, PUT_PREFIX, split, unpack_drop, unpack_put
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.message import ID_END, ID_MIN
+from filewheel.message import ID_END, ID_MIN, MessageId
 from filewheel.tools.dump import iso
 
 

@@ -1,0 +1,47 @@
+"""The pending messages that only a scheduler may fire: calls of handlers, and occurrences of schedules.
+
+Invariant: a message that cannot be read is no call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+
+from filewheel.errors import Damaged
+from filewheel.format.record import unpack_put
+from filewheel.headers import ARGS, SCHEDULE, is_call
+from filewheel.lookup.snapshot import bounds
+from filewheel.message import Message, MessageId
+from filewheel.reader import Reader
+
+_MARKS = (ARGS.encode(), SCHEDULE.encode())
+
+
+def _calls(puts: Iterable[bytes]) -> Iterator[Message]:
+    for put in puts:
+        if any(mark in put for mark in _MARKS):  # only few messages are unpacked for nothing
+            with contextlib.suppress(Damaged):
+                message = unpack_put(put)
+                if is_call(message.headers):
+                    yield message
+
+
+def first_call(wheel: Reader, limit: int) -> Message | None:
+    """Return the first call among the next `limit` messages; None when there is none."""
+    with wheel.snapshot() as snapshot:
+        return next(_calls(islice(snapshot.puts(), limit)), None)
+
+
+def count_calls(wheel: Reader, before: datetime | float) -> int:
+    """Count the calls that are due before a time. Cost: reads every message that is due before it."""
+    with wheel.snapshot() as snapshot:
+        return sum(1 for _ in _calls(snapshot.puts(*bounds(None, before, dead=False))))
+
+
+def calls_among(wheel: Reader, ids: Iterable[MessageId]) -> dict[MessageId, Message]:
+    """Return the calls among messages that are named by their ids. Cost: as `Snapshot.find`."""
+    with wheel.snapshot() as snapshot:
+        return {message.id: message for message in _calls(snapshot.find(ids).values())}
