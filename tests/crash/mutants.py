@@ -178,7 +178,7 @@ MUTANTS: list[Mutant] = [
        "tools.repair", "keys.is_too_long(bucket) or is_foreign(directory, layout.key_file(bucket))", "keys.is_too_long(bucket)"),
     _m("misplaced-fails-all", "D", "something foreign in the place of one file of keys fails no other settlement",
        "tests/test_places.py::test_one_file_of_keys_that_is_a_pipe_fails_no_other_settlement_of_a_call",
-       "disk.disk", "    return isinstance(exc.__cause__, ForeignFile | NotADirectoryError)\n", "    return False\n"),
+       "errors", '        return self.kind == "damaged" or is_foreign\n', '        return self.kind == "damaged"\n'),
     _m("key-twice-unsaid", "U", "a key that two living messages have is named",
        "tests/test_places.py::test_a_key_that_two_living_messages_have_is_a_note_until_one_is_cancelled",
        "keys.check", "            if len(ids) > 1:\n", "            if False:\n"),
