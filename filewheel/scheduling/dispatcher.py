@@ -1,10 +1,9 @@
-"""The dispatcher: takes what is due from the keeper, hands it to runners, and writes what became of it.
+"""The dispatcher: claims due messages from the keeper, hands their calls to runners, and settles them.
 
-One thread does all of that (`step`); others append to queues. One thing is not left to it: the thread that ends a call
-starts the next of its lane, so that a limited handler waits for no change of threads. Messages are claimed up to
-`in_flight`: the bound on what a crash can make fire again, and the bound on memory. Acknowledgements are written in
-batches.
-Invariant: each claimed message is in a lane, held back, with a runner, in `_done` or `_verdicts`, or settled.
+One thread does this (`step`); other threads append to queues. There is one exception: the thread that ends a call
+starts the next one of its lane, so that a limited handler does not wait for a change of threads. At most `in_flight`
+messages are claimed: this bounds memory, and the messages that fire again after a crash.
+Invariant: each claimed message is in a lane, held back, with a runner, in `_outcomes` or `_settlements`, or settled.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ _PLAIN = 'it is a plain message without a topic: cancel it, or give it a handler
 
 UNKNOWN = ("wait", "bury")
 UNKNOWN_DELAY_US = 300 * US_PER_S
-"""After so long it is looked again whether a handler of that name is there."""
+"""A message without a handler is deferred by this, and then checked again."""
 _TICK_S = 0.02
 
 Successor = Callable[[Message, int], Message | None]
-"""Gives the next occurrence after one that was started at a time; None when there is none."""
+"""Returns the next occurrence after one that started at a time; None when there is none."""
 Fate = Callable[[Message, int], str | None]
-"""Tells why an occurrence is not to be called ("missed", "stopped"), or None."""
+"""Returns why an occurrence is not to be called ("missed", "stopped"), or None."""
 
 
 class Dispatcher:
-    """Fires one keeper's messages. Everything but `finish` and `wake` belongs to one thread."""
+    """Fires one keeper's messages. `finish` and `begin` are thread-safe; all else belongs to one thread."""
 
     def __init__(
         self,
@@ -77,28 +76,28 @@ class Dispatcher:
         self._lanes = Lanes(slots, in_flight)
         self._outcomes: deque[Outcome] = deque()
         self._begun: deque[tuple[str, list[Message], int]] = deque()
-        """Calls that other threads have started, to be told of."""
+        """Calls that other threads have started and that are not reported yet."""
         self._is_firing = False
         self._is_woken = False
-        """Somebody has ended the sleep since the last step began: nobody else need."""
+        """A thread has ended the sleep since the last step started, so no other thread has to."""
         self._back = 0
-        """About how many messages came back since the last step: a hint, which threads may miscount."""
+        """About how many messages came back since the last step; threads may miscount it."""
         self._stopped: deque[int] = deque()
-        """How many messages of a call were not begun, because they were cancelled. Threads append to it."""
+        """Counts of messages that did not begin, because they were cancelled. Threads append to it."""
         self._trouble: Exception | None = None
-        """What kept a thread from asking whether a call may begin, or from starting the next."""
+        """The error that kept another thread from beginning a call, or from starting the next one."""
         self._settlements = Settlements(keeper, clock, telemetry)
         self._timed: set[Call] = set()
         self._is_sated = False
-        """The last claim brought nothing, and no call has ended since."""
+        """The last claim was empty, and no call has ended since."""
         self._more = True
         """The last claim was cut short by its limit."""
         self._hinted = True
         self._looked_us = 0
         self._stood_us = 0
-        """When this wheel was last seen to be the one that fires."""
+        """When the roster last said that this wheel may fire."""
         self._has_stood = False
-        """That was in the present step."""
+        """The roster was checked in this step."""
 
     @property
     def claimed(self) -> int:
@@ -118,7 +117,7 @@ class Dispatcher:
     # -- from other threads ----------------------------------------------------------------------------------
 
     def finish(self, outcome: Outcome) -> None:
-        """Take the outcome of a call; thread-safe. The dispatcher is woken only if that makes room it waits for."""
+        """Take the outcome of a call; thread-safe. It wakes the dispatcher only if that waits for the room."""
         handler = outcome.call.handler
         lane = self._lanes.ended(handler)
         if lane is not None and lane.waiting and self._is_firing and self._runners[handler.terms.where].starts_anywhere:
@@ -126,14 +125,14 @@ class Dispatcher:
         self._ended(outcome, lane)
 
     def _go_on(self, lane: Lane) -> None:
-        """Start what is next in a lane, in the thread that has just ended a call of it."""
+        """Start the next calls of a lane, in the thread that has just ended one."""
         try:
             now_us = self._keeper.now_us()
             while messages := lane.take(now_us):
                 self._keeper.check_may_fire()
                 self._begun.append((lane.handler.name, messages, now_us))
                 self._hand_over(lane, messages, now_us)
-        except Exception as exc:  # it is the dispatcher's, not of the call that has ended
+        except Exception as exc:  # raised in the next step, because the call that has ended did not fail
             self._trouble = exc
 
     def _ended(self, outcome: Outcome, lane: Lane | None) -> None:
@@ -149,7 +148,10 @@ class Dispatcher:
             self._keeper.wake()
 
     def begin(self, call: Call) -> bool:
-        """Tell whether a call may begin, less what was cancelled of it; thread-safe. Runners ask it last."""
+        """Begin a call, without the messages that were cancelled; return whether any is left. Thread-safe.
+
+        A runner calls it immediately before the function.
+        """
         try:
             stopped = self._keeper.begin([m.id for m in call.messages])
         except FilewheelError as exc:
@@ -160,7 +162,7 @@ class Dispatcher:
             return True
         call.messages = [m for m in call.messages if m.id not in stopped]
         self._stopped.append(len(stopped))
-        if not call.messages:  # nothing is started here: a runner may hold its lock
+        if not call.messages:  # the lane's next call is not started here, because a runner may hold its lock
             self._lanes.ended(call.handler)
             self._outcomes.append(Outcome(call))
         self._keeper.wake()
@@ -169,19 +171,19 @@ class Dispatcher:
     # -- one step ----------------------------------------------------------------------------------------------
 
     def step(self, *, fire: bool = True, claim: bool = False) -> bool:
-        """Settle what has ended, and start what is due; tell whether anything was done.
+        """Settle calls that have ended, and start calls that are due; return whether anything was done.
 
-        With `claim` it looks for what is due also when nothing hints at any, and waits for no lane.
+        With `claim` it claims even without a hint that something is due.
         """
-        now_us = self._keeper.now_us()  # what follows from a time must be due by the clock that it is fired by
+        now_us = self._keeper.now_us()  # the same clock that decides what is due
         self._is_firing = fire
-        self._is_woken = False  # first: who comes later wakes, who came before is looked at
+        self._is_woken = False  # first: an outcome that comes later wakes, one that came before is taken below
         self._hinted = self._hinted or claim
         self._has_stood = False
         worked = self._take_outcomes(now_us)
         self._watch_time(now_us)
         if fire:
-            for message in self._overdue.take(now_us):  # first: what is claimed now may be due after it
+            for message in self._overdue.take(now_us):  # first, because they are due before the messages claimed now
                 worked = True
                 self._admit(message, now_us)
             worked = self._claim(now_us, must=claim) or worked
@@ -192,7 +194,7 @@ class Dispatcher:
         return self._settlements.write() or worked
 
     def wait(self, limit_s: float = LOOK_S) -> None:
-        """Sleep until there may be something to do, at most `limit_s`."""
+        """Sleep until there may be something to do, for at most `limit_s`."""
         now_us = self._keeper.now_us()
         timeout_s = min(limit_s, _TICK_S) if self.claimed else limit_s
         next_us = self.next_us(now_us)
@@ -203,19 +205,19 @@ class Dispatcher:
             self._hinted = self._keeper.wait(timeout_s, due=has_room) or self._hinted
 
     def next_us(self, now_us: int) -> int | None:
-        """Return when the first of what was claimed and held back for a rate may begin; None when nothing is."""
+        """Return when the first message that waits for a rate may start; None when none waits."""
         times = [lane.next_us(now_us) for lane in self._lanes]
         times.append(self._overdue.next_us())
         return min((us for us in times if us is not None), default=None)
 
-    # -- what is due -------------------------------------------------------------------------------------------
+    # -- claim -------------------------------------------------------------------------------------------------
 
     def _claim(self, now_us: int, *, must: bool) -> bool:
-        """Claim what is due, if there may be something, and give each message its way."""
+        """Claim due messages, if there may be any, and route each; return whether there were any."""
         steady_us = self._clock.steady_us()
         room = self._limit - self.claimed
         waited_us = steady_us - self._looked_us
-        # In time what little room there is does not lie idle, and a hint that was lost does not matter.
+        # After a while even little room is used, and a lost hint is made up for.
         wanted = must or waited_us > (_TICK_S if self._more else LOOK_S) * US_PER_S
         wanted = wanted or (self._hinted and not self._more)
         if room <= 0 or not (wanted or self._wants_more(room)):
@@ -235,13 +237,13 @@ class Dispatcher:
         return bool(batch)
 
     def _wants_more(self, room: int) -> bool:
-        """Tell whether there is enough room to claim what is known to be due: each claim looks at every journal."""
+        """Return whether a claim is worth its cost, a look at every journal: there is enough room for due messages."""
         if self._more and room * 4 >= self._limit:
             return True
         return room > 0 and not self._is_sated and any(lane.is_hungry for lane in self._lanes)
 
     def _route(self, message: Message, now_us: int) -> None:
-        """Settle what is not to be called; hold back what is overdue where a rate is asked for; admit the rest."""
+        """Settle a message that is not to be called, hold it back for the catch-up rate, or admit it."""
         handler = self._handlers.find(message.topic)
         if len(message.headers) > 1 and self._is_passed_over(message, now_us, is_known=handler is not None):
             return
@@ -255,9 +257,9 @@ class Dispatcher:
             self._admit(message, now_us, handler)
 
     def _is_passed_over(self, message: Message, now_us: int, *, is_known: bool) -> bool:
-        """Settle a message that its own policy keeps from being called; tell whether it was.
+        """Settle a message that its own policy keeps from being called; return whether it did.
 
-        Without a handler there is no call that could do for another.
+        Only messages with a handler coalesce.
         """
         headers = message.headers
         policy = Policy.of(headers)
@@ -276,14 +278,14 @@ class Dispatcher:
 
     def _is_unknown(self, message: Message, now_us: int) -> None:
         why = f"no handler is named {message.topic!r}: {self._handlers.named()}" if message.topic else _PLAIN
-        # An occurrence waits in any case: buried, it would end its schedule, or leave a dead letter each time.
+        # An occurrence always waits: a burial would end its schedule, or leave a dead letter each time.
         if self._unknown == "bury" and SCHEDULE not in message.headers:
             self._settlements.add(message, verdict.buried(message, why, "unknown"))
         else:
             self._settlements.add(message, verdict.deferred(message, now_us + UNKNOWN_DELAY_US, "unknown", why))
 
     def _admit(self, message: Message, now_us: int, handler: Handler[..., object] | None = None) -> None:
-        """Start a message's call, or let it wait in its lane."""
+        """Start the call of a message, or add the message to its lane."""
         handler = handler or self._handlers.find(message.topic)
         if handler is None:  # unregistered since
             self._is_unknown(message, now_us)
@@ -296,7 +298,7 @@ class Dispatcher:
         lane.add(message, now_us)
 
     def _start_waiting(self, now_us: int) -> bool:
-        """Start what may begin of what waits; tell whether anything was: its lane may have room for more by now."""
+        """Start the waiting calls that may start; return whether any did, which may make room in their lanes."""
         started = [self._start_from(lane, now_us) for lane in self._lanes]
         return any(started)
 
@@ -319,17 +321,17 @@ class Dispatcher:
         self._hand_over(lane, messages, now_us)
 
     def _hand_over(self, lane: Lane, messages: list[Message], now_us: int) -> None:
-        """Give a call to its runner; thread-safe where that one is."""
+        """Give a call to its runner; thread-safe if the runner `starts_anywhere`."""
         call = Call(lane.handler, messages, now_us)
         terms = lane.handler.terms
         if terms.timeout_s is not None and terms.where == "thread":
             self._timed.add(call)
         self._runners[terms.where].start(call)
 
-    # -- what has ended ----------------------------------------------------------------------------------------
+    # -- outcomes ----------------------------------------------------------------------------------------------
 
     def _watch_time(self, now_us: int) -> None:
-        """Give up the calls in threads that take too long."""
+        """Give up calls in threads whose time-out has passed."""
         if not self._timed:
             return
         steady_us = self._clock.steady_us()
@@ -352,16 +354,16 @@ class Dispatcher:
             self._settlements.count(self._stopped.popleft())
         while outcomes:
             self._take(outcomes.popleft(), now_us)
-        while self._begun:  # before what became of them is told
+        while self._begun:  # before their settlements are reported
             self._telemetry.fired(*self._begun.popleft())
         self._is_sated = self._is_sated and not worked
         return worked
 
     def _take(self, outcome: Outcome, now_us: int) -> None:
-        """Pass a verdict on each message of a call."""
+        """Note a settlement for each message of a call."""
         call = outcome.call
         self._timed.discard(call)
-        if not call.messages:  # it was not begun
+        if not call.messages:  # all were cancelled before it began
             return
         took_us = max(0, outcome.ended_us - call.begun_us)
         self._telemetry.ended(call.messages[0].topic, took_us)
@@ -371,7 +373,7 @@ class Dispatcher:
                 continue
             failure = outcome.failures[at] if outcome.failures else None
             puts = outcome.puts[at] if outcome.puts else EMPTY_OUTBOX
-            # What comes due while an occurrence runs is not covered by it.
+            # An occurrence that comes due while this one runs is called as well.
             successor = self._next_of(message, call.started_us)
             if failure is None:
                 self._settlements.add(message, verdict.succeeded(message, puts, successor))
@@ -394,7 +396,7 @@ class Dispatcher:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def settle_all(self) -> FilewheelError | None:
-        """Write what has ended, after the runners were stopped; return what that met: the rest fires again."""
+        """Settle calls that have ended, after the runners were stopped; return the error that left some unwritten."""
         self._settlements.retry_now()
         try:
             self.step(fire=False)

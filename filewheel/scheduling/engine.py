@@ -1,9 +1,9 @@
-"""The engine: becomes the keeper of a wheel, fires until it is told to stop, and takes over again after trouble.
+"""The engine: becomes the keeper of a wheel, fires until it is stopped, and takes over again after an error.
 
-It owns one thread. While another process is the keeper it stands by, asleep until the kernel says that the keeper has
-gone, which frees the lock as well. When another wheel of the set was promoted it ends, keeper or standby. Each
-term as the keeper has runners and a dispatcher of its own, so nothing of a term that broke off reaches the next.
-Invariant: nothing is fired but by the holder of the lock, and when the thread ends the lock is free.
+It has one thread. While another process is the keeper it stands by: it sleeps until the kernel reports the end of that
+process, which frees the lock. When another wheel of the set is promoted it ends, as keeper or as standby. Each term as
+the keeper has its own runners and dispatcher, so no state of a term that failed reaches the next.
+Invariant: only the holder of the lock fires, and when the thread ends the lock is free.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from filewheel.scheduling.schedule import ASTRAY_US, Occurrences
 log = logging.getLogger("filewheel.scheduling")
 
 STANDBY_S = 0.1
-"""How often one that waits until this is the keeper looks whether it never will be."""
+"""How often `wait_until_keeper` checks for a promotion."""
 _PAUSE_S = 1.0
 _END_LOOK_S = 0.01
 _PAUSE_MAX_S = 60.0
 _FENCED_S = 5.0
-"""How long calls have to end when another wheel was promoted."""
+"""The time that running calls have to end when another wheel was promoted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a scheduler does at once."""
+    """The limits and policies of a scheduler."""
 
     threads: int
     processes: int
@@ -71,7 +71,7 @@ class Engine:
         on_term: Callable[[], None],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`on_term` is called when this process has become the keeper, and again when its clock went back."""
+        """`on_term` is called when this process becomes the keeper, and again when its clock goes back."""
         self._path = path
         self._handlers = handlers
         self._occurrences = occurrences
@@ -102,11 +102,11 @@ class Engine:
 
     def start(self) -> None:
         """Start the thread. Raises DiskError when there can be no more threads."""
-        with disk_errors(self._path):  # noted only once it runs: nobody can wait for one that has not begun
+        with disk_errors(self._path):  # `_thread` is set once it runs: a thread that never ran cannot be joined
             self._thread = started(threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True))
 
     def ask_to_stop(self, grace_s: float) -> None:
-        """Begin to stop, and do not wait for it."""
+        """Start to stop, without waiting for the end."""
         self._grace_s = grace_s
         self._stop.set()
         self._vigil.end()
@@ -115,13 +115,13 @@ class Engine:
             keeper.wake()
 
     def stop(self, grace_s: float) -> None:
-        """Let running calls end for so long, write what became of them, and give the lock back."""
+        """Give running calls this time to end, settle them, and free the lock."""
         self.ask_to_stop(grace_s)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def hurry(self) -> None:
-        """Cut short the time that running calls have to end."""
+        """End the grace time of running calls now."""
         self._hurry.set()
 
     @property
@@ -130,7 +130,7 @@ class Engine:
         return self._thread is not None and self._thread.is_alive()
 
     def wait_until_keeper(self, timeout_s: float | None) -> bool:
-        """Wait until this process is the one that fires; tell whether it is. Raises Fenced when it never will be."""
+        """Wait until this process fires; return whether it does. Raises Fenced when it never will."""
         left_s = float("inf") if timeout_s is None else timeout_s
         while left_s > 0 and not self.is_keeper.wait(min(left_s, STANDBY_S)):
             self.check()
@@ -153,7 +153,7 @@ class Engine:
                 keeper = self._open(wait=False)
             except Locked as exc:
                 if not told:
-                    # Two of one process are a mistake: this one fires nothing for as long as the other is there.
+                    # Two schedulers in one process are a mistake: this one fires nothing while the other exists.
                     log.log(logging.WARNING if exc.is_own else logging.INFO, "standing by: %s", exc.what)
                 told = True
                 self._stand_by()
@@ -184,7 +184,7 @@ class Engine:
             self._stop.wait(UNHEARD_S)
 
     def _yield_to(self, exc: Fenced) -> None:
-        """Keep in mind that another wheel fires."""
+        """Note that another wheel fires."""
         log.critical("nothing is fired from here: %s", exc)
         self._fenced = exc
 
@@ -193,7 +193,7 @@ class Engine:
         return Keeper(self._path, wait=wait, on_jump=on_jump, background=background, env=self._env)
 
     def _term(self, keeper: Keeper) -> bool:
-        """Fire until the end; tell whether it was a good one."""
+        """Fire until the stop, or an error; return whether it ended without one."""
         self._keeper = keeper
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
@@ -238,7 +238,7 @@ class Engine:
         return ended_well
 
     def _look_at_clock(self) -> None:
-        """Put recurring work right when the clock was put back: what comes next was computed from a wrong time."""
+        """Call `on_term` after the clock was put back: next occurrences were computed from a wrong time."""
         ahead_us = self._clock.now_us() - self._clock.steady_us()
         if self._ahead_us - ahead_us > ASTRAY_US:
             self._on_term()
@@ -269,7 +269,7 @@ class Engine:
         }
 
     def _end_calls(self, dispatcher: Dispatcher, runners: dict[str, Runner], at_least_s: float = 0.0) -> None:
-        """Let the calls in hand end within the grace time, and write what became of them. Nothing else is begun."""
+        """Give running calls the grace time to end, and settle them. No other call begins."""
         grace_s = max(self._grace_s, at_least_s)
         for runner in runners.values():
             runner.quiet()
@@ -285,7 +285,7 @@ class Engine:
         _settle_all(dispatcher)
 
     def _end_in_hand(self, dispatcher: Dispatcher, runners: dict[str, Runner]) -> None:
-        """Let what runs end and be acknowledged: that is one call less for whoever fires now to make again."""
+        """Let running calls end and settle them, so that the new keeper does not repeat them."""
         try:
             self._end_calls(dispatcher, runners, _FENCED_S)
         except FilewheelError as exc:
@@ -294,23 +294,22 @@ class Engine:
     # -- without the thread ------------------------------------------------------------------------------------
 
     def drain(self) -> int:
-        """Call everything that is due, here and now, in this thread; return how many messages were settled.
+        """Call everything that is due in this thread; return how many messages were settled.
 
-        Raises Locked when another process is the keeper, and an error that says so when what became of calls could not
-        be written.
+        Raises Locked when another process is the keeper, and the error that kept outcomes from being written.
         """
         with self.inline() as dispatcher:
-            # On a full disk it ends: whatever is called then is called again by the next.
+            # A full disk ends it: calls that cannot be settled would only run again.
             while dispatcher.step(claim=True) and dispatcher.full is None:
                 pass
         return dispatcher.settled
 
     @contextmanager
     def inline(self) -> Iterator[Dispatcher]:
-        """Be the keeper inside of the block; what the dispatcher starts is called in this thread, at once.
+        """Be the keeper inside of the block; the dispatcher's calls run in this thread, at once.
 
-        Raises Locked when another process is the keeper, and at the end, when all else was tried, why what became of
-        calls could not be written: those are called again.
+        Raises Locked when another process is the keeper, and at the end the error that kept outcomes from being
+        written: those calls run again.
         """
         keeper = self._open(wait=False, background=False)
         runners: dict[str, Runner] = {}
@@ -322,7 +321,7 @@ class Engine:
             self._on_term()
             yield dispatcher
         finally:
-            # Ctrl-C in a handler too: the calls before it have ended.
+            # Also after Ctrl-C in a handler, because the calls before it have ended.
             unwritten = _settle_all(dispatcher)
             inline.stop()
             keeper.close()
@@ -332,10 +331,10 @@ class Engine:
 
 
 def _settle_all(dispatcher: Dispatcher) -> FilewheelError | None:
-    """Write what has ended; log and return why some of it could not be written, which fires again."""
+    """Settle calls that have ended; log and return the error that left some unwritten, which fire again."""
     why = dispatcher.settle_all()
     if why is not None:
-        # What kept a call from beginning is raised first, and keeps nothing from being written.
+        # The first error may have kept only a call from beginning; then the second attempt writes everything.
         why = dispatcher.settle_all()
     if why is not None:
         log.error("what became of the last messages could not be written: %s", fires_again(why))

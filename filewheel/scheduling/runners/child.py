@@ -1,14 +1,14 @@
-"""The child's side of the pool: read a call, run it, write what became of it, until the pipe ends.
+"""The child's side of the pool: read a call, run it, write the answer, until the pipe ends.
 
-`multiprocessing` starts the process, and imports the script that was started under another name, so handlers defined
-there are found. Only the arguments of `serve` travel by its pickle; calls and results are bytes in frames. A frame
-begins with a token of this process alone: a handler that writes to descriptors not its own cannot make one by accident.
-The process must never outlive its parent, also when a C function holds the interpreter's lock for an hour: the kernel
-kills it when the pipe to the parent closes, and a thread watches the parent besides (a process forked from the parent
-may hold the pipe open; other systems cannot be asked).
-A call is followed by one byte, which is read when the function begins and not before: what the pipe still holds when
-a process has ended tells the parent whether the call failed, or is given to another process.
-Invariant: what the process writes to its pipe is one frame when it is ready, and one for each call that it read.
+`multiprocessing` starts the process and imports the program's script under another name, so handlers defined there are
+found. Only the arguments of `serve` travel by pickle; calls and answers are bytes in frames. A frame starts with a
+random token of this process, so a handler that writes to descriptors not its own cannot make one by accident.
+The process must not outlive its parent, even while a C function holds the interpreter's lock for an hour: the kernel
+kills it when the pipe to the parent closes. A thread watches the parent too, because a process that was forked from the
+parent may hold the pipe open, and because only Linux sends this signal.
+One byte follows a call, and is read just before the function starts: if the pipe still holds it when the process has
+ended, the parent gives the call to another process instead of failing it.
+Invariant: the process writes one frame when it is ready, and one for each call that it read.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from filewheel.scheduling.runners.runner import failure_of
 TOKEN_BYTES = 16
 _HEAD = struct.Struct(f"<{TOKEN_BYTES}sQII")  # token, number of the call, length of the body, its checksum
 BODY_BYTES_MAX = 1 << 30
-BEGIN = b"\0"  # the byte after a call
+BEGIN = b"\0"  # the byte that follows a call
 RETURNED, RAISED = b"r", b"f"  # the first byte of an answer
 TEXT_CHARS_MAX = 4_000
-PIPE_LOST = 70  # exit code: the pipe to the parent is not what it was
+PIPE_LOST = 70  # exit code: the pipe to the parent has ended or was misused
 
 
 class BrokenFrame(Exception):
-    """A frame that is not what was sent."""
+    """A frame that differs from the one that was sent."""
 
 
 def frame(token: bytes, number: int, body: bytes, tail: bytes = b"") -> bytes:
-    """Return a body as a frame, and what is to follow it."""
+    """Return a body as a frame, followed by `tail`."""
     return b"".join((_HEAD.pack(token, number, len(body), zlib.crc32(body)), body, tail))
 
 
 def take(buffer: bytearray, token: bytes) -> tuple[int, bytes] | None:
-    """Remove the next whole frame, and what is before it; return its number and body, or None. Raises BrokenFrame."""
+    """Remove the next whole frame and the bytes before it; return its number and body, or None. Raises BrokenFrame."""
     start = buffer.find(token)
-    # Without a token, the last bytes may be the beginning of one.
+    # Without a token, the last bytes may be the start of one.
     del buffer[: start if start >= 0 else max(0, len(buffer) - len(token) + 1)]
     if start < 0 or len(buffer) < _HEAD.size:
         return None
@@ -71,13 +71,13 @@ def take(buffer: bytearray, token: bytes) -> tuple[int, bytes] | None:
 
 
 def serve(requests: Connection, answers: Connection, token: bytes, parent_pid: int) -> None:
-    """Answer calls until there are no more. The whole life of a process of the pool."""
-    # Ctrl-C is for the parent; SIGTERM ends this process; the thread that started it had blocked Ctrl-C.
+    """Answer calls until the pipe ends. The main function of a process of the pool."""
+    # Ctrl-C is for the parent; SIGTERM ends this process; the parent's thread had blocked SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     _end_with_parent(parent_pid)
-    # A daemon in multiprocessing's sense may not start processes; a handler may want to.
+    # A daemon of multiprocessing may not start processes; a handler may need to.
     multiprocessing.current_process().daemon = False
     for end in (requests, answers):
         os.set_inheritable(end.fileno(), False)
@@ -87,13 +87,13 @@ def serve(requests: Connection, answers: Connection, token: bytes, parent_pid: i
             number, body = call
             _write(answers.fileno(), frame(token, number, _answer(*msgpack.unpackb(body))))
     except (OSError, BrokenFrame):
-        os._exit(PIPE_LOST)  # a handler has used what was not its own: only a new process is sure to be whole
+        os._exit(PIPE_LOST)  # a handler misused the pipe; only a new process is certainly sound
 
 
 def preparing() -> bool:
-    """Return whether this process is being started by multiprocessing, and just imports the script that started it.
+    """Return whether multiprocessing is starting this process, and now imports the program's script.
 
-    What the script does outside of its `__main__` block is done again then; it must not start processes again.
+    Code of the script outside of its `__main__` block runs again then; it must not start processes again.
     """
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
@@ -120,10 +120,10 @@ def _end_with_parent(parent_pid: int) -> None:
     parent = multiprocessing.parent_process()
     watched = select.poll()
     if parent is not None:
-        # multiprocessing keeps this pipe open in the parent and writes nothing to it after the start.
+        # multiprocessing keeps this pipe open in the parent, and writes nothing to it after the start.
         pipe = parent.sentinel
         watched.register(pipe, select.POLLIN)
-        with contextlib.suppress(AttributeError, OSError):  # only Linux can name the signal
+        with contextlib.suppress(AttributeError, OSError):  # only Linux has F_SETSIG
             fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
             fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)  # type: ignore[attr-defined,unused-ignore]
             fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
@@ -132,20 +132,20 @@ def _end_with_parent(parent_pid: int) -> None:
     except ProcessLookupError:
         os._exit(PIPE_LOST)
     except (AttributeError, OSError):
-        pass  # an older kernel: the pipe alone
-    # Also what happened before the kernel was asked: the thread looks at once.
+        pass  # an older kernel: only the pipe is watched
+    # It polls at once, so it also sees a parent that ended before the requests above.
     threading.Thread(target=_watch, args=(watched,), name="filewheel-parent", daemon=True).start()
 
 
 def _watch(watched: select.poll) -> None:
-    # The handler may close what is not its own; an invalid descriptor ends the process too.
+    # A handler may close descriptors not its own; an invalid descriptor ends the process too.
     while not watched.poll():
         pass
     os._exit(PIPE_LOST)
 
 
 def _answer(target: str, request: bytes) -> bytes:
-    """Run a call; return what became of it."""
+    """Run a call; return its answer."""
     try:
         value = resolve(target)(request)
         if not isinstance(value, bytes) or len(value) >= BODY_BYTES_MAX:
@@ -153,10 +153,10 @@ def _answer(target: str, request: bytes) -> bytes:
             raise TypeError(f"{target!r} returned {kind}; it must return less than 1 GiB of bytes")
         answer = RETURNED + value
     except BaseException as exc:
-        # SystemExit too: a handler that ends itself has failed, the process need not end for it.
+        # SystemExit too: the handler has failed, but the process goes on.
         text, *others = failure_of(exc).to_plain()
         answer = RAISED + msgpack.packb([str(text)[:TEXT_CHARS_MAX], *others])
-    for stream in (sys.stdout, sys.stderr):  # a process that is killed later would take along what is not flushed
+    for stream in (sys.stdout, sys.stderr):  # the process may be killed later, and unflushed output would be lost
         with contextlib.suppress(Exception):
             stream.flush()
     return answer
@@ -176,7 +176,7 @@ def _next_call(requests: int, token: bytes) -> tuple[int, bytes] | None:
 
 
 def _read(requests: int, size: int) -> bytearray | None:
-    """Return so many bytes of the pipe, or None when it ends before. Raises OSError."""
+    """Return this many bytes of the pipe, or None when it ends before. Raises OSError."""
     data = bytearray(size)
     rest = memoryview(data)
     while rest:

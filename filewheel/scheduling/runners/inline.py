@@ -1,8 +1,6 @@
 """The runner that calls handlers in the calling thread, one after another: for tests of programs, and for `drain`.
 
-Coroutine functions run in an event loop of its own, or as tasks of another that runs, for which the calling thread
-waits: it must not be that loop's thread.
-
+Coroutine functions run in an event loop of the runner, or as tasks of a given loop that runs in another thread.
 Invariant: when `start` returns, the call has ended.
 """
 
@@ -17,9 +15,9 @@ from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, ru
 
 
 class Inline:
-    """Runs each call at once. Without a `loop` coroutine functions get one of their own."""
+    """Runs each call at once. Coroutine functions run in `loop`, or in a loop of the runner."""
 
-    starts_anywhere = False  # it would call one in the midst of another
+    starts_anywhere = False  # a call would run inside of another
 
     def __init__(
         self, begin: Begin, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
@@ -53,17 +51,17 @@ class Inline:
             return Outcome.failed(call, cancelled_itself())
 
     def quiet(self) -> None:
-        """Do nothing: nothing is queued here."""
+        """Do nothing: no call is queued."""
 
     def busy(self) -> int:
-        """Return 0: nothing goes on here."""
+        """Return 0: every call has ended."""
         return 0
 
     def give_up(self, call: Call) -> None:
-        """Do nothing: a call has ended before anyone could give it up."""
+        """Do nothing: every call has ended."""
 
     def stop(self) -> None:
-        """Close the event loop of its own."""
+        """Close the runner's event loop."""
         if self._own is not None:
             self._own.close()
             self._own = None

@@ -1,7 +1,7 @@
 """The runner for coroutine functions: one task for each call, in an event loop of its own or in the caller's.
 
-A time-out cancels the task, which a coroutine sees at its next await. Calls are handed over in bunches: one wake-up of
-the loop for all that came since the last.
+A time-out cancels the task, which the coroutine sees at its next await. One wake-up of the loop hands over all calls
+that were started since the last one.
 Invariant: a task that is cancelled because the runner stops has no outcome, so its message is offered again.
 """
 
@@ -22,13 +22,13 @@ from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, fa
 log = logging.getLogger(__name__)
 
 _END_S = 5.0
-"""How long cancelled tasks have to end."""
+"""The time that cancelled tasks have to end."""
 
 
 async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
-    """Await a coroutine function, and return what came of it.
+    """Await a coroutine function, and return its outcome.
 
-    Raises CancelledError when the task was cancelled, but for the time-out, and KeyboardInterrupt as `run` does.
+    Raises CancelledError when the task was cancelled other than by the time-out, and KeyboardInterrupt as `run` does.
     """
     jobs = jobs_of(call, clock, wheel)
     good = [job for job in jobs if isinstance(job, Job)]
@@ -61,12 +61,12 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
 
 
 def cancelled_itself() -> Failure:
-    """Return the failure of a call that was cancelled by its own handler."""
+    """Return the failure of a call whose own handler cancelled it."""
     return Failure("CancelledError: the handler cancelled itself")
 
 
 def time_out(timeout_s: float | None) -> Failure:
-    """Return the failure of a call that took too long."""
+    """Return the failure of a call that exceeded its time-out."""
     return Failure(
         f"TimeoutError: took longer than {timeout_s:g} s",
         frozenset({"builtins.TimeoutError", "builtins.OSError", "builtins.Exception", "builtins.BaseException"}),
@@ -77,7 +77,7 @@ def time_out(timeout_s: float | None) -> Failure:
 class Loop:
     """Runs calls as tasks. Without a `loop` it makes one, in a thread of its own, when the first call comes."""
 
-    starts_anywhere = False  # the event loop must not wait for the disk
+    starts_anywhere = False  # `begin` touches the disk, and the event loop must not wait for it
 
     def __init__(
         self, begin: Begin, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
@@ -94,7 +94,7 @@ class Loop:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, call: Call) -> None:
-        """Hand a call to the loop, which begins it as soon as it gets to run. It looks at no disk, so here is asked."""
+        """Begin a call here, because `begin` touches the disk, and hand it to the loop."""
         if self._loop is None:
             self._make_loop()
         if not self._begin(call):
@@ -122,7 +122,7 @@ class Loop:
         self._loop = loop
 
     def _take(self) -> None:
-        """In the loop: begin what has come."""
+        """In the loop: make a task for each call that was handed over."""
         self._is_told = False
         while self._coming:
             try:
@@ -139,16 +139,16 @@ class Loop:
             outcome = await run_async(call, self._clock, self._wheel)
         except asyncio.CancelledError:
             if self._stopping:
-                return  # the message stays claimed, and is offered again
+                return  # without an outcome: the message stays claimed, and is offered again
             outcome = Outcome.failed(call, cancelled_itself())
-        except KeyboardInterrupt as exc:  # raised by the handler itself
+        except KeyboardInterrupt as exc:  # raised by the handler
             outcome = Outcome.failed(call, Failure.of(exc))
         if call.end():
             outcome.ended_us = self._clock.steady_us()
             self._finish(outcome)
 
     def quiet(self) -> None:
-        """Begin nothing more."""
+        """Begin no more calls."""
         self._coming.clear()
 
     def busy(self) -> int:
@@ -156,10 +156,10 @@ class Loop:
         return len(self._tasks)
 
     def give_up(self, call: Call) -> None:
-        """Do nothing: a time-out cancels the task from inside."""
+        """Do nothing: the task ends itself at its time-out."""
 
     def stop(self) -> None:
-        """Cancel what still runs. Not to be called in the loop's own thread."""
+        """Cancel running tasks. Must not be called in the loop's thread."""
         if self._loop is None or self._loop.is_closed():
             return
         self._stopping = True
@@ -167,8 +167,8 @@ class Loop:
         try:
             ending.result(_END_S)
         except TimeoutError:
-            log.warning("a coroutine does not end though it was cancelled; its event loop is left to itself")
-            if self._thread is not None:  # until it does
+            log.warning("a coroutine did not end when it was cancelled; its event loop is abandoned")
+            if self._thread is not None:  # the loop stops when the coroutine ends
                 loop = self._loop
                 ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
             return

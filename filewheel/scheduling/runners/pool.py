@@ -1,9 +1,9 @@
-"""A small pool of processes for handlers that compute: a thread for each process, one call at a time in each.
+"""A pool of processes for handlers that compute: a thread for each process, one call at a time in each.
 
 `concurrent.futures.ProcessPoolExecutor` is not enough: one segmentation fault fails every call in it, a running call
 cannot be ended at its time-out, and arguments travel by pickle. Here a thread starts a process, sends it a call, waits
 for the answer, the end of the process, or the time-out, and starts another process when one has ended.
-Invariant: for every call that was accepted, `done` is called once, after the call has ended for certain.
+Invariant: for every accepted call `done` is called once, after the call has certainly ended.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from filewheel.scheduling.runners.process import KILL_AFTER_S, Process, Waker, e
 
 log = logging.getLogger(__name__)
 
-START_LIMIT_US = 120 * US_PER_S  # a process that is not ready by then hangs; a large library is imported in less
-STARTS_MAX = 3  # so many that failed in a row fail the calls that wait
+START_LIMIT_US = 120 * US_PER_S  # a process that is not ready by then hangs; even large libraries import faster
+STARTS_MAX = 3  # this many failed starts in a row fail the waiting calls
 PAUSE_S, PAUSE_MAX_S = 0.1, 30.0  # before the next start; doubled each time
-GIVEN_MAX = 3  # a call that processes ended before beginning is given to another so often
-LEAVE_S = 5  # for what a process does when it ends by itself
-UNKILLABLE_S = 10  # a process that waits for a broken device cannot even be killed; close does not wait for it
-REST_US = 1 << 62  # a time that does not come
+GIVEN_MAX = 3  # a call is given to this many processes that end before they begin it
+LEAVE_S = 5  # the time that an idle process has to exit by itself
+UNKILLABLE_S = 10  # `close` waits no longer for a process that cannot be killed, such as one in a broken device
+REST_US = 1 << 62  # never
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one call ended."""
+    """The end of a call in the pool."""
 
     outcome: Literal["returned", "raised", "died", "timed_out", "closed", "not begun"]
     value: bytes = b""
-    """Of "returned": what the function returned."""
+    """Of "returned": the value."""
     failure: Failure | None = None
     """Of "raised": the exception."""
     message: str = ""
-    """Of the others: what happened, as a sentence."""
+    """Of the others: the event, as a sentence."""
     exit_status: str = ""
     """Of a process that ended: a signal's name such as "SIGSEGV", or the exit code such as "3"."""
 
@@ -66,35 +66,35 @@ class _Call:
     given: int = 0
 
     def may_begin(self) -> bool:
-        """Ask whether it may begin; once: a process that died before it began it is not asked about."""
+        """Return whether it may begin. `begin` is called once, also when the call is given to another process."""
         begin, self.begin = self.begin, None
         return begin is None or begin()
 
     def tell(self, result: Result) -> None:
-        """Say how it ended."""
+        """Pass the result to the caller."""
         try:
             self.done(result)
-        except BaseException:  # it must not end the thread, with SystemExit either
-            log.exception("what a pool's caller does with a result raised")
+        except BaseException:  # not even SystemExit may end the thread
+            log.exception("the callback of a call in a process raised")
 
 
 class Pool:
     """Runs functions on bytes in other processes."""
 
     def __init__(self, processes: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Describe a pool; nothing is started before the first call."""
+        """Prepare a pool; no process starts before the first call."""
         self.clock = clock
         self.gate = threading.Lock()
-        """Held by the one thread that starts a process after starts have failed."""
+        """After failed starts, held by the one thread that starts a process."""
         self._size = processes
         self._pid = os.getpid()
-        # What follows changes under the lock only.
+        # The attributes below change under the lock only.
         self._lock = threading.Lock()
         self._threads: list[_Attendant] = []
         self._idle: list[_Attendant] = []
         self._queue: deque[_Call] = deque()
         self.fruitless = 0
-        """Processes in a row that ended before they had a call: the next start waits."""
+        """How many processes in a row ended before they had a call; the next start waits."""
         self.start_at_us = 0
         self.close_at_us = REST_US
         self.is_closing = False
@@ -108,12 +108,12 @@ class Pool:
         done: Callable[[Result], None],
         begin: Callable[[], bool] | None = None,
     ) -> None:
-        """Run the function "module:qualname" on these bytes in a process; `done` is told how it ended.
+        """Run the function "module:qualname" on these bytes in a process; `done` is called with the result.
 
-        `done` is called once, after the call has ended, in a thread of the pool, or in that of `close`. With no process
-        idle the call is queued. `begin` is asked in a thread of the pool when a process can have it; when it says no,
-        the call ends as "not begun". Neither may wait. `timeout_s` counts from when a process is given the call; then
-        that process is killed.
+        `done` is called once, after the call has ended, in a thread of the pool, or in that of `close`. Without an idle
+        process the call is queued. `begin` is called in a thread of the pool when a process is free; when it returns
+        False, the call ends as "not begun". Neither may block. `timeout_s` counts from when a process gets the call;
+        then that process is killed.
         Cost: a thread is woken. Raises BadArgument, Closed, Forked, OSError; then `done` is not called.
         """
         if os.getpid() != self._pid:
@@ -134,10 +134,10 @@ class Pool:
             self._wake_idle()
 
     def close(self, *, timeout_s: float) -> None:
-        """End all processes; on return they are gone and every call has been answered.
+        """End all processes; on return they have ended and every call has a result.
 
-        Queued calls end as "closed" at once. Running ones may go on for `timeout_s`; then they are killed, and end as
-        "closed" too. May be called again. From within `done` it only begins to close.
+        Queued calls end as "closed" at once. Running calls have `timeout_s` to end; then they are killed, and end as
+        "closed" too. May be called again. Called from `done`, it does not wait.
         """
         if os.getpid() != self._pid:
             return  # a forked child leaves its parent's processes alone
@@ -154,7 +154,7 @@ class Pool:
                 each.thread.join(max(0, end_us - self.clock.steady_us()) / US_PER_S)
 
     def _close_at_exit(self) -> None:
-        # Before multiprocessing ends its children itself, which this pool would take for deaths.
+        # Before multiprocessing ends its children, which the pool would take for crashes.
         self.close(timeout_s=0)
 
     def _start_threads(self) -> None:
@@ -177,10 +177,10 @@ class Pool:
         if self._queue and self._idle:
             self._idle.pop().waker.wake()
 
-    # What follows is for the pool's threads.
+    # -- for the pool's threads ------------------------------------------------------------------------------
 
     def next_call(self, thread: _Attendant, *, waits: bool) -> _Call | None:
-        """Return a call for a thread. None when there is none: then a thread that waits is noted as idle."""
+        """Return a call for a thread, or None; a thread that waits is then noted as idle."""
         with self._lock:
             if thread in self._idle:
                 self._idle.remove(thread)
@@ -191,14 +191,14 @@ class Pool:
         return None
 
     def pass_on(self, thread: _Attendant) -> None:
-        """Note that a thread takes no calls now; another may have to take the one it was woken for."""
+        """Note that a thread takes no calls now, and wake another for the call that it was woken for."""
         with self._lock:
             if thread in self._idle:
                 self._idle.remove(thread)
             self._wake_idle()
 
     def give_back(self, call: _Call) -> None:
-        """Queue a call again, before all others: a process ended before it began it."""
+        """Queue a call again, before all others, because its process ended before it began."""
         with self._lock:
             if not self.is_closing:
                 self._queue.appendleft(call)
@@ -207,14 +207,14 @@ class Pool:
         call.tell(Result("closed", message="the pool was closed before the call was begun"))
 
     def is_fruitful(self) -> None:
-        """Note that a process has answered a call: the next one that is missing starts at once."""
+        """Note that a process has answered a call: the next start does not wait."""
         if self.fruitless:
             with self._lock:
                 self.fruitless = self.start_at_us = 0
                 self._wake(self._threads)
 
     def is_fruitless(self, why: str) -> None:
-        """Note that a process ended before it had a call; calls fail when that goes on and no process is ready."""
+        """Note that a process ended before it had a call; after several in a row the queued calls fail."""
         with self._lock:
             pause_s: float = min(PAUSE_MAX_S, PAUSE_S * 2 ** min(self.fruitless, 16))
             self.start_at_us = self.clock.steady_us() + round(pause_s * US_PER_S)
@@ -262,14 +262,14 @@ class _Attendant:
             while (process := self._ready()) is not None:
                 self._attend(process)
         except BaseException:
-            # What `begin` raised, or a defect here, must not leave calls without an answer.
+            # An error of `begin`, or a defect here, must not leave calls without a result.
             log.exception("a thread of the pool failed; the pool is closed")
             self._pool.close(timeout_s=0)
         finally:
             self._pool.has_left(self)
 
     def _ready(self) -> Process | None:
-        """Return a process that is ready; None when the pool closes. After a failed start one thread at a time."""
+        """Return a process that is ready; None when the pool closes. After failed starts, one thread at a time."""
         pool = self._pool
         while True:
             with pool.gate if pool.fruitless else contextlib.nullcontext():
@@ -291,7 +291,7 @@ class _Attendant:
                     pool.is_fruitless(why or end_text(status))
 
     def _why_not_ready(self, process: Process) -> str | None:
-        """Wait until a process is ready; None if it is, else why it is not: "" when it has ended."""
+        """Wait until a process is ready; return None if it is, else the reason: "" when it has ended."""
         end_us = self._clock.steady_us() + START_LIMIT_US
         while (wait_us := end_us - self._clock.steady_us()) > 0 and not self._pool.is_closing:
             if process.look(wait_us) is not None:
@@ -329,7 +329,7 @@ class _Attendant:
                     before.tell(result)  # while the process has its next call
 
     def _next(self, process: Process, *, waits: bool) -> _Call | None:
-        """Return the next call, which the process has been given; None when it has ended, or the pool closes."""
+        """Give the process its next call and return it; None when the process has ended, or the pool closes."""
         while not (process.has_ended or process.is_lost or self._pool.is_closing):
             call = self._pool.next_call(self, waits=waits)
             if call is not None:
@@ -343,11 +343,11 @@ class _Attendant:
         return None
 
     def _has_given(self, process: Process, call: _Call) -> bool:
-        """Give a process a call, if it may begin and the process can have it."""
+        """Send a call to a process, if the call may begin; return whether it was sent."""
         try:
             may_begin = call.may_begin()
         except BaseException:
-            call.tell(Result("closed", message="whether the call may begin could not be found out"))
+            call.tell(Result("closed", message="the check whether the call may begin failed"))
             raise
         if not may_begin:
             call.tell(Result("not begun"))
@@ -361,7 +361,7 @@ class _Attendant:
         return True
 
     def _result(self, process: Process, call: _Call) -> Result | None:
-        """Wait for the end of a call; return how it ended, or None when the process ended before it began it."""
+        """Wait for the end of a call; return its result, or None when the process ended before it began."""
         try:
             while True:
                 wait_us = min(call.end_us, self._pool.close_at_us) - self._clock.steady_us()
@@ -376,12 +376,12 @@ class _Attendant:
                 if wait_us <= 0:
                     return self._ended(process, call)
         except Exception as exc:
-            # Mostly a BrokenFrame. A defect here must not leave the call without an answer either.
+            # Mostly a BrokenFrame. A defect here must not leave the call without a result either.
             log.exception("an answer could not be read; the process is ended")
             return Result("died", message=f"its answer was damaged on the way: {exc}", exit_status=process.end())
 
     def _ended(self, process: Process, call: _Call) -> Result:
-        """End a process whose call takes too long, or is to end with the pool."""
+        """Kill a process whose call exceeded its time-out, or the time of a closing pool."""
         is_late = self._pool.close_at_us > self._clock.steady_us()
         status = process.end()
         if is_late:

@@ -1,8 +1,8 @@
-"""The parent's side of one process of the pool: its two pipes, its end, and how it is ended.
+"""The parent's side of one process of the pool: its start, its two pipes, its end.
 
-Only `look` and `end` wait, for what the kernel says. The end of a process is known from the kernel (a pidfd), not from
-the end of a pipe, since a program that the handler started may hold the pipe open long after.
-Invariant: a process has at most one call; `release` gives back every descriptor.
+Only `look` and `end` wait. The kernel reports the end of a process through a pidfd; the end of the pipe is not enough,
+because a program that the handler started may hold the pipe open.
+Invariant: a process has at most one call; `release` closes every descriptor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from filewheel.message import US_PER_S
 from filewheel.scheduling.runners.child import BEGIN, PIPE_LOST, TOKEN_BYTES, frame, serve, take
 
-KILL_AFTER_S = 1  # from the signal that can be caught to the one that cannot
+KILL_AFTER_S = 1  # from SIGTERM to SIGKILL
 _STATUS_LOOKS, _STATUS_LOOK_S = 50, 0.001
 _POLL_MS_MAX = 1 << 30
 _CHUNK_BYTES = 1 << 16  # what a pipe holds
@@ -41,22 +41,22 @@ class Waker:
         os.set_blocking(self._writes, False)
 
     def wake(self) -> None:
-        """End the wait, or the next one. Nothing happens once this is closed."""
+        """End the wait, or the next one. Does nothing once it is closed."""
         if self._writes >= 0:
-            with contextlib.suppress(BlockingIOError):  # it was woken often enough
+            with contextlib.suppress(BlockingIOError):  # the pipe is full of wakes
                 os.write(self._writes, b"\0")
 
     def wait(self, wait_us: int) -> None:
-        """Wait until it is woken, at most so long."""
+        """Wait for a wake, at most this long."""
         if _is_ready(self.fd, wait_us):
             self.clear()
 
     def clear(self) -> None:
-        """Forget that it was woken."""
+        """Read the wakes."""
         os.read(self.fd, _CHUNK_BYTES)
 
     def close(self) -> None:
-        """Give back the descriptors."""
+        """Close the descriptors."""
         os.close(self.fd)
         os.close(self._writes)
         self._writes = -1
@@ -89,7 +89,7 @@ class Process:
         self._received = bytearray()
         self.has_ended = False
         self.is_lost = False
-        """One of its pipes has ended: it gets no other call."""
+        """One of its pipes has ended: it gets no more calls."""
         self._poll = select.poll()
         for fd in (self._answers_fd, self._end_fd, waker.fd):
             self._poll.register(fd, select.POLLIN)
@@ -100,7 +100,7 @@ class Process:
         return self._number > 0
 
     def send(self, call: bytes) -> None:
-        """Begin to write a call; `look` goes on with it."""
+        """Start to write a call; `look` writes the rest."""
         self._number += 1
         self._unsent = memoryview(frame(self._token, self._number, call, BEGIN))
         self._write()
@@ -108,7 +108,7 @@ class Process:
             self._poll.register(self._requests, select.POLLOUT)
 
     def look(self, wait_us: int) -> bytes | None:
-        """Wait for an answer, the end of the process, or a wake, at most so long; return the answer if it is there.
+        """Wait for an answer, the end of the process, or a wake, at most this long; return the answer if there is one.
 
         Raises BrokenFrame.
         """
@@ -130,17 +130,17 @@ class Process:
         return None
 
     def never_began(self) -> bool:
-        """Return whether a process that has ended did not begin its last call: the byte that begins it was not read."""
+        """Return whether a process ended before it began its last call: it did not read the byte after the call."""
         if self._unsent:
             return True
         try:
             size = fcntl.ioctl(self._requests, termios.FIONREAD, struct.pack("i", 0))
         except OSError:
-            return False  # unknown: as if it had
+            return False  # unknown: a call that may have begun counts as begun
         return bool(struct.unpack("i", size)[0])
 
     def end(self, leave_s: float = 0) -> str:
-        """Let it end by itself for so long, then end it; return how it ended."""
+        """Give it this time to exit, then kill it; return its exit status."""
         self._requests.close()
         if not (leave_s and self._has_ended_in(leave_s)):
             self._process.terminate()
@@ -150,9 +150,9 @@ class Process:
         return self.exit_status()
 
     def exit_status(self) -> str:
-        """Return how a process that has ended did: a signal's name or an exit code."""
+        """Return the exit status of a process that has ended: a signal's name or an exit code."""
         for _ in range(_STATUS_LOOKS):
-            # None: another thread is asking the kernel for the same, or something in this program reaps all children.
+            # None: another thread is reading it right now, or the program reaps all its children itself.
             if (code := self._process.exitcode) is not None:
                 break
             time.sleep(_STATUS_LOOK_S)
@@ -166,12 +166,12 @@ class Process:
             return f"signal {-code}"  # a real-time signal has no name
 
     def release(self) -> None:
-        """Give back what belongs to a process that has ended."""
+        """Close the descriptors of a process that has ended."""
         for end in (self._requests, self._answers):
             end.close()
         if self._pidfd is not None:
             os.close(self._pidfd)
-        with contextlib.suppress(ValueError):  # its status is unknown to multiprocessing
+        with contextlib.suppress(ValueError):  # multiprocessing does not know its status
             self._process.close()
 
     def _write(self) -> None:
@@ -184,7 +184,7 @@ class Process:
             self.is_lost = True
 
     def _read(self) -> None:
-        """Read what there is, as much as a pipe can hold."""
+        """Read the available bytes, at most as many as a pipe can hold."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_PIPE_BYTES_MAX // _CHUNK_BYTES):
                 data = os.read(self._answers_fd, _CHUNK_BYTES)
@@ -206,7 +206,7 @@ def end_text(status: str) -> str:
     if status == str(PIPE_LOST):
         return "its process lost the pipe to the pool; did the function close, or read, descriptors not its own?"
     if status == "SIGKILL":
-        return "its process ended by SIGKILL: somebody's, or the kernel's because memory ran out"
+        return "its process ended by SIGKILL: sent by a program, or by the kernel because memory ran out"
     if status.startswith(("SIG", "signal")):
         return f"its process ended by {status}"
     return f"its process ended with exit code {status}"
@@ -214,8 +214,8 @@ def end_text(status: str) -> str:
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Block Ctrl-C for the process that is started: until it ignores it itself, one would end it amid its imports."""
-    # Its start would unblock the signal; and it must not inherit what is meant for the pool's processes.
+    """Block SIGINT in the started process until it ignores it: Ctrl-C would end it during its imports."""
+    # Started first, because its start unblocks the signal, and because it must not inherit the blocked one.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:

@@ -1,8 +1,8 @@
-"""A call in another process: what is sent to a process of the pool, and what comes back.
+"""The runner for handlers in processes: the request to a process of the pool, and its answer.
 
-The process imports the handler by its module and name; what travels is the message as it is stored, and back come the
-failure, if any, and what was enqueued in transactions.
-Invariant: only plain data crosses; an exception crosses as its names and text.
+The process imports the handler by module and name. The request has the message as it is stored; the answer has the
+failure, if any, and the messages that the job's transactions enqueued.
+Invariant: only plain data crosses; an exception crosses as its class names and text.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def request_of(call: Call, wheel: str) -> bytes:
 
 @functools.cache
 def _handler(module: str, qualname: str, name: str) -> Handler[..., Any]:
-    """In the process: return the handler, found once; it takes longer to make than to call."""
+    """In the process: return the handler. It is cached, because making it takes longer than calling it."""
     if module == "__main__":
-        # In a spawned process the script that was started has this other name, so that its `main` does not run again.
+        # multiprocessing imports the started script under this other name, so that its `main` does not run again.
         module = "__mp_main__" if "__mp_main__" in sys.modules else module
     found: Any = resolve(f"{module}:{qualname}")
     return found if isinstance(found, Handler) else Handler.plain(name, found)
 
 
 def serve(request: bytes) -> bytes:
-    """In the process: call the handler, and return what came of it."""
+    """In the process: call the handler, and return the packed outcome."""
     module, qualname, name, put, started_us, wheel = msgpack.unpackb(request)
     handler = _handler(module, qualname, name)
     outcome = run(Call(handler, [unpack_put(put)], started_us), SYSTEM_CLOCK, wheel)
@@ -97,7 +97,7 @@ class Processes:
             return not self._stopping and self._begin(call)
 
         def done(result: Result) -> None:
-            # Closed: the message stays claimed, and is offered again. Not begun: it was cancelled.
+            # "closed": the message stays claimed, and is offered again. "not begun": it was cancelled.
             if result.outcome not in ("closed", "not begun"):
                 outcome = outcome_of_result(call, result)
                 outcome.ended_us = self._clock.steady_us()
@@ -108,7 +108,7 @@ class Processes:
         self._pool.submit(TARGET, request, timeout_s=call.handler.terms.timeout_s, done=done, begin=begin)
 
     def quiet(self) -> None:
-        """Begin nothing more: what is queued is said to be not begun when its turn comes."""
+        """Begin no more calls: `begin` refuses the queued ones."""
         self._stopping = True
 
     def busy(self) -> int:
@@ -116,16 +116,16 @@ class Processes:
         return len(self._running)
 
     def give_up(self, call: Call) -> None:
-        """Do nothing: the pool ends a process that takes too long."""
+        """Do nothing: the pool kills the process at the time-out."""
 
     def stop(self) -> None:
-        """End the processes, whatever they do."""
+        """Kill the processes."""
         self._stopping = True
         self._pool.close(timeout_s=0)
 
 
 def outcome_of_result(call: Call, result: Result) -> Outcome:
-    """Return what came of a call from what the pool tells."""
+    """Return the outcome of a call from the pool's result."""
     if result.outcome == "returned":
         failure, packed, replaces = msgpack.unpackb(result.value)
         if failure is None and not packed:

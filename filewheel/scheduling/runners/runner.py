@@ -1,8 +1,8 @@
-"""A call that was handed to a runner, and how it is done: the part that threads and the inline runner share.
+"""A call that a runner executes, its outcome, and the execution that threads, processes and the inline runner share.
 
-Owns the step from a claimed message to a running function and back to an outcome. Nothing a handler does (raise,
-`sys.exit`, arguments that cannot be read) goes further than the outcome.
-Invariant: of each call exactly one outcome counts, also when it timed out and ends nevertheless.
+It turns claimed messages into jobs, runs the function, and returns the outcome. An exception of the handler,
+`sys.exit` or unreadable arguments are a failure in the outcome, and nothing more.
+Invariant: exactly one outcome of a call counts, also when the call ends after its time-out.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Call:
         self.started_us = started_us
         """When it was handed over, by the wall clock."""
         self.begun_us = 0
-        """When it began, by the steady clock; 0 while it waits for its turn."""
+        """When it began, by the steady clock; 0 while it waits."""
         self._open = [True]
 
     def end(self) -> bool:
-        """Tell whether the caller is the first to end this call: the one whose outcome counts. Atomic."""
+        """End the call; return whether this was the first end, whose outcome counts. Atomic."""
         try:
             return self._open.pop()
         except IndexError:
@@ -47,7 +47,7 @@ class Call:
 
 
 class Outcome:
-    """How a call ended: for each of its messages a failure or None, and what it enqueued."""
+    """The end of a call: for each of its messages a failure or None, and its outbox."""
 
     __slots__ = ("call", "ended_us", "failures", "puts")
 
@@ -65,44 +65,44 @@ class Outcome:
 
     @classmethod
     def failed(cls, call: Call, failure: Failure, ended_us: int = 0) -> Outcome:
-        """Return the outcome of a call of which every message failed alike."""
+        """Return the outcome of a call whose messages all have the same failure."""
         return cls(call, [failure] * len(call.messages), None, ended_us)
 
 
 Finish = Callable[[Outcome], None]
 Begin = Callable[[Call], bool]
-"""Asked last before a call begins, in any thread; False when it must not, because its messages were cancelled."""
+"""Called in any thread immediately before a call runs; False when all its messages were cancelled."""
 
 
 class Runner(Protocol):
-    """What runs calls somewhere. `start` returns at once; the outcome comes through `finish`, from any thread.
+    """Runs calls. `start` returns at once; the outcome is passed to `finish`, from any thread.
 
-    It begins no call before it asked `begin`, and none that must not begin; such a call has no outcome.
+    A runner calls `begin` before each call and runs it only if that returned True; otherwise there is no outcome.
     """
 
     starts_anywhere: bool
-    """Whether a thread that has just finished a call may start another."""
+    """Whether a thread that has just finished a call may call `start`."""
 
     def start(self, call: Call) -> None:
-        """Begin a call, or queue it."""
+        """Run a call, or queue it."""
 
     def quiet(self) -> None:
-        """Begin nothing more: what is queued has no outcome, and is offered again."""
+        """Begin no more calls: queued ones have no outcome, and are offered again."""
 
     def busy(self) -> int:
         """Return how many calls run."""
 
     def stop(self) -> None:
-        """Leave or end what still runs; it has no outcome, and is offered again."""
+        """Abandon or end running calls; they have no outcome, and are offered again."""
 
     def give_up(self, call: Call) -> None:
-        """Go on without a call that timed out."""
+        """Abandon a call that timed out."""
 
 
 def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
-    """Return a job for each message of a call, or why it cannot be had.
+    """Return a job for each message of a call, or a failure.
 
-    It may have waited for its turn until it is too late, so that is asked here once more.
+    A message may have become too late while it waited, so that is checked again.
     """
     now_us = clock.now_us()
     made: list[Job | Failure] = []
@@ -122,7 +122,7 @@ def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
 
 
 def outcome_of(call: Call, jobs: Sequence[Job | Failure], raised: Failure | None) -> Outcome:
-    """Return what came of a call whose function returned, or raised."""
+    """Return the outcome of a call whose function returned, or raised."""
     failures: list[Failure | None] = []
     puts: list[Outbox] = []
     is_plain = raised is None
@@ -139,19 +139,19 @@ def outcome_of(call: Call, jobs: Sequence[Job | Failure], raised: Failure | None
 
 
 def failure_of(exc: BaseException) -> Failure:
-    """Describe what a handler raised, with its traceback from the handler on."""
+    """Describe an exception of a handler, with its traceback from the handler on."""
     trace = exc.__traceback__
     try:
         text = "".join(traceback.format_exception(exc.with_traceback(trace.tb_next if trace else None)))
-    except Exception as odd:  # an exception is the handler's own code, and may be wrong as well
+    except Exception as odd:  # an exception class is the program's own code, and may raise too
         text = f"(no traceback: {type(odd).__name__})"
     return Failure.of(exc, storable(text[-_TRACE_LENGTH:]))
 
 
 def run(call: Call, clock: Clock, wheel: str) -> Outcome:
-    """Call a plain function here and now, and return what came of it.
+    """Call a plain function in this thread, and return its outcome.
 
-    KeyboardInterrupt goes through: it is meant for the program, and the messages stay claimed.
+    KeyboardInterrupt is raised: it is meant for the program, and the messages stay claimed.
     """
     jobs = jobs_of(call, clock, wheel)
     good = [job for job in jobs if isinstance(job, Job)]

@@ -1,7 +1,7 @@
 """The runner for plain functions: a fixed number of threads that take calls from one queue.
 
-A thread cannot be stopped from outside. When a call times out it is given up: its thread is left to itself and
-another takes its place, and what the call returns later counts for nothing.
+A thread cannot be stopped from outside. When a call times out, its thread is abandoned and replaced; the result of the
+call is ignored.
 Invariant: `count` threads take calls, whatever the calls do.
 """
 
@@ -37,7 +37,7 @@ class Threads:
         self._stopping = False
         self._adding = threading.Lock()
         self.given_up = 0
-        """Threads that were left to themselves."""
+        """How many threads were abandoned."""
 
     def start(self, call: Call) -> None:
         """Queue a call."""
@@ -65,7 +65,7 @@ class Threads:
             if call is None:
                 return
             self._running[call] = threading.current_thread()
-            if self._stopping:  # looked at last: whoever asks what runs waits for this call, or it is not begun
+            if self._stopping:  # checked after `_running` is set: `busy` counts this call, or it does not begin
                 del self._running[call]
                 return
             if not self._begin(call):
@@ -74,35 +74,35 @@ class Threads:
             call.begun_us = self._clock.steady_us()
             try:
                 outcome = run(call, self._clock, self._wheel)
-            except KeyboardInterrupt as exc:  # raised by the handler itself: a thread never gets a real one
+            except KeyboardInterrupt as exc:  # raised by the handler: Ctrl-C reaches only the main thread
                 outcome = Outcome.failed(call, Failure.of(exc))
             if not call.end():
-                return  # it timed out, and another thread has taken this one's place
+                return  # it timed out, and another thread replaces this one
             outcome.ended_us = self._clock.steady_us()
             self._finish(outcome)
             self._running.pop(call, None)
 
     def give_up(self, call: Call) -> None:
-        """Put another thread in the place of the one that is stuck."""
+        """Abandon the thread of a call, and start another in its place."""
         self.given_up += 1
         stuck = self._running.pop(call, None)
-        log.warning("a call of %s goes on after its time-out; its thread is left to itself", call.handler.name)
+        log.warning("a call of %s runs past its time-out; its thread is abandoned", call.handler.name)
         if stuck is not None:
             self._threads.discard(stuck)
         if not self._stopping:
             self._add_thread()
 
     def quiet(self) -> None:
-        """Begin nothing more."""
+        """Begin no more calls."""
         self._stopping = True
         for _ in self._threads:
-            self._calls.put(None)  # one for each thread: a stuck one is none of them
+            self._calls.put(None)  # one for each thread that is not abandoned
 
     def busy(self) -> int:
         """Return how many calls run."""
         return len(self._running)
 
     def stop(self) -> None:
-        """Leave what still runs to its thread, which ends with the process."""
+        """Abandon running calls; their threads end with the process."""
         if not self._stopping:
             self.quiet()
