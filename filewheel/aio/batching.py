@@ -32,12 +32,12 @@ from filewheel.timespec import due_from
 from filewheel.wheel import Wheel
 
 _PUT_BYTES = 64
-"""What a packed put has at most beside its middle and payload. A portion is one frame: all of it written, or none."""
+"""The most bytes of a packed put without its middle and payload. A portion is one frame, written as a whole or not."""
 
 
 @dataclass(slots=True)
 class Put:
-    """One message that was checked and waits for its commit."""
+    """A checked message that waits for its commit."""
 
     due_us: int
     now_us: int
@@ -49,11 +49,11 @@ class Put:
 
 
 Waiting = tuple[asyncio.Future[MessageId], Put]
-"""Who waits for a message, and the message."""
+"""A future of a task that waits for its message's id, and the message."""
 
 
 class BatchingWheel(Wheel):
-    """A Wheel that takes messages of many callers at once."""
+    """A Wheel that commits messages of many callers together."""
 
     def check(
         self,
@@ -66,7 +66,7 @@ class BatchingWheel(Wheel):
         key: str | None = None,
         on_conflict: str = "reject",
     ) -> Put:
-        """Check one message as `enqueue` would, without touching the disk. Its delay counts from now."""
+        """Check one message as `enqueue` does, without touching the disk. Its delay counts from now."""
         self._check()
         payload = bytes_of(payload, self._payload_bytes_max)
         now_us = self._clock.now_us()
@@ -83,7 +83,7 @@ class BatchingWheel(Wheel):
         )  # fmt: skip
 
     def put_all(self, puts: Sequence[Put]) -> list[MessageId | BaseException]:
-        """Write messages, those of equal `sync` as one frame, with one flush; return each one's id, or its error."""
+        """Write messages, those with the same `sync` as one frame, with one flush; return the id or error of each."""
         journal = self._writer()
         results: list[MessageId | BaseException] = [MessageId()] * len(puts)
         groups: dict[Sync, list[int]] = {}
@@ -155,7 +155,7 @@ class BatchingWheel(Wheel):
 
 
 def _note_copies(copies: int, group: Sequence[int], results: list[MessageId | BaseException]) -> None:
-    """Let the ids say how many wheels held the last of the batch after its flush: perhaps fewer than before it."""
+    """Lower `copies` of the ids to the number of wheels that held the batch after its flush."""
     for n in group:
         id_ = results[n]
         if isinstance(id_, MessageId) and id_.copies > copies:
@@ -163,7 +163,7 @@ def _note_copies(copies: int, group: Sequence[int], results: list[MessageId | Ba
 
 
 def _tell_all(exc: Exception, group: Sequence[int], results: list[MessageId | BaseException]) -> None:
-    """Give each its own copy of an error: raising one in many tasks would grow its traceback by each of them."""
+    """Give each task its own copy of an error: one error raised in many tasks would collect all their tracebacks."""
     for n in group:
         results[n] = error_like(exc)
 
@@ -172,7 +172,7 @@ def error_like(exc: BaseException) -> BaseException:
     """Return a copy of an error, with its cause and without its traceback."""
     try:
         copied = copy.copy(exc)
-    except Exception:  # not each class can be copied
+    except Exception:  # not every class can be copied
         return exc
     copied.__cause__ = exc.__cause__
     return copied
@@ -184,17 +184,17 @@ def commit(
     loop: asyncio.AbstractEventLoop,
     written: Callable[[Sequence[Waiting], Sequence[MessageId | BaseException]], None],
 ) -> None:
-    """Write a batch, in the thread that writes, and tell the loop what became of each."""
+    """In the writing thread: write a batch, and pass the results to the loop."""
     results: Sequence[MessageId | BaseException]
     try:
         results = wheel.put_all([put for _, put in batch])
-    except BaseException as exc:  # whatever it is, they wait for it
+    except BaseException as exc:  # of any class, because tasks wait for it
         results = [error_like(exc) for _ in batch]
     tell(loop, written, batch, results)
 
 
 class Batcher:
-    """What waits to be written, and who waits for room. Used in the writer's loop only."""
+    """Gathers messages into batches, and bounds them. Used in the writer's loop only."""
 
     def __init__(self, wheel: BatchingWheel, writer: LoopThread, room: int) -> None:
         self._wheel = wheel
@@ -202,9 +202,9 @@ class Batcher:
         self._room = room
         self._gathering: list[Waiting] = []
         self._busy = False
-        """A batch is being written, or is about to be handed over."""
+        """A batch is being written, or its hand-over is scheduled."""
         self._line: deque[asyncio.Future[None]] = deque()
-        """Those who wait for room, in order. There is a line only while there is no room."""
+        """The tasks that wait for room, in order. It is empty while there is room."""
 
     async def put(self, put: Put) -> MessageId:
         """Have a message written with the next batch; return its id once it is as durable as it asked for."""
@@ -216,12 +216,12 @@ class Batcher:
         self._gathering.append((future, put))
         if not self._busy:
             self._busy = True
-            # Not now: tasks that run in this turn of the loop join.
+            # Not at once, so that tasks that run in this iteration of the loop join the batch.
             self._writer.loop.call_soon(self._hand_over)
         return await future
 
     def end(self) -> None:
-        """Hand over what gathers, and refuse who waits for room."""
+        """Hand over the gathered messages, and refuse the tasks that wait for room."""
         self._hand_over()
         line, self._line = self._line, deque()
         for gate in line:
@@ -237,7 +237,7 @@ class Batcher:
             self._writer.check()
         except BaseException:
             if gate.done() and not gate.cancelled() and gate.exception() is None:
-                self._give_room(1)  # it was given, and is not used
+                self._give_room(1)  # the room that was given is not used
             raise
 
     def _give_room(self, count: int) -> None:
@@ -249,7 +249,7 @@ class Batcher:
                 gate.set_result(None)
 
     def _hand_over(self) -> None:
-        """Give the thread what has gathered. What was cancelled until now was never there."""
+        """Give the gathered messages to the thread, without those whose tasks were cancelled."""
         batch = [waiting for waiting in self._gathering if not waiting[0].done()]
         withdrawn = len(self._gathering) - len(batch)
         self._gathering = []
@@ -260,7 +260,7 @@ class Batcher:
             self._writer.post(partial(commit, self._wheel, batch, self._writer.loop, self._written))
 
     def _written(self, batch: Sequence[Waiting], results: Sequence[MessageId | BaseException]) -> None:
-        """In the loop again: hand over the next batch first, then answer everyone."""
+        """In the loop: hand over the next batch first, then answer the tasks of this one."""
         self._hand_over()
         for (future, _), result in zip(batch, results, strict=True):
             if isinstance(result, BaseException):

@@ -42,7 +42,7 @@ class DueKeeper(Protocol):
         """Acknowledge a message without waiting for it."""
 
     def give_back(self, message: Message) -> None:
-        """Put a message back that was handed out and not handled."""
+        """Put back a message that was handed out and not handled."""
 
     async def ack(self, message: Message, /) -> int:
         """Acknowledge a message; return how many that were."""
@@ -57,13 +57,13 @@ class DueKeeper(Protocol):
 class Due(AsyncIterator[Message]):
     """Messages as they become due, for an `async for`.
 
-    Asking for the next message acknowledges the one before: its body went on. When the body raises or breaks, the
-    present message, unless it was given to `ack`, is put back with its attempt raised by one, as soon as this iterator
-    is dropped or closed; all before it were acknowledged. Ends when the keeper is closed while it waits; a message in
-    hand, which cannot be acknowledged then, raises Closed and is offered by the next keeper.
+    Asking for the next message acknowledges the one before. When the body raises or breaks, the present message, unless
+    it was given to `ack`, is put back with its attempt raised by one, as soon as this iterator is dropped or closed;
+    all earlier ones were acknowledged. The iteration ends when the keeper is closed while it waits; a message in hand
+    cannot be acknowledged then: the iteration raises Closed, and the next keeper offers the message.
 
-    Close it (`async with wheel.due() as due`, or `await due.close()`), and the keeper that it opened is closed with the
-    last iteration that uses it: another process fires then.
+    Closing it (`async with wheel.due() as due`, or `await due.close()`) closes the keeper that it opened, if no other
+    iteration uses it: another process can fire then.
     """
 
     _present: Message | None = None
@@ -75,7 +75,7 @@ class Due(AsyncIterator[Message]):
         wait: bool,
         ended: Callable[[Due], Awaitable[None]] | None = None,
     ) -> None:
-        """`keeper` gives the keeper to an iteration that begins, `ended` takes it back from one that was closed."""
+        """`keeper` returns the keeper for an iteration that starts; `ended` is called when it was closed."""
         check_whole("limit", limit)
         self._open = keeper
         self._close = ended
@@ -95,7 +95,7 @@ class Due(AsyncIterator[Message]):
             try:
                 keeper = self._keeper = await self._open(self)
             except Closed:
-                if self._ended:  # meanwhile, by another task
+                if self._ended:  # closed by another task while it was opened
                     raise StopAsyncIteration from None
                 raise
         present = self._present
@@ -109,20 +109,20 @@ class Due(AsyncIterator[Message]):
         return message
 
     async def ack(self, message: Message) -> None:
-        """Acknowledge a message of this iteration before the next is asked for; `break` does not put it back then.
+        """Acknowledge a message of this iteration at once; a `break` does not put it back then.
 
-        Raises NotClaimed when it is not in hand (any more).
+        Raises NotClaimed when it is not in hand, or no longer.
         """
         await self._held().ack(message)
         if self._present is not None and self._present.id == message.id:
             self._present = None
 
     async def nack(self, message: Message, *, delay: float | timedelta = 0) -> MessageId | None:
-        """Put a message of this iteration back, to fire again after `delay`; going on does not acknowledge it then."""
+        """Put back a message of this iteration, to fire again after `delay`; it is not acknowledged later."""
         return await self._held().nack(message, delay=delay)
 
     async def bury(self, message: Message, *, reason: str = "") -> MessageId | None:
-        """Move a message of this iteration to the dead letters; going on does not acknowledge it then."""
+        """Move a message of this iteration to the dead letters; it is not acknowledged later."""
         return await self._held().bury(message, reason=reason)
 
     def _held(self) -> DueKeeper:
@@ -133,7 +133,7 @@ class Due(AsyncIterator[Message]):
     async def close(self) -> None:
         """End the iteration, put the present message back, and close the keeper if no other iteration uses it.
 
-        A keeper that `wheel.keeper()` prepared stays open. Closing twice is fine.
+        A keeper from `wheel.keeper()` stays open. It may be called twice.
         """
         self._ended = True
         self._release()
@@ -158,28 +158,28 @@ class Due(AsyncIterator[Message]):
             self._keeper.give_back(present)
 
     def __del__(self) -> None:
-        # Of a loop that was left by `break` or an exception this is all that happens: the loop drops it.
+        # A loop that is left by `break` or an exception drops the iterator, and calls nothing else.
         self._release()
 
 
 class SharedKeeper:
-    """The iterations of one AsyncWheel, in its event loop."""
+    """The keeper that the iterations of one AsyncWheel share. Used in its event loop only."""
 
     def __init__(self) -> None:
         self._own: DueKeeper | None = None
-        """The one that was opened to iterate."""
+        """The keeper that was opened for iterations."""
         self._users = WeakSet[Due]()
-        """The iterations that use it. One that was left by `break` and dropped does not, and cannot close it."""
+        """The iterations that use it; one that a `break` dropped is no longer among them."""
 
     async def begin(
         self, due: Due, keepers: Callable[[], Sequence[DueKeeper]], make: Callable[[], DueKeeper], *, wait: bool
     ) -> DueKeeper:
-        """Return the keeper for an iteration, opened: one of the wheel's, or one that is made.
+        """Return the open keeper for an iteration: one of the wheel's, or a new one.
 
         Raises what AsyncKeeper.open does.
         """
         for closed in [keeper for keeper in keepers() if keeper.is_closed]:
-            await closed.close()  # until it has let go of the lock
+            await closed.close()  # waits until it has freed the lock
         keeper = next((keeper for keeper in keepers() if keeper.is_used), None)
         if keeper is None:
             keeper = self._own = make()

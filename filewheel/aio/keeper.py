@@ -1,9 +1,9 @@
-"""The keeper for asyncio: claims, acknowledges and waits without holding up the event loop.
+"""The keeper for asyncio: claims, acknowledges and waits without blocking the event loop.
 
-Two threads, whatever the number of messages and tasks: one makes the calls (open, acknowledge, put back, close), one
-sits in `Keeper.wait` when nothing is due, so that an acknowledgement need not wake it and no call waits behind it. The
-thread of a standby sleeps until the keeper has gone; not at its lock, from where nothing could call it back.
-Invariant: what was claimed for a task that went away is handed to the next; nothing claimed is acknowledged unasked.
+It has two threads, for any number of messages and tasks: one makes the calls (open, acknowledge, put back, close), one
+sleeps in `Keeper.wait` when nothing is due, so that no call waits behind it. The thread of a standby sleeps until the
+keeper's process has ended, and not at its lock, where a cancellation could not wake it.
+Invariant: a message that was claimed for a cancelled task is given to the next one; no message is acknowledged unasked.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOGETHER_MAX = 32
 
 
 class _Wish:
-    """Whether somebody still waits for what a claim will find. Set in the loop, read in the thread."""
+    """Whether the task of a claim was cancelled. Set in the loop, read in the thread."""
 
     __slots__ = ("withdrawn",)
 
@@ -57,8 +57,8 @@ class AsyncKeeper:
     """Fires a wheel's messages in an event loop. Belongs to the loop that opened it.
 
     Use it in an `async with`, or call `open` and `close`. Options are Keeper's. Opening waits for the present keeper to
-    end, and can be cancelled; with `wait=False` it raises Locked instead. As with Keeper, to acknowledge the call of a
-    handler is to lose it, and ends its schedule.
+    end, and can be cancelled; with `wait=False` it raises Locked instead. As with Keeper, do not acknowledge calls of a
+    Scheduler's handlers: the call is lost, and its schedule ends.
     """
 
     _keeper: Keeper | None = None
@@ -91,18 +91,18 @@ class AsyncKeeper:
         self._life = asyncio.Lock()
         self._refill = asyncio.Lock()
         self._ready: deque[Message] = deque()
-        """Claimed for whoever iterates, and not handed out yet."""
+        """Claimed for iterations, and not handed out yet."""
         self._begun = 0
-        """How many of those, from the first on, have begun."""
+        """How many of those, from the first, have begun."""
         self._began_us = 0
         self._together = 1
         """How many begin together."""
         self._is_timed = False
-        """It will be looked whether they still wait."""
+        """A check whether they still wait is scheduled."""
         self._done: deque[bytes] = deque()
-        """To be acknowledged by the thread."""
+        """Ids that the thread has to acknowledge."""
         self._failure: FilewheelError | None = None
-        """Why an acknowledgement that nobody waited for failed."""
+        """The error of an acknowledgement that no task waited for."""
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class AsyncKeeper:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called: it cannot be opened any more."""
+        """Whether `close` was called; it cannot be opened again."""
         return self._closing
 
     @property
@@ -142,11 +142,11 @@ class AsyncKeeper:
         return (self._keeper is not None or self._life.locked()) and not self._closing
 
     async def open(self, *, wait: bool | None = None) -> Self:
-        """Become the keeper, once the present one has ended; nothing when this is it. A standby takes over at once.
+        """Become the keeper, once the present one has ended; does nothing when it is open.
 
-        Cancelled, it leaves nothing behind. Cost: that of opening a Keeper, in a thread. `wait` overrides the option.
+        Cancelled, it leaves nothing open. Cost: that of opening a Keeper, in a thread. `wait` overrides the option.
 
-        Raises what Keeper does; Locked without `wait`; Closed after `close`.
+        Raises the errors of Keeper; Locked without `wait`; Closed after `close`.
         """
         async with self._life:
             if self._keeper is None and not self._closing:
@@ -164,7 +164,7 @@ class AsyncKeeper:
             try:
                 made.append(self._make())
             except Locked as exc:
-                return exc.with_traceback(None)  # that would keep what was opened for the attempt
+                return exc.with_traceback(None)  # the traceback would keep the attempt's open files
             return None
 
         try:
@@ -177,7 +177,7 @@ class AsyncKeeper:
                     await asyncio.sleep(UNHEARD_S)
             waits = LoopThread("filewheel-aio-due", self._path) if made else None
         except BaseException:
-            # Cancelled, maybe while the thread was opening it, or asleep.
+            # Cancelled, perhaps while the thread was opening the keeper, or asleep.
             vigil.end()
             await calls.finish(partial(close_each, made))
             raise
@@ -187,11 +187,11 @@ class AsyncKeeper:
             self._keeper, self._calls, self._waits = made[0], calls, waits
 
     async def close(self) -> None:
-        """Flush, deal, and let the next keeper in. Claimed messages that were not acknowledged are offered again then.
+        """Flush, deal, and free the lock. The next keeper offers claimed messages that were not acknowledged.
 
-        Returns when both threads have ended, also when it is cancelled. Closing twice is fine.
+        Returns when both threads have ended, even if it is cancelled. It may be called twice.
         """
-        self._closing = True  # a standby stops trying, and a claim that waits ends
+        self._closing = True  # ends a standby, and a claim that waits
         if self._vigil is not None:
             self._vigil.end()
         if self._keeper is not None and os.getpid() != self._keeper.pid:
@@ -202,7 +202,7 @@ class AsyncKeeper:
                 return
             calls.post(keeper.wake)
             try:
-                # First: it reads the pipe that `Keeper.close` closes.
+                # First, because it reads the pipe that `Keeper.close` closes.
                 await waits.finish(lambda: None)
             finally:
                 await calls.finish(keeper.close)
@@ -212,14 +212,14 @@ class AsyncKeeper:
         calls, waits, keeper = self._calls, self._waits, self._keeper
         if calls is None or waits is None or keeper is None or self._closing:
             if calls is not None:
-                calls.check()  # another loop or process is told so
+                calls.check()  # raises the better error in another loop or process
             raise Closed(
                 "this keeper is not open", path=self._path, hint="async with ... as keeper, or await keeper.open()"
             )
         calls.check()
         return keeper, calls, waits
 
-    # -- what goes out ---------------------------------------------------------------------------------------
+    # -- claim -----------------------------------------------------------------------------------------------
 
     async def claim(
         self,
@@ -232,12 +232,12 @@ class AsyncKeeper:
     ) -> Batch:
         """Claim up to `limit` messages that are due, in order; an empty batch when none is (see Keeper.claim).
 
-        With `wait` it waits until there is one, with `until` not beyond that time, and claims only what is due by then.
-        `at_most` bounds how many are claimed of some topics.
-        Each stays claimed until it is acknowledged, put back or buried. When the task is cancelled, what was claimed
-        for it is offered to the next `claim`. Cost: that of Keeper.claim, and two changes of thread.
+        With `wait` it waits until a message is due. With `until` it waits no longer than that, and claims only messages
+        that are due by then. `at_most` bounds how many are claimed of some topics.
+        Each stays claimed until it is acknowledged, put back or buried. When the task is cancelled, its messages are
+        offered to the next `claim`. Cost: that of Keeper.claim, and two changes of thread.
 
-        Raises Closed when the keeper is closed meanwhile.
+        Raises Closed when the keeper is closed during the call.
         """
         keeper, calls, waits = self._opened()
         check_whole("limit", limit)
@@ -262,13 +262,13 @@ class AsyncKeeper:
     def _claim(
         self, keeper: Keeper, claim: Callable[[], Batch], wait: bool, until: At | None, wish: _Wish
     ) -> Batch | None:
-        """In a thread: claim, waiting for it; None when nobody wants it any more."""
+        """In a thread: claim, and wait for due messages; None when the task was cancelled, or the keeper closes."""
         until_us = None if until is None else at_us(until)
         while not (wish.withdrawn or self._closing):
             self._raise_failure()
             left_s = None if until_us is None else (until_us - keeper.now_us()) / US_PER_S
             batch = claim()
-            for _ in batch:  # a record that is no message is put aside, on disk: here, not in the loop
+            for _ in batch:  # a damaged record is quarantined on disk: here, not in the event loop
                 pass
             if batch or not wait or (left_s is not None and left_s <= 0):
                 return batch
@@ -276,7 +276,7 @@ class AsyncKeeper:
         return None
 
     def _take_back(self, claimed: asyncio.Future[Batch | None]) -> None:
-        """Give back what was claimed for a task that was cancelled, which wakes a claim that waits."""
+        """Give back the messages of a cancelled task, which wakes a claim that waits."""
         batch = None if claimed.cancelled() or claimed.exception() is not None else claimed.result()
         if batch and self._calls is not None and self._keeper is not None:
             self._calls.post(partial(_give_back, self._keeper, batch))
@@ -289,7 +289,7 @@ class AsyncKeeper:
         return Due(lambda _: self.open(), limit, wait)
 
     async def next_message(self, limit: int, *, wait: bool) -> Message | None:
-        """Return the next message for whoever iterates; None when this is closed, or without `wait` at the end."""
+        """Return the next message for an iteration; None when the keeper is closed, or without `wait` at the end."""
         while True:
             self._raise_failure()
             if self._ready and not self._closing:
@@ -299,7 +299,7 @@ class AsyncKeeper:
                 if await self._begins(message):
                     return message
                 continue
-            # One claims for all who iterate; when it is cancelled, the next in line does.
+            # One task claims for all iterations; when it is cancelled, the next one does.
             async with self._refill if wait else contextlib.nullcontext():
                 if self._ready and not self._closing:
                     continue
@@ -312,15 +312,15 @@ class AsyncKeeper:
                     return None
 
     async def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
-        """Say that the work on claimed messages begins now; return those that must not begin (see Keeper.begin)."""
+        """Begin the work on claimed messages; return those that must not begin (see Keeper.begin)."""
         keeper, calls, _ = self._opened()
         what = what if isinstance(what, (Batch, Message, bytes)) else list(what)
         return await calls.call(partial(keeper.begin, what))
 
     def _next_begins(self) -> bool:
-        """Tell whether the next message begins, if that can be told here: by bytes that are in memory.
+        """Return whether the next message begins, if bytes in memory are enough to decide it.
 
-        Those that are asked for within a millisecond begin together: a begin for each would halve the rate.
+        Messages that are asked for within a millisecond begin together: a begin for each would halve the rate.
         """
         keeper, _, _ = self._opened()
         is_soon = self._begun_for_us() < _TOGETHER_US
@@ -340,11 +340,11 @@ class AsyncKeeper:
         return True
 
     def _begun_for_us(self) -> int:
-        """Return how long ago those began that began last."""
+        """Return how long ago the last begin was."""
         return SYSTEM_CLOCK.steady_us() - self._began_us
 
     def _look_at_begun(self, keeper: Keeper) -> None:
-        """Take back the begin of what still waits after its millisecond: the body of the loop takes its time."""
+        """Take back the begin of messages that still wait after a millisecond: the loop's body is slow."""
         left_us = _TOGETHER_US - self._begun_for_us()
         self._is_timed = self._begun > 0 and left_us > 0
         if self._is_timed:
@@ -357,7 +357,7 @@ class AsyncKeeper:
         self._begun = 0
 
     async def _begins(self, message: Message) -> bool:
-        """Tell whether a message may be handed out. When the task is cancelled, the next that asks gets the message."""
+        """Return whether a message may be handed out. When the task is cancelled, the next task gets the message."""
         keeper, calls, _ = self._opened()
 
         def put_back(asked: asyncio.Future[set[bytes]]) -> None:
@@ -370,24 +370,24 @@ class AsyncKeeper:
         except asyncio.CancelledError:
             future.add_done_callback(put_back)
             raise
-        except NotClaimed:  # it was put back or buried meanwhile
+        except NotClaimed:  # another task has put it back or buried it
             return False
 
-    # -- what became of it -----------------------------------------------------------------------------------
+    # -- settle ----------------------------------------------------------------------------------------------
 
     async def ack(self, what: Batch | Message | bytes | Iterable[Message | bytes], *, sync: Sync = "never") -> int:
-        """Acknowledge a batch, a message or its id, or several; return how many that were (see Keeper.ack)."""
+        """Acknowledge a batch, a message or its id, or several; return how many they were (see Keeper.ack)."""
         keeper, calls, _ = self._opened()
         what = what if isinstance(what, Batch) else ids_in(what)
         return await calls.call(partial(keeper.ack, what, sync=sync))
 
     async def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
-        """Write what became of claimed messages; return the id under which each goes on (see Keeper.settle)."""
+        """Settle claimed messages; return the new id of each that has one (see Keeper.settle)."""
         keeper, calls, _ = self._opened()
 
         def settle() -> list[MessageId | None]:
             moved_to = keeper.settle(settlements, sync=sync)
-            keeper.wake()  # one that sleeps until a later one is due
+            keeper.wake()  # a claim may sleep until a later message is due
             return moved_to
 
         return await calls.call(settle)
@@ -395,7 +395,7 @@ class AsyncKeeper:
     async def nack(
         self, message: Message | bytes, *, delay: float | timedelta = 0, sync: Sync = "never"
     ) -> MessageId | None:
-        """Put a claimed message back, to fire again after `delay`, with its attempt raised by one (see Keeper.nack)."""
+        """Put back a claimed message, to fire again after `delay`, with its attempt raised by one (see Keeper.nack)."""
         keeper, calls, _ = self._opened()
         return await calls.call(partial(_nack, keeper, message, delay=delay, sync=sync))
 
@@ -410,17 +410,17 @@ class AsyncKeeper:
             raise failure
 
     def ack_soon(self, message: Message) -> None:
-        """Acknowledge a message without waiting for it; how it fails is raised where the next one is asked for.
+        """Acknowledge a message without waiting for it; an error is raised when the next message is asked for.
 
-        One that was put back or buried meanwhile stays so.
+        A message that was put back or buried stays so.
         """
         _, calls, _ = self._opened()
         self._done.append(message.id)
-        if len(self._done) == 1:  # else the thread has been told of some, and takes this one with them
+        if len(self._done) == 1:  # else the thread was called already, and takes this one with the others
             calls.post(self._ack_done)
 
     def _ack_done(self) -> None:
-        """In the thread: acknowledge everything that was handled since."""
+        """In the thread: acknowledge all messages in `_done`."""
         keeper = self._keeper
         ids: list[bytes] = []
         with contextlib.suppress(IndexError):
@@ -436,7 +436,7 @@ class AsyncKeeper:
                     with contextlib.suppress(NotClaimed):
                         keeper.ack(id_)
         except FilewheelError as exc:
-            # They stay claimed, and the next keeper offers them again. Whoever waits for a message is told now.
+            # They stay claimed, and the next keeper offers them again. A task that waits for a message raises it now.
             log.error("%s: %d messages were not acknowledged: %s", self._path, len(ids), exc)
             self._failure = exc
             keeper.wake()
@@ -447,7 +447,7 @@ class AsyncKeeper:
             self._failure = exc
 
     def give_back(self, message: Message) -> None:
-        """Put a message back that was handed out and not handled. From any thread; nothing when this is closed."""
+        """Put back a message that was handed out and not handled. From any thread; nothing when it is closed."""
         keeper, calls = self._keeper, self._calls
         if keeper is not None and calls is not None:
             calls.post(partial(_nack_quietly, keeper, message))
@@ -456,7 +456,7 @@ class AsyncKeeper:
 def _nack(
     keeper: Keeper, message: Message | bytes, *, delay: float | timedelta = 0, sync: Sync = "never"
 ) -> MessageId | None:
-    """Put a message back, and wake whoever sleeps until a later one is due."""
+    """Put a message back, and wake a claim that sleeps until a later one is due."""
     new = keeper.nack(message, delay=delay, sync=sync)
     keeper.wake()
     return new

@@ -1,8 +1,8 @@
-"""One thread that makes blocking calls for an event loop, in the order in which they were given.
+"""One thread that makes blocking calls for an event loop, in order.
 
 An event loop must not wait for a disk, and a thread for each call would cost more than the call. So calls queue for one
-thread, and each result goes back to the loop as a future. A call that was cancelled before the thread came to it is not
-made; one that had begun is made to its end, and its result is dropped.
+thread, and each result returns to the loop as a future. A call that is cancelled before the thread takes it is not
+made; a cancelled call that is running ends, and its result is dropped.
 Invariant: every future that `call` returned is resolved, unless it was cancelled or its loop was closed.
 """
 
@@ -30,23 +30,23 @@ class LoopThread:
     """A thread and the event loop that it works for: the one that runs where the Worker is made."""
 
     def __init__(self, name: str, path: str) -> None:
-        """Start the thread. `path` is what errors name. Raises DiskError when there can be no more threads."""
+        """Start the thread. `path` is for errors. Raises DiskError when no thread can be started."""
         self.loop = asyncio.get_running_loop()
         self._path = path
         self._pid = os.getpid()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._last: asyncio.Future[None] | None = None
-        # It knows the queue only: whoever forgot to close can be collected, and then ends it.
+        # It references only the queue, so that an owner that was not closed can be collected, and ends it then.
         with disk_errors(path):
             self._thread = started(threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True))
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread takes calls: in this process, and before the end."""
+        """Whether the thread takes calls: in this process, and before its end."""
         return self._last is None and os.getpid() == self._pid
 
     def check(self) -> None:
-        """Raise unless calls can be given here: Forked, OtherLoop or Closed."""
+        """Raise Forked, OtherLoop or Closed unless this loop can give calls to the thread."""
         self._check_home()
         if self._last is not None:
             raise Closed("this is closed", path=self._path, hint="open it again")
@@ -74,8 +74,8 @@ class LoopThread:
                 return
             try:
                 result = function()
-            except BaseException as exc:  # whatever it is, somebody waits for it
-                # Without this frame, which knows the future: they would keep each other alive.
+            except BaseException as exc:  # of any class, because a task waits for it
+                # Without this frame, which references the future: they would keep each other alive.
                 trace = exc.__traceback__
                 tell(loop, fail, future, exc.with_traceback(trace.tb_next if trace else None))
             else:
@@ -85,16 +85,16 @@ class LoopThread:
         return future
 
     def post(self, function: Job) -> bool:
-        """Have the thread call a function that nobody waits for; False, and nothing, after the end. From any thread."""
+        """Have the thread call a function, without a result; return False after the end. From any thread."""
         if not self.is_running:
             return False
         self._jobs.put(function)
         return True
 
     async def finish(self, last: Job) -> None:
-        """Call `last` after everything given before, end the thread, and return (or raise) when it has ended.
+        """Call `last` after all earlier calls, end the thread, and return (or raise) when it has ended.
 
-        A cancellation meanwhile is raised after that. More callers wait for the same end.
+        A cancellation is raised after that. Several callers wait for the same end.
         """
         self._check_home()
         if self._last is None:
@@ -103,11 +103,11 @@ class LoopThread:
         try:
             await to_the_end(self._last)
         finally:
-            self._thread.join()  # it has nothing left to do but to return
+            self._thread.join()  # it returns at once
         self._last.result()
 
     def abandon(self, last: Job) -> None:
-        """End the thread as `finish` does, without waiting: for whoever is collected without having been closed."""
+        """End the thread as `finish` does, without waiting: for an owner that is collected without being closed."""
         if self.post(last):
             self._jobs.put(None)
 
@@ -117,25 +117,25 @@ def _serve(jobs: SimpleQueue[Job | None]) -> None:
         try:
             job()
         except Exception:
-            log.exception("a call that nobody waits for failed")
-        del job  # while it waits for the next, it keeps nothing alive
+            log.exception("a call without a waiting task failed")
+        del job  # so that it is not kept alive until the next one
 
 
 class Closable(Protocol):
-    """What a thread may have opened for somebody who was cancelled meanwhile."""
+    """An object that a thread may have opened for a task that was cancelled."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 def close_each(made: Iterable[Closable]) -> None:
-    """Close what was made by the time that this is called."""
+    """Close the objects that have been made when this is called."""
     for each in made:
         each.close()
 
 
 def tell(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
-    """Have the loop call a function soon. Nothing when the loop was closed: nobody waits any more."""
+    """Have the loop call a function soon; nothing when the loop was closed, because no task waits then."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *args)
 
@@ -153,7 +153,7 @@ def fail(future: asyncio.Future[T], exc: BaseException) -> None:
 
 
 async def to_the_end(future: asyncio.Future[T]) -> None:
-    """Wait until a future is done, also when the waiting task is cancelled; the cancellation is raised then."""
+    """Wait until a future is done, even if the waiting task is cancelled; then raise the cancellation."""
     interrupted: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -161,5 +161,5 @@ async def to_the_end(future: asyncio.Future[T]) -> None:
         except asyncio.CancelledError as exc:
             interrupted = exc
     if interrupted is not None:
-        future.exception()  # seen; what is raised is the cancellation
+        future.exception()  # retrieved, so that asyncio does not log it: the cancellation is raised instead
         raise interrupted

@@ -1,14 +1,13 @@
-"""The wheel for asyncio: enqueue, look and fire without holding up the event loop, or a thread for each message.
+"""The wheel for asyncio: enqueue, read and fire without blocking the event loop, or a thread for each message.
 
-Everything that writes goes through one thread. Messages that tasks enqueue at the same time are given to it as one
-batch (batching.py): one frame, one flush, and one call back into the loop for all of them. Whatever only reads has a
-thread of its own, made when it is first needed: a look at a large backlog takes long, and an enqueue must not wait for
-it.
+One thread makes all writes. Messages that tasks enqueue at the same time are given to it as one batch (batching.py):
+one frame, one flush, and one call back into the loop for all of them. Reads have a thread of their own, made at the
+first read: a read of a large backlog takes long, and an enqueue must not wait for it.
 
-A cancelled task: a message that still gathers is withdrawn; one that the thread was given is enqueued, and its id is
-dropped. Which of them it was is not told, so whoever cancels and tries again may enqueue twice.
-Invariant: no call here does disk work in the thread of the event loop. `due` reads 16 bytes of a file there before each
-message, which are in memory as a rule.
+When a task is cancelled, a message that still gathers is withdrawn; one that the thread has is enqueued, and its id is
+dropped. The task does not learn which, so a task that tries again may enqueue twice.
+Invariant: no call does disk work in the thread of the event loop. Before each message `due` reads 16 bytes of a file
+there, which are usually in memory.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class AsyncWheel:
     """A wheel to use from an event loop: the one that opened it. Any number of tasks, and of processes, at once.
 
     Use it in an `async with`, or call `open` and `close`. `waiting_max` bounds the messages that gather or are being
-    written: who enqueues more waits for room. The other options are Wheel's.
+    written; further enqueues wait for room. The other options are Wheel's.
     """
 
     _wheel: BatchingWheel | None = None
@@ -114,12 +113,12 @@ class AsyncWheel:
         self._life = asyncio.Lock()
         self._reader: LoopThread | None = None
         self._keepers: list[AsyncKeeper] = []
-        """Those that may be open. One at most is."""
+        """Those that may be open. At most one is."""
         self._shared = SharedKeeper()
         self._lists: set[Iterator[Message]] = set()
         self._waiting_max = waiting_max
         self._batcher: Batcher | None = None
-        """There while it is open."""
+        """Set while the wheel is open."""
 
     @classmethod
     def create(
@@ -137,7 +136,7 @@ class AsyncWheel:
     ) -> Self:
         """Prepare a wheel that is made at `path` when it is opened; the options are those of Wheel.create.
 
-        Opening raises WheelExists when something is there already, unless it is a wheel and `exist_ok`.
+        Opening raises WheelExists when the path exists, unless it is a wheel and `exist_ok`.
         """
         check_sync(sync)
         check_limits(slots, payload_bytes_max)
@@ -163,7 +162,7 @@ class AsyncWheel:
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> Self:
-        """Prepare the wheel at `path`, which is made when it is opened and not there (see Wheel.open_or_create)."""
+        """Prepare the wheel at `path`; if it is missing, opening makes it (see Wheel.open_or_create)."""
         check_limits(slots, payload_bytes_max)
         env = env.using(clock=clock)
         self = cls(path, sync=sync, force=force, waiting_max=waiting_max, env=env)
@@ -210,9 +209,9 @@ class AsyncWheel:
         return self._open()[0].is_new
 
     async def open(self) -> Self:
-        """Open the wheel in its thread; nothing when it is open. Cancelled, it leaves nothing behind.
+        """Open the wheel in its thread; does nothing when it is open. Cancelled, it leaves nothing open.
 
-        Raises what Wheel does; Closed after `close`.
+        Raises the errors of Wheel; Closed after `close`.
         """
         async with self._life:
             if self._writer is None:
@@ -229,9 +228,9 @@ class AsyncWheel:
         return self
 
     async def close(self) -> None:
-        """Write what gathers, make everything durable, and end the threads and the keeper. Closing twice is fine.
+        """Write the gathered messages, flush, and end the threads and the keeper. It may be called twice.
 
-        Returns when no thread is left, also when it is cancelled. Who waits for room gets Closed.
+        Returns when no thread is left, even if it is cancelled. Tasks that wait for room get Closed.
         """
         async with self._life:
             writer, wheel = self._writer, self._wheel
@@ -270,9 +269,9 @@ class AsyncWheel:
         return await self._reader.call(partial(function, wheel))
 
     def on_flush(self, told: Callable[[int], None]) -> None:
-        """Have a function told the microseconds of each flush, in the thread that writes; before the first enqueue.
+        """Call a function with the microseconds of each flush, in the thread that writes.
 
-        It must not raise.
+        To be set before the first enqueue. The function must not raise.
         """
         self._open()[0].on_flush = told
 
@@ -294,9 +293,9 @@ class AsyncWheel:
     ) -> MessageId:
         """Enqueue one message and return its id (see Wheel.enqueue); its delay counts from the call.
 
-        Tasks that enqueue at the same time share one commit. A wrong argument is raised at once and fails nobody else.
-        When no room is left, it waits for its turn. Cancelled: withdrawn while it gathers, enqueued once the thread has
-        it. Those with a unique key share a look at the index and one more flush.
+        Tasks that enqueue at the same time share one commit. A wrong argument is raised at once, and fails no other
+        message. Without room it waits in line. Cancelled, the message is withdrawn while it gathers, and enqueued once
+        the thread has it. Messages with a unique key share a look at the index and one more flush.
 
         Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed; with a key also KeyHeld, Locked.
         """
@@ -337,9 +336,9 @@ class AsyncWheel:
         return await self._write(lambda w: w.cancel_many(wanted, keys=names, sync=sync))
 
     async def clear(self, *, topic: str | None = None, dead: bool = False, sync: Sync | None = None) -> int:
-        """Cancel everything that waits, of a topic (or glob), and return how many that were (see Wheel.clear).
+        """Cancel all pending messages, of a topic (or glob), and return how many they were (see Wheel.clear).
 
-        Other calls go on meanwhile.
+        Other calls are made in between.
         """
         sync = None if sync is None else check_sync(sync)
         count = 0
@@ -370,9 +369,9 @@ class AsyncWheel:
         limit: int | None = None,
         dead: bool = False,
     ) -> AsyncGenerator[Message, None]:
-        """Yield what is pending, in firing order (see Wheel.list), read in chunks of some hundred messages."""
+        """Yield pending messages in firing order (see Wheel.list), read in chunks of some hundred."""
 
-        begun: list[Iterator[Message]] = []  # in the thread that reads, and ended there
+        begun: list[Iterator[Message]] = []  # opened and closed in the thread that reads
 
         def read(wheel: BatchingWheel) -> Sequence[Message]:
             if not begun:
@@ -389,7 +388,7 @@ class AsyncWheel:
                 self._reader.post(lambda: self._close_lists(*begun) if begun else None)
 
     def _close_lists(self, *lists: Iterator[Message]) -> None:
-        """In the thread that reads: let go of the files of these, or of all."""
+        """In the thread that reads: close the files of these, or of all."""
         for found in lists or tuple(self._lists):
             self._lists.discard(found)
             found.close()  # type: ignore[attr-defined]
@@ -419,10 +418,10 @@ class AsyncWheel:
         """Iterate over messages as they become due: `async for message in wheel.due()`.
 
         Asking for the next one acknowledges the one before; when the body raises or breaks, the present one is put back
-        (see Due). Opens the wheel's keeper, unless it is open, as a standby if another process is the keeper. That is
-        closed with the last such iteration that is closed (`async with wheel.due() as due`), or with the wheel. Up to
-        `limit` messages are claimed at once. Without `wait` it ends when nothing is due now. Several tasks may iterate
-        at once; each message goes to one of them.
+        (see Due). It opens the wheel's keeper, unless it is open, as a standby if another process is the keeper. The
+        keeper is closed when the last such iteration is closed (`async with wheel.due() as due`), or with the wheel. Up
+        to `limit` messages are claimed at once. Without `wait` it ends when nothing is due now. Several tasks may
+        iterate at once; each message goes to one of them.
 
         Raises Locked, without `wait`, when another process is the keeper.
         """
