@@ -27,7 +27,7 @@ Job = Callable[[], object]
 
 
 class LoopThread:
-    """A thread and the event loop that it works for: the one that runs where the Worker is made."""
+    """A thread that works for the event loop in which it was made."""
 
     def __init__(self, name: str, path: str) -> None:
         """Start the thread. `path` is for errors. Raises DiskError when no thread can be started."""
