@@ -85,7 +85,7 @@ class Changes(Reader):
         """
         wanted = [MessageId.parse(i) for i in check_items("ids", ids)]
         names = dict.fromkeys(check_key(key) for key in check_items("keys", keys))
-        sync = self._sync if sync is None else check_sync(sync)
+        sync = self._sync if sync is None else check_sync(sync)  # mutant: cancel-then-check
         journal = self._writer()
         now_us = self._clock.now_us()
         look = Look(self._dir)  # before it is seen what is pending
@@ -99,9 +99,9 @@ class Changes(Reader):
             found, ticket = self._drop(journal, wanted)
         if ticket is None:
             return CancelledIds({})
-        journal.mark_drops()
+        journal.mark_drops()  # mutant: cancel-reads-early
         outcomes = look.outcomes(found)  # after the mark, so that a keeper or this call sees the other
-        journal.wait_durable(ticket, sync)
+        journal.wait_durable(ticket, sync)  # mutant: cancel-then-check.2
         if due_of(min(wanted)) < now_us + HINT_AHEAD_US:
             self._hint.send(now_us)
         return CancelledIds(outcomes)
@@ -112,7 +112,7 @@ class Changes(Reader):
         drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
         if not drops:
             return set(), None
-        with locks.holding_ids(self._dir, wanted):
+        with locks.holding_ids(self._dir, wanted):  # mutant: id-locked-late
             pending = self._finder.pending(wanted)
             ticket = journal.write(drops, 0)
         return {i for i in wanted if i in pending}, ticket
@@ -125,7 +125,7 @@ class Changes(Reader):
         """
         sync = None if sync is None else check_sync(sync)
         portions = ids_at_once(self.list(topic=topic, dead=dead))
-        return sum(len(self.cancel_many(ids, sync=sync)) for ids in portions)
+        return sum(len(self.cancel_many(ids, sync=sync)) for ids in portions)  # mutant: clear-counts-all
 
     def update(
         self,

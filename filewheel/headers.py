@@ -47,4 +47,4 @@ def is_call(headers: Mapping[str, str]) -> bool:
 
     Anything else that acknowledges it loses the call, and ends the schedule: only a scheduler writes what comes next.
     """
-    return ARGS in headers or SCHEDULE in headers
+    return ARGS in headers or SCHEDULE in headers  # mutant: run-eats-calls

@@ -114,7 +114,7 @@ class Keeper(Outcomes):
         """The roster that the ledger was told of."""
         self._keeper_lock = KeeperLock(self._dir)
         try:
-            self._fence.check_may_fire(clock.now_us())
+            self._fence.check_may_fire(clock.now_us())  # mutant: backup-fires
             self._fence.close()  # nothing of other wheels stays open while this one waits
             self._keeper_lock.take("keeper", wait=wait)
         except BaseException:
@@ -126,7 +126,7 @@ class Keeper(Outcomes):
         self._lock = self._store.lock
         self._begins = Begins(self._store, self._head)
         try:
-            self._stand(clock.now_us())  # again: a standby may have waited through a promotion
+            self._stand(clock.now_us())  # again: a standby may have waited through a promotion  # mutant: standby-fires
             self._store.recover()
             self._hints.open()
             _warn_of(self._store.notes)
@@ -167,7 +167,7 @@ class Keeper(Outcomes):
             return
         with self._closing:  # a second one returns when the first has closed
             if not self._closed:
-                try:
+                try:  # mutant: half-closed
                     self._end()
                 finally:
                     self._let_go()
@@ -195,6 +195,7 @@ class Keeper(Outcomes):
         except OSError as exc:
             raise disk_error(exc, self._dir.path) from exc
         finally:
+            # mutant: fenced-close
             passed_over = (OSError, FilewheelError) if isinstance(self._broken, _SUCCEEDED) else ()
             with contextlib.suppress(*passed_over), self._lock:
                 self._store.close()
@@ -205,7 +206,7 @@ class Keeper(Outcomes):
             self._begins.close()
         self._fence.close()
         self._keeper_lock.release()
-        self._hints.close()
+        self._hints.close()  # mutant: pipe-before-lock
         self._disk.release()
 
     def _check(self, *, settling: bool = False) -> None:
@@ -230,7 +231,7 @@ class Keeper(Outcomes):
     def _stop_for(self, exc: Damaged) -> None:
         """Stop for good: a journal that was not dealt is gone. Raises Locked or Fenced where that is why."""
         self._stand(self._jumps.now_us())
-        self._fail(exc)
+        self._fail(exc)  # mutant: vanished-goes-on
 
     def check_may_fire(self) -> None:
         """Raise unless this wheel may fire now: for whoever starts later what was claimed before.
@@ -245,12 +246,13 @@ class Keeper(Outcomes):
     def _stand(self, now_us: int) -> None:
         """Look at the place of this wheel in its set, and have the own journal write for that set."""
         try:
-            self._keeper_lock.check()
+            self._keeper_lock.check()  # mutant: lock-lost-fires
             self._fence.check_may_fire(now_us)
         except _SUCCEEDED as exc:
-            self._fail(exc)
+            self._fail(exc)  # mutant: fenced-for-a-moment
             raise
         if self._fence.roster is not self._followed:
+            # mutant: retained-not-told keeper-mirrors-untold remove-leaves-retained keeper-keeps-none
             self._store.follow(self._fence.roster)
             self._followed = self._fence.roster
 
@@ -303,8 +305,8 @@ class Keeper(Outcomes):
             with self._lock:  # let go of between the parts of a long backlog that is passed over
                 self._check()
                 now_us = self._jumps.now_us()
-                self._stand(now_us)
-                by_us = now_us if until_us is None else min(now_us, max(until_us, -1))
+                self._stand(now_us)  # mutant: claim-unlooked
+                by_us = now_us if until_us is None else min(now_us, max(until_us, -1))  # mutant: until-early
                 try:
                     fit = self._reserve.room_for(limit)
                     batch = Batch(*self._begins.claim(now_us, by_us, fit, bounds, begun=begun), self._set_aside)
@@ -313,7 +315,7 @@ class Keeper(Outcomes):
                 except Damaged as exc:
                     self._stop_for(exc)
                     raise
-                if batch or not self._head.is_behind(by_us):
+                if batch or not self._head.is_behind(by_us):  # mutant: backlog-hides
                     return batch
 
     def has_passed_over(self, topic: str) -> bool:

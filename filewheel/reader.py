@@ -151,7 +151,7 @@ class Reader:
         Raises BadArgument at once.
         """
         if limit is not None:
-            check_whole("limit", limit, least=0)
+            check_whole("limit", limit, least=0)  # mutant: limit-below-none
         if topic is not None:
             check_topic(topic)
         check_flag("dead", dead)

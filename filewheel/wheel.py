@@ -218,7 +218,7 @@ class Wheel(Changes):
 
     def _check(self) -> None:
         if self._after_fork == "reopen" and not self._closed and os.getpid() != self._pid:
-            reopen(self, self._anew, self.path)
+            reopen(self, self._anew, self.path)  # mutant: fork-kept
         super()._check()
 
     def flush(self) -> None:
@@ -242,13 +242,13 @@ class Wheel(Changes):
                     journal.appender.before_flush = self._keys.unflushed.flush
                     self._journal = journal
         now_us = self._clock.now_us()
-        if not 0 <= now_us - self._looked_us < LOOK_US:
+        if not 0 <= now_us - self._looked_us < LOOK_US:  # mutant: backup-written
             self._look(self._journal, now_us)
         return self._journal
 
     def _look(self, journal: Journal, now_us: int) -> None:
         """Look at this wheel's place in its set, and have the journal write for that set. Raises Fenced, Damaged."""
-        journal.look()
+        journal.look()  # mutant: refused-once.2 follow-once.2
         # Last: whatever raised, the next call looks again.
         self._looked_us = now_us
 
@@ -284,12 +284,12 @@ class Wheel(Changes):
         """
         is_ours = forks.now() == self._forks  # first: another thread of a child may be opening this handle anew
         journal = self._journal
-        if journal is None or self._closed or not is_ours:
+        if journal is None or self._closed or not is_ours:  # mutant: fork-unseen
             journal = self._writer()
         if type(payload) is not bytes or len(payload) > self._payload_bytes_max:
             payload = bytes_of(payload, self._payload_bytes_max)
         now_us = self._clock.now_us()
-        if not 0 <= now_us - self._looked_us < LOOK_US:
+        if not 0 <= now_us - self._looked_us < LOOK_US:  # mutant: producer-looks-once producer-waits-for-the-clock
             self._look(journal, now_us)
         if at is None:
             due_us = now_us if delay is None else due_at(now_us, delay, DUE_END_US)
@@ -430,7 +430,7 @@ class Wheel(Changes):
             nonlocal size, count
             # A put that is written twice may outlive its drop: one is dealt with it, and the other before.
             there = self._finder.pending([m.id for m in some])
-            new = [m for m in some if m.id not in there] if there else some
+            new = [m for m in some if m.id not in there] if there else some  # mutant: added-twice
             try:
                 if new:
                     unique.add(self._keys, journal, new, now_us=self._clock.now_us(), path=self._dir.path)

@@ -293,7 +293,7 @@ class AsyncKeeper:
         while True:
             self._raise_failure()
             if self._ready and not self._closing:
-                if self._next_begins():
+                if self._next_begins():  # mutant: due-unasked
                     return self._ready.popleft()
                 message = self._ready.popleft()
                 if await self._begins(message):
@@ -324,7 +324,7 @@ class AsyncKeeper:
         """
         keeper, _, _ = self._opened()
         is_soon = self._begun_for_us() < _TOGETHER_US
-        if self._begun and not is_soon:
+        if self._begun and not is_soon:  # mutant: due-begins-late
             self._unbegin(keeper)
         if not self._begun:
             self._together = min(2 * self._together, _TOGETHER_MAX) if is_soon else 1
@@ -349,7 +349,7 @@ class AsyncKeeper:
         self._is_timed = self._begun > 0 and left_us > 0
         if self._is_timed:
             asyncio.get_running_loop().call_later(left_us / US_PER_S, self._look_at_begun, keeper)
-        elif self._begun:
+        elif self._begun:  # mutant: due-begins-all
             self._unbegin(keeper)
 
     def _unbegin(self, keeper: Keeper) -> None:
@@ -442,6 +442,7 @@ class AsyncKeeper:
             keeper.wake()
             return
         try:
+            # mutant: claimed-handed-out
             keeper.check_may_fire()  # after a promotion, what is claimed and not handed out yet must not be
         except FilewheelError as exc:
             self._failure = exc

@@ -76,7 +76,7 @@ class Ballast:
                     self._disk.allocate(fd, size)
                 except OSError:
                     with contextlib.suppress(OSError):  # some of it may have been given
-                        self._disk.truncate(fd, had)
+                        self._disk.truncate(fd, had)  # mutant: ballast-half-given
                     raise
             return max(had, size)
         finally:

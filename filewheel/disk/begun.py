@@ -97,7 +97,7 @@ class Begun:
     def _sweep(self, count: int) -> None:
         """Find slots for so many ids: what was settled two sweeps ago, and new ones."""
         ids, in_hand = self._ids, self._in_hand
-        free = sorted(self._free + self._settled)
+        free = sorted(self._free + self._settled)  # mutant: slot-written-soon
         known = set(free)
         self._settled = [slot for slot, id_ in enumerate(ids) if id_ not in in_hand and slot not in known]
         missing = max(count, _SLOTS_MIN, len(ids) // 4) - len(free)
@@ -120,7 +120,7 @@ class Begun:
             try:
                 self._disk.pwrite(self._fd, b"".join(self._ids[start:end]), TABLE_AT + start * SLOT_BYTES)
             except OSError:
-                self.close()
+                self.close()  # mutant: table-half-counts
 
     def _announce(self) -> None:
         """Write the whole table, and hold the lock from then on; nothing when that cannot be done."""
@@ -165,7 +165,7 @@ class Begun:
 
     def is_known(self, mark: bytes | None) -> bool:
         """Tell whether a look has ended that began after this mark was written."""
-        return mark is not None and mark == self._mark
+        return mark is not None and mark == self._mark  # mutant: begun-unlooked
 
     def is_old(self) -> bool:
         """Tell whether nothing was cancelled since the last look. Cost: one read."""
@@ -220,7 +220,7 @@ class Marks:
             raise
         try:
             if mark is not None:
-                disk.pwrite(fd, mark, 0)
+                disk.pwrite(fd, mark, 0)  # mutant: cancel-unmarked
             elif disk.size(fd) < MARK_BYTES:
                 disk.pwrite(fd, bytes(MARK_BYTES), 0)
         except OSError as exc:

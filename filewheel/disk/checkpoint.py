@@ -106,7 +106,7 @@ def find_files(disk: Disk, lap_of: LapOf) -> Found:
             continue
         try:
             inside = disk.listdir(layout.lap_dir(lap))
-        except NO_DIRECTORY:
+        except NO_DIRECTORY:  # mutant: unlisted-missing
             continue  # removed since the listing above, or a foreign file
         found.dirs.add(lap)
         seconds = (layout.parse_slot(inner) for inner in inside)
@@ -199,6 +199,7 @@ def _lengths(flat: list[object], end: int) -> dict[int, int]:
 
 def prepare_checkpoint(disk: Disk, checkpoint: Checkpoint, seeds: Seeds) -> None:
     """Write a manifest aside, and make it durable there (K1). Until it is put in place, it counts for nothing."""
+    # mutant: checkpoint-unflushed checkpoint-in-place
     write_aside(disk, layout.CHECKPOINT_TMP, encode(checkpoint, seeds(layout.CHECKPOINT)))
 
 
@@ -211,7 +212,8 @@ def place_checkpoint(disk: Disk) -> None:
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(layout.CHECKPOINT_OLD)
-        disk.link(layout.CHECKPOINT, layout.CHECKPOINT_OLD)
+        disk.link(layout.CHECKPOINT, layout.CHECKPOINT_OLD)  # mutant: no-old-checkpoint
+    # mutant: checkpoint-name-unflushed checkpoint-in-place.2
     put_in_place(disk, layout.CHECKPOINT_TMP, layout.CHECKPOINT)
 
 
@@ -246,7 +248,7 @@ def read_checkpoint_file(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, pat
     try:
         fd = disk.open(name, "r")
     except OSError as exc:
-        if not is_unreadable(exc):
+        if not is_unreadable(exc):  # mutant: moment-is-doubt
             raise
         raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
     try:

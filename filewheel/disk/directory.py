@@ -223,7 +223,7 @@ def _alone(where: str, disk: Disk) -> Iterator[None]:
     """Keep others from making a wheel in this directory meanwhile."""
     fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        disk.lock(fd, wait=True)
+        disk.lock(fd, wait=True)  # mutant: made-together
         yield
     finally:
         disk.close(fd)
@@ -256,7 +256,7 @@ def _write(disk: Disk, settings: Settings, where: str) -> None:
     # after it, or it would make a wheel of what a later `create` takes over with another salt.
     write_settings(disk, settings, layout.SETTINGS)
     # Between the two, so that its name is durable with the copy's. A crash here leaves a wheel, whose keeper makes it.
-    Ballast(disk, where).make()
+    Ballast(disk, where).make()  # mutant: made-without-ballast
     write_settings(disk, settings, layout.SETTINGS_COPY)
 
 

@@ -27,7 +27,7 @@ from filewheel.disk import forks, pipe
 from filewheel.env import SYSTEM_CLOCK, Env
 from filewheel.native.compiled import Pen, make_pen, write_all
 
-_BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # mutant: links-followed
 _MODES = {
     "r": os.O_RDONLY | _BASE,
     "r+": os.O_RDWR | _BASE,
@@ -69,7 +69,7 @@ def is_unreadable(exc: OSError) -> bool:
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:
     done = os.pwrite(fd, data, offset)
-    while done < len(data):
+    while done < len(data):  # mutant: short-write
         more = os.pwrite(fd, data[done:], offset + done)
         if more == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -94,7 +94,7 @@ class OsDisk:
         fd = self._dirs.get(name)
         if fd is not None:
             return fd
-        if self._root < 0:  # released: an empty name would be one that is not there
+        if self._root < 0:  # released: an empty name would be one that is not there  # mutant: closed-is-missing
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         parent, _, last = name.rpartition("/")
         if not parent:
@@ -125,7 +125,7 @@ class OsDisk:
             fd = os.open(".", _DIR_FLAGS, dir_fd=self._dir(name))
         try:
             names = os.listdir(fd)
-            was_removed = bool(name) and not names and os.fstat(fd).st_nlink == 0
+            was_removed = bool(name) and not names and os.fstat(fd).st_nlink == 0  # mutant: listing-of-the-dead
         finally:
             os.close(fd)
         if not was_removed:
@@ -172,14 +172,14 @@ class OsDisk:
         try:
             info = os.fstat(fd)
         except OSError:
-            os.close(fd)
+            os.close(fd)  # mutant: open-leaks
             raise
-        if stat.S_ISREG(info.st_mode) and (mode == "r" or info.st_nlink <= 1):
+        if stat.S_ISREG(info.st_mode) and (mode == "r" or info.st_nlink <= 1):  # mutant: link-written pipes-opened
             return fd
         os.close(fd)
         if not stat.S_ISREG(info.st_mode):
             raise ForeignFile(errno.EINVAL, "not a regular file", name)
-        if mode != "w":
+        if mode != "w":  # mutant: link-kept
             raise ForeignFile(errno.EMLINK, "it has another name (a hard link) and would change there too", name)
         self.unlink(name)
         return self.open(name, "x")
@@ -202,13 +202,13 @@ class OsDisk:
         if fd in self._locked:
             # A child of a fork that nobody saw may hold a copy: unlocking frees the lock whoever has it open.
             with contextlib.suppress(OSError):  # closing frees it as well, but for such a copy
-                self.unlock(fd)
+                self.unlock(fd)  # mutant: lock-not-freed
             self._forget_lock(fd)
         try:
             os.close(fd)
         except OSError as exc:
             # The descriptor is gone, whatever else it says; what had to be durable was flushed, and the flush told.
-            if exc.errno == errno.EBADF:
+            if exc.errno == errno.EBADF:  # mutant: close-fails
                 raise
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
@@ -313,13 +313,13 @@ class OsDisk:
 
     def _lock(self, fd: int, take: Callable[[], bool]) -> bool:
         # Before it is taken: a child that is forked while this waits would be handed the lock with its copy.
-        forks.keep_from_children(fd)
-        self._locked.add(fd)
+        forks.keep_from_children(fd)  # mutant: lock-handed-to-child
+        self._locked.add(fd)  # mutant: lock-handed-to-child.2
         taken = False
         try:
             taken = take()
         finally:
-            if not taken:
+            if not taken:  # mutant: lock-handed-to-child.3
                 self._forget_lock(fd)
         return taken
 
@@ -327,7 +327,7 @@ class OsDisk:
         # Shared: of two that ask at once neither must take the other for a writer that lives. Readers ask too, and do
         # without that import.
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # mutant: look-takes-it
         except BlockingIOError:
             return False
         fcntl.flock(fd, fcntl.LOCK_UN)
@@ -375,7 +375,7 @@ class OsDisk:
     def __del__(self) -> None:
         # Without the mutex: nobody else has this, and in a child it may be held by a thread that only the parent has.
         with contextlib.suppress(Exception):
-            self._release()
+            self._release()  # mutant: child-waits-for-nobody
 
 
 def _find_syncfs() -> ctypes._NamedFuncPointer | None:

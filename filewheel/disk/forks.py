@@ -31,7 +31,7 @@ def _in_child() -> None:
     with contextlib.suppress(OSError):
         spare = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
         for fd in _held:
-            os.dup2(spare, fd, inheritable=False)
+            os.dup2(spare, fd, inheritable=False)  # mutant: child-closes-other
         os.close(spare)
     _held.clear()
 
@@ -44,4 +44,4 @@ let_children_have = compiled.let_children_have or _let_go
 """The opposite: before the descriptor is closed."""
 
 if compiled.keep_from_children is None:
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_in_child)  # mutant: lock-in-child

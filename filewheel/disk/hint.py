@@ -93,7 +93,7 @@ class Hints:
         """Let go of the pipe. The last thread that sleeps at it closes it: its number may be another file's then."""
         with self._lock:
             fd, self._fd = self._fd, None
-            if fd is not None and not self._sleeping:
+            if fd is not None and not self._sleeping:  # mutant: pipe-closed-under-a-wait
                 self._disk.close(fd)
 
 
@@ -131,7 +131,7 @@ class Vigil:
                 return
             alarm = self._alarm = Alarm()
         try:
-            alarm.wait(UNHEARD_S if bell is None else STANDBY_S, bell)
+            alarm.wait(UNHEARD_S if bell is None else STANDBY_S, bell)  # mutant: standby-blind
         finally:
             with self._lock:
                 self._alarm = None
@@ -142,4 +142,4 @@ class Vigil:
         with self._lock:
             self._ended = True
             if self._alarm is not None:
-                self._alarm.set()
+                self._alarm.set()  # mutant: standby-unstoppable

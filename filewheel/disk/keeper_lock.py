@@ -64,6 +64,7 @@ class KeeperLock:
                 error.hint = "stop every keeper, then remove it by hand: nothing of filewheel's is in it"
             raise error from exc
         try:
+            # mutant: askers-keep-out two-keepers
             if not self._disk.lock(fd, wait=wait) and not self._lock_among_askers(fd):
                 who = _note(self._disk, fd)
                 does = _DOES.get(who.role, "is the keeper")
@@ -72,7 +73,7 @@ class KeeperLock:
                     error.is_own = True
                     error.hint = "close the one that it opened before: this process would wait for itself for ever"
                 raise error
-            if not self._disk.is_named(fd, layout.LOCK):
+            if not self._disk.is_named(fd, layout.LOCK):  # mutant: lock-lost-waiting
                 self._disk.close(fd)
                 return None
             note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role, "ns": _namespace()})
@@ -91,6 +92,7 @@ class KeeperLock:
         try:
             return self._disk.open(layout.LOCK, "rw")
         except OSError as exc:
+            # mutant: first-lock-no-ballast
             if exc.errno not in FULL or role != "keeper" or not Ballast(self._disk, self._dir.path).give_up():
                 raise
         return self._disk.open(layout.LOCK, "rw")
@@ -168,7 +170,7 @@ def holder(directory: Directory, *roles: str) -> Holder | None:
     except OSError as exc:
         raise disk_error(exc, directory.place(layout.LOCK)) from exc
     try:
-        if directory.disk.is_free(fd):
+        if directory.disk.is_free(fd):  # mutant: note-believed
             return None
         found = _note(directory.disk, fd)
     except OSError as exc:

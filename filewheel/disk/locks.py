@@ -47,7 +47,7 @@ def take(directory: Directory, name: str, wait_s: float, *, shared: bool = False
         fd = open_made(disk, name)
         waited_s, pause_s = 0.0, _PAUSE_S
         try:
-            while not (disk.share(fd) if shared else disk.lock(fd, wait=False)):
+            while not (disk.share(fd) if shared else disk.lock(fd, wait=False)):  # mutant: id-unlocked key-unlocked
                 if waited_s >= wait_s:
                     disk.close(fd)
                     return None

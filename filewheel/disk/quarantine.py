@@ -54,6 +54,7 @@ class Quarantine:
         """Copy a range aside and say so in the log; one that is proven only later is noted anew. Never raises."""
         key = (damage.name, damage.offset)
         known = self._kept.get(key)
+        # mutant: proof-unnoted
         if known or known is damage.proven or (known is None and len(self._kept) >= _ITEMS_MAX):
             return
         self._kept[key] = damage.proven
@@ -148,7 +149,7 @@ def items(directory: Directory) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     try:
         names = sorted(directory.disk.listdir(layout.QUARANTINE))
-    except NO_DIRECTORY:
+    except NO_DIRECTORY:  # mutant: quarantine-unlisted
         return found
     for last in names:
         if not last.endswith(".json"):

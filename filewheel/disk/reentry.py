@@ -14,6 +14,7 @@ from filewheel.errors import Reentered
 
 def one_call(lock: threading.RLock, path: str, busy: int = 0) -> threading.RLock:
     """Return a lock for a `with`. Raises Reentered when this thread has it, or is the thread `busy`."""
+    # mutant: call-in-call call-in-flush
     if lock._is_owned() or busy == threading.get_ident():  # type: ignore[attr-defined]
         raise reentered(path)
     return lock

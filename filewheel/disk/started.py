@@ -18,6 +18,6 @@ def started(thread: Started) -> Started:
     """Start a thread, and return it. Raises OSError (EAGAIN) when this process may have no more threads."""
     try:
         thread.start()
-    except RuntimeError as exc:
+    except RuntimeError as exc:  # mutant: thread-bare
         raise OSError(errno.EAGAIN, f"no thread can be started: {exc}") from exc
     return thread

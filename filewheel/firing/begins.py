@@ -36,9 +36,9 @@ class Begins:
         puts, ids = self._head.claim(by_us, limit, at_most)
         if begun and ids:
             try:
-                stopped = self.begin(ids)
+                stopped = self.begin(ids)  # mutant: claim-begun-unlooked
             except BaseException:  # nobody has them
-                self._head.give_back(ids)
+                self._head.give_back(ids)  # mutant: failed-claim-kept
                 raise
             if stopped:
                 puts = [put for put in puts if put[ID] not in stopped]
@@ -48,10 +48,10 @@ class Begins:
     def begin(self, ids: list[bytes]) -> set[bytes]:
         """Begin claimed messages; return those that must not begin, which are forgotten. Raises OSError."""
         try:
-            self._begun.publish(ids)
+            self._begun.publish(ids)  # mutant: begin-mark-first
             mark = self._begun.mark()
             if not self._begun.is_known(mark):
-                self._store.ingest()
+                self._store.ingest()  # mutant: looked-early
                 self._begun.looked(mark)
         except BaseException:
             self._begun.retract(ids)
@@ -64,7 +64,7 @@ class Begins:
             return False
         self._begun.publish(ids)
         # The mark first: what was cancelled before the look that it belongs to is in `cancelled` by then.
-        begins = self._begun.is_old() and all(
+        begins = self._begun.is_old() and all(  # mutant: may-begin-many
             id_ in self._head.claims and id_ not in self._head.cancelled for id_ in ids
         )
         if not begins:
@@ -77,7 +77,7 @@ class Begins:
 
     def give_back(self, ids: list[bytes]) -> None:
         """Offer claimed messages again whose work does not begin after all."""
-        self._begun.retract(ids)
+        self._begun.retract(ids)  # mutant: given-back-begun
         self._head.give_back(ids)
 
     def close(self) -> None:

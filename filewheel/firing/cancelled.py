@@ -77,12 +77,12 @@ class Look:
         try:
             data = self._read(whole=True)
             if not data:
-                alive = holder(self._dir) is not None
+                alive = holder(self._dir) is not None  # mutant: silent-keeper
                 return dict.fromkeys(ids, Cancelled.MAYBE_BEGUN if alive else Cancelled.STOPPED)
         except (OSError, FilewheelError):
             return dict.fromkeys(ids, Cancelled.MAYBE_BEGUN)
         epoch, table = data[:EPOCH_BYTES], data[EPOCH_BYTES:]
-        other = Cancelled.STOPPED if self._misses_nothing(epoch) else Cancelled.MAYBE_BEGUN
+        other = Cancelled.STOPPED if self._misses_nothing(epoch) else Cancelled.MAYBE_BEGUN  # mutant: epoch-unread
         begun = begun_of(table, ids)
         return {id_: Cancelled.BEGUN if id_ in begun else other for id_ in ids}
 
@@ -101,7 +101,7 @@ class Look:
         try:
             if not whole:
                 return disk.pread(fd, EPOCH_BYTES, EPOCH_AT)
-            if disk.is_free(fd):
+            if disk.is_free(fd):  # mutant: dead-table-counts
                 return b""
             table = disk.pread(fd, max(0, disk.size(fd) - TABLE_AT), TABLE_AT)
             epoch = disk.pread(fd, EPOCH_BYTES, EPOCH_AT)  # last: until it changes, no slot is written again

@@ -49,7 +49,7 @@ class Head:
         puts, drops = records_of(frame)
         if drops:
             self._drop(drops, frontier)
-        self._admit([r for r in puts if r[ID] < frontier])
+        self._admit([r for r in puts if r[ID] < frontier])  # mutant: past-passes-by
 
     def _drop(self, drops: list[bytes], frontier: bytes) -> None:
         """Apply drops that others wrote: cancels and reschedules."""
@@ -63,10 +63,10 @@ class Head:
             else:
                 unknown.append(id_)
         if unknown:
-            here = self.ready.discard(unknown)
+            here = self.ready.discard(unknown)  # mutant: cancel-unseen
             for id_ in unknown:
                 if id_ not in here:
-                    self._early[id_] = self._store.passes
+                    self._early[id_] = self._store.passes  # mutant: early-drop-forgotten
 
     def cancel(self, id_: bytes) -> None:
         """Take out a message that the keeper itself cancels; its drop is the caller's to write."""
@@ -91,7 +91,7 @@ class Head:
 
     def refresh(self, now_us: int) -> None:
         """Look at every journal once (F1), and bring the frontier a few seconds ahead if the budget allows it."""
-        self._store.ingest()
+        self._store.ingest()  # mutant: no-look
         passes = self._store.passes
         if self._early:
             self._early = {i: p for i, p in self._early.items() if p + 2 > passes}
@@ -106,7 +106,7 @@ class Head:
 
     def _unknown(self, puts: list[bytes]) -> list[bytes]:
         """Return those that are not claimed, and not dropped as far as is known."""
-        if self.claims or self._early:
+        if self.claims or self._early:  # mutant: claimed-again
             puts = [r for r in puts if r[ID] not in self.claims and r[ID] not in self._early]
         return puts
 
@@ -125,7 +125,7 @@ class Head:
             window = self._store.window(start, end, self.ready.aside.budget)
             puts = [r for r in self._unknown(window.puts) if topic_of(r) == topic]
             self.ready.load_gap(topic, puts, window.hi)
-        puts = self.ready.take(id_floor(now_us + 1), limit, at_most)
+        puts = self.ready.take(id_floor(now_us + 1), limit, at_most)  # mutant: no-clock
         ids = ids_of(puts)
         self.claims.update(zip(ids, puts, strict=True))
         return puts, ids
@@ -160,14 +160,15 @@ class Head:
     def finished(self) -> tuple[set[int], set[int]]:
         """Return the seconds and laps whose files hold nothing that is pending any more (X3: by what is, now)."""
         ready = self.ready
-        frontier, waiting = ready.aside.floor(ready.frontier), ready.waiting
+        frontier, waiting = ready.aside.floor(ready.frontier), ready.waiting  # mutant: gap-is-finished
         checkpoint, settings, missing = self._store.checkpoint, self._store.dir.settings, self._store.missing
+        # mutant: claimed-is-finished
         slots = {s for s in checkpoint.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
-        slots -= missing.slots  # nobody knows what waits in these
+        slots -= missing.slots  # nobody knows what waits in these  # mutant: missing-finished
         laps: set[int] = set()
         if checkpoint.laps:
             busy = {settings.lap_of(s) for s in waiting} | missing.near()
-            laps = {
+            laps = {  # mutant: lap-claimed-is-finished
                 lap
                 for lap in checkpoint.laps
                 if id_floor((lap + 1) * settings.slots * US_PER_S) <= frontier and lap not in busy

@@ -104,16 +104,16 @@ class Housekeeper:
         """Do what is to be done now."""
         if self._dirty:
             self._dirty = False
-            self._store.own.flush()
+            self._store.own.flush()  # mutant: acks-unflushed
         now = self._clock.steady_us()
         if self._behind or now - self._looked_us >= LOOK_US:
             self._looked_us, self._behind = now, False
-            self._check()
+            self._check()  # mutant: lock-lost-steps
             # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
             self._store.ingest()
             self._store.look_for_missing()
             self.reserve.ballast.keep()
-            self._tidy_keys(now)
+            self._tidy_keys(now)  # mutant: key-file-grows
             if now >= self._retry_us and self._deal_is_due(now):
                 self._deal(now)
 
@@ -148,7 +148,7 @@ class Housekeeper:
             ended = sum(t.ended and not t.gone for t in store.tails.values())
             now_us = self._clock.now_us()
             coming = near_laps(store.dir.settings, now_us) - {store.dir.settings.lap_of(now_us // US_PER_S)}
-            coming -= store.missing.near()
+            coming -= store.missing.near()  # mutant: missing-near
             if ended >= DEAL_SEGMENTS or coming & store.checkpoint.laps.keys():
                 return True
             slots, laps = self._finished()
@@ -172,7 +172,7 @@ class Housekeeper:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             done = Deal(self._store, spread=True, finished=self._finished).run()
             self._dealt_us = now
-            self._behind = self.much_is_undealt and not done.held
+            self._behind = self.much_is_undealt and not done.held  # mutant: deal-paused
             if done.held or (done.left_segments and not self._behind):
                 self._retry_us = now + RETRY_US  # what made it due may be what could not be dealt, or removed
         except (OSError, DiskError) as exc:
@@ -200,7 +200,7 @@ class Housekeeper:
 
     def deal_all(self) -> None:
         """Deal everything that was read, into lap files where no seconds are open yet; on a full disk, what fits."""
-        self._check()
+        self._check()  # mutant: lock-lost-deals
         if not needs_deal(self._store, self._finished):
             return
         try:

@@ -52,12 +52,12 @@ class Outcomes:
         """
         check_sync(sync)
         with self._lock:
-            self._check(settling=True)
+            self._check(settling=True)  # mutant: fenced-ack
             ids = self._settler.ids_of(what)
             if ids:
                 self._reserve.drop(ids, ACKED)
                 self._head.settle(ids)
-        if sync == "always":
+        if sync == "always":  # mutant: ack-durable-unflushed
             self._flush()
         return len(ids)
 
@@ -102,10 +102,10 @@ class Outcomes:
         check_sync(sync)
         if not all(isinstance(s, Settlement) for s in check_items("settlements", settlements)):
             raise BadArgument(f"settlements are a list of Settlement, not {settlements!r}")
-        now_us = self.now_us()
+        now_us = self.now_us()  # mutant: delay-by-the-wall
         settlements = [s.timed(now_us) for s in settlements]
         fenced = self._broken
-        true = settlements if fenced is None else [s for s in settlements if s.what == "acked"]
+        true = settlements if fenced is None else [s for s in settlements if s.what == "acked"]  # mutant: fenced-retry
 
         def check() -> None:
             self._check(settling=True)

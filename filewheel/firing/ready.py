@@ -92,7 +92,7 @@ class Aside:
 
     def without_known(self, puts: list[bytes]) -> list[bytes]:
         """Return those that are neither here nor in a gap, where they are found when it is read."""
-        return [put for put in puts if not self._knows(put)] if self.is_in_use else puts
+        return [put for put in puts if not self._knows(put)] if self.is_in_use else puts  # mutant: gap-known-twice
 
     def _knows(self, put: bytes) -> bool:
         topic, id_ = topic_of(put), put[ID]
@@ -124,6 +124,7 @@ class Aside:
         """Take up to `limit` messages below an id, in order, of topics that have room; lower that room."""
         found: list[tuple[bytes, bytes]] = []
         for topic, puts in self._puts.items():
+            # mutant: passed-over-early
             room = min(limit, at_most.get(topic, limit), bisect_left(puts, PUT_PREFIX + before))
             found += [(put, topic) for put in puts[:room]]
         found.sort()
@@ -240,11 +241,11 @@ class Ready:
     def add(self, puts: list[bytes]) -> None:
         """Add messages that arrived below the frontier, in any order; one that is here already is passed by."""
         self._trim()
-        puts = self._new(puts)
+        puts = self._new(puts)  # mutant: ready-twice
         puts = self.aside.without_known(puts)
         self._note(puts)
         # First what is overdue of a topic that was passed over: it is claimed before the rest of its topic.
-        puts = self.aside.join(puts)
+        puts = self.aside.join(puts)  # mutant: newcomer-late
         if len(puts) <= _INSERT_MAX:
             for put in puts:
                 insort(self._puts, put, self._head)
@@ -302,7 +303,7 @@ class Ready:
             gone = self._puts[keep:]
             del self._puts[keep:]
             self._bytes -= size_of(gone, _ANY)
-            self.frontier = floor
+            self.frontier = floor  # mutant: frontier-stays
             self._forget(gone + self.aside.forget_from(floor))
 
     def _forget(self, gone: list[bytes]) -> None:
@@ -346,7 +347,7 @@ class Ready:
             elif not aside.keep(topic, put):
                 gone.append(put)
         self._take_upto(at)
-        self._forget(gone + aside.let_go())
+        self._forget(gone + aside.let_go())  # mutant: passed-over-fills
         taken.sort()
         return taken
 
@@ -365,7 +366,7 @@ class Ready:
             if gone:
                 self._puts = [r for r in self._puts if r[ID] not in wanted]
         self._bytes -= size_of(gone, _ANY)
-        gone += self.aside.discard(wanted)
+        gone += self.aside.discard(wanted)  # mutant: passed-over-uncancelled
         self._forget(gone)
         return {r[ID] for r in gone}
 

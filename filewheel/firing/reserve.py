@@ -45,7 +45,7 @@ class Reserve:
 
     def write(self, records: Sequence[bytes], puts: int) -> None:
         """Write records to the keeper's own journal. Raises WheelFull when no room can be made."""
-        self.spend(lambda: self._store.write(records, puts))
+        self.spend(lambda: self._store.write(records, puts))  # mutant: two-frames-retry
 
     def drop(self, ids: list[bytes], reason: int) -> None:
         """Write a drop for each of these ids, as `write` does."""
@@ -54,9 +54,9 @@ class Reserve:
     def spend(self, act: Callable[[], None]) -> None:
         """Do what writes for a settlement, with all the room that can be made. Raises WheelFull."""
         try:
-            self._try(act, self._store.give_up_retained, self._give_up_ballast)
+            self._try(act, self._store.give_up_retained, self._give_up_ballast)  # mutant: no-ballast retained-over-acks
         except WheelFull as exc:
-            self._was_refused = True
+            self._was_refused = True  # mutant: refusal-forgotten
             fires_again(exc)
             raise
         self._was_refused = False
@@ -94,11 +94,12 @@ class Reserve:
         if self.ballast.find():
             return limit
         try:
+            # mutant: room-not-made
             self._try(lambda: self._store.own.reserve(limit * DROP_BYTES), self._store.give_up_retained)
         except DiskError as exc:
             if not self._is_short:
                 log.critical("%s: %s; there is no ballast, so messages are handed out one by one", exc.path, exc.what)
             self._is_short = True
-            return 1
+            return 1  # mutant: hands-out-without-room
         self._is_short = False
         return limit

@@ -64,14 +64,14 @@ class Settler:
         moved_to: dict[bytes, MessageId | None] = {}
         locking: list[bytes] = []
         try:
-            with self._lock:
+            with self._lock:  # mutant: settled-twice
                 check()
                 self._settle_plain(settlements, moved_to, locking)
             moved_to.update(dict.fromkeys(self._settle_locking(locking)))
         except BaseException:
             with self._lock:
                 for id_ in locking:  # what is not written is claimed, as before
-                    self.later.pop(id_, None)
+                    self.later.pop(id_, None)  # mutant: settled-unwritten
             raise
         finally:
             self._were_tried(locking)
@@ -126,7 +126,7 @@ class Settler:
         """Write what could not be written while another process had its lock; `check` raises when closed."""
         with self._lock:
             check()
-            ids = [id_ for id_ in self.later if id_ not in self._tried_by]
+            ids = [id_ for id_ in self.later if id_ not in self._tried_by]  # mutant: settled-by-another
             self._tried_by.update(dict.fromkeys(ids, threading.get_ident()))
         try:
             self._settle_locking(ids)
@@ -159,7 +159,7 @@ class Settler:
         """Return when no other thread is in the middle of a settlement: for one that closes the journal."""
         with self._lock:
             # What this thread tries itself was interrupted by a signal handler that closes.
-            while set(self._tried_by.values()) - {threading.get_ident()}:
+            while set(self._tried_by.values()) - {threading.get_ident()}:  # mutant: closed-beside-a-settle
                 self._tried.wait()
 
     def _settle_locking(self, ids: Sequence[bytes]) -> list[bytes]:
@@ -179,6 +179,7 @@ class Settler:
             for id_ in ids:
                 more = buckets.union(map(bucket_of, entered[id_]))
                 # One after the other where they contend for a key. The locks of a round are as many open files.
+                # mutant: keys-at-once
                 if keys.isdisjoint(contended[id_]) and (len(more) <= BUCKETS_AT_ONCE or not now):
                     now.append(id_)
                     buckets = more
@@ -209,16 +210,19 @@ class Settler:
 
     def _settle_at_once(self, entered: Mapping[bytes, Sequence[str]]) -> list[bytes]:
         """Write settlements that do not contend, by the keys that each enters; return as `_settle_locking` does."""
+        # mutant: key-waited-for
         with self._keys.hold({key for some in entered.values() for key in some}, wait_s=0) as hold:
-            free = [id_ for id_, some in entered.items() if hold.busy.isdisjoint(some)]
+            free = [id_ for id_, some in entered.items() if hold.busy.isdisjoint(some)]  # mutant: key-busy-ignored
             keys = [key for id_ in free for key in entered[id_]]
+            # mutant: key-drop-unflushed-retry key-busy-ignored.2
             holders = {key: held.id for key, held in hold.look_all(keys, self._clock.now_us()).items()}
-            self._enter(free, hold)
+            self._enter(free, hold)  # mutant: key-retry-unlisted key-busy-ignored.3
             with contextlib.ExitStack() as held:
-                held.enter_context(self._alone())
+                held.enter_context(self._alone())  # mutant: id-own-threads
                 busy = self._take_ids(free, held)
                 held.enter_context(self._lock)
                 self._ingest()  # who moved, cancelled, or took the key away did so before these locks were ours
+                # mutant: id-busy-ignored
                 return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
 
     def _take_ids(self, ids: Sequence[bytes], held: contextlib.ExitStack) -> frozenset[int]:
@@ -230,9 +234,9 @@ class Settler:
 
         def take() -> None:
             nonlocal busy
-            busy = held.enter_context(locks.trying_ids(self._store.dir, ids))
+            busy = held.enter_context(locks.trying_ids(self._store.dir, ids))  # mutant: id-retry-unlocked id-waited-for
 
-        self._reserve.spend(take)
+        self._reserve.spend(take)  # mutant: id-lock-no-ballast
         return busy
 
     @contextlib.contextmanager
@@ -270,7 +274,7 @@ class Settler:
                 for written_, _ in made:
                     del self.later[written_.id]
                 for other in displaced:  # only now: while nothing is written, they are pending
-                    self._head.cancel(other)
+                    self._head.cancel(other)  # mutant: displaced-fires
                 made, displaced, size = [], [], 0
         return cancelled
 
@@ -293,7 +297,7 @@ class Settler:
                 taken[key] = id_ if loser != id_ else holder
             else:
                 records.drops.append(pack_drop(holder, CANCELLED))
-                displaced.append(holder)
+                displaced.append(holder)  # mutant: displaced-too-early
                 taken[key] = id_
         return displaced
 
@@ -306,7 +310,7 @@ class Settler:
     def _records_of(self, settlement: Settlement, new: MessageId | None = None) -> Written:
         id_ = settlement.id
         # A2: cancelled while it ran. The drop is written already; nothing is put.
-        cancelled = id_ in self._head.cancelled
+        cancelled = id_ in self._head.cancelled  # mutant: cancel-and-retry
         own = self._store.own
         new_id = own.new_id if new is None else lambda _: new
         return written(settlement, self._head.claims[id_], cancelled, self._clock.now_us(), new_id, KEY)
@@ -316,8 +320,8 @@ class Settler:
         records = [drop for _, w in made for drop in w.drops]
         puts = [put for _, w in made for put in w.puts]
         if records or puts:
-            self._reserve.write(records + puts, len(puts))
+            self._reserve.write(records + puts, len(puts))  # mutant: two-frames-settled
         self._head.settle([s.id for s, _ in made])
         near = [p for p in puts if p[ID] < self._head.ready.frontier]
-        if near:
+        if near:  # mutant: retry-unseen
             self._head.ready.add(near)

@@ -44,9 +44,9 @@ def tidy(directory: Directory) -> bool:
     keeper_lock = KeeperLock(directory)
     try:
         roster = read_roster(directory.disk, directory.path)
-        if roster is not None and roster.role != "primary":
+        if roster is not None and roster.role != "primary":  # mutant: backup-tidied
             return False
-        keeper_lock.take("tidy", wait=False)
+        keeper_lock.take("tidy", wait=False)  # mutant: tidy-beside-keeper
         with contextlib.closing(Store(directory, Relisted(directory))) as store:
             store.recover()
             deal_all(store)

@@ -85,7 +85,7 @@ def keyed_middles_of(
 
 def _plain(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Check the headers of a message of a batch: it has no unique key, of which the index would not know."""
-    if KEY in check_headers(headers):
+    if KEY in check_headers(headers):  # mutant: key-in-a-batch
         raise BadArgument(
             f"a message with a unique key ({KEY}) goes alone",
             hint="enqueue(..., key=...), or enqueue_many(..., keys=[...])",

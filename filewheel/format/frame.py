@@ -220,9 +220,9 @@ class Scanner:
         magic, head_sum, size, body_sum, number, synced, puts, drops, first, last = fields
         if magic != MAGIC:
             return "no frame starts here"
-        if crc32(head[8:], self._seed ^ (self.pos >> 3 & 0xFFFFFFFF)) != head_sum:
+        if crc32(head[8:], self._seed ^ (self.pos >> 3 & 0xFFFFFFFF)) != head_sum:  # mutant: no-header-sum no-place
             return "header checksum"
-        if size > BODY_BYTES_MAX:
+        if size > BODY_BYTES_MAX:  # mutant: no-body-limit
             return "body length over the limit"
         whole = HEADER_BYTES + size
         end = self.pos + whole + (-size & 7)
@@ -237,7 +237,7 @@ class Scanner:
         body = self._fetch(size, HEADER_BYTES)
         if len(body) < size:
             return "the file ends inside a body"
-        if crc32(body, self._seed) != body_sum:
+        if crc32(body, self._seed) != body_sum:  # mutant: no-body-sum
             return "body checksum"
         return Frame(self.pos, end, number, synced, puts, drops, first, last, body)
 
@@ -291,11 +291,11 @@ class Scanner:
                 # Frames start on multiples of 8 of the file; anything else is payload.
                 if (at + hit) % 8 == 0 and at + hit > start:
                     probe.pos = at + hit
-                    if isinstance(probe._read(), Frame):
+                    if isinstance(probe._read(), Frame):  # mutant: drops-by-place
                         return Gap(start, at + hit, reason, blank=False)
                 hit = block.find(MAGIC, hit + 1)
             at += len(block)
-            if is_blank and self._data_from is not None:
+            if is_blank and self._data_from is not None:  # mutant: holes-read
                 # Anyone can make a hole of a terabyte under a valid name; frames start on multiples of 8.
                 at = max(at, self._data_from(at) & ~7)
         return Gap(start, self._end, reason, blank=blank, at_end=True)

@@ -25,7 +25,7 @@ class IdSource:
         self.name = base32(number, 8)
         self.low = (number << SEQ_BITS).to_bytes(ID_BYTES, "big")
         """An id of this writer without its due and its place in the sequence."""
-        self.seq = int.from_bytes(entropy(4), "big") % (SEQ_END // 2)
+        self.seq = int.from_bytes(entropy(4), "big") % (SEQ_END // 2)  # mutant: same-ids
         """The next place."""
 
     def has(self, count: int) -> bool:

@@ -27,7 +27,7 @@ def unseal(data: bytes, *, lines: bool = True) -> dict[str, Any]:
     """Return the fields of what `seal` wrote. Raises ValueError, also when it is no object or nested too deeply."""
     mark, end = _LINES if lines else _COMPACT
     head, found, tail = data.rpartition(mark)
-    if not found or tail != b"%d%b\n" % (zlib.crc32(head + end), end):
+    if not found or tail != b"%d%b\n" % (zlib.crc32(head + end), end):  # mutant: settings-unchecked roster-unchecked
         raise Unsealed("it fails its checksum")
     try:
         fields = json.loads(head + end)

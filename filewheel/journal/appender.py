@@ -138,7 +138,7 @@ class Appender:
             copies, ticket = self.copies, self.lender.writer.written
             unconfirmed = copies is not None and self._durable < ticket
             try:
-                if self._broken is None:
+                if self._broken is None:  # mutant: close-unflushed
                     self._flush_held()
             finally:
                 writer = self.lender.writer
@@ -217,7 +217,7 @@ class Appender:
                 fills = writer.commits >= _FILL_AFTER_COMMITS and self._fill_bytes
                 writer.free_to = segment.filled if fills else self._segment_bytes
                 return writer
-            if self._flushing:
+            if self._flushing:  # mutant: rotate-under-flush
                 # Its descriptor must not be closed, and its error not be taken, under a flush.
                 self._changed.wait()
             else:
@@ -226,6 +226,7 @@ class Appender:
     def _next_segment(self) -> None:
         writer = self.lender.writer
         writer.free_to = 0
+        # mutant: rotate-unflushed
         self._flush_held()  # O1: before anyone can be released by a flush of the next segment
         old = writer.segment
         assert old is not None
@@ -250,7 +251,7 @@ class Appender:
         """End this writer and become another: after a write that failed, or when its sequence is used up."""
         writer = self.lender.writer
         if writer.segment is not None:
-            self._flush_held()
+            self._flush_held()  # mutant: retire-unflushed
             end = writer.position
             writer.release()
             self._segment_ended(end, last=True)
@@ -306,7 +307,7 @@ class Appender:
             synced=writer.synced(self._durable), puts=puts, drops=drops, first=first, last=last,
         ))  # fmt: skip
         writer.written = ticket
-        if self.copies is not None:
+        if self.copies is not None:  # mutant: mirror-batch-unwritten
             self.copies.write(ticket, body, puts, drops, first, last)
         return ticket
 
@@ -331,9 +332,9 @@ class Appender:
             ids.low, ids.take(1), due_us, enqueued_us, tail, payload, segment.seed, segment.offset,
             ticket - first, durable - first if durable > first else 0,
         )  # fmt: skip
-        segment.append(frame)
+        segment.append(frame)  # mutant: mirror-first
         writer.written = ticket
-        if copies is not None:
+        if copies is not None:  # mutant: mirror-first.2
             copies.write(ticket, body_of(frame), 1, 0, id_, id_)
         return frame, id_, ticket
 
@@ -392,7 +393,7 @@ class Appender:
                 self._flush_all(segment, target)
             done = True
         except OSError as exc:
-            failed = exc
+            failed = exc  # mutant: error-ignored
         finally:
             # Also after an interrupt (Ctrl-C) in the flush: other threads must not wait for it for ever.
             with self.lock:
@@ -401,7 +402,7 @@ class Appender:
                 if failed is not None:
                     self._poison(failed)
                 if done:
-                    self._durable = target
+                    self._durable = target  # mutant: flush-counts-later
                     writer = self.lender.writer
                     writer.commits += 1
                     if writer.commits == _FILL_AFTER_COMMITS:
@@ -410,13 +411,13 @@ class Appender:
     def _flush_all(self, segment: Segment, ticket: int) -> None:
         """Flush a segment, and its frames on other wheels, side by side. Raises OSError when the segment's failed."""
         if self.before_flush is not None:
-            self.before_flush()
+            self.before_flush()  # mutant: key-flushed-alone
         copies = self.copies
         if copies is not None:
             copies.begin(ticket)
-        segment.flush(self.on_flush)
+        segment.flush(self.on_flush)  # mutant: mirror-flushed-later
         if copies is not None:
-            copies.finish(ticket)
+            copies.finish(ticket)  # mutant: mirror-unflushed
 
     def _flush_held(self) -> None:
         """Flush with the lock held and no other flush in progress."""
@@ -433,9 +434,9 @@ class Appender:
 
     def _poison(self, exc: OSError) -> None:
         """Finish this handle. No flush is repeated: after an error the kernel may drop the pages and report success."""
-        writer = self.lender.writer
+        writer = self.lender.writer  # mutant: pen-after-poison
         writer.free_to = 0
-        self._broken = Poisoned(
+        self._broken = Poisoned(  # mutant: flush-again
             f"a flush failed ({exc.strerror or exc}); unconfirmed messages may or may not be on disk",
             path=self._dir.path if writer.segment is None else writer.segment.place,
             hint="close this handle, look at the kernel log, open it again",
@@ -452,23 +453,24 @@ class Appender:
             if self._flusher is None:
                 with contextlib.suppress(OSError):
                     flusher = threading.Thread(target=self._flush_loop, name="filewheel-flush", daemon=True)
-                    self._flusher = started(flusher)
+                    self._flusher = started(flusher)  # mutant: interval-never
         if self._flusher is None:
-            self.flush()  # no thread can be started: flush now
+            self.flush()  # no thread can be started: flush now  # mutant: interval-unthreaded
 
     def _flush_loop(self) -> None:
         while True:
             with self.lock:
+                # mutant: flusher-sleeps-on
                 if not self._closed:  # `close` notifies once: after it, this would wait for the whole interval
                     self._changed.wait(self._interval_s)
                 if self._closed or self._broken is not None:
                     return
             try:
                 self.flush()
-            except Closed:
+            except Closed:  # mutant: flusher-too-late
                 return  # `close` came in between, and has flushed everything
             except TooFewCopies:
-                continue  # it is in this directory; the next enqueue raises
+                continue  # it is in this directory; the next enqueue raises  # mutant: flusher-ends
             except FilewheelError as exc:
                 self._unreported = exc
                 return  # the next call raises it, or `close`

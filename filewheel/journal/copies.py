@@ -81,7 +81,7 @@ class Copies:
     def _latest(self, roster: Roster) -> Roster:
         """Return this roster, or a newer one: it may have been read before a mirror was marked stale here."""
         current = {m.wheel for m in roster.mirrors()}
-        if self._marked & current:
+        if self._marked & current:  # mutant: stale-taken-back
             with contextlib.suppress(FilewheelError, OSError):
                 roster = read_roster(self._dir.disk, self._dir.path) or roster
         self._marked &= {m.wheel for m in roster.members} - {m.wheel for m in roster.mirrors()}
@@ -135,16 +135,16 @@ class Copies:
             self._check_fence()
             live = 1 + sum(m.live for m in self._mirrors)
             needed = self._roster.copies or 1 + len(self._mirrors)
-            if live < needed:
+            if live < needed:  # mutant: broken-written-on
                 raise self._too_few(live, needed, UNWRITTEN)
 
     def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
         """Write a frame of the primary to each open mirror that does not have it."""
         for mirror in self._mirrors:
-            if mirror.live and mirror.written < ticket:
+            if mirror.live and mirror.written < ticket:  # mutant: late-given-twice
                 mirror.write(ticket, body, puts, drops, first, last)
         if self._trouble:
-            self._mend()  # an enqueue without a flush is confirmed next
+            self._mend()  # an enqueue without a flush is confirmed next  # mutant: stale-unmarked-unflushed
 
     def begin(self, ticket: int) -> None:
         """Wake the mirrors' threads to flush up to this frame."""
@@ -158,13 +158,13 @@ class Copies:
             in_time = self._done.wait_for(lambda: self._is_covered(ticket), self._roster.timeout_s)
             for mirror in self._mirrors:
                 if mirror.lacks(ticket):
-                    mirror.give_up_late(waited=not in_time)
+                    mirror.give_up_late(waited=not in_time)  # mutant: late-not-failed
         if self._trouble:
             self._mend()
 
     def _is_covered(self, ticket: int) -> bool:
         asked = self._roster.copies
-        if asked and self._held(ticket, durable=True) >= asked:
+        if asked and self._held(ticket, durable=True) >= asked:  # mutant: slow-waited-for
             return True
         return not any(m.lacks(ticket) for m in self._mirrors)
 
@@ -176,7 +176,7 @@ class Copies:
         held = self._held(ticket, durable=durable)
         if self._strict:
             needed = self._roster.copies or 1 + sum(m.since < ticket for m in self._mirrors)
-            if held < needed:
+            if held < needed:  # mutant: too-few-confirmed
                 self._check_fence()
                 raise self._too_few(held, needed, "it was written, and is not confirmed")
         return held
@@ -218,13 +218,14 @@ class Copies:
                                 reason(mirror.error))  # fmt: skip
                 now_us = self._clock.steady_us()
                 before_us, mirror.tried_us = mirror.tried_us, now_us
+                # mutant: broken-tried-always
                 if before_us is not None and (not again or now_us - before_us < RETRY_US):
                     mirror.tried_us = before_us
                 elif self._roster.on_failure == "stale":
-                    if self._mark_stale(mirror):
+                    if self._mark_stale(mirror):  # mutant: stale-unmarked
                         self._mirrors = tuple(m for m in self._mirrors if m is not mirror)
                 elif before_us is not None:
-                    self._open_again(mirror)
+                    self._open_again(mirror)  # mutant: broken-for-ever
             with self._lock:
                 self._look()
                 for mirror in self._mirrors:
@@ -233,7 +234,7 @@ class Copies:
 
     def _open_again(self, old: Mirror) -> None:
         """Start another life of a mirror, unless the last one still waits for its disk."""
-        if not old.join():
+        if not old.join():  # mutant: hung-tried
             return
         new = self._begin(old.member, old.since)
         self._mirrors = tuple(new if m is old else m for m in self._mirrors)
@@ -252,7 +253,7 @@ class Copies:
             found = mark_stale(self._dir, lambda m: m.wheel == wheel, why, epoch=epoch, now_us=since_us)
         except FilewheelError as exc:
             log.warning("%s: mirror %s could not be marked stale: %s", self._dir.path, mirror.member.path, reason(exc))
-            return False
+            return False  # mutant: stale-unwritten-goes-on
         if found is None:
             return False  # another wheel was promoted: nothing is confirmed any more
         self._marked.add(wheel)

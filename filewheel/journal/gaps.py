@@ -56,7 +56,7 @@ class Missing:
 
     def damages(self) -> list[Damage]:
         """Return the ranges for the quarantine; none when no frame is missing."""
-        if self.last < self.first:
+        if self.last < self.first:  # mutant: unproven-dropped
             return []
         return [Damage(name, g.offset, g.end, g.reason, self.is_proven) for name, g in self.places]
 
@@ -91,7 +91,7 @@ class Judge:
         found = []
         for missing in self._open:
             was_proven = missing.is_proven
-            missing.synced = max(missing.synced, synced)
+            missing.synced = max(missing.synced, synced)  # mutant: next-frame-only
             if missing.is_proven and not was_proven:
                 found.append(missing)
         count = 0 if number == UNKNOWN else max(0, frame.missing_after(number))
@@ -168,7 +168,7 @@ def confirmed(
 
     Damage is still there the second time. Cost: nothing, or a second reading when damage is proven. Raises OSError.
     """
-    if not any(m.is_proven for m in found):
+    if not any(m.is_proven for m in found):  # mutant: no-confirming-look covered-beside-verify.2
         return found
     again = [m for m in missing_in(directory, open_file, parts, number) if m.is_proven]
     return [m for m in found if not m.is_proven or any(m.overlaps(a) for a in again)]

@@ -108,12 +108,12 @@ class Journal:
         fence, now_us = self.fence, self._clock.steady_us()
         assert fence is not None
         fence.look()
-        if self._strict:
+        if self._strict:  # mutant: refused-once
             fence.check_may_write()
         roster = fence.roster
         # The mirrors that a keeper had when its wheel was fenced are given its last acknowledgements.
         if roster != self.roster and (roster is None or roster.role == "primary"):
-            self._follow(roster, ticket)
+            self._follow(roster, ticket)  # mutant: mirrors-untold follow-once
         # Set last, so that after an error the next call checks again.
         self._looked_us = now_us
 
@@ -127,12 +127,12 @@ class Journal:
         A keeper does not stop for an error here: its next claim does.
         """
         try:
-            self._look(ticket - 1)
+            self._look(ticket - 1)  # mutant: late-unneeded
         except FilewheelError as exc:
-            if self._strict:
-                raise unconfirmed(exc) from exc
+            if self._strict:  # mutant: late-ack-refused
+                raise unconfirmed(exc) from exc  # mutant: late-fence-confirmed
         if self._copies is not None:
-            self._copies.write(ticket, body, puts, drops, first, last)
+            self._copies.write(ticket, body, puts, drops, first, last)  # mutant: late-ungiven
 
     def follow(self, roster: Roster | None) -> None:
         """Write what comes to the mirrors of this roster too, and to no others. Cost: nothing when it is the same.
@@ -164,11 +164,11 @@ class Journal:
     def _append(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
         """Write a frame for which the appender is ready; return its ticket."""
         if drops and self.marks is not None:
-            self.marks.make()
+            self.marks.make()  # mutant: mark-made-late
         ticket = self.appender.append(body, puts, drops, first, last)
         if drops:
             self._dropped = ticket
-        if self._is_old():
+        if self._is_old():  # mutant: late-unlooked
             self._look_again(ticket, body, puts, drops, first, last)
         return ticket
 
@@ -203,7 +203,7 @@ class Journal:
         with appender.one_call():
             self._putting = True
             frame, id_, ticket = appender.append_put(due_us, enqueued_us, tail, payload, size)
-            if self._is_old():
+            if self._is_old():  # mutant: late-put-unlooked
                 self._look_again(ticket, body_of(frame), 1, 0, id_, id_)
             copies = self._copies
             self._putting = False
@@ -235,7 +235,7 @@ class Journal:
             id_ = ids.id_at(due_us, ids.take(1))
             dropped = drop[ID]
             first, last = (id_, dropped) if id_ < dropped else (dropped, id_)
-            return id_, self._append(drop + PUT_PREFIX + id_ + rest, 1, 1, first, last)
+            return id_, self._append(drop + PUT_PREFIX + id_ + rest, 1, 1, first, last)  # mutant: two-frames
 
     def put_many(
         self,

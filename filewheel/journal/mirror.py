@@ -123,6 +123,7 @@ class Mirror:
 
     def holds(self, ticket: int, *, durable: bool) -> bool:
         """Return whether the mirror has this frame."""
+        # mutant: lost-counts-as-held
         return self.start is not None and self.start < ticket <= (self.durable if durable else self.written)
 
     # -- failing -----------------------------------------------------------------------------------------------
@@ -206,10 +207,10 @@ class Mirror:
         """Raise when this wheel is gone or no mirror any more: a flush of deleted files still succeeds."""
         assert self._dir is not None
         identity = self._dir.disk.identity(layout.ROSTER)
-        if identity != self._identity:
+        if identity != self._identity:  # mutant: mirror-promoted-meanwhile
             check_mirror(self._dir, self.member, self.roster)
             self._identity = identity
-        if not self._writer.is_there():
+        if not self._writer.is_there():  # mutant: mirror-journal-deleted
             raise Unsafe("the journal of this handle is gone, and perhaps the wheel too", path=self._dir.path)
 
     def _step(self) -> bool:
@@ -225,10 +226,10 @@ class Mirror:
             self._writer.make_room(room)
         else:
             self._writer.fill_ahead()
-            self._writer.flush()
+            self._writer.flush()  # mutant: mirror-flush-not-done
             if begun_us - self._looked_us >= _LOOK_US:
                 self._looked_us = begun_us
-                self._look()
+                self._look()  # mutant: mirror-deleted
         with self._lock:
             self._busy_us = None
             if room:
@@ -241,20 +242,20 @@ class Mirror:
 
 def check_mirror(directory: Directory, member: Member, roster: Roster) -> None:
     """Raise unless a primary with this roster may write to this directory as a mirror."""
-    if directory.settings.id != member.wheel:
+    if directory.settings.id != member.wheel:  # mutant: mirror-other-wheel
         raise Unsafe("another wheel is in the mirror's place", path=directory.path, hint="check what is mounted there")
     try:
         theirs = read_roster(directory.disk, directory.path)
     except OSError as exc:
         raise Unsafe(f"its roster cannot be read ({exc})", path=directory.path) from exc
-    if theirs is None or theirs.set != roster.set:
+    if theirs is None or theirs.set != roster.set:  # mutant: mirror-other-set
         raise Unsafe(
             "this wheel is in another set, or in none", path=directory.path, hint="remove it, and add it again"
         )
-    if theirs.epoch > roster.epoch:
+    if theirs.epoch > roster.epoch:  # mutant: mirror-promoted
         raise fenced(replace(theirs, role="fenced"), roster.primary)
     # A promotion that has not raised the epoch yet may still fail; if it succeeds, it fires all that has no drop here.
-    if theirs.role not in ("backup", "promoting"):
+    if theirs.role not in ("backup", "promoting"):  # mutant: mirror-let-go-early mirror-no-backup
         raise Unsafe(f"this wheel is no backup ({theirs.role})", path=directory.path, hint="`filewheel rejoin`")
 
 

@@ -50,14 +50,14 @@ class Segment:
 
     def _create(self, tmp: str) -> int:
         disk = self._disk
-        if disk.identity(self.name) is not None:
+        if disk.identity(self.name) is not None:  # mutant: same-name
             raise OSError(errno.EEXIST, "another writer drew the same name")
         for last_try in (False, False, True):
             fd = disk.open(tmp, "x")
             try:
                 # E1: locked before it has its name, or the keeper takes it for a dead writer's and removes it.
                 # A sweeping keeper (K5) may hold the lock for a moment; it has removed the temporary name then.
-                disk.lock(fd, wait=True)
+                disk.lock(fd, wait=True)  # mutant: lock-late no-lock lock-no-wait
                 disk.rename(tmp, self.name)
             except FileNotFoundError:
                 disk.close(fd)
@@ -71,12 +71,12 @@ class Segment:
             break
         try:
             # E2: the name is durable before anything in the segment is acknowledged.
-            disk.sync_dir(layout.JOURNAL)
+            disk.sync_dir(layout.JOURNAL)  # mutant: no-name-flush
         except OSError:
             disk.close(fd)
             self._remove(self.name)
             raise
-        return fd
+        return fd  # mutant: lock-let-go
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(OSError):  # the keeper removes unlocked leftovers
@@ -85,7 +85,7 @@ class Segment:
     def append(self, frame: bytes) -> None:
         """Write a frame at the end. Raises DiskError; the segment is finished then."""
         # Set first, because an interrupt (Ctrl-C) may also end the write.
-        self.failed = True
+        self.failed = True  # mutant: write-after-failure
         try:
             self._disk.pwrite(self.fd, frame, self.offset)
         except OSError as exc:
@@ -96,8 +96,8 @@ class Segment:
 
     def take_back(self, pen: Pen) -> tuple[int, int]:
         """End a pen; return the next place in the writer's sequence and the number of the last frame."""
-        seq, self.offset, number, has_failed = pen.end()
-        if has_failed:
+        seq, self.offset, number, has_failed = pen.end()  # mutant: stored-over
+        if has_failed:  # mutant: pen-failure-unseen
             self.fail()
         return seq, number
 
@@ -108,7 +108,7 @@ class Segment:
         off if possible, and nothing is ever written there again.
         """
         self.failed = True
-        self.cut_off()
+        self.cut_off()  # mutant: failure-not-cut-off
 
     def fill(self, size: int, limit: int) -> bool:
         """Write zeros ahead, so that later flushes need not commit a new file size; False when there is no room."""
@@ -138,8 +138,8 @@ class Segment:
     def flush(self, on_flush: Callable[[int], None] | None = None) -> None:
         """Make everything written durable; call `on_flush` with the microseconds that took. Raises OSError."""
         start_us = 0 if on_flush is None else SYSTEM_CLOCK.steady_us()
-        self._disk.fdatasync(self.fd)
-        if self._disk.is_removed(self.fd):
+        self._disk.fdatasync(self.fd)  # mutant: no-flush
+        if self._disk.is_removed(self.fd):  # mutant: removed-confirmed
             # The frames that are about to be confirmed went with the file; the flush of a nameless file succeeds.
             raise OSError(errno.ENOENT, "the file was removed while it was in use")
         if on_flush is not None:

@@ -101,7 +101,7 @@ def written(settlement: Settlement, put: bytes, cancelled: bool, now_us: int, ne
     if settlement.what != "acked" and not cancelled:
         moved = _moved(settlement, put, now_us, new_id)
         messages.append(moved)
-    if settlement.successor is not None and not cancelled:
+    if settlement.successor is not None and not cancelled:  # mutant: cancelled-succeeded
         messages.append(settlement.successor)
     return Written(
         [] if cancelled else [pack_drop(settlement.id, _REASONS[settlement.what])],

@@ -123,7 +123,7 @@ class Tail:
         while not self.ended:
             n = self.seen.segment
             if n not in segments:
-                if missed != n and any(s > n for s in segments):
+                if missed != n and any(s > n for s in segments):  # mutant: one-listing
                     # I3: a listing beside a live writer may have a segment and miss the one before; the next has both.
                     missed = n
                     segments = present()
@@ -141,25 +141,26 @@ class Tail:
             try:
                 fd = self._handles.get(name)
             except FileNotFoundError:
-                segments = present() - {n}
+                segments = present() - {n}  # mutant: vanished-listed
                 continue
             except ForeignFile:
                 on_foreign(name)
                 return
             # A next segment exists: the writer is done with this one, or about to be (O2).
-            free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)
+            free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)  # mutant: read-before-lock
+            # mutant: read-before-lock.2
             yield from self._read(name, fd, dead=free, look_ahead=test_lock, on_damage=on_damage)
             if not free:
                 return
             self._handles.drop(name)
             self.ends[n] = self.seen.offset
-            segments = present()  # the next one was made before the lock became free
+            segments = present()  # the next one was made before the lock became free  # mutant: old-listing
             later = sorted(s for s in segments if s > n)
             if not later:
                 self._end()
                 return
             # Report it now: this segment may be covered and removed before the next one has a frame to judge by.
-            for damage in self._judge.passed():
+            for damage in self._judge.passed():  # mutant: end-unkept
                 on_damage(damage)
             self._step(later[0])
 
@@ -185,11 +186,13 @@ class Tail:
         size = self._disk.size(fd)
         seed = self._dir.seed(name)
         # Small blocks at first: a live journal has a few new frames, and then zeros that were written ahead.
+        # mutant: live-skips
         scanner = scan(self._disk, fd, start, size, seed, resync=dead or look_ahead, block_bytes=SMALL_BLOCK)
         proof = 0
         for item in scanner:
             if isinstance(item, Gap):
                 proof = 0 if item.at_end else self._proof_behind(fd, item, size, seed)
+                # mutant: live-skips.2 dead-stops
                 if not dead and not (proof and self._is_still_there(fd, item, size, seed)):
                     return
                 if not (self._sealed and item.at_end):
@@ -217,7 +220,7 @@ class Tail:
             if isinstance(item, Frame):
                 if item.synced > self.seen.number:
                     return item.synced
-                self._looked = (self.seen.segment, item.end)
+                self._looked = (self.seen.segment, item.end)  # mutant: live-next-frame-only
         return 0
 
     def _is_still_there(self, fd: int, gap: Gap, size: int, seed: int) -> bool:
@@ -226,4 +229,4 @@ class Tail:
         Once a later frame has been read, everything before it is complete or damaged.
         """
         again = next(iter(scan(self._disk, fd, gap.offset, size, seed)), None)
-        return isinstance(again, Gap) and again.end == gap.end
+        return isinstance(again, Gap) and again.end == gap.end  # mutant: no-second-look

@@ -60,7 +60,7 @@ class Writer:
 
     def synced(self, durable: int) -> int:
         """Return the number of its last durable frame, from the ticket of the handle's last durable one; 0 for none."""
-        return max(0, durable - self.first)
+        return max(0, durable - self.first)  # mutant: synced-too-much
 
     def open_segment(self, n: int) -> Segment:
         """Make a segment and write to it from now on. The segment before it stays locked: the caller releases it."""
@@ -75,7 +75,7 @@ class Writer:
         it may itself be missing: it is not flushed.
         """
         segment = self.segment
-        if segment is not None and segment.offset and not segment.failed and durable == self.written:
+        if segment is not None and segment.offset and not segment.failed and durable == self.written:  # mutant: no-seal
             end = seal(
                 b"", seed=segment.seed, offset=segment.offset, number=self.number, synced=self.synced(durable),
                 puts=0, drops=0, first=ID_END, last=ID_MIN,
@@ -104,8 +104,8 @@ class Lender:
     @property
     def writer(self) -> Writer:
         """The writer, taken back from the pen. Ask again after each wait: other threads may have lent it since."""
-        pen = self._pen
-        if pen is not None:
+        pen = self._pen  # mutant: pen-end-torn
+        if pen is not None:  # mutant: pen-not-taken-back
             assert self._lock._is_owned(), "the lock guards the writer"  # type: ignore[attr-defined]
             writer = self._writer
             assert writer.segment is not None

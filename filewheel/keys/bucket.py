@@ -51,7 +51,7 @@ class Unreadable:
 def read_bucket(disk: Disk, fd: int, place: str, most: int = BUCKET_BYTES_MAX) -> bytes:
     """Read an open bucket whole. Raises OSError, Damaged with nothing read when it is too long to be one."""
     size = disk.size(fd)
-    if size > most:
+    if size > most:  # mutant: bucket-unbounded
         raise Damaged(
             f"{size} bytes are more than a file of keys can have ({most}): its keys cannot be looked up",
             path=place, hint="stop the keeper, then `filewheel repair` makes it anew",

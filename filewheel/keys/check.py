@@ -48,7 +48,7 @@ def living_twice(directory: Directory, unlisted: Mapping[bytes, str]) -> dict[st
         for hash_ in beside.get(bucket, ()):
             found.setdefault(hash_, set()).update(recent[hash_])
         for ids in found.values():
-            if len(ids) > 1:
+            if len(ids) > 1:  # mutant: key-twice-unsaid
                 suspects |= ids
     if not suspects:
         return {}
@@ -128,16 +128,16 @@ class Unlisted:
     def _ask(self) -> None:
         suspects: dict[bytes, str] = {}
         batch, self._batch, self._size = self._batch, {}, 0
-        # Before the buckets: from there they move to them (U7).
+        # Before the buckets: from there they move to them (U7).  # mutant: unlisted-recent-last
         recent = self._entries_of(layout.KEY_RECENT) if batch and self._with_recent else set()
-        for bucket, some in batch.items():
+        for bucket, some in batch.items():  # mutant: unlisted-recent-last.2
             listed = None if recent is None else self._entries_of(bucket)
             if recent is None or listed is None:
                 continue
             for id_, (hash_, key) in some.items():
-                if (hash_, id_) not in listed and (hash_, id_) not in recent:
+                if (hash_, id_) not in listed and (hash_, id_) not in recent:  # mutant: unlisted-unseen
                     suspects[id_] = key
-        suspects = {id_: key for id_, key in suspects.items() if id_ not in self._lost}
+        suspects = {id_: key for id_, key in suspects.items() if id_ not in self._lost}  # mutant: key-lost-is-damage
         if suspects:
             with Snapshot(self._dir) as snapshot:
                 living = snapshot.find(suspects)
@@ -213,6 +213,6 @@ def _check_file(directory: Directory, bucket: int, add: Add) -> None:
 
 def unreadable(exc: OSError) -> str:
     """Say that a file cannot be read; raise what may be over in a moment, and is no finding."""
-    if not is_unreadable(exc):
+    if not is_unreadable(exc):  # mutant: verify-moment
         raise exc
     return f"cannot be read: {exc.strerror or exc}"

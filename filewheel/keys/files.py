@@ -64,7 +64,7 @@ class Unflushed:
             try:
                 flush_buckets(self._dir, buckets)
             except BaseException:  # an interrupt (Ctrl-C) too
-                self.add(buckets)
+                self.add(buckets)  # mutant: key-unflushed-forgotten
                 raise
 
 
@@ -89,7 +89,7 @@ def flush_buckets(directory: Directory, buckets: Collection[int]) -> None:
             if is_marked(disk.pread(fd, ENTRY_BYTES, 0), seed):
                 disk.close(unnamed.pop()[0])
         if unnamed:
-            flush_names(disk)
+            flush_names(disk)  # mutant: key-flushed-unnamed
             for fd, mark in unnamed:  # this very file had its name before the names were flushed
                 with contextlib.suppress(OSError):  # without it, whoever flushes next flushes the names as well
                     disk.pwrite(fd, mark, 0)
@@ -100,8 +100,8 @@ def flush_buckets(directory: Directory, buckets: Collection[int]) -> None:
 
 def flush_names(disk: Disk) -> None:
     """Make the names of all files of keys durable, and that of their directory."""
-    disk.sync_dir(layout.KEYS)
-    disk.sync_dir("")
+    disk.sync_dir(layout.KEYS)  # mutant: key-name-unflushed
+    disk.sync_dir("")  # mutant: key-directory-unflushed
 
 
 _RECENT_FILL_BYTES = 64 * 1024
@@ -206,6 +206,7 @@ class KeyFiles:
         disk = self._disk
         unnamed: list[int] = []
         if durable:
+            # mutant: key-name-of-another
             unnamed = [b for b in by_bucket if read[b][:ENTRY_BYTES] != pack_mark(self.seed(b))]
         else:
             self.unflushed.add(by_bucket)
@@ -251,7 +252,7 @@ class KeyFiles:
             fd = locks.open_made(disk, name)
             try:
                 mark = seen.mark
-                if not is_marked(mark, self.seed(layout.KEY_RECENT)):  # U3, as in `write`
+                if not is_marked(mark, self.seed(layout.KEY_RECENT)):  # U3, as in `write`  # mutant: key-recent-unnamed
                     flush_names(self._disk)
                     mark = self.recent.pack_mark()
                     disk.pwrite(fd, mark, 0)
@@ -283,13 +284,13 @@ class KeyFiles:
         name, tmp = layout.key_file(bucket), layout.key_tmp(bucket)
         seed = self.seed(bucket)
         # U4: a drop that a power cut takes back would bring back a message that is not listed any more.
-        self._disk.sync_all()
+        self._disk.sync_all()  # mutant: key-compacted-unsynced key-merged-unflushed
         fd = self._disk.open(tmp, "w")
         try:
             self._disk.truncate(fd, 0)
             data = bytes(ENTRY_BYTES) + b"".join(pack_entry(seed, h, i) for h, i in pairs)
             self._disk.pwrite(fd, data, 0)
-            self._disk.fdatasync(fd)
+            self._disk.fdatasync(fd)  # mutant: key-compacted-unflushed
             self._disk.rename(tmp, name)
             flush_names(self._disk)
             self._disk.pwrite(fd, self.recent.pack_mark() if bucket == layout.KEY_RECENT else pack_mark(seed), 0)

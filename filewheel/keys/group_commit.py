@@ -93,9 +93,10 @@ class GroupCommit:
             taken = [call]
             size = call.bytes
             for other in self._waiting:
+                # mutant: key-group-mixed
                 if other is call or other.all_or_none or call.all_or_none or size + other.bytes > BATCH_BYTES:
                     continue
-                taken.append(other)
+                taken.append(other)  # mutant: key-group-apart
                 size += other.bytes
             self._waiting = [other for other in self._waiting if other not in taken]
         return taken
@@ -111,14 +112,14 @@ class GroupCommit:
                     return
                 # A bad file of keys fails those that need it, and nobody else.
                 for call in calls:
-                    try:
+                    try:  # mutant: key-group-fails
                         self._write_some([call], journal, now_us)
                     except Exception as own:
                         call.error = own
         finally:
             for call in calls:
                 if not call.is_done:
-                    call.error = _unknown(self._path)
+                    call.error = _unknown(self._path)  # mutant: key-group-untold
                 call.gate.set()
 
     def _write_some(self, calls: Sequence[_Call], journal: Journal, now_us: int) -> None:

@@ -83,10 +83,10 @@ class Keys(KeyFiles):
         before: list[bytes] | None = None
         lost = self.lost().get(self.hash_of(key), [])
         while True:
-            ids = lost + self.listed(key)
+            ids = lost + self.listed(key)  # mutant: key-lost-unread
             held = self._look(key, ids)
             # Whoever moves a message writes its entry first: no new entry means that it has not moved meanwhile.
-            if held.id is not None or ids == before:
+            if held.id is not None or ids == before:  # mutant: key-one-look
                 return held
             before = ids
 
@@ -104,8 +104,9 @@ class Keys(KeyFiles):
     def listed(self, key: str) -> list[bytes]:
         """Return the ids that are listed for a key, in the order in which they were written."""
         hash_ = self.hash_of(key)
+        # mutant: key-recent-last
         recent = self.recent.listed([hash_], is_still=False).get(hash_, [])  # first: from there they go to the buckets
-        return keyfile.listed(self.read(hash_[0]), self.seed(hash_[0]), hash_) + recent
+        return keyfile.listed(self.read(hash_[0]), self.seed(hash_[0]), hash_) + recent  # mutant: key-recent-last.2
 
     def lost(self) -> Mapping[bytes, list[bytes]]:
         """Return hash → ids that count as listed, though a power cut took the entry. Read only once. Raises DiskError.
@@ -115,7 +116,7 @@ class Keys(KeyFiles):
         """
         if self._lost is None:
             with told(self._dir, layout.JOURNAL):
-                self._lost = lost_entries(self._dir, self)
+                self._lost = lost_entries(self._dir, self)  # mutant: key-lost-unseen
         return self._lost
 
     def put_of(self, id_: bytes) -> bytes | None:
@@ -180,7 +181,7 @@ class Keys(KeyFiles):
                     raise
         self.write({bucket: list(by_bucket[bucket]) for bucket in read}, read, {})
         # U7: that flushes everything before the new file takes the name.
-        self.replace(
+        self.replace(  # mutant: key-merged-away
             layout.KEY_RECENT, [pair for bucket in by_bucket.keys() - read.keys() for pair in by_bucket[bucket]]
         )
 
@@ -194,7 +195,7 @@ class Keys(KeyFiles):
         found = [e for e in entries(self.read(bucket), seed) if isinstance(e, KeyEntry)]
         newest = {e.hash: e.id for e in found}
         asked = {e.id for e in found if due_of(e.id) <= now_us or newest[e.hash] != e.id}
-        gone = asked - self._finder.pending(asked)
+        gone = asked - self._finder.pending(asked)  # mutant: key-compacted-blindly
         self.replace(bucket, list(dict.fromkeys((e.hash, e.id) for e in found if e.id not in gone)))
 
 
@@ -229,7 +230,7 @@ class LockedKeys:
         try:
             if not self._hashes or (len(self._hashes) >= MANY and self._take_all()):
                 return self
-            self._all = self._keys.lock_all(self._wait_s, shared=True)
+            self._all = self._keys.lock_all(self._wait_s, shared=True)  # mutant: key-all-unshared
             for bucket in sorted({h[0] for h in self._hashes.values()}):
                 fd = None if self._all is None else self._keys.lock(bucket, self._wait_s)
                 if fd is None:
@@ -245,7 +246,7 @@ class LockedKeys:
     def _take_all(self) -> bool:
         """Take the lock of all alone, if that is soon to be had."""
         wait_s = min(self._wait_s, PATIENCE_S if self._keys.is_patient else 0)
-        self._all = self._keys.lock_all(wait_s, shared=False)
+        self._all = self._keys.lock_all(wait_s, shared=False)  # mutant: key-all-not-alone
         self._is_alone = self._all is not None
         self._keys.is_patient = self._is_alone or (not wait_s and self._keys.is_patient)
         return self._is_alone
@@ -258,7 +259,7 @@ class LockedKeys:
     def release(self) -> None:
         """Let go of the locks. Leaving the `with` does it."""
         try:
-            self._close_files()
+            self._close_files()  # mutant: key-files-stay-open
         finally:
             while self._fds:
                 self._keys.unlock(self._fds.popitem()[1])
@@ -283,7 +284,7 @@ class LockedKeys:
             with told(keys._dir, layout.key_file(bucket)):
                 keys.compact(bucket, now_us)
             self._read.pop(bucket, None)
-            if bucket in self._files:  # that one has no name any more
+            if bucket in self._files:  # that one has no name any more  # mutant: key-file-of-before
                 keys._disk.close(self._files.pop(bucket))
         if long:
             listed, _ = self._listed(names)
@@ -298,7 +299,7 @@ class LockedKeys:
         keys = self._keys
         lost = keys.lost()  # before a file is read: what was dealt since then is listed there
         hashes = {name: self._hashes[name] for name in names}
-        recent = keys.recent.listed(list(hashes.values()), is_still=True)
+        recent = keys.recent.listed(list(hashes.values()), is_still=True)  # mutant: key-recent-unread
         listed: dict[str, list[bytes]] = {}
         long: set[int] = set()
         for name, hash_ in hashes.items():
@@ -307,14 +308,14 @@ class LockedKeys:
                 raise AssertionError(f"the key {name!r} is not locked")
             data = self._bucket(bucket)
             ids = keyfile.listed(data, keys.seed(bucket), hash_) if hash_ in data else []
-            if len(ids) > LISTED_EACH_MAX:
+            if len(ids) > LISTED_EACH_MAX:  # mutant: key-grows
                 long.add(bucket)
             late = recent.get(hash_)
             if late is not None:
                 ids += late
                 if self._is_alone and len(late) > LISTED_EACH_MAX:
                     long.add(layout.KEY_RECENT)
-            listed[name] = lost.get(hash_, []) + ids
+            listed[name] = lost.get(hash_, []) + ids  # mutant: key-lost-taken
         return listed, long
 
     def _bucket(self, bucket: int) -> bytes:
@@ -332,7 +333,7 @@ class LockedKeys:
             try:
                 fd = disk.open(name, "r+")
             except OSError as exc:
-                if not self._files or not is_scarce(exc):
+                if not self._files or not is_scarce(exc):  # mutant: key-files-scarce
                     raise
                 self._close_files()  # those are opened again where they are written to
                 fd = disk.open(name, "r+")
@@ -369,7 +370,7 @@ class LockedKeys:
         # More than a quarter of what fits: it would come to the buckets soon, and at as many a bucket.
         if self._is_alone and len(enters) <= RECENT_ENTRIES_MAX // 4:
             by_bucket[layout.KEY_RECENT] = enters
-            if keys.recent.still().end // ENTRY_BYTES + len(enters) > RECENT_ENTRIES_MAX:
+            if keys.recent.still().end // ENTRY_BYTES + len(enters) > RECENT_ENTRIES_MAX:  # mutant: key-recent-endless
                 keys.merge()
             keys.enter(enters, durable=durable)
         else:
@@ -383,10 +384,11 @@ class LockedKeys:
                 keys._disk.sync_all()
             else:
                 mine = {n for n in self._unsure if own is not None and layout.is_segment_of(n, own.writer)}
-                if mine and own is not None:
+                if mine and own is not None:  # mutant: key-drop-mine-unflushed
                     own.flush()
+                # mutant: key-entry-unflushed key-recent-unflushed
                 entered = {layout.key_file(b) for b in by_bucket} if durable else set()
-                keys.flush(entered | self._unsure - mine)
+                keys.flush(entered | self._unsure - mine)  # mutant: key-drop-unflushed
         self._unsure = set()
 
 
@@ -394,6 +396,6 @@ def _held(key: str, ids: list[bytes], found: Mapping[bytes, bytes], free: KeyHol
     """Return which of the ids that are listed for a key has it, of what was found to be pending."""
     for id_ in reversed(ids):  # the newest is the likely one
         put = found.get(id_)
-        if put is not None and id_ < DEAD_FLOOR and key_of(put) == key:
+        if put is not None and id_ < DEAD_FLOOR and key_of(put) == key:  # mutant: key-collides
             return free._replace(id=MessageId(id_), put=put)
     return free

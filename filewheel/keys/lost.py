@@ -146,7 +146,7 @@ class Relisted:
                 continue
             pairs = list(self._pairs(frames))
             self._buckets.update(hash_[0] for hash_, _ in pairs)
-            if not self._enter_all(pairs):
+            if not self._enter_all(pairs):  # mutant: key-dealt-unlisted
                 held.add(writer)
         return held
 
@@ -176,8 +176,8 @@ class Relisted:
     def _enter(self, bucket: int, pairs: Sequence[Pair]) -> bool:
         """Enter what a bucket lacks; tell whether its lock was to be had."""
         keys = self._keys
-        with keys.locked(bucket, 0) as is_locked:
+        with keys.locked(bucket, 0) as is_locked:  # mutant: key-dealt-waiting
             if is_locked:
                 for left in absent(keys, pairs).values():  # some may have been entered meanwhile
                     keys.write({bucket: left}, {bucket: keys.read(bucket)}, {}, durable=False)
-            return is_locked
+            return is_locked  # mutant: key-busy-dealt

@@ -120,6 +120,7 @@ class Recent:
             raise disk_error(exc, self._place) from exc
         try:
             seen = self._seen
+            # mutant: key-recent-of-before
             if seen is not None and disk.pread(fd, ENTRY_BYTES, 0) == seen.mark and self._read_on(fd, seen, is_still):
                 return seen
             data = read_bucket(disk, fd, self._place, RECENT_BYTES_MAX)
@@ -134,7 +135,7 @@ class Recent:
         start, last = seen.end, seen.last
         for size in (_AHEAD_BYTES, RECENT_BYTES_MAX):
             data = self._disk.pread(fd, size, start - len(last))
-            if not data.startswith(last):
+            if not data.startswith(last):  # mutant: key-recent-taken-back
                 return False  # what was parsed has gone: a write that failed
             pairs, end = run_of(data, self._seed, len(last))
             if end + ENTRY_BYTES <= size:
@@ -160,7 +161,7 @@ class Recent:
         pairs, end = run_of(data, self._seed, ENTRY_BYTES)
         if data[end:].strip(b"\0"):
             if not is_still:
-                return data  # torn, or being written: later entries may come into the gap
+                return data  # torn, or being written: later entries may come into the gap  # mutant: key-recent-gap
             pairs = [(e.hash, e.id) for e in entries(data, self._seed) if isinstance(e, KeyEntry)]
             end = end_of(data, self._seed)
         seen.add(pairs, max(end, ENTRY_BYTES), data[max(end, ENTRY_BYTES) - ENTRY_BYTES : end])

@@ -107,6 +107,7 @@ def put_all(
             elif holder is not None and ask.on_conflict == "keep":
                 results.append(receipt(holder, 1, kept=True))
             elif ask.key is not None and holder is not None and ask.on_conflict == "reject":
+                # mutant: twice-by-nobody
                 is_own = all_or_none and ask.key in enters  # the message that holds it is refused with this one
                 results.append(_key_twice(asks, at, path) if is_own else key_held(ask.key, holder, path))
             else:
@@ -117,18 +118,18 @@ def put_all(
                 if ask.key is not None:
                     enters[ask.key] = holders[ask.key] = id_
                 results.append(id_)
-        if not units or (all_or_none and any(isinstance(r, FilewheelError) for r in results)):
+        if not units or (all_or_none and any(isinstance(r, FilewheelError) for r in results)):  # mutant: keys-half-done
             return results, None
-        if enters:
+        if enters:  # mutant: key-entry-late
             hold.note(enters.items(), journal, durable=durable)
-        ticket = _write(journal, list(units.values()))
+        ticket = _write(journal, list(units.values()))  # mutant: key-lock-early
     return results, ticket
 
 
 def _write(journal: Journal, units: Sequence[Sequence[bytes]]) -> int:
     """Write the records of messages, those of one never apart; return the ticket to wait with."""
     ticket = 0
-    for start, end in portions([sum(map(len, unit)) for unit in units], BATCH_BYTES):
+    for start, end in portions([sum(map(len, unit)) for unit in units], BATCH_BYTES):  # mutant: keys-apart
         try:
             ticket = journal.write([record for unit in units[start:end] for record in unit], end - start)
         except DiskError as exc:
@@ -158,12 +159,13 @@ def move(
         if packed is None:
             raise not_found(key, old, directory.path)
         message = unpack_put(packed)
-        if message.is_dead and held.id is not None:
+        if message.is_dead and held.id is not None:  # mutant: key-revived-twice
             raise key_held(key, held.id, directory.path)
         new = journal.new_id(message.due_us if due_us is None else due_us)
         message.payload = message.payload if payload is None else payload
-        hold.note([(key, new)], journal, durable=sync == "always")
+        hold.note([(key, new)], journal, durable=sync == "always")  # mutant: key-move-unlisted
         with locks.holding_ids(directory, [message.id]):
+            # mutant: key-moved-though-cancelled
             if keys.put_of(message.id) is None:  # V1: who cancels by the id has no lock of the key
                 raise not_found(key, old, directory.path)
             ticket = journal.write([pack_drop(message.id, RESCHEDULED), PUT_PREFIX + new + moved_rest(message)], 1)
@@ -188,7 +190,7 @@ def moved_rest(message: Message) -> bytes:
     if message.is_dead:
         attempt = 0
         # Its deadline is what it died of, or has passed since: it would die again at once.
-        headers = {k: v for k, v in headers.items() if k not in (REASON, DEADLINE)}
+        headers = {k: v for k, v in headers.items() if k not in (REASON, DEADLINE)}  # mutant: revived-with-its-deadline
     root = message.root or message.id
     return pack_middle(message.enqueued_us, message.topic, headers, root=root, attempt=attempt) + pack_payload(
         message.payload
@@ -203,6 +205,7 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
     by_key: dict[str, MessageId] = {}
     for message in messages:
         key = message.headers.get(KEY)
+        # mutant: key-of-the-dead
         if key is not None and not message.is_dead and by_key.setdefault(key, message.id) != message.id:
             raise KeyHeld(
                 f"the messages {by_key[key]} and {message.id} of this call have one key, {key!r}", key=key, path=path,
@@ -218,7 +221,7 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
             held = holders[key]
             if held.id is not None and held.id != id_:
                 raise key_held(key, held.id, path)
-        hold.note(by_key.items(), journal)
+        hold.note(by_key.items(), journal)  # mutant: key-add-unlisted
         journal.write(puts, len(puts))
 
 

@@ -46,9 +46,9 @@ class Additions:
             if len(self._dirty) < SYNC_EACH_MAX:
                 self._dirty[name] = fd
         try:
-            if self._disk.size(fd) > length:
+            if self._disk.size(fd) > length:  # mutant: tail-kept appended-at-end
                 self._disk.truncate(fd, length)
-            self._disk.pwrite(fd, data, length)
+            self._disk.pwrite(fd, data, length)  # mutant: appended-at-end.2
         finally:
             if self._dirty.setdefault(name, -1) != fd:
                 self._disk.close(fd)  # too many to keep open: all of them are flushed at once
@@ -61,7 +61,7 @@ class Additions:
         with contextlib.suppress(FileExistsError):
             self._disk.mkdir(layout.lap_dir(lap))
         self._new_dirs.add(lap)
-        self._touched_dirs.add(layout.LAPS)
+        self._touched_dirs.add(layout.LAPS)  # mutant: lap-names-unflushed
 
     def sync(self, unlinked_in: Set[str] = frozenset()) -> None:
         """Flush the files, their directories, and the directories in which something was unlinked (D6).
@@ -73,8 +73,9 @@ class Additions:
                 self._disk.sync_all()
                 return
             for fd in self._dirty.values():
-                self._disk.fdatasync(fd)
+                self._disk.fdatasync(fd)  # mutant: slots-unflushed
             # retained/ before journal/: where a rename is two steps, a segment must not be lost between them.
+            # mutant: slot-names-unflushed unlinks-unflushed
             for name in sorted(self._touched_dirs | unlinked_in, reverse=True):
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.sync_dir(name)

@@ -107,14 +107,14 @@ def take_cut(store: Store, limits: dict[str, Position], chunk_bytes: int, chunk_
                 # The keeper flushes the entries of its own puts before it writes them.
                 if frame.number > tail.synced and writer != store.own.writer and may_have_keys(frame):
                     cut.doubtful.setdefault(writer, []).append(frame)
-                position = end
+                position = end  # mutant: late-chunk
                 if cut.size_bytes >= chunk_bytes or cut.records >= chunk_records:
                     break
             else:
                 position = limits[writer]
         cut.positions[writer] = position
         # K3: a claim beside this may have read more than `limits` until the writer ended; `seen` is final since then.
-        if tail.ended and position == tail.seen:
+        if tail.ended and position == tail.seen:  # mutant: ended-meanwhile
             cut.ended.add(writer)
     return cut
 
@@ -126,7 +126,7 @@ def puts_above(store: Store, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
     its put is below the cut, in a file, among these, or nowhere (D1).
     """
     with store.lock:
-        store.ingest()
+        store.ingest()  # mutant: one-look
         above = {w: t.seen for w, t in store.tails.items() if not t.gone}
     ids: set[bytes] = set()
     size = 0
@@ -136,7 +136,7 @@ def puts_above(store: Store, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
             size += frame.end - frame.offset
             if size > chunk_bytes:
                 return None
-            if frame.puts:
+            if frame.puts:  # mutant: later-drops
                 ids.update(ids_of(readable_records(frame)[0]))
     return ids
 
@@ -148,6 +148,7 @@ def frames_of(store: Store, tail: Tail, start: Position, limit: Position) -> Ite
         if not isinstance(exc, FileNotFoundError):
             raise exc
         # Only a deal removes a segment, and no other runs: to skip it would cover what it held.
+        # mutant: vanished-dealt
         raise vanished(store.dir, store.quarantine, Span(part.name, part.start, part.end, ID_MIN)) from None
 
     with contextlib.closing(Handles(store.dir, limit=1)) as handles:

@@ -104,23 +104,24 @@ class Deal:
             base = store.checkpoint
             finished = self._finished() if self._finished is not None else (set(), set())
         cut = self._take_cut(limits)
-        self._flush_journals(seen)
+        self._flush_journals(seen)  # mutant: journals-unflushed
         new = base.copy()
         new.deal = base.deal + 1
         new.keeper = store.own.writer
         # K4: the entry of a writer whose segments are gone is left out only now, a flush after they went.
         if not self._only_expire:
+            # mutant: entry-early
             new.positions = {w: p for w, p in new.positions.items() if w in limits} | cut.positions
         try:
             if not self._only_expire:
                 if base.doubt:  # what is dealt now may lie in the files already
-                    note_repeats(self._disk)
+                    note_repeats(self._disk)  # mutant: doubt-unmarked
                 self._write(cut, base, new, finished)
-                self._added.sync(self._store.unlinked_in)
+                self._added.sync(self._store.unlinked_in)  # mutant: checkpoint-first
             self._expire(new, finished)
-            prepare_checkpoint(self._disk, new, self._dir.seed)
+            prepare_checkpoint(self._disk, new, self._dir.seed)  # mutant: checkpoint-first.2 segments-first files-first
         except (OSError, FilewheelError):
-            self._added.undo()
+            self._added.undo()  # mutant: full-half-dealt
             raise
         finally:
             self._added.close()
@@ -128,7 +129,7 @@ class Deal:
         with poisoned_by("the checkpoint", self._dir.path):
             place_checkpoint(self._disk)
         with store.lock:
-            self._commit(new, cut)
+            self._commit(new, cut)  # mutant: removed-first
             self._remove_needless(cut)
         return self._done
 
@@ -158,11 +159,11 @@ class Deal:
         So must be the entries in the index of what has a key: nobody looks here for it any more.
         """
         store = self._store
-        store.own.flush()
+        store.own.flush()  # mutant: own-unflushed
         names = []
         for writer, position in seen.items():
             tail = store.tails[writer]
-            if writer != store.own.writer:
+            if writer != store.own.writer:  # mutant: others-unflushed
                 names += [part.name for part in tail.parts(max(tail.covered, tail.flushed), position)]
         with poisoned_by("a journal", self._dir.path):
             if len(names) > SYNC_EACH_MAX:
@@ -171,7 +172,7 @@ class Deal:
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
                         flush_file(self._disk, name)
-                store.index.flush()
+                store.index.flush()  # mutant: key-dealt-unflushed
         for writer, position in seen.items():
             tail = store.tails[writer]
             tail.flushed = max(tail.flushed, position)
@@ -181,7 +182,7 @@ class Deal:
     def _write(self, cut: Cut, base: Checkpoint, new: Checkpoint, finished: Files) -> None:
         puts, cut.puts = cut.puts, PutTable()
         puts.sort()
-        puts.unique()
+        puts.unique()  # mutant: dealt-twice
         # Only a drop can meet a put that is yet to come.
         has_drops = bool(cut.drops or cut.drop_frames or base.unmatched)
         coming = puts_above(self._store, cut, self._chunk_bytes) if has_drops else set()
@@ -195,15 +196,15 @@ class Deal:
                 puts.remove(matched)
             # In a set of wheels a put may come twice, by its writer and by a replicator: a drop that has met one of the
             # two is kept for the other.
-            still = gone if self._store.repeats else gone - matched
+            still = gone if self._store.repeats else gone - matched  # mutant: repeats-forgotten
             # D1: a drop whose put is yet to be dealt goes on to the next deal, or the put would come back.
-            new.unmatched = sorted(still if coming is None else still & coming)
+            new.unmatched = sorted(still if coming is None else still & coming)  # mutant: unmatched-forgotten
         # D4: in doubt, or where a put may come twice, a file may hold the put already, and needs its drop.
-        again = bool(base.doubt) or self._store.repeats
+        again = bool(base.doubt) or self._store.repeats  # mutant: doubt-drops repeats-no-drop
         loose = [r for i, r in cut.drops.items() if i not in matched or again]
         # What a file was to be told while it was missing is told now; or goes on to the next deal.
         missing, owes = self._store.missing, self._store.owes_drops
-        loose += [
+        loose += [  # mutant: missing-owed
             pack_drop(i, CANCELLED)
             for i in base.unmatched
             if i not in matched and i not in cut.drops and (owes or missing.hides(i))
@@ -231,7 +232,7 @@ class Deal:
         But not what belongs to a slot that goes while the file of its lap, which may hold the same, stays.
         """
         slots, lap_of = self._dir.settings.slots, self._dir.settings.lap_of
-        ranges = [(s, s + 1) for s in finished[0] if lap_of(s) not in new.laps] + [
+        ranges = [(s, s + 1) for s in finished[0] if lap_of(s) not in new.laps] + [  # mutant: both-finished
             (lap * slots, (lap + 1) * slots) for lap in finished[1]
         ]
         kept, at = [], 0
@@ -260,7 +261,7 @@ class Deal:
         """Make the new manifest the ledger's. It counts on disk already, so nothing here may fail."""
         store = self._store
         store.checkpoint = new
-        if not self._only_expire:  # which flushes no directories
+        if not self._only_expire:  # which flushes no directories  # mutant: unlinks-forgotten
             store.unlinked_in.clear()
             store.owes_drops = False
             for writer in [w for w, t in store.tails.items() if t.gone]:
@@ -281,10 +282,11 @@ class Deal:
         """
         store = self._store
         with contextlib.ExitStack() as last_first:
-            last_first.callback(store.remove_empty_dirs)
+            last_first.callback(store.remove_empty_dirs)  # mutant: dirs-stay
             for name in self._gone:
                 last_first.callback(store.unlink_file, name)
             for writer in cut.positions:
+                # mutant: live-removed
                 last_first.callback(self._retire, store.tails[writer], ended=writer in cut.ended)
 
     def _retire(self, tail: Tail, *, ended: bool) -> None:
@@ -298,7 +300,7 @@ class Deal:
             # K3: nobody appends to it (its lock was free when it was read), and nothing valid lies past the cut.
             left += not self._store.retire_segment(layout.segment(tail.writer, tail.covered.segment))
             # K4: while one is left in journal/ the writer must not be forgotten.
-            tail.gone = not left
+            tail.gone = not left  # mutant: unkept-forgotten
         self._done.left_segments += left
 
 

@@ -62,7 +62,7 @@ class LapWriter:
             file = lap_file(settings, lap) if in_lap_file else slot_file(settings, second)
             lengths, name = file.among(self._new), file.name
             length = lengths.get(file.key, 0)
-            mine = drops[dropped:drop_upto] if length else []
+            mine = drops[dropped:drop_upto] if length else []  # mutant: drops-left-out
             if name in self._store.missing:
                 self._refuse(name, upto - at)
             elif upto > at or mine:
@@ -70,6 +70,7 @@ class LapWriter:
                     self._make_dir(lap)
                 lengths[file.key] = self._append(name, length, puts, (at, upto), mine)
             if self._store.missing and drop_upto > dropped:
+                # mutant: missing-drops
                 self.held.update(filter(self._store.missing.hides, ids_of(drops[dropped:drop_upto])))
             at, dropped = upto, drop_upto
 
@@ -86,7 +87,7 @@ class LapWriter:
             return True
         if no_file:
             return False
-        if second in new.slots or self._has_slots(lap):
+        if second in new.slots or self._has_slots(lap):  # mutant: two-homes
             return False
         return lap not in self._near
 
@@ -99,7 +100,7 @@ class LapWriter:
             if name in store.missing or (not self._added.has(name) and self._disk.identity(name) is None):
                 with store.lock:
                     store.miss(span_of(file))
-        return name in store.missing
+        return name in store.missing  # mutant: missing-written
 
     def _has_slots(self, lap: int) -> bool:
         if self._lap_slots is None:
@@ -133,7 +134,7 @@ class LapWriter:
         # All are looked at before: found missing later, one would send its messages back to the file that goes.
         for file in files_in(self._dir.settings, self._new, lap):
             self._is_missing(file)
-        return lap not in self._store.missing.near()
+        return lap not in self._store.missing.near()  # mutant: missing-opened
 
     def open(self, lap: int) -> None:
         """Deal a lap's one file into seconds. Part of the same commit, so never half (L1-L6)."""
@@ -155,7 +156,7 @@ class LapWriter:
                 )
                 # A drop of what lies in a second: the lap has both since a file of it was missing for a while.
                 loose = [pack_drop(i, CANCELLED) for i in sorted(window.loose)]
-                self.write(window.found, loose)
+                self.write(window.found, loose)  # mutant: lap-not-emptied
                 if not window.cut:
                     return
                 lo = window.hi

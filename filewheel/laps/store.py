@@ -62,7 +62,7 @@ class Store:
         """Where covered segments wait for backups; None when the wheel is not a primary that has any."""
         self.checkpoint = Checkpoint()
         self.tails: dict[str, Tail] = {}
-        self.own = Journal(directory, on_copies="ignore")
+        self.own = Journal(directory, on_copies="ignore")  # mutant: keeper-needs-copies
         self.own.appender.on_segment_end = self._own_segment_ended
         self.on_frame = on_frame
         self.repeats = False
@@ -91,7 +91,7 @@ class Store:
         """Learn what is on disk, after a clean end or a crash: the same thing (R1-R6)."""
         with self.lock:
             # R1: what a dead keeper left in the page cache only must not be relied on.
-            self.disk.sync_all()
+            self.disk.sync_all()  # mutant: no-sync-first
             self.checkpoint = self.dir.checkpoint()
             self._remove(layout.CHECKPOINT_TMP)
             self._keep_for_own_roster()
@@ -101,18 +101,18 @@ class Store:
                 )  # fmt: skip
             self._sweep_journal()
             found = find_files(self.disk, self.dir.settings.lap_of)
-            if self.checkpoint.doubt:
+            if self.checkpoint.doubt:  # mutant: doubt-ignored
                 self.notes.append(f"{self.checkpoint.doubt}: everything found is taken as covered")
                 adopt(self.checkpoint, self.disk, found, self.dir.settings.lap_of)
             else:
-                self._sweep_laps(found)
-                self._miss_laps(found)
+                self._sweep_laps(found)  # mutant: unnamed-stays
+                self._miss_laps(found)  # mutant: missing-unreported
             self.ingest(test_locks=True)
-            self.index.gone = frozenset(w for w, t in self.tails.items() if t.ended)
+            self.index.gone = frozenset(w for w, t in self.tails.items() if t.ended)  # mutant: key-gone-trusted
             # K4: what the last keeper removed is durable (R1), and what was removed just now is before the next
             # checkpoint (D6). Keepers that deal once, as `run --once` and tidying, would never come to forget a writer.
             for writer in self.checkpoint.positions.keys() - self._listing.keys():
-                self.tails[writer].gone = True
+                self.tails[writer].gone = True  # mutant: writers-kept
 
     def follow(self, roster: Roster | None) -> None:
         """Write for this set, and keep covered segments for its members; None is a wheel that stands alone."""
@@ -144,12 +144,12 @@ class Store:
             # Perhaps there are backups: what they may have to read is kept.
             self.notes.append(str(exc))
             self.repeats = True
-            self._retain(RETAIN_BYTES)
+            self._retain(RETAIN_BYTES)  # mutant: retained-unread-roster
 
     def _retain(self, limit_bytes: int) -> None:
         if self.retention is None:
             self.retention = Retention(self.dir, limit_bytes=limit_bytes)
-            self.retention.on_overflow = self._mark_behind
+            self.retention.on_overflow = self._mark_behind  # mutant: behind-unmarked
         self.retention.limit_bytes = limit_bytes
 
     def _sweep_journal(self) -> None:
@@ -163,10 +163,11 @@ class Store:
             parsed = layout.parse_segment(last)
             if parsed is not None:
                 covered = self.checkpoint.positions.get(parsed[0])
+                # mutant: covered-stays
                 if covered is not None and parsed[1] < covered.segment and not self.retire_segment(name):
-                    self.tails[parsed[0]].ends[parsed[1]] = 0  # the next deal tries again
+                    self.tails[parsed[0]].ends[parsed[1]] = 0  # the next deal tries again  # mutant: unkept-left
                 continue
-            if not layout.is_segment_tmp(last):
+            if not layout.is_segment_tmp(last):  # mutant: tmp-stays
                 continue
             with contextlib.suppress(OSError):  # it stays, and costs a name: the next keeper tries again
                 fd = self.disk.open(name, "r")
@@ -194,7 +195,7 @@ class Store:
 
     def miss(self, span: Span) -> None:
         """Take note of a file that is named and not there, once; it stays named."""
-        if self.missing.add(span):
+        if self.missing.add(span):  # mutant: missing-forgotten
             self.quarantine.note(Damage(span.name, 0, span.end, MISSING, proven=True))
 
     def look_for_missing(self) -> None:
@@ -204,7 +205,7 @@ class Store:
                 self.handles.drop(span.name)
                 self.owes_drops = True
                 if self.on_return is not None:
-                    self.on_return(span.floor)
+                    self.on_return(span.floor)  # mutant: missing-unused
 
     def _remove(self, name: str) -> None:
         if self.disk.identity(name) is not None:  # a regular file: anything else is not ours
@@ -260,7 +261,7 @@ class Store:
             return self._listing
         listing = {w: segments for w, segments in listing_of(names).items() if w not in self._foreign}
         lost = find_vanished(self.dir, self.tails, self._listing, listing)
-        if lost is not None:
+        if lost is not None:  # mutant: vanished-unlisted
             raise vanished(self.dir, self.quarantine, lost)
         self._names, self._listing = names, listing
         return listing
@@ -283,6 +284,7 @@ class Store:
             if tail.seen == tail.covered:
                 self.tails.pop(tail.writer, None)
 
+        # mutant: damage-unreported
         for frame in tail.poll(present, test_lock=test_lock, on_damage=self.quarantine.keep, on_foreign=foreign):
             self.undealt_bytes += frame.end - frame.offset
             self.undealt_records += frame.puts + frame.drops
@@ -369,7 +371,7 @@ class Store:
         if gap.error is not None:
             raise gap.error
         if gap.reason == MISSING:
-            if span.file is None:
+            if span.file is None:  # mutant: vanished-window
                 raise vanished(self.dir, self.quarantine, span)
             self.miss(span)
         elif not span.name.startswith(layout.JOURNAL):
@@ -407,7 +409,7 @@ class Store:
         False: it could be neither kept nor counted, and stays. Its writer's position must be kept, or it is read anew.
         """
         with self.lock:
-            if self.retention is None:
+            if self.retention is None:  # mutant: retained-removed
                 self.unlink_file(name)
                 return True
             self.handles.drop(name)
@@ -415,9 +417,9 @@ class Store:
                 self.retention.keep(name)
             except OSError as exc:
                 log.warning("%s: not kept for backups: %s", self.dir.place(name), exc)
-                if not self.retention.forgo():
+                if not self.retention.forgo():  # mutant: unkept-goes
                     return False
-                self._remove(name)
+                self._remove(name)  # mutant: retained-stops
             self.unlinked_in |= {layout.JOURNAL, layout.RETAINED}
             return True
 

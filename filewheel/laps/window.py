@@ -186,7 +186,7 @@ class _Reader:
         self._net()
         if not self.is_full():
             # What was dropped has no place any more, but it lies in memory with what came in one frame with it.
-            self._puts.keep(len(self._puts))
+            self._puts.keep(len(self._puts))  # mutant: dropped-held
             return
         puts, budget = self._puts, self._budget
         bounds = []
@@ -206,7 +206,7 @@ class _Reader:
         """Sort the puts, count each once, and take out those that are dropped."""
         self.grown = False
         self._puts.sort()
-        self._puts.unique()
+        self._puts.unique()  # mutant: twice-in-window
         if self._drops:
             spent = self._puts.having(self._drops)
             self._spent |= spent

@@ -144,11 +144,12 @@ class Finder:
                     try:
                         self._journals.follow(self._checkpoint, wanted, handles)
                         # A deal that was committed meanwhile has moved messages to where this look would not find them.
-                        if self._frames.are_current():
+                        if self._frames.are_current():  # mutant: finder-once
                             return answer(self._places(wanted, handles), handles)
                     except FileNotFoundError:
                         pass  # what was covered, or finished, was removed: there is a newer checkpoint
                     except BaseException:
+                        # mutant: finder-half-learned
                         self._forget()  # an interrupt (Ctrl-C) too may have left it half learned
                         raise
                 self._forget()
@@ -172,13 +173,13 @@ class Finder:
         self.epoch += 1
         self._frames = FrameReader(self._dir)
         checkpoint = self._dir.checkpoint()
-        if checkpoint.deal != self._checkpoint.deal + 1:
+        if checkpoint.deal != self._checkpoint.deal + 1:  # mutant: finder-old-file
             # From one deal to the next a file grows or goes. Over several it may have gone and come again.
             for file in list(self._files.values()):
                 self._drop(file)
         for file in list(self._files.values()):
             known = file_named(self._dir.settings, file.name)
-            if known is None or known.key not in known.among(checkpoint):
+            if known is None or known.key not in known.among(checkpoint):  # mutant: finder-gone-file
                 self._drop(file)  # it is gone, and one of its name may come
         for file in self._journals.files.values():
             file.is_blank = False
@@ -200,7 +201,7 @@ class Finder:
     def _places(self, wanted: list[bytes], handles: Handles) -> Places:
         """Return where the puts are of those ids that are pending."""
         places: Places = {}
-        dropped = {i for i in wanted if i in self._unmatched} if self._unmatched else set()
+        dropped = {i for i in wanted if i in self._unmatched} if self._unmatched else set()  # mutant: finder-unmatched
         self._sure, self._unsure = set(dropped), {}
         hits = self._journals.hits(wanted)
         self._search(hits, places, dropped, handles)
@@ -295,7 +296,7 @@ class Finder:
         begun, end = file.pos, min(length, self._disk.size(fd))
         for item in scan(self._disk, fd, begun, end, self._dir.seed(file.name), headers=True):
             if isinstance(item, Frame):
-                self._loaded.unload(file.add(item))
+                self._loaded.unload(file.add(item))  # mutant: finder-old-run
             elif begun:
                 # Damage, or not the file that it was: from the beginning.
                 self._drop(file)
@@ -315,7 +316,7 @@ class Finder:
             frame = self._frames.at(place, handles)
             if frame is not None:
                 found |= puts_in(frame, ids)
-        if len(found) < len(places):
+        if len(found) < len(places):  # mutant: finder-one-copy
             # Damaged since, or removed by hand. There may be another copy.
             with Snapshot(self._dir) as snapshot:
                 found |= snapshot.find(i for i in places if i not in found)

@@ -61,7 +61,7 @@ class JournalIndex:
     def is_durable(self, name: str, number: int) -> bool:
         """Tell whether a frame of a file is known to be durable: dealt (D2), followed by a seal, or called so later."""
         journal = self.files.get(name)
-        return journal is None or journal.is_sealed or number <= journal.synced
+        return journal is None or journal.is_sealed or number <= journal.synced  # mutant: key-drops-sure
 
     def follow(self, checkpoint: Checkpoint, wanted: list[bytes], handles: Handles) -> None:
         """Read what the journals have gained. Raises FileNotFoundError when one has gone since it was listed."""
@@ -69,7 +69,7 @@ class JournalIndex:
         for part in self._parts_above(checkpoint):
             name, start = part.name, part.start
             file = self.files.get(name)
-            if file is not None and file.start != start:
+            if file is not None and file.start != start:  # mutant: finder-covered-kept
                 # K2: what is covered is in the laps. Its drops there, or carried in the manifest (D1, D4).
                 self._drop(file)
                 file = None
@@ -118,11 +118,11 @@ class JournalIndex:
                 continue  # it was being written, and now is whole
             if item.at_end:
                 # I1: it may be in the middle of being written. What is not blank is looked through each time.
-                file.is_blank = item.blank
+                file.is_blank = item.blank  # mutant: finder-passes-by
                 return
             # A later frame is there, so nobody is writing here any more; but it may have become whole meanwhile.
             again = next(iter(scan(disk, fd, item.offset, size, seed, resync=False)), None)
-            if again is None:
+            if again is None:  # mutant: finder-no-second-look
                 file.pos, file.has_gaps = item.end, True
 
     def _is_blank_at(self, fd: int, offset: int) -> bool:
@@ -145,7 +145,7 @@ class JournalIndex:
             run.puts = {}
             self._loaded.hold(run)
             run.take(frame)
-        if self._loaded.is_full and run.puts is not None:
+        if self._loaded.is_full and run.puts is not None:  # mutant: finder-grows
             self._loaded.unload(run)
 
     def _note_news(self, frame: Frame) -> None:
@@ -157,4 +157,4 @@ class JournalIndex:
         self._news[0].extend(r for r in puts if r[ID] < horizon)
         self._news[1].extend(r[ID] for r in drops if r[ID] < horizon)
         if len(self._news[0]) + len(self._news[1]) > NEWS_MAX:
-            self._news, self._horizon = None, b""
+            self._news, self._horizon = None, b""  # mutant: front-overrun

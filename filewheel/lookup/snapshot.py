@@ -111,7 +111,7 @@ class Snapshot:
                 if not left:
                     raise  # not a segment, but where they lie: somebody is deleting the wheel
                 continue  # a segment was covered and removed: there is a newer checkpoint
-            if self._dir.disk.identity(layout.CHECKPOINT) == before:
+            if self._dir.disk.identity(layout.CHECKPOINT) == before:  # mutant: snapshot-once
                 break
         self._doubt = self.checkpoint.doubt
         if self._doubt:
@@ -203,7 +203,7 @@ class Snapshot:
         newer = self._dir.checkpoint()
         if newer.deal == self.checkpoint.deal:
             for span in missing:
-                self._note(span, Gap(0, span.end, MISSING, at_end=True))
+                self._note(span, Gap(0, span.end, MISSING, at_end=True))  # mutant: missing-unseen
                 self._forget(span)
             return False
         # Everything dealt since is in the journal spans that are held open here, or newer than this snapshot.
@@ -219,9 +219,9 @@ class Snapshot:
     def problems(self) -> list[Damage]:
         """Return what is wrong with the wheel, as far as it was read: `verify` calls all of it damage."""
         found = [Damage(layout.SETTINGS, 0, 0, note, proven=True) for note in self._dir.notes]
-        if self._doubt:
+        if self._doubt:  # mutant: doubt-unsaid
             found.append(Damage(layout.CHECKPOINT, 0, 0, self._doubt, proven=True))
-        return found + self.damage
+        return found + self.damage  # mutant: damage-unsaid
 
     def _note(self, span: Span, gap: Gap) -> None:
         segment = layout.parse_segment(span.name.rpartition("/")[2])

@@ -93,6 +93,7 @@ class _Counter:
         checkpoint, lap_of = snapshot.checkpoint, directory.settings.lap_of
         self._both = checkpoint.laps.keys() & {lap_of(second) for second in checkpoint.slots}
         """Laps of which the file and some seconds are there, since one of them was missing: counted as one."""
+        # mutant: both-counted
         self.spans = [s for s in spans_of(directory, checkpoint) if not self._is_counted_with_lap(s)]
 
     def simple(self, span: Span) -> int | None:
@@ -108,7 +109,7 @@ class _Counter:
             if self._repeats and frame.puts:
                 ranges.append((frame.first, frame.last))
         # Within one frame each id stands once: a deal writes it so.
-        return None if _overlap(ranges) else count
+        return None if _overlap(ranges) else count  # mutant: counted-twice
 
     def read(self, span: Span) -> int:
         """Count what is pending of one file's time, id by id. Cost: about 0.2 µs for each message."""
@@ -133,7 +134,7 @@ class _Counter:
         if self._snapshot.checkpoint.doubt or self._lap_of(span) in self._both:
             return False
         low, high = self._between(self._drops, span)
-        if self._repeats and low == high:
+        if self._repeats and low == high:  # mutant: loose-counted-twice
             low, high = self._between(self._loose, span)
         return low == high
 

@@ -98,7 +98,7 @@ class Tally:
             snapshot.first()  # which finds the damage that a count of everything finds
             puts = snapshot.journal_puts() if may_repeat(self._dir) else set[bytes]()
             snapshot.journals = []
-            is_apart = not puts or not snapshot.named(puts)
+            is_apart = not puts or not snapshot.named(puts)  # mutant: remembered-twice
             counts = counts_of(self._dir, snapshot, self._known)
             self._deal = snapshot.checkpoint.deal
             self._listing = listing
@@ -121,10 +121,12 @@ class Tally:
 
     def _count(self, checkpoint: Checkpoint, journals: Mapping[str, FileIndex], handles: Handles) -> Stats:
         """Count what the journals have gained."""
-        if checkpoint.deal != self._deal or self._list_laps(checkpoint) != self._listing:
+        if checkpoint.deal != self._deal or self._list_laps(checkpoint) != self._listing:  # mutant: tally-missing
             raise _Stale
+        # mutant: tally-removed
         if any(n not in journals or (journals[n].start, journals[n].pos) < at for n, at in self._read.items()):
             raise _Stale
+        # mutant: tally-torn
         if not self._is_simple or any(file.has_gaps or not file.is_blank for file in journals.values()):
             raise _Unknown
         counts, new = list(self._counts), set[bytes]()
@@ -134,14 +136,14 @@ class Tally:
             assert writer is not None
             for frame in self._news_of(file, handles):
                 puts, drops = _ids_of(frame)
-                _check_own(puts, writer[0])
+                _check_own(puts, writer[0])  # mutant: tally-foreign
                 new.update(drops)
-                pending = [i for i in puts if i not in self._drops and i not in unmatched]
+                pending = [i for i in puts if i not in self._drops and i not in unmatched]  # mutant: tally-early-drop
                 dead = sum(i >= DEAD_FLOOR for i in pending)
                 counts[0] += len(pending) - dead
                 counts[1] += dead
-        new -= self._drops
-        if len(new) + len(self._drops) > DROPS_MAX:
+        new -= self._drops  # mutant: tally-twice
+        if len(new) + len(self._drops) > DROPS_MAX:  # mutant: tally-many
             raise _Unknown
         for id_ in self._finder.has_put(new, handles) if new else ():
             counts[id_ >= DEAD_FLOOR] -= 1

@@ -133,7 +133,7 @@ def seal_frame(
     """Return a frame: header, body, padding. What the fields mean is in frame.py."""
     size = len(body)
     summed = SUMMED.pack(size, zlib.crc32(body, seed), number, synced, puts, drops, first, last)
-    head = zlib.crc32(summed, seed ^ (offset >> 3 & 0xFFFFFFFF))
+    head = zlib.crc32(summed, seed ^ (offset >> 3 & 0xFFFFFFFF))  # mutant: no-place.2
     return b"".join((MAGIC, head.to_bytes(4, "little"), summed, body, b"\0" * (-size & 7)))
 
 

@@ -74,10 +74,10 @@ class Absorption:
         with contextlib.closing(self._journal):
             only_old = self._only_in_old()
             if only_old:
-                only_old -= dropped_among(self._new, only_old)
-                self._check_complete()
+                only_old -= dropped_among(self._new, only_old)  # mutant: rejoin-fired-again
+                self._check_complete()  # mutant: rejoin-unsaid
             # First: what was moved there has the key that it has here under its old id.
-            self._drop_fired()
+            self._drop_fired()  # mutant: rejoin-acks-lost rejoin-keeps-before-drops
             self._keep(sorted(only_old))
             self._journal.flush()
         return self._result
@@ -119,7 +119,7 @@ class Absorption:
             # it. A crash before this leaves that to whoever absorbs again.
             ids_kept = {put[ID] for put in puts}
             dead = sorted(ids_kept - pending(self._new, ids_kept))
-            if dead:
+            if dead:  # mutant: rejoin-revives-in-backups
                 self._journal.write([pack_drop(i, CANCELLED) for i in dead], 0)
             self._result.kept += len(puts) - len(dead)
 
@@ -137,7 +137,7 @@ class Absorption:
                 headers={**message.headers, REASON: f"rejoin: {exc.what}"},
             )
             # One commit, as a move: who absorbs again finds the drop, and makes no second dead letter.
-            self._journal.write([pack_drop(message.id, CANCELLED), pack_message(dead)], 1)
+            self._journal.write([pack_drop(message.id, CANCELLED), pack_message(dead)], 1)  # mutant: rejoin-dead-twice
             self._result.notes.append(f"message {message.id} is a dead letter now: {exc.what}")
 
     def _drop_fired(self) -> None:

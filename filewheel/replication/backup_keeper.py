@@ -106,7 +106,7 @@ class BackupKeeper:
 
     def enter_keys_of(self, frame: Frame) -> None:
         """Enter the unique keys that a frame's puts have into the index. Raises Damaged, Locked, DiskError."""
-        if frame.puts and _KEY_BYTES in frame.body:
+        if frame.puts and _KEY_BYTES in frame.body:  # mutant: backup-no-keys
             enter_keys(self._keys, records_of(frame)[0], self._clock.now_us(), self.dir.path)
 
     def adopt(self, new: Checkpoint, added: Additions, floor: bytes) -> None:
@@ -115,7 +115,7 @@ class BackupKeeper:
         A crash before the checkpoint is in place leaves bytes that count for nothing. Raises OSError or Locked with the
         wheel as it was, Poisoned.
         """
-        self._keeper_lock.check()
+        self._keeper_lock.check()  # mutant: lock-lost-adopts
         store = self.store
         new.keeper = store.own.writer
         try:
@@ -129,7 +129,7 @@ class BackupKeeper:
         with store.lock:
             store.checkpoint = new
             # What lies there now has not been loaded: no second of it may count as finished.
-            self._head.forget_from(floor)
+            self._head.forget_from(floor)  # mutant: graft-finished
 
     def deal_all(self) -> None:
         """Deal what the journals hold, as far as there is room. Raises OSError, Poisoned."""
@@ -150,7 +150,7 @@ class BackupKeeper:
 
         What lies in the journals for them stays. Raises OSError, Poisoned, Locked.
         """
-        self._keeper_lock.check()
+        self._keeper_lock.check()  # mutant: lock-lost-forgets
         with self.store.lock:
             self._head.forget_from(floor)
         Deal(self.store, spread=True, finished=lambda: (slots, laps), only_expire=True).run()

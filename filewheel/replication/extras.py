@@ -56,11 +56,11 @@ def absent(directory: Directory, files: Collection[File]) -> tuple[list[File], s
     ordered = sorted(files, key=lambda file: file.range)
     with Snapshot(directory) as snapshot:
         checkpoint = snapshot.checkpoint
-        if checkpoint.doubt:
+        if checkpoint.doubt:  # mutant: bygone-doubt
             return [], set()
         met = _met_by_puts(snapshot, [file.range for file in ordered])
         in_seconds = {directory.settings.lap_of(second) for second in checkpoint.slots}
-        left = [
+        left = [  # mutant: bygone-journals
             file
             for n, file in enumerate(ordered)
             if n not in met
@@ -173,20 +173,21 @@ class Extras:
                 if why_gone(self._source, self._epoch):
                     self._uneasy_us = now_us
             return None
-        if not (now_us - self._seen_us >= APART_US and passes >= self._seen_pass + 2):
+        if not (now_us - self._seen_us >= APART_US and passes >= self._seen_pass + 2):  # mutant: suspects-at-once
             return None
         left, unread = self._only_here(self._seen)
-        files, unread_too = absent(self._source, self._seen_files)
+        files, unread_too = absent(self._source, self._seen_files)  # mutant: bygone-once
         some_are_met = len(files) < len(self._seen_files)
         damaged = damaged_files(self._source, known, unread | unread_too) if left or files else set()
         # Last: what had gone while the primary was looked at has gone by now.
+        # mutant: why-gone-ignored undurable-believed
         if has_lost() or why_gone(self._source, self._epoch) or ((left or files) and why_not_durable(self._source)):
             self._uneasy_us = now_us
             return None
         self._seen, self._seen_files = set(), set()
         ranges = [EVERYTHING] if all_lost else ranges_of(self._source, damaged)
         verdict = self._part(left, ranges)
-        verdict.forget = [
+        verdict.forget = [  # mutant: bygone-damaged
             f for f in sorted(files, key=lambda f: f.range) if not any(meets(f.range, one) for one in ranges)
         ]
         verdict.by_id = some_are_met or len(verdict.forget) < len(files)
@@ -196,8 +197,8 @@ class Extras:
         """Tell what the primary has lost from what it has finished."""
         lost = {id_ for id_ in ids if covers(ranges, id_)}
         # What has its drop there was finished there: given back it would not wait, and others would be given it.
-        lost -= dropped_among(self._source, lost) | dropped(self._source, lost)
-        return Decision(drop=sorted(ids - lost), give_back=sorted(lost))
+        lost -= dropped_among(self._source, lost) | dropped(self._source, lost)  # mutant: returned-though-dropped
+        return Decision(drop=sorted(ids - lost), give_back=sorted(lost))  # mutant: damage-ignored
 
     def _only_here(self, ids: set[bytes]) -> tuple[set[bytes], set[str]]:
         """Return those that are pending here and not there: looked at here first, so that none is on its way.
@@ -240,7 +241,7 @@ class EndedExtras:
         Cost: a reading of the primary's journals. Raises OSError, DiskError, Damaged.
         """
         ids = pending(self._target, self._extra)
-        ended = ids & (dropped_among(self._source, ids) | dropped(self._source, ids))
+        ended = ids & (dropped_among(self._source, ids) | dropped(self._source, ids))  # mutant: promote-undoes
         bundle = Bundle(self._journal, told)
         bundle.add_drops([pack_drop(i, CANCELLED) for i in sorted(ended)])
         bundle.write()

@@ -99,7 +99,7 @@ class Follower:
         for _, _, _ in self._read(test_locks=True):
             pass
         # What a drop of that pass drops may be put where the pass had been already: one more goes by it. A drop that
-        # this one meets may do the same to the first pass that gives out, and is held for that.
+        # this one meets may do the same to the first pass that gives out, and is held for that.  # mutant: skip-once
         self._held = [HeldFrame(w, before, frame) for w, before, frame in self._read(test_locks=True) if frame.drops]
 
     def step(self, now_us: int) -> Pass:
@@ -126,7 +126,7 @@ class Follower:
         It is no consistent cut: of what is read anew, puts may have been dropped by what is not (replay.py).
         """
         found = self._ended | {w: t.seen for w, t in self._tails.items()}
-        for held in reversed(self._held):  # the earliest of each writer counts
+        for held in reversed(self._held):  # the earliest of each writer counts  # mutant: held-counts-as-given
             found[held.writer] = held.before
         return found
 
@@ -138,7 +138,7 @@ class Follower:
         for writer, before, frame in self._read(test_locks):
             step.frames += 1
             step.bytes += frame.end - frame.offset
-            if not frame.drops:
+            if not frame.drops:  # mutant: drops-at-once
                 if frame.puts:
                     yield frame
                 continue
@@ -203,7 +203,7 @@ def _in_order(held: list[HeldFrame], fresh: list[HeldFrame]) -> list[HeldFrame]:
         if one.frame.puts:
             for put in _ids(one.frame, 0):
                 by_put[put] = one
-    if not by_put:
+    if not by_put:  # mutant: held-unordered
         return held
     done: set[int] = set()
     ordered: list[HeldFrame] = []

@@ -90,7 +90,7 @@ class Heal:
             part = self._take(self._lap_copy.pass_over(plan.alike, lo, plan.hi))
         elif plan.bygone and len(absent(self._source, plan.bygone)[0]) == len(plan.bygone):
             # Between these files the journals may hold what belongs to none: the primary's, and the backup's.
-            part = self._take(self._lap_copy.pass_over([], lo, plan.hi))
+            part = self._take(self._lap_copy.pass_over([], lo, plan.hi))  # mutant: bygone-between
             part.bygone = plan.bygone
         else:
             part = self._compare(lo, plan.hi)

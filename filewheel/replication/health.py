@@ -57,7 +57,7 @@ def why_not_durable(directory: Directory) -> str:
         fd = disk.open(layout.PROBE, "w")
         try:
             disk.pwrite(fd, bytes(_PROBE_BYTES), 0)
-            disk.fdatasync(fd)
+            disk.fdatasync(fd)  # mutant: standby-writes-nothing
         finally:
             disk.close(fd)
             with contextlib.suppress(OSError):
@@ -75,9 +75,9 @@ def damaged_files(directory: Directory, known: Collection[str], unread: Iterable
     These are the files that are missing or too short, those of which something was put into quarantine (but for the
     items that are `known`), and those that could not be read just now. Cost: a stat of each file. Raises OSError.
     """
-    # Of an item without a legible note nobody knows what it cost: it may be of any file.
+    # Of an item without a legible note nobody knows what it cost: it may be of any file.  # mutant: note-illegible
     names = {str(i.get("name", i["item"])) for i in items(directory) if i["item"] not in known}
-    names.update(missing_files(directory), unread)
+    names.update(missing_files(directory), unread)  # mutant: unread-ignored
     return names
 
 

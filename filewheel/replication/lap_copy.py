@@ -123,7 +123,7 @@ class LapCopy:
                 done.hi = max(lo, lap_floor(self._source, step.stopped_in))
             # What a lap lacks beside its files is found when all of them are there.
             self._read_journals(snapshot, lo, done, begun.unseen)
-            done.extra = {i for i in begun.unseen if i < done.hi}
+            done.extra = {i for i in begun.unseen if i < done.hi}  # mutant: graft-extra
             begun.unseen -= done.extra
             return done
 
@@ -141,7 +141,7 @@ class LapCopy:
             files = [file for lap in laps for file in files_in(self._source.settings, snapshot.checkpoint, lap)]
             done = Copied(hi, size_bytes=sum(file.end for file in files))
             unseen = set(here)
-            self._read_journals(snapshot, lo, done, unseen)
+            self._read_journals(snapshot, lo, done, unseen)  # mutant: graft-alike-journals
             done.extra = unseen
             return done
 
@@ -159,7 +159,7 @@ class LapCopy:
             frames = read_file(self._source, snapshot.handles, file, 0)
             others = read_file(self._keeper.dir, self._keeper.store.handles, file, 0)
             for one, other in zip_longest(frames, others):
-                if one is None or other is None or one.body != other.body:
+                if one is None or other is None or one.body != other.body:  # mutant: graft-alike
                     return False
         return True
 
@@ -183,7 +183,7 @@ class LapCopy:
                 puts.update((r[ID], r) for r in some[0] if lo <= r[ID] < hi)
                 drops.update((r[ID], r) for r in some[1] if lo <= r[ID] < hi)
         done.puts = sorted(put for id_, put in puts.items() if id_ not in drops and id_ not in unseen)
-        done.drops = sorted(drops.values())
+        done.drops = sorted(drops.values())  # mutant: graft-drops-untold
         unseen -= puts.keys()
 
 
@@ -217,7 +217,7 @@ class _CopyStep:
 
     def _copy(self, laps: list[int]) -> int | None:
         try:
-            self._must_fit(laps)
+            self._must_fit(laps)  # mutant: graft-no-room
             for lap in laps:
                 if not self._copy_lap(lap):
                     self._added.undo()
@@ -239,7 +239,7 @@ class _CopyStep:
         """Copy what the second wheel lacks of a lap; tell whether that could be read."""
         files = files_in(self._source.settings, self._snapshot.checkpoint, lap)
         theirs = files_in(self._keeper.dir.settings, self._new, lap)
-        if files and theirs and files[0].is_lap != theirs[0].is_lap:
+        if files and theirs and files[0].is_lap != theirs[0].is_lap:  # mutant: graft-opened
             return False  # it was opened into seconds since it was planned
         self.offsets = dict(self._begun.offsets) if lap == self._begun.lap else {}
         for file in files:
@@ -288,7 +288,7 @@ class _CopyStep:
     def _look_at(self, frame: Frame) -> None:
         """Take from a frame's records what has to be known of them, if anything has."""
         with contextlib.suppress(Damaged):  # its checksums hold: it was written like this, and is copied like this
-            self._keeper.enter_keys_of(frame)
+            self._keeper.enter_keys_of(frame)  # mutant: graft-keyless
             if self._begun.unseen or self._begun.has_drops:
                 puts = records_of(frame)[0]
                 self._begun.unseen.difference_update(ids_of(puts))
@@ -308,4 +308,4 @@ def read_file(directory: Directory, handles: Handles, file: File, start: int) ->
         yield None
         return
     for item in scan(disk, fd, start, file.end, directory.seed(file.name)):
-        yield item if isinstance(item, Frame) else None
+        yield item if isinstance(item, Frame) else None  # mutant: graft-torn

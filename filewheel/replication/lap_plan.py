@@ -88,7 +88,7 @@ class LapPlanner:
         ours, theirs = self._ours.get(lap), self._theirs.get(lap)
         if not self._is_known or ours is None or ours.is_both:
             return False
-        return theirs is None or (theirs.is_file == ours.is_file and not theirs.is_both)
+        return theirs is None or (theirs.is_file == ours.is_file and not theirs.is_both)  # mutant: graft-forms
 
     def next(self, lo: bytes, size_bytes: int, refused: Set[int], *, by_id: bool = False) -> Plan:
         """Return what is to be done from `lo` on, for about so much of the first wheel; `by_id`: nothing is bygone."""

@@ -114,20 +114,20 @@ class Link:
         self._aside = [items_before(wheel, self._sound_us) for wheel in (self.source, self.target)]
         self._known = self._aside[0]
         member = self.registration.member
-        if member.absorb and not self._fenced:
+        if member.absorb and not self._fenced:  # mutant: not-absorbed
             self._absorb(member)
         is_known = member.state == "current" or self._fenced
-        is_mirror = member.mode == "mirror" and member.state in IN_USE
-        if is_mirror:
+        is_mirror = member.mode == "mirror" and member.state in IN_USE  # mutant: matching-unmatched
+        if is_mirror:  # mutant: heals-unmatched
             self._match = MirrorMatch()
         # A link that was killed may have known of what came to the mirror too late: it is found by comparing.
-        if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):
+        if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):  # mutant: surplus-forgotten
             self.follower = self._follower = Follower(self.source, self.bookmark.positions)
             self._replays = PASSES
         else:
             self.follower = self._follower = Follower(self.source)
             self.follower.skip()
-            self._replays = PASSES  # the last pass holds moves of what was dropped in the first
+            self._replays = PASSES  # the last pass holds moves of what was dropped in the first  # mutant: skip-blindly
             self.heal()
 
     def _absorb(self, member: Member) -> None:
@@ -168,7 +168,7 @@ class Link:
         except OSError as exc:
             raise disk_error(exc, self.target.path) from exc
         finally:
-            self._release(deal=not self._fenced)
+            self._release(deal=not self._fenced)  # mutant: promote-deals-last
 
     def abandon(self) -> None:
         """Let go of the backup after an error: nothing more is written to it."""
@@ -230,7 +230,7 @@ class Link:
         else:
             busy = self._follow(self.follower.step(now_us), now_us)
         # A primary that was fenced may have lost the drop of what it has: until it was read, that is remembered here.
-        self.keeper.tick(deal=not self._fenced)
+        self.keeper.tick(deal=not self._fenced)  # mutant: promote-deals-meanwhile
         if self._match is not None:
             busy = self._level(self._match, now_us) or busy
         busy = self._judge(now_us) or busy
@@ -244,7 +244,7 @@ class Link:
 
     def _ship(self, frames: Iterable[Frame], now_us: int) -> None:
         """Write what a pass gives out, or leave it to whoever mirrors."""
-        if self._replays and self._match is None:
+        if self._replays and self._match is None:  # mutant: replay-blindly
             frames = still_pending(self.source, frames)
         bundle = Bundle(self.journal)
         for frame in frames:
@@ -263,7 +263,7 @@ class Link:
             self.follower.vanished.clear()
             self._extras.be_uneasy(now_us)
             # What was in them and was not dealt yet is in the backup only.
-            self._lost = self._must_heal = True
+            self._lost = self._must_heal = True  # mutant: gone-not-lost
         self._count(records)
 
     def _count(self, records: int) -> None:
@@ -327,7 +327,7 @@ class Link:
 
         It may have lost what it does not have: only what it has a drop of goes.
         """
-        if self._fenced:
+        if self._fenced:  # mutant: fenced-suspects
             self._ended.add(ids)
         else:
             self._extras.add(ids)
@@ -362,7 +362,7 @@ class Link:
         owed_us = None if self._match is None else self._match.owed_since_us()
         if self._fenced and not (self.follower.is_idle and owed_us is None):
             return False
-        settled = self.follower.is_idle or self._passes >= self._healed_pass + 2
+        settled = self.follower.is_idle or self._passes >= self._healed_pass + 2  # mutant: never-idle
         even = owed_us is None or owed_us > us
         is_mended = not (self._heal.is_on or self._must_heal or self._extras or self._ended)
         return is_mended and settled and even
@@ -402,7 +402,7 @@ class Link:
             # It was marked stale, and whoever did writes to it no more; or its mode has changed.
             self._state_us = member.since_us
             self._match = self._announcement = None
-            self.heal()
+            self.heal()  # mutant: mode-uncompared
         overflow = self._read_overflow()
         looked_us = self._clock.now_us()
         aside = [items_now(wheel) for wheel in (self.source, self.target)]
@@ -427,6 +427,7 @@ class Link:
                 self._enter(member, "matching")
                 self._announcement = Announcement(self._clock.steady_us())
             return
+        # mutant: mirror-current-at-once
         since_us = now_us if self._announcement is None else self._announcement.given_us(now_us, self._passes)
         if since_us is not None and self.is_in_step(since_us):
             self._announcement = None
@@ -453,7 +454,7 @@ class Link:
         """Write down how far the backup has come, unless it is healing."""
         if not self._heal.is_on and not self._must_heal and not len(self._extras):
             self._lost = False
-            self._known = self._aside[0]  # what was lost with them has been given back
+            self._known = self._aside[0]  # what was lost with them has been given back  # mutant: damage-late
             self.bookmark.note(
                 self.follower.positions(),
                 self._overflow,

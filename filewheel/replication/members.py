@@ -240,7 +240,7 @@ def _check_free(theirs: Directory, primary: Directory, ours: Roster | None) -> R
             hint="`filewheel backup remove` it there, or name another directory",
         )  # fmt: skip
     with Snapshot(theirs) as snapshot:
-        if next(snapshot.puts(hi=b"\xff" * 16), None) is not None:
+        if next(snapshot.puts(hi=b"\xff" * 16), None) is not None:  # mutant: add-takes-any
             raise WheelExists(
                 "messages wait in this wheel; as a backup it would lose them", path=theirs.path,
                 hint="name an empty directory, or `filewheel dump` it first",

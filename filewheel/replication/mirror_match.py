@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from filewheel.format.frame import Frame
 from filewheel.roster.fence import LOOK_US
 
-OWED_US = 300_000
+OWED_US = 300_000  # mutant: owed-at-once
 """How long a mirror may be behind the primary before its copy is written for it."""
 SURPLUS_US = 1_000_000
 """How long it may be ahead before that is looked into."""
-HEARD_US = LOOK_US * 5 // 4
+HEARD_US = LOOK_US * 5 // 4  # mutant: mirror-heard-at-once
 """How long after a mirror was announced some handle may still write to the primary alone."""
 
 Key = tuple[bytes, bytes, int, int, int]
@@ -49,7 +49,7 @@ class MirrorMatch:
         key = key_of(frame)
         if self._surplus.pop(key, None) is None:
             # The same again (a message that is cancelled twice) is owed since the first time: the order is by time.
-            self._owed.setdefault(key, _Seen(frame, now_us))
+            self._owed.setdefault(key, _Seen(frame, now_us))  # mutant: owed-out-of-order
 
     def in_target(self, frame: Frame, now_us: int) -> None:
         """Note a frame that was read in the mirror."""
@@ -97,7 +97,7 @@ class Announcement:
     def given_us(self, now_us: int, passes: int) -> int | None:
         """Return since when all of that has been given out, None until then. What is owed from then on is newer."""
         if self._last_pass is None and now_us - self._announced_us >= HEARD_US:
-            self._last_pass = passes + 2
+            self._last_pass = passes + 2  # mutant: mirror-held-forgotten
         if self._given_us is None and self._last_pass is not None and passes >= self._last_pass:
             self._given_us = now_us
         return self._given_us

@@ -34,7 +34,7 @@ class SegmentHandles(Handles):
             return self._disk.open(name, "r")
         except FileNotFoundError:
             try:
-                return self._disk.open(layout.retained(name), "r")
+                return self._disk.open(layout.retained(name), "r")  # mutant: source-in-journal-only
             except NotADirectoryError as exc:
                 raise FileNotFoundError(exc.errno, exc.strerror, name) from exc
 
@@ -46,7 +46,7 @@ def list_all_segments(directory: Directory) -> Listing:
 
 def list_places(directory: Directory) -> tuple[Listing, Listing]:
     """Return writer → its segments in either place, and writer → those in journal/."""
-    here = directory.disk.listdir(layout.JOURNAL)
+    here = directory.disk.listdir(layout.JOURNAL)  # mutant: source-retained-first
     kept: list[str] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # no segment was retained so far
         kept = directory.disk.listdir(layout.RETAINED)
@@ -156,7 +156,7 @@ class SegmentLosses:
             return set()
         # Read after the listing: a segment goes after the checkpoint that covers it (K2).
         checkpoint = self._dir.checkpoint()
-        return {w for w, n in gone if not self._is_covered(checkpoint, w, n)}
+        return {w for w, n in gone if not self._is_covered(checkpoint, w, n)}  # mutant: gone-unseen
 
     def _is_covered(self, checkpoint: Checkpoint, writer: str, segment: int) -> bool:
         covered = checkpoint.positions.get(writer)

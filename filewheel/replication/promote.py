@@ -76,21 +76,21 @@ def promote(
     to look at the others; Damaged.
     """
     where = os.path.abspath(os.fspath(path))
-    with disk_errors(where), opened(where, env) as here:
+    with disk_errors(where), opened(where, env) as here:  # mutant: promote-bare-errors
         roster = read_roster(here.disk, here.path)
         if roster is None:
             raise BadArgument(f"{here.path} is in no set of wheels", hint="`filewheel backup add`")
         me = roster.member(here.settings.id)
         if roster.primary_wheel == here.settings.id:
             me = me or Member(here.path, here.settings.id, state="current")
-        elif roster.role == "fenced":
+        elif roster.role == "fenced":  # mutant: promote-over-a-successor
             raise _was_fenced(here.path)
         if me is None:
             raise _taken_out(here.path)
         act = _Promoting(here, roster, me)
         if roster.role == "primary" and not act.is_outdone():
             return Promotion(roster.epoch, here.path, caught_up=True, notes=["it was the primary already"])
-        with act.alone():
+        with act.alone():  # mutant: promote-together
             act.check_complete(force=force)
             return act.run(wait_s)
 
@@ -144,18 +144,19 @@ class _Promoting:
             me = theirs.member(self._me.wheel)
             # A wheel that begins to be promoted is not the primary: its roster still names the one before.
             is_primary = theirs.primary_wheel == wheel and theirs.role in ("primary", "fenced")
+            # mutant: promote-highest-epoch
             if theirs.held > fresher.held or (is_primary and theirs.primary_wheel == fresher.primary_wheel):
                 fresher = replace(theirs, epoch=theirs.held, office=0)
-            if me is None and is_primary and theirs.held >= self._roster.held:
+            if me is None and is_primary and theirs.held >= self._roster.held:  # mutant: promote-removed
                 raise _was_fenced(self._here.path) if was_primary else _taken_out(self._here.path)
-            if me is not None and (theirs.held, is_primary, me.since_us) > latest:
+            if me is not None and (theirs.held, is_primary, me.since_us) > latest:  # mutant: promote-by-own-word
                 latest, says, self._me = (theirs.held, is_primary, me.since_us), path, me
         if was_primary and fresher.primary_wheel != self._me.wheel:
             raise _was_fenced(self._here.path)
         # Who came into the set just now may not stand in this wheel's roster yet.
         self._know(fresher.announced(max(fresher.held, self._roster.epoch), self._roster.role))
         self._done.old_primary = self._old
-        if self._me.state != "current" and not force:
+        if self._me.state != "current" and not force:  # mutant: promote-incomplete
             raise BadArgument(
                 f"{self._here.path} is {self._me.state}, says {says}: messages that were enqueued are not in it",
                 hint="wait until it is in step (`filewheel backup list`), promote another, or force it (`--force`)",
@@ -167,7 +168,7 @@ class _Promoting:
     def _check_files(self, *, force: bool) -> None:
         """Raise unless the files are there that this wheel's checkpoint names."""
         lacks = missing_files(self._here)
-        if lacks and not force:
+        if lacks and not force:  # mutant: lacking-promoted
             raise BadArgument(
                 f"{self._here.path} lacks {len(lacks)} files that its checkpoint names, {lacks[0]} among them",
                 hint="restore them, or let `filewheel replicate` heal it; promote another, or force it (`--force`)",
@@ -187,24 +188,25 @@ class _Promoting:
                 self._say(was, self._roster.epoch)
             raise
         # Dealt before the old primary was read, a drop that only this wheel has would be forgotten.
-        keeper.close(deal=False)
+        keeper.close(deal=False)  # mutant: promote-deals-first
         begun = max([self._roster.epoch, *(one.roster.epoch for one in self._seen())])
         self._was_begun = begun > self._roster.held
-        epoch = self._done.epoch = 1 + begun
+        epoch = self._done.epoch = 1 + begun  # mutant: promote-lower-epoch
         # Here first: an old primary that nobody can tell sees it here.
         self._say("promoting", epoch)
-        for path, wheel in self._others:
+        for path, wheel in self._others:  # mutant: promote-unfenced
             self._fence(path, wheel, epoch)
-        with self._old_keeper_stopped(wait_s):
+        with self._old_keeper_stopped(wait_s):  # mutant: promote-then-copy
             if self._old in self._done.fenced:
                 # What they enqueue until they look is confirmed: it must have been written before the last is read.
-                let_producers_look()
-            self._catch_up(wait_s)
+                let_producers_look()  # mutant: promote-in-haste
+            self._catch_up(wait_s)  # mutant: promote-behind
         self._note_lacks()
+        # mutant: promote-few-copies
         self._done.was_mirror = self._me.mode == "mirror" and self._me.state == "current" and not self._roster.copies
         self._check_seen()
-        self._check_alone(epoch)
-        self._become_primary(epoch)
+        self._check_alone(epoch)  # mutant: promote-then-copy.2
+        self._become_primary(epoch)  # mutant: promote-then-copy.3
         for path, wheel in self._others:
             self._tell(path, wheel, epoch)
         return self._done
@@ -218,7 +220,7 @@ class _Promoting:
     def _check_seen(self) -> None:
         """Note when a promotion was begun before, of a wheel that cannot be seen: it may have become the primary."""
         hidden = [path for path in self._done.unreachable if path != self._old]
-        if self._was_begun and hidden:
+        if self._was_begun and hidden:  # mutant: promote-hidden-unsaid
             self._done.caught_up = self._done.was_mirror = False
             self._done.notes.append(
                 f"a promotion was begun before, and {', '.join(hidden)} cannot be seen: if it was promoted, what only "
@@ -233,7 +235,7 @@ class _Promoting:
             # Once it says that it is promoted, only another promotion makes a backup of it.
             begins = role == "promoting" and epoch == self._roster.epoch
             allowed = (self._roster.role, "promoting") if begins else ("promoting",)
-            if known.epoch > epoch or known.role not in allowed:
+            if known.epoch > epoch or known.role not in allowed:  # mutant: promote-unlocked
                 raise self._overtaken(known.primary, known.epoch)
             return (self._roster if begins else known).announced(epoch, role)
 
@@ -264,12 +266,13 @@ class _Promoting:
             if old is None or old.set != self._roster.set or old.epoch >= epoch:
                 return old
             # One that was a primary at any time and has not rejoined has what no other wheel has.
+            # mutant: promote-fenced-forgotten
             was_backup = old.role in ("backup", "promoting") and wheel != self._old_wheel
             role: Role = "backup" if was_backup else "fenced"
             if was_backup:
                 self._backups.add(wheel)
             # Not who is promoted: until that is the primary, whoever is promoted in its place needs the one before.
-            return old.announced(epoch, role)
+            return old.announced(epoch, role)  # mutant: promote-announces-itself
 
         def tell() -> None:
             with opened(path, self._env) as there:
@@ -281,7 +284,7 @@ class _Promoting:
             self._ask.ask(path, tell)
             self._done.fenced.append(path)
         except (FilewheelError, OSError) as exc:
-            if is_scarce(exc):
+            if is_scarce(exc):  # mutant: scarce-unfenced
                 raise
             self._done.unreachable.append(path)
             self._done.notes.append(f"{path} cannot be reached: {said_of(exc, path)}")
@@ -315,7 +318,8 @@ class _Promoting:
             link = self._link(wait_s)
             link.catch_up(lambda: pause.wait(_PAUSE_S))
             link.close()
-            self._carry_drops()
+            self._carry_drops()  # mutant: drops-not-carried
+            # mutant: promote-says-all promote-undecided-unsaid
             self._done.caught_up = not (link.has_met_damage or link.undecided)
             if link.undecided:
                 self._done.notes.append(
@@ -378,7 +382,7 @@ class _Promoting:
             if theirs.epoch > epoch or theirs.role == "primary" or is_rival:
                 rivals.append((path, theirs.epoch))
                 return theirs
-            if theirs.role == "promoting":
+            if theirs.role == "promoting":  # mutant: promote-not-alone promote-looked-too-early
                 return replace(theirs, role="backup")
             return theirs
 
@@ -390,7 +394,7 @@ class _Promoting:
         for path, wheel in self._others:
             with passing_by():
                 self._ask.ask(path, functools.partial(look, path, wheel))
-        if rivals:
+        if rivals:  # mutant: promote-not-alone.2
             path, higher = rivals[0]
             self._say("backup", epoch)
             raise self._overtaken(path, higher)
@@ -405,7 +409,7 @@ class _Promoting:
 
         def change(mine: Roster | None) -> Roster:
             known = mine or self._roster
-            if known.role != "promoting" or known.epoch != epoch:
+            if known.role != "promoting" or known.epoch != epoch:  # mutant: promote-unlocked.2
                 raise self._overtaken(known.primary, known.epoch)
             now = known.without_member(self._me.wheel)
             # What the primaries in between fired is in their journals: who was fenced before them cannot know it.

@@ -45,10 +45,11 @@ class GiveBack:
         if self._journal is None:
             # What could not be read may turn up again, a disk that was away with all that is on it.
             with disk_errors(self._primary.path):
-                note_repeats(self._primary.disk)
+                note_repeats(self._primary.disk)  # mutant: given-back-unmarked
             self._journal = Journal(self._primary)
         puts = [put for some, _ in commits for put in some]
         # The index may have forgotten a message that was lost: its key is its own again before it is there.
+        # mutant: given-back-keyless
         enter_keys(Keys(self._primary), puts, self._primary.env.clock.now_us(), self._primary.path)
         bundle = Bundle(self._journal)
         for some, drops in commits:
@@ -78,7 +79,7 @@ def lost_moves(source: Directory, target: Directory, ids: Iterable[bytes], given
         puts = moved(list(snapshot.find(ids).values()))
     found = {put[ID]: (put, given.get(root_of(put), root_of(put))) for put in puts}
     olds = [old for _, old in found.values()]
-    swallowed = pending(source, olds) - pending(target, olds)
+    swallowed = pending(source, olds) - pending(target, olds)  # mutant: move-of-nothing
     return {id_: move for id_, move in found.items() if move[1] in swallowed}
 
 
@@ -147,7 +148,7 @@ class Reconciler:
 
     def _without_lost_moves(self, ids: list[bytes], given: Mapping[bytes, bytes]) -> list[bytes]:
         """Make moves again that the primary has lost; return the other ids."""
-        if not ids or not (found := lost_moves(self._source, self._target, ids, given)):
+        if not ids or not (found := lost_moves(self._source, self._target, ids, given)):  # mutant: move-lost
             return ids
         self._give_back.write([([put], [pack_drop(old, RESCHEDULED)]) for put, old in found.values()])
         return [i for i in ids if i not in found]
@@ -156,16 +157,18 @@ class Reconciler:
         """Delete files for what the primary has finished; return how many messages they had, None if that cannot be."""
         # What the journals have for them may have its drop in them, and would come back: first it is dealt to them.
         # So they hold what they did not when they were looked at, and are looked at once more.
-        self._keeper.deal_all()
+        self._keeper.deal_all()  # mutant: bygone-undealt
         ranges = [file.range for file in files]
         undealt = self._keeper.undealt(ranges[0][0], ranges[-1][1])
+        # mutant: bygone-once.2 bygone-undealt.2
         is_met = len(absent(self._source, files)[0]) < len(files) or any(covers(ranges, id_) for id_ in undealt)
         lap_of, slots = self._target.settings.lap_of, self._keeper.store.checkpoint.slots
         in_seconds = {lap_of(second) for second in slots}
+        # mutant: bygone-opened
         if is_met or any(file.is_lap and file.lap in in_seconds for file in files):  # or opened since it was seen
             return None
         ids, count = moved_in(self._target, files)
-        self._without_lost_moves(ids, given)
+        self._without_lost_moves(ids, given)  # mutant: bygone-moves
         gone = {f.key for f in files if not f.is_lap}, {f.key for f in files if f.is_lap}
         self._keeper.forget_files(*gone, ranges[0][0])
         return count
@@ -188,5 +191,5 @@ def give_up_missing(keeper: BackupKeeper, membership: Registration) -> None:
     """
     lacks = keeper.lacks
     if lacks and not membership.fenced:
-        membership.mark_stale(f"{lacks} of its files are missing")
-        keeper.forget_missing()
+        membership.mark_stale(f"{lacks} of its files are missing")  # mutant: lacking-current
+        keeper.forget_missing()  # mutant: lacking-named

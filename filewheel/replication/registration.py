@@ -54,7 +54,7 @@ class Registration:
 
     def check(self, target: Directory) -> None:
         """Raise unless this directory is the backup. Raises NoWheel, Fenced, Damaged, OSError."""
-        self._take_back(target)
+        self._take_back(target)  # mutant: promote-left-promoting
         roster = read_roster(target.disk, target.path)
         if target.settings.id != self._wheel:
             raise NoWheel(
@@ -82,7 +82,7 @@ class Registration:
             return
         fd = target.disk.open(layout.PROMOTE_LOCK, "rw")
         try:
-            if target.disk.lock(fd, wait=False):
+            if target.disk.lock(fd, wait=False):  # mutant: promote-taken-back
                 change_roster(target, take_back)
         finally:
             target.disk.close(fd)
@@ -132,4 +132,4 @@ class Registration:
         if changed is not None:
             self.roster = changed
             # If the primary is lost now, this is the copy that says whether the backup may be promoted.
-            self._tell()
+            self._tell()  # mutant: current-untold

@@ -69,14 +69,14 @@ def rejoin(
         keeper_lock.take("rejoin", wait=False)
         try:
             with opened(primary, env) as new:
-                _fence(old, theirs)
-                found = Absorption(
+                _fence(old, theirs)  # mutant: rejoin-unfenced
+                found = Absorption(  # mutant: rejoin-registers-first
                     old, new, overflow=None if member is None else member.overflow,
                     progress=progress,
                 ).run()  # fmt: skip
                 if any(m.absorb for m in theirs.members):
                     # A backup that is still to be absorbed may hold what was finished here.
-                    carry_drops(old, new, [{}])
+                    carry_drops(old, new, [{}])  # mutant: rejoin-untold
                 _register(old, new, mine, member)
                 return Rejoin(primary, found.kept, found.dropped, found.notes)
         finally:

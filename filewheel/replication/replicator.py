@@ -106,7 +106,7 @@ class Replicator:
                 service.join()
 
     def _turn(self) -> None:
-        primary, roster = find_primary(self._path, self._env, self._known)
+        primary, roster = find_primary(self._path, self._env, self._known)  # mutant: replicator-loses-its-place
         if roster.epoch != self._known.epoch:
             log.info("%s is the primary now, epoch %d", primary, roster.epoch)
         self._known = roster
@@ -158,7 +158,7 @@ class Replicator:
                     reports.append(report)
                     if link is not None:
                         links.append(link)
-                        open_links.callback(link.close)
+                        open_links.callback(link.close)  # mutant: links-left-open
             release_read(primary, links, self._env)
             for link in links:
                 link.look()  # each is told of what became of the others
@@ -184,6 +184,7 @@ def release_read(primary: str, links: list[Link], env: Env) -> int:
     with opened(primary, env) as directory:
         # Read now: for who has come into the set since `links` was made, nothing has been read yet.
         roster = read_roster(directory.disk, primary)
+        # mutant: release-one-missing
         if roster is None or roster.role != "primary" or {m.wheel for m in roster.members} - {
             link.report.wheel for link in links
         }:  # fmt: skip
@@ -192,7 +193,7 @@ def release_read(primary: str, links: list[Link], env: Env) -> int:
         read = []
         for last in retention.names():
             parsed = layout.parse_segment(last)
-            if parsed is not None and all(link.has_read(*parsed) for link in links):
+            if parsed is not None and all(link.has_read(*parsed) for link in links):  # mutant: release-unread
                 read.append(last)
         retention.release(read)
         return len(read)

@@ -82,11 +82,12 @@ class Standby:
                 tell(f"{roster.primary}: {why}" if why else f"{roster.primary} is well")
                 told = why
             if not why:
-                failing_us = None
+                failing_us = None  # mutant: standby-sums-up
             elif failing_us is None:
                 failing_us = began_us  # a disk that hangs has not answered since then
+            # mutant: standby-at-once
             if failing_us is not None and now_us - failing_us >= self._after_s * US_PER_S and not self._stopped:
-                self._watched, failing_us = self._newer(roster) or roster, None
+                self._watched, failing_us = self._newer(roster) or roster, None  # mutant: standby-over-another
                 if self._watched is roster:
                     tell(f"promoting {self._path}")
                     try:
@@ -97,6 +98,7 @@ class Standby:
                         # Another backup was faster, and says that this one has to be compared: it is watched then.
                         # It has told this one, as a rule; asked, it may answer too late.
                         ours = self._roster()
+                        # mutant: standby-asks-only
                         self._watched = ours if ours.epoch > roster.epoch else self._newer(roster) or roster
                         if isinstance(exc, BadArgument) and self._watched is roster:
                             raise
@@ -171,4 +173,4 @@ class Standby:
                 return why_not_durable(directory)
         except (FilewheelError, OSError) as exc:
             # Want of files or memory here says nothing about the primary, and is no reason to take its place.
-            return "" if is_scarce(exc) else said(exc)
+            return "" if is_scarce(exc) else said(exc)  # mutant: scarce-is-failure

@@ -103,7 +103,7 @@ def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus 
     not read.
     """
     where = os.path.abspath(os.fspath(path))
-    with disk_errors(where), opened(where, env) as here:
+    with disk_errors(where), opened(where, env) as here:  # mutant: status-bare
         roster = read_roster(here.disk, here.path)
         if roster is None or (roster.role == "primary" and not roster.members):
             return None
@@ -147,7 +147,7 @@ def _status(primary: Directory | None, member: Member, env: Env) -> MemberStatus
         with opened(member.path, env) as there:
             if there.settings.id != member.wheel:
                 return MemberStatus(member, False, why=_ANOTHER)
-            lacks = len(missing_files(there))
+            lacks = len(missing_files(there))  # mutant: lacking-unlisted
             if lacks:
                 why = f"{lacks} of its files are missing: `filewheel replicate` heals it"
             following = holder(there, "backup") is not None
@@ -157,6 +157,7 @@ def _status(primary: Directory | None, member: Member, env: Env) -> MemberStatus
             try:
                 is_known = 0 <= follows.overflow == read_overflow(primary)
                 behind = lag_of(primary, follows.positions) if is_known else Lag()
+            # mutant: primary-blames-backup
             except (FilewheelError, OSError) as exc:  # the primary's, and no fault of this backup
                 why = f"what it lacks is not known, for the primary cannot be read: {said_of(exc, primary.path)}"
                 return MemberStatus(member, True, following=following, why=why, lacks=lacks)
@@ -199,7 +200,7 @@ def find_primary(path: str, env: Env = SYSTEM, known: Roster | None = None) -> t
         try:
             theirs = roster_at(other, env)
         except (FilewheelError, OSError) as exc:
-            if is_scarce(exc):
+            if is_scarce(exc):  # mutant: scarce-passed-over
                 raise  # it may be a newer primary, and could be seen but for want of files or memory here
             away[other] = said_of(exc, other)
             continue

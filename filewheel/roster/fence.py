@@ -46,7 +46,7 @@ class Fence:
         """Called after the roster was read again."""
         self.look()
         # Check again: the first roster and the mark may have been written between the two reads.
-        if self.roster is None and self._is_marked() and not self.look():
+        if self.roster is None and self._is_marked() and not self.look():  # mutant: roster-unmarked
             raise _roster_gone(directory.path)
 
     def _is_marked(self) -> bool:
@@ -73,7 +73,7 @@ class Fence:
         identity = disk.identity(layout.ROSTER)
         if identity == self._identity:
             return False
-        if identity is None and self.roster is not None:
+        if identity is None and self.roster is not None:  # mutant: roster-gone
             raise _roster_gone(self._dir.path)
         self.roster = read_roster(disk, self._dir.path)
         self._identity = identity
@@ -101,7 +101,7 @@ class Fence:
             if other is None:
                 other = self._others[member.path] = _Other(member.path, self._dir.env)
             theirs = other.look(now_us)
-            if (
+            if (  # mutant: others-unseen rivals other-set-heeded
                 theirs is not None
                 and theirs.set == roster.set
                 and (theirs.epoch > roster.epoch or _is_rival(theirs, roster))
@@ -115,6 +115,7 @@ class Fence:
             if mine is None or not (mine.epoch < theirs.epoch or _is_rival(theirs, mine)):
                 return mine
             # A wheel in the middle of its promotion is not the primary yet: the next promotion reads this roster.
+            # mutant: yield-to-an-announcement
             latest = mine if mine.held >= theirs.held and not _is_rival(theirs, mine) else theirs
             known = replace(
                 mine, primary=latest.primary, primary_wheel=latest.primary_wheel, epoch=latest.held, office=0
@@ -125,7 +126,7 @@ class Fence:
         error = fenced(replace(theirs, role="fenced"), self._dir.path)
         log.critical("%s: %s; this wheel fires nothing more", self._dir.path, error.what)
         with contextlib.suppress(FilewheelError):  # its disk may have failed; it stops either way
-            change_roster(self._dir, fence)
+            change_roster(self._dir, fence)  # mutant: fence-unwritten
         raise error
 
     def close(self) -> None:
@@ -167,7 +168,7 @@ class _Other:
 
         Raises DiskError when this process has no files or memory left: a keeper that could not check must not fire.
         """
-        if self._disk is not None and not 0 <= now_us - self._opened_us < _FORGET_US:
+        if self._disk is not None and not 0 <= now_us - self._opened_us < _FORGET_US:  # mutant: mount-kept-busy
             self.forget()
         try:
             if self._disk is None:
@@ -179,7 +180,7 @@ class _Other:
                 self._identity = identity
         except (OSError, Damaged) as exc:
             self.forget()
-            if isinstance(exc, OSError) and is_scarce(exc):
+            if isinstance(exc, OSError) and is_scarce(exc):  # mutant: scarce-unseen
                 raise disk_error(exc, self._path) from exc
             return None  # its disk cannot be reached, or the wheel was deleted
         return None if identity is None else self._roster

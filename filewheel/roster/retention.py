@@ -65,7 +65,7 @@ class Retention:
         known = self._disk.identity(name)
         if known is None:
             return
-        if self._owes:
+        if self._owes:  # mutant: overflow-not-owed
             self._raise()
         self._make()
         size_bytes = self.size_bytes
@@ -74,7 +74,7 @@ class Retention:
         self._disk.rename(name, layout.retained(name))
         self._size_bytes = size_bytes + _room(known[1])
         if self._size_bytes > self.limit_bytes:
-            self._size_bytes = None  # counted anew: some may have been released
+            self._size_bytes = None  # counted anew: some may have been released  # mutant: retained-not-recounted
             if self.size_bytes > self.limit_bytes:
                 self.give_up()
 
@@ -89,7 +89,7 @@ class Retention:
             "%s: %d journal segments are removed before every backup has read them; a backup that misses them heals",
             self._dir.path, len(gone),
         )  # fmt: skip
-        self._raise()
+        self._raise()  # mutant: retained-first
         # A crash from here on leaves segments that nobody has to read.
         self.release(gone)
 
@@ -134,7 +134,7 @@ class Retention:
         if not self._made:
             with contextlib.suppress(FileExistsError):
                 self._disk.mkdir(layout.RETAINED)
-            self._disk.sync_dir("")
+            self._disk.sync_dir("")  # mutant: retained-name-unflushed
             self._made = True
 
     # -- the counter -----------------------------------------------------------------------------------------
@@ -151,11 +151,11 @@ class Retention:
         except Damaged:
             number = 0
         if number <= 0:
-            number = _AFRESH + int.from_bytes(self._dir.env.entropy(5), "big")
+            number = _AFRESH + int.from_bytes(self._dir.env.entropy(5), "big")  # mutant: overflow-from-one
         try:
             self._write(number)
         except OSError as exc:
-            if exc.errno not in _FULL:
+            if exc.errno not in _FULL:  # mutant: overflow-needs-room
                 raise
             self._spoil()
         self._owes = False
@@ -173,7 +173,7 @@ class Retention:
         self._disk.rename(f"{layout.RETAINED}/{names[0]}", layout.OVERFLOW)
         self._size_bytes = None
         # Flush before the truncation: a power cut that undoes the rename would bring the segment back without frames.
-        self._disk.sync_dir(layout.RETAINED)
+        self._disk.sync_dir(layout.RETAINED)  # mutant: overflow-emptied-early
         fd = self._disk.open(layout.OVERFLOW, "rw")
         try:
             self._disk.truncate(fd, 0)
@@ -226,7 +226,7 @@ def discard_retained(directory: Directory) -> None:
 
 
 def _room(size: int) -> int:
-    return max(1, -(-size // _BLOCK_BYTES)) * _BLOCK_BYTES
+    return max(1, -(-size // _BLOCK_BYTES)) * _BLOCK_BYTES  # mutant: retained-by-bytes
 
 
 def _pack(number: int) -> bytes:

@@ -154,7 +154,7 @@ def parse_roster(data: bytes, path: str) -> Roster:
             raise ValueError("another version")
         members = tuple(Member(**m) for m in fields.pop("members"))
         roster = Roster(members=members, **fields)
-        _check(roster)
+        _check(roster)  # mutant: roster-unbounded
     except Unsealed as exc:
         raise Damaged("the roster fails its checksum", path=path, hint=_MEND) from exc
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
@@ -236,15 +236,15 @@ def change_roster(directory: Directory, change: Callable[[Roster | None], Roster
     try:
         fd = disk.open(layout.ROSTER_LOCK, "rw")
         try:
-            disk.lock(fd, wait=True)
+            disk.lock(fd, wait=True)  # mutant: roster-unlocked
             old = read_roster(disk, directory.path)
             new = change(old)
-            if new == old or (old is not None and new is not None and new.epoch < old.epoch):
+            if new == old or (old is not None and new is not None and new.epoch < old.epoch):  # mutant: epoch-falls
                 return old
             if new is None:
                 # Durable first: a wheel with the mark and without a roster counts as one that lost its roster.
-                disk.truncate(fd, 0)
-                disk.fdatasync(fd)
+                disk.truncate(fd, 0)  # mutant: roster-mark-stays
+                disk.fdatasync(fd)  # mutant: roster-mark-stays.2
                 with contextlib.suppress(FileNotFoundError):
                     disk.unlink(layout.ROSTER)
                 disk.sync_dir("")

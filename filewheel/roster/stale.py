@@ -58,16 +58,18 @@ def mark_stale(
     if marked:
         tell = functools.partial(_tell, found, directory.env, lambda old: mark(old, marked))
         try:
+            # mutant: stale-untold
             started(threading.Thread(target=tell, name="filewheel-roster", daemon=True)).join(TELL_S)
         except OSError:
+            # mutant: stale-untold-unthreaded
             tell()  # no thread: rather wait for a disk than leave the others without the mark
     return found
 
 
 def _noting_unkept(member: Member, now_us: int) -> Member:
-    if member.state == "fenced" or member.absorb:
+    if member.state == "fenced" or member.absorb:  # mutant: unkept-unmarked
         member = replace(member, overflow=NO_OVERFLOW)
-    if member.state in ("joining", "stale"):
+    if member.state in ("joining", "stale"):  # mutant: unkept-uncompared
         # Its link may already have compared what those journals held: a new time makes it start again.
         member = replace(member, since_us=max(now_us, member.since_us + 1))
     return member

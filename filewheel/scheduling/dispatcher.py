@@ -72,6 +72,7 @@ class Dispatcher:
         self._telemetry = telemetry
         self._successor = successor
         self._fate = fate
+        # mutant: held-fills-the-room
         self._overdue = Overdue(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4))
         self._lanes = Lanes(slots, in_flight)
         self._outcomes: deque[Outcome] = deque()
@@ -120,6 +121,7 @@ class Dispatcher:
         """Take the outcome of a call; thread-safe. It wakes the dispatcher only if that waits for the room."""
         handler = outcome.call.handler
         lane = self._lanes.ended(handler)
+        # mutant: started-at-the-end
         if lane is not None and lane.waiting and self._is_firing and self._runners[handler.terms.where].starts_anywhere:
             self._go_on(lane)
         self._ended(outcome, lane)
@@ -129,7 +131,7 @@ class Dispatcher:
         try:
             now_us = self._keeper.now_us()
             while messages := lane.take(now_us):
-                self._keeper.check_may_fire()
+                self._keeper.check_may_fire()  # mutant: go-on-unlooked
                 self._begun.append((lane.handler.name, messages, now_us))
                 self._hand_over(lane, messages, now_us)
         except Exception as exc:  # raised in the next step, because the call that has ended did not fail
@@ -189,6 +191,7 @@ class Dispatcher:
             worked = self._claim(now_us, must=claim) or worked
             worked = self._start_waiting(now_us) or worked
             if self._clock.steady_us() - self._stood_us > LOOK_S * US_PER_S:
+                # mutant: no-room-unlooked
                 self._stand()  # there is no room to claim, but what the runners have not begun must not begin
         self._telemetry.record()
         return self._settlements.write() or worked
@@ -218,7 +221,7 @@ class Dispatcher:
         room = self._limit - self.claimed
         waited_us = steady_us - self._looked_us
         # After a while even little room is used, and a lost hint is made up for.
-        wanted = must or waited_us > (_TICK_S if self._more else LOOK_S) * US_PER_S
+        wanted = must or waited_us > (_TICK_S if self._more else LOOK_S) * US_PER_S  # mutant: room-lies-idle
         wanted = wanted or (self._hinted and not self._more)
         if room <= 0 or not (wanted or self._wants_more(room)):
             return False
@@ -240,7 +243,7 @@ class Dispatcher:
         """Return whether a claim is worth its cost, a look at every journal: there is enough room for due messages."""
         if self._more and room * 4 >= self._limit:
             return True
-        return room > 0 and not self._is_sated and any(lane.is_hungry for lane in self._lanes)
+        return room > 0 and not self._is_sated and any(lane.is_hungry for lane in self._lanes)  # mutant: lane-left-dry
 
     def _route(self, message: Message, now_us: int) -> None:
         """Settle a message that is not to be called, hold it back for the catch-up rate, or admit it."""
@@ -315,7 +318,7 @@ class Dispatcher:
         self._has_stood, self._stood_us = True, self._clock.steady_us()
 
     def _start(self, lane: Lane, messages: list[Message], now_us: int) -> None:
-        if not self._has_stood:  # it was claimed a while ago
+        if not self._has_stood:  # it was claimed a while ago  # mutant: lane-unlooked
             self._stand()
         self._telemetry.fired(messages[0].topic, messages, now_us)
         self._hand_over(lane, messages, now_us)
@@ -326,7 +329,7 @@ class Dispatcher:
         terms = lane.handler.terms
         if terms.timeout_s is not None and terms.where == "thread":
             self._timed.add(call)
-        self._runners[terms.where].start(call)
+        self._runners[terms.where].start(call)  # mutant: ack-before-return
 
     # -- outcomes ----------------------------------------------------------------------------------------------
 
@@ -351,7 +354,7 @@ class Dispatcher:
         worked = bool(outcomes or self._stopped)
         self._back = 0
         while self._stopped:
-            self._settlements.count(self._stopped.popleft())
+            self._settlements.count(self._stopped.popleft())  # mutant: stopped-still-claimed
         while outcomes:
             self._take(outcomes.popleft(), now_us)
         while self._begun:  # before their settlements are reported
@@ -402,4 +405,4 @@ class Dispatcher:
             self.step(fire=False)
         except FilewheelError as exc:
             return exc
-        return self.full
+        return self.full  # mutant: unwritten-stop

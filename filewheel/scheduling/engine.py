@@ -300,7 +300,7 @@ class Engine:
         """
         with self.inline() as dispatcher:
             # A full disk ends it: calls that cannot be settled would only run again.
-            while dispatcher.step(claim=True) and dispatcher.full is None:
+            while dispatcher.step(claim=True) and dispatcher.full is None:  # mutant: drain-goes-on
                 pass
         return dispatcher.settled
 
@@ -325,9 +325,9 @@ class Engine:
             unwritten = _settle_all(dispatcher)
             inline.stop()
             keeper.close()
-            unwritten = unwritten or keeper.unwritten
+            unwritten = unwritten or keeper.unwritten  # mutant: unwritten-later
         if unwritten is not None:
-            raise unwritten
+            raise unwritten  # mutant: unwritten-silent
 
 
 def _settle_all(dispatcher: Dispatcher) -> FilewheelError | None:

@@ -236,7 +236,7 @@ class Handlers:
 
     def find(self, name: str) -> Handler[..., Any] | None:
         """Return the handler for a name: the one that has it, or the handler for any name."""
-        return self._by_name.get(name) or self._by_name.get(ANY)
+        return self._by_name.get(name) or self._by_name.get(ANY)  # mutant: any-first
 
     def named(self) -> str:
         """Return the handlers' names as text for an error; of many names only the first few."""

@@ -163,10 +163,11 @@ class Job:
         token = _collecting.set(transaction)
         try:
             yield transaction
-            before, new = self.puts, transaction.puts
+            before, new = self.puts, transaction.puts  # mutant: transaction-of-a-block
+            # mutant: transaction-of-a-block.2
             self.puts = Outbox(before.messages + new.messages, before.replaces + new.replaces)
         finally:
-            transaction.is_open = False
+            transaction.is_open = False  # mutant: transaction-of-a-block.3
             _collecting.reset(token)
 
     def __repr__(self) -> str:

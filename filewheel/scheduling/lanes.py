@@ -165,7 +165,7 @@ class Lanes:
         rooms = {}
         for name, lane in self._by_name.items():
             if lane.is_limited:
-                rooms[name] = lane.room(left)
+                rooms[name] = lane.room(left)  # mutant: lane-overfilled
                 left -= rooms[name]
         return rooms
 
@@ -227,7 +227,7 @@ class Overdue:
         """Return whether a call that started after this message was due covers it; if not, its own call starts now."""
         key = message.topic, name
         begun_us = self._begun.get(key)
-        # A start in the future is from before the clock was put back, and covers nothing.
+        # A start in the future is from before the clock was put back, and covers nothing.  # mutant: coalesced-later
         if begun_us is not None and message.due_us <= begun_us <= now_us and not message.attempt:
             return True
         self._begun[key] = now_us

@@ -112,7 +112,7 @@ class Policy:
 
     def too_late(self, due_us: int, now_us: int) -> str | None:
         """Return why a message is too late to start, or None."""
-        due_us = due_us if self.was_due_us is None else self.was_due_us
+        due_us = due_us if self.was_due_us is None else self.was_due_us  # mutant: late-by-the-second-due
         if self.deadline_us is not None and now_us >= self.deadline_us:
             return f"skipped: {_seconds(now_us - self.deadline_us)} after its deadline"
         if self.skip_late_us is not None and now_us - due_us > self.skip_late_us:

@@ -87,7 +87,7 @@ class Scheduler(Definitions):
         if catch_up_per_s is not None:
             check_number("catch_up_per_s", catch_up_per_s)
         check_choice("unknown", unknown, ("wait", "bury"))
-        check_choice("on_jump", on_jump, ("fire", "hold"))
+        check_choice("on_jump", on_jump, ("fire", "hold"))  # mutant: jump-unchecked
         sync = None if sync is None else check_sync(sync)
         env = env.using(clock=clock)
         self._path = os.path.abspath(os.fspath(path))
@@ -246,6 +246,7 @@ class Scheduler(Definitions):
                 "a process of the pool imports this script, and the script starts the scheduler",
                 hint='put that under `if __name__ == "__main__":`',
             )
+        # mutant: started-twice
         with self._starting:  # of two threads one starts, and a stop meets an engine that has begun
             if self._engine is not None and self._engine.is_alive:
                 raise BadArgument("this scheduler has been started already")
@@ -400,9 +401,9 @@ class WheelOpener:
 
     def open(self) -> Wheel:
         """Open the wheel, made if it is missing. Raises NoWheel when it is missing and may not be made."""
-        opened = Wheel.open_or_create if self._create else Wheel
+        opened = Wheel.open_or_create if self._create else Wheel  # mutant: made-forbidden
         made = opened(self.path, sync=self._sync, env=self._env)
-        self._made = self._made or made.is_new
+        self._made = self._made or made.is_new  # mutant: made-unwarned
         return made
 
     def warn_if_made(self) -> None:

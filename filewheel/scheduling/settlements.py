@@ -70,7 +70,7 @@ class Settlements:
                 self._telemetry.acknowledged(acknowledged)
             if verdicts:
                 # A message that a job enqueued must be durable before it is called: after a power cut the job would
-                # enqueue it again, under another id.
+                # enqueue it again, under another id.  # mutant: puts-called-unflushed
                 sync = self._puts_sync if any(v.settlement.puts for _, v in verdicts) else "never"
                 moved_to = self._keeper.settle([v.settlement for _, v in verdicts], sync=sync)
                 self._verdicts = []
@@ -95,7 +95,7 @@ class Settlements:
     def _keep_unwritten(self) -> Sequence[tuple[Message, Verdict]]:
         """Report the verdicts that were written; keep and return the others."""
         written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
-        self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
+        self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]  # mutant: full-outcome-lost
         self.count(len(written))
         self._telemetry.settled(written)
         return self._verdicts

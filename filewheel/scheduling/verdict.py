@@ -31,7 +31,7 @@ class Verdict:
 
 def succeeded(message: Message, puts: Outbox, successor: Message | None) -> Verdict:
     """Return the verdict on a call that returned."""
-    return Verdict(
+    return Verdict(  # mutant: transaction-dropped
         "acknowledged",
         Settlement(message.id, "acked", puts=puts.messages, replaces=frozenset(puts.replaces), successor=successor),
     )

@@ -66,6 +66,7 @@ def repair(directory: Directory) -> Repair:
         _mend_settings(directory, result)
         store = Store(directory, Relisted(directory))
         with contextlib.closing(store):
+            # mutant: place-left
             result.done += put_all_aside(directory, store.quarantine)  # first: a deal needs these places
             store.recover()
             if store.checkpoint.doubt:
@@ -78,7 +79,7 @@ def repair(directory: Directory) -> Repair:
                 if damage.name.startswith(layout.JOURNAL):
                     size = damage.end - damage.offset
                     result.done.append(f"{damage.name}: {size} bytes at offset {damage.offset} put aside")
-            _mend_unread_keys(directory, store.quarantine, result)
+            _mend_unread_keys(directory, store.quarantine, result)  # mutant: bucket-stays-long
             _mend_keys(directory, result)
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
@@ -112,7 +113,7 @@ def _mend_unread_keys(directory: Directory, quarantine: Quarantine, result: Repa
     """
     keys = Keys(directory)
     if _unread(directory, keys, layout.KEY_RECENT):
-        _mend_recent(directory, keys, quarantine, result)
+        _mend_recent(directory, keys, quarantine, result)  # mutant: recent-stays-long
     bad = [b for b in range(layout.KEY_BUCKETS) if _unread(directory, keys, b)]
     if not bad:
         return
@@ -143,7 +144,7 @@ def _mend_unread_keys(directory: Directory, quarantine: Quarantine, result: Repa
 
 def _unread(directory: Directory, keys: Keys, bucket: int) -> bool:
     """Tell whether no one can look up a key in a file of keys."""
-    return keys.is_too_long(bucket) or is_foreign(directory, layout.key_file(bucket))
+    return keys.is_too_long(bucket) or is_foreign(directory, layout.key_file(bucket))  # mutant: key-file-left
 
 
 def _make_way(directory: Directory, quarantine: Quarantine, bucket: int) -> str:
@@ -212,7 +213,7 @@ def _mend_file(store: Store, span: Span, result: Repair) -> None:
         return
     is_missing = any(damage.reason == MISSING for damage in bad)
     for damage in bad:
-        (store.quarantine.note if is_missing else store.quarantine.keep)(damage)
+        (store.quarantine.note if is_missing else store.quarantine.keep)(damage)  # mutant: missing-put-aside
     for put, what in senseless:
         store.quarantine.keep_bytes(Damage(span.name, 0, len(put), what, proven=True), put)
     checkpoint = store.checkpoint.copy()
@@ -249,7 +250,7 @@ def _take_out_senseless(puts: set[bytes], drops: set[bytes]) -> list[tuple[bytes
         except Damaged as exc:
             found.append((put, exc.what))
             drops.add(pack_drop(put[ID], SET_ASIDE))
-    puts.difference_update(put for put, _ in found)
+    puts.difference_update(put for put, _ in found)  # mutant: senseless-stays
     return found
 
 
@@ -261,7 +262,7 @@ def _read_all(store: Store, span: Span) -> tuple[set[bytes], set[bytes], list[Da
         fd = store.disk.open(span.name, "r")
     except FileNotFoundError:
         return puts, drops, [Damage(span.name, 0, span.end, MISSING, proven=True)]
-    except ForeignFile:
+    except ForeignFile:  # mutant: repair-unopened
         # Any other error is raised: a file that cannot be opened now must not be replaced by nothing.
         return puts, drops, [Damage(span.name, 0, span.end, "cannot be opened", proven=True)]
     try:

@@ -125,7 +125,7 @@ class _Verifier:
         self._check_journals(checkpoint, listing)
         self._check_retained()
         self._check_names(checkpoint, keeper)
-        check_places(self._dir, self._add)
+        check_places(self._dir, self._add)  # mutant: place-unsaid
         check_keys(self._dir, self._unlisted if self._is_primary() else None, self._add)
         self._check_ids()
         self._check_set()
@@ -210,10 +210,11 @@ class _Verifier:
         Whatever the clock says: a keeper removes a file only after the checkpoint without it.
         """
         known = self._disk.identity(layout.CHECKPOINT)
+        # mutant: absent-reread
         if known is None or known != self._newest[0]:  # read once, however many files it names that are not there
             newer = self._dir.checkpoint()
             self._newest = known, {s.name for s in spans_of(self._dir, newer)}
-        return span.name not in self._newest[1]
+        return span.name not in self._newest[1]  # mutant: missing-past
 
     def _check_frame(self, name: str, fd: int, frame: Frame, seconds: tuple[int, int] | None) -> None:
         self._report.frames += 1
@@ -246,6 +247,7 @@ class _Verifier:
         first, second = list_segments(self._dir), list_segments(self._dir)
         # A listing beside a writer may hold a new segment and miss the one before it; another one has both.
         # One that has gone since stays in the list: frames that the next one seems to lack may be covered.
+        # mutant: gone-since-listed verify-one-listing verify-beyond
         return {w: {n for n in ours | second.get(w, set()) if n <= max(ours)} for w, ours in first.items()}
 
     def _size_of(self, name: str) -> int:
@@ -283,6 +285,7 @@ class _Verifier:
         try:
             fd = self._disk.open(name, "r")
         except FileNotFoundError:
+            # mutant: covered-beside-verify
             return UNKNOWN  # covered meanwhile, and perhaps more of it than the manifest says that was read before
         except ForeignFile:
             self._foreign(name)

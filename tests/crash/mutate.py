@@ -1,76 +1,156 @@
 """Runs the library with one of its protections switched off.
 
-A mutant is a change of source text (mutants.py). `install` puts it into the module as it is imported, in this process
+A mark in the source, `# mutant: NAME`, stands on the statement that a mutant (tests/crash/mutants/) changes: the
+innermost one on that line, or on the next line of code where the mark has a line of its own. A second statement of the
+same mutant has the mark NAME.2. `install` changes the syntax tree of the module as it is imported, in this process
 only; nothing on disk changes. As a pytest plugin (`-p tests.crash.mutate`) it takes the mutant's name from
 FILEWHEEL_MUTANT, before anything of the library is imported; so does any campaign.
 A mutant runs the loops in Python: those in C are held to them by tests of their own (tests/test_loops.py).
-Invariant: a text that does not stand in its module exactly once is an error: a mutant is never silently no mutant.
+Invariant: a mark that is missing, or there twice, or on no statement, is an error: each mutant changes something.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib.abc
 import importlib.machinery
+import io
 import os
+import re
 import sys
-from collections.abc import Sequence
+import tokenize
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import NamedTuple
 
 from tests.crash.mutants import Mutant, by_name
+from tests.crash.operations import BLOCKS
 
 PACKAGE = Path(__file__).parents[2] / "filewheel"
 VARIABLE = "FILEWHEEL_MUTANT"
 IN_C = ("tests/test_pen.py", "tests/test_window.py::test_what_was_dropped_takes_no_memory")
 """Tests of what only the C loops do: a pen writes, and records that were left out keep the frame they came in."""
+_MARK = re.compile(r"# mutant: ([^#\n]+)$", re.MULTILINE)
+_STATEMENTS = (ast.stmt, ast.ExceptHandler)
 
 
 class Stale(AssertionError):
-    """The text that a mutant changes is not there, or there more than once."""
+    """A mark is missing, or there twice, or stands on no statement."""
 
 
-def source_of(module: str) -> Path:
-    """Return the file of a module of the library."""
-    return PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+class Place(NamedTuple):
+    """The file and the line of a mark."""
+
+    path: Path
+    line: int
 
 
-def mutated(mutant: Mutant, module: str) -> str:
-    """Return a module's source with the mutant's changes of it. Raises Stale."""
-    source = source_of(module).read_text()
-    for change in mutant.changes:
-        if change.module == module:
-            if source.count(change.old) != 1:
-                raise Stale(f"{mutant.name}: {source.count(change.old)} times in {module}.py: {change.old!r}")
-            source = source.replace(change.old, change.new)
-    return source
+def module_of(path: Path) -> str:
+    """Return the name of the module in a file of the library."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def marks_of(path: Path) -> Iterator[tuple[str, Place]]:
+    """Yield the names of the marks in a file, and the lines of code that they are for."""
+    text = path.read_text()
+    if not _MARK.search(text):
+        return
+    waiting: list[str] = []
+    is_code = False
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            found = _MARK.search(token.string)
+            names = found[1].split() if found else []
+            if is_code:
+                yield from ((name, Place(path, token.start[0])) for name in names)
+            else:
+                waiting += names
+        elif token.type in (tokenize.NEWLINE, tokenize.NL):
+            is_code = False
+        elif token.type not in (tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER):
+            is_code = True
+            yield from ((name, Place(path, token.start[0])) for name in waiting)
+            waiting.clear()
+
+
+@functools.cache
+def marks() -> dict[str, Place]:
+    """Return every mark of the library. Raises Stale for a name that is there twice."""
+    found: dict[str, Place] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name, place in marks_of(path):
+            if name in found:
+                raise Stale(f"{name}: {found[name]} and {place}")
+            found[name] = place
+    return found
+
+
+def marked(tree: ast.Module, line: int) -> ast.AST:
+    """Return the innermost statement whose header, or whole text when it has no block, is on a line. Raises Stale."""
+    found: ast.AST | None = None
+    for node in ast.walk(tree):
+        if isinstance(node, _STATEMENTS) and node.lineno <= line <= (node.end_lineno or 0):
+            inside = [one for block in BLOCKS for one in getattr(node, block, ())]
+            if not inside or line < min(one.lineno for one in inside):
+                found = node
+    if found is None:
+        raise Stale(f"no statement begins in line {line}")
+    return found
+
+
+def names_of(mutant: Mutant) -> list[str]:
+    """Return the names of a mutant's marks, one for each operation."""
+    return [mutant.name if n == 1 else f"{mutant.name}.{n}" for n in range(1, len(mutant.operations) + 1)]
+
+
+def files_of(mutant: Mutant) -> list[Path]:
+    """Return the files that a mutant changes. Raises Stale."""
+    missing = [name for name in names_of(mutant) if name not in marks()]
+    if missing:
+        raise Stale(f"no mark in the source: # mutant: {' '.join(missing)}")
+    return list(dict.fromkeys(marks()[name].path for name in names_of(mutant)))
+
+
+def mutated(mutant: Mutant, path: Path) -> ast.Module:
+    """Return the syntax tree of a file with the mutant's changes of it. Raises Stale, or Misfit (operations.py)."""
+    tree = ast.parse(path.read_text())
+    changes = [
+        (operation, marked(tree, marks()[name].line))
+        for name, operation in zip(names_of(mutant), mutant.operations, strict=True)
+        if marks()[name].path == path
+    ]
+    for operation, node in changes:
+        operation.apply(tree, node)
+    return ast.fix_missing_locations(tree)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds the modules that a mutant changes."""
 
     def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-        self._modules = {f"filewheel.{c.module}" for c in mutant.changes}
+        self._changed = {module_of(path): (path, mutated(mutant, path)) for path in files_of(mutant)}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in self._modules:
+        if fullname not in self._changed:
             return None
-        module = fullname.partition(".")[2]
-        loader = _Loader(fullname, str(source_of(module)), mutated(self._mutant, module))
-        return importlib.machinery.ModuleSpec(fullname, loader, origin=loader.path)
+        file, tree = self._changed[fullname]
+        return importlib.machinery.ModuleSpec(fullname, _Loader(fullname, str(file), tree), origin=str(file))
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads changed source."""
+    """Loads a changed module."""
 
-    def __init__(self, fullname: str, path: str, source: str) -> None:
+    def __init__(self, fullname: str, path: str, tree: ast.Module) -> None:
         super().__init__(fullname, path)
-        self._source = source
+        self._tree = tree
 
-    def get_code(self, fullname: str):  # type: ignore[no-untyped-def]
-        return compile(self._source, self.path, "exec")
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._tree, self.path, "exec", dont_inherit=True)
 
 
 def install(name: str) -> Mutant:
@@ -81,8 +161,6 @@ def install(name: str) -> Mutant:
     mutant = by_name(name)
     # In C the loops would be there unchanged. What only C can do is guarded in Python.
     os.environ["FILEWHEEL_PURE"] = "" if mutant.killer.startswith(IN_C) else "1"
-    for change in mutant.changes:
-        mutated(mutant, change.module)
     sys.meta_path.insert(0, _Finder(mutant))
     return mutant
 

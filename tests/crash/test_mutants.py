@@ -1,18 +1,79 @@
-"""The list of mutants: it fits the source, and the page that shows it is what the list says."""
+"""The list of mutants: it fits the marks in the source, and the page that shows it is what the list says."""
 
 from __future__ import annotations
 
+import ast
+import builtins
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from tests.crash import mutate
 from tests.crash.mutant import REPO, SEARCHED, table
 from tests.crash.mutants import MUTANTS, Mutant
-from tests.crash.mutate import mutated
+from tests.crash.operations import DROP, NEVER, Misfit, Operation, becomes, gives, unguarded, without
+
+
+def names_in(tree: ast.AST) -> Iterator[str]:
+    """The plain names of a tree."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+
+
+def attributes_in(tree: ast.AST) -> Iterator[str]:
+    """The names behind a dot, and those of arguments and functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.keyword | ast.arg) and node.arg:
+            yield node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
+def bound_in(tree: ast.AST) -> set[str]:
+    """The names that a tree assigns, and those of arguments in it."""
+    assigned = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return assigned | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_what_a_mutant_changes_stands_in_the_source_and_what_comes_of_it_is_python(mutant: Mutant) -> None:
-    for change in mutant.changes:
-        compile(mutated(mutant, change.module), change.module, "exec")
+def test_a_mutant_changes_the_module_that_has_its_marks(mutant: Mutant) -> None:
+    for path in mutate.files_of(mutant):
+        tree = mutate.mutated(mutant, path)
+        assert ast.dump(tree) != ast.dump(ast.parse(path.read_text()))
+        compile(tree, str(path), "exec", dont_inherit=True)
+
+
+def test_each_name_that_a_mutant_brings_along_is_a_name_of_its_module_or_an_attribute_of_the_library() -> None:
+    """A rename that passes by the text of a mutant must not look like a kill."""
+    library = {path: ast.parse(path.read_text()) for path in mutate.PACKAGE.rglob("*.py")}
+    attributes = {name for tree in library.values() for name in attributes_in(tree)}
+    attributes |= set(dir(dict) + dir(list) + dir(fcntl))
+    unknown = []
+    for mutant in MUTANTS:
+        brought = {n: _parsed(op) for n, op in zip(mutate.names_of(mutant), mutant.operations, strict=True) if op.text}
+        own = {name for tree in brought.values() for name in bound_in(tree)} | set(dir(builtins))
+        for mark, tree in brought.items():
+            names = set(names_in(library[mutate.marks()[mark].path]))
+            unknown += [f"{mark}: {name}" for name in set(names_in(tree)) - names - own]
+            unknown += [f"{mark}: .{name}" for name in set(attributes_in(tree)) - attributes]
+    assert unknown == []
+
+
+def _parsed(operation: Operation) -> ast.Module:
+    return ast.parse(f"{operation.text} pass" if operation.text.endswith(":") else operation.text)
+
+
+def test_each_mark_has_a_mutant() -> None:
+    assert sorted(mutate.marks()) == sorted(name for m in MUTANTS for name in mutate.names_of(m))
 
 
 def test_names_are_used_once_and_killers_are_known() -> None:
@@ -21,6 +82,52 @@ def test_names_are_used_once_and_killers_are_known() -> None:
 
 
 def test_the_page_of_mutants_is_what_the_list_says() -> None:
-    """Write it anew with `python -m tests.crash --mutants`."""
+    """`python -m tests.crash --mutants` prints the table."""
     page = (REPO / "docs" / "mutants.md").read_text()
     assert table() in page
+
+
+def test_a_mark_names_the_innermost_statement_on_its_line_or_on_the_next_line_of_code() -> None:
+    source = "def f():\n    # mutant: a\n    if x:\n        return g(  # mutant: b\n            1\n        )\n"
+    tree = ast.parse(source)
+    assert isinstance(mutate.marked(tree, 3), ast.If)
+    assert isinstance(mutate.marked(tree, 4), ast.Return)
+    assert mutate.marked(tree, 6) is mutate.marked(tree, 4)
+    assert isinstance(mutate.marked(tree, 1), ast.FunctionDef)
+
+
+def test_marks_are_read_from_comments_and_not_from_strings(tmp_path: Path) -> None:
+    path = tmp_path / "some.py"
+    path.write_text('x = "# mutant: no"\n# mutant: a\n\n# a comment\nif x:  # why  # mutant: b c\n    y = 1\n')
+    assert [(name, place.line) for name, place in mutate.marks_of(path)] == [("a", 5), ("b", 5), ("c", 5)]
+
+
+def test_a_mark_on_no_statement_is_stale() -> None:
+    with pytest.raises(mutate.Stale):
+        mutate.marked(ast.parse("if x:\n    y = 1\nelse:\n    y = 2\n"), 3)
+
+
+@pytest.mark.parametrize(
+    ("source", "operation", "after"),
+    [
+        ("f()", DROP, "pass"),
+        ("if a and b: c()", NEVER, "if False: c()"),
+        ("x = a if b else c", NEVER, "x = c"),
+        ("if a and b or c: d()", without(2), "if a and b: d()"),
+        ("x = a - b", without(2), "x = a"),
+        ("with a, b: c()", unguarded(), "c()"),
+        ("with a, b: c()", unguarded(1), "with b: c()"),
+        ("if a: b()\nelse: c()", becomes("if d:"), "if d: b()\nelse: c()"),
+    ],
+)
+def test_an_operation_changes_its_statement(source: str, operation: Operation, after: str) -> None:
+    tree = ast.parse(source)
+    operation.apply(tree, tree.body[0])
+    assert ast.dump(tree) == ast.dump(ast.parse(after))
+
+
+@pytest.mark.parametrize(("source", "operation"), [("f()", NEVER), ("x = a", without(1)), ("f()", gives("1: 2"))])
+def test_an_operation_that_does_not_fit_is_an_error(source: str, operation: Operation) -> None:
+    tree = ast.parse(source)
+    with pytest.raises(Misfit):
+        operation.apply(tree, tree.body[0])

@@ -349,7 +349,7 @@ class _Attendant:
         except BaseException:
             call.tell(Result("closed", message="the check whether the call may begin failed"))
             raise
-        if not may_begin:
+        if not may_begin:  # mutant: begun-blindly-process
             call.tell(Result("not begun"))
             return False
         process.send(call.request)

@@ -94,7 +94,7 @@ class Processes:
 
         def begin() -> bool:
             call.begun_us = self._clock.steady_us()
-            return not self._stopping and self._begin(call)
+            return not self._stopping and self._begin(call)  # mutant: quiet-process-begins
 
         def done(result: Result) -> None:
             # "closed": the message stays claimed, and is offered again. "not begun": it was cancelled.

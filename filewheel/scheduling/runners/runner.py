@@ -110,7 +110,7 @@ def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
         headers = message.headers
         if DEADLINE in headers or SKIP_LATE in headers:
             why = Policy.of(headers).too_late(message.due_us, now_us)
-            if why is not None:
+            if why is not None:  # mutant: late-after-wait
                 made.append(Failure(why, gives_up=True, is_too_late=True))
                 continue
         try:

@@ -1,0 +1,34 @@
+"""The protections of the library, each with the operation that switches it off, and what sees it.
+
+The tags in capitals are the rules of docs/adr/0002-the-protocol.md. A mark in the source, `# mutant: NAME`, stands on
+the statement that a mutant changes (tests/crash/mutate.py); tests/crash/operations.py has the changes. `killer` is what a
+mutant is known to fall to: "word N" is workload N of tests/model/exhaustive.py, "seed N" a random history, "play NAME" a
+directed script (tests/model/directed.py), "race NAME N" one of tests/model/races.py, "set N" and "saga N" histories of
+sets (tests/crash/model_sets.py), anything else a test; "@N" says how many states the search (hunt.py) had tried when it
+fell. The campaign in mutant.py plays it again, and the mutant must fall.
+Imports nothing of the library: this is read before it is loaded.
+"""
+
+from __future__ import annotations
+
+from tests.crash.mutants import backups, disk, firing, journal, keys, laps, links, scheduling, sets
+from tests.crash.mutants.entry import Mutant
+
+__all__ = ["MUTANTS", "Mutant", "by_name"]
+
+MUTANTS: list[Mutant] = [
+    *journal.MUTANTS,
+    *laps.MUTANTS,
+    *firing.MUTANTS,
+    *keys.MUTANTS,
+    *disk.MUTANTS,
+    *scheduling.MUTANTS,
+    *backups.MUTANTS,
+    *sets.MUTANTS,
+    *links.MUTANTS,
+]
+
+
+def by_name(name: str) -> Mutant:
+    """Return one mutant."""
+    return next(m for m in MUTANTS if m.name == name)
