@@ -49,6 +49,7 @@ def test_the_message_of_the_page_leaves_the_bytes_that_the_page_shows(tmp_path: 
         Deal(keeper._store, spread=True).run()
         found.append(hexdump((path / "laps/2000000/1800000090.slot").read_bytes()))
         assert checkpoint_of(path) in DESIGN
+        assert f"| {(path / 'checkpoint').stat().st_size}: positions" in DESIGN
         clock.advance(90 * US_PER_S)
         batch = keeper.claim()
         assert (path / "begun").read_bytes()[32:] == batch.ids[0]
