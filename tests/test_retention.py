@@ -179,7 +179,7 @@ def test_when_the_set_is_dissolved_what_was_kept_goes(wheel_dir: Path) -> None:
         store.recover()
         store.close()
         assert not (wheel_dir / "retained").exists()
-        assert store.retention is None
+        assert store.removal.retention is None
 
 
 def test_a_primary_that_was_fenced_leaves_what_it_kept_and_keeps_no_more(wheel_dir: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_primary_that_was_fenced_leaves_what_it_kept_and_keeps_no_more(wheel_d
     was = kept(wheel_dir)
     store = ledger_of(open_directory(wheel_dir, write=True))
     store.follow(replace(roster, role="fenced", epoch=2))
-    assert store.retention is None
+    assert store.removal.retention is None
     assert kept(wheel_dir) == was
 
 
@@ -199,7 +199,7 @@ def test_a_change_of_the_bound_holds_from_the_next_segment_on(wheel_dir: Path) -
     for name, limit in zip(NAMES[:2], (100_000, 5000), strict=True):
         (wheel_dir / name).write_bytes(bytes(100))
         store.follow(replace(roster, retain_bytes=limit))
-        store.retire_segment(name)
+        store.removal.retire_segment(name)
     assert kept(wheel_dir) == {}
     assert read_overflow(store.dir) == 1
 
@@ -325,7 +325,7 @@ def test_a_segment_that_cannot_be_moved_goes_with_the_others_and_the_counter_is_
     store.follow(roster)
     for name in NAMES[:2]:
         (wheel_dir / name).write_bytes(b"segment")
-        store.retire_segment(name)
+        store.removal.retire_segment(name)
     assert kept(wheel_dir) == {}
     assert os.listdir(wheel_dir / "journal") == []
     assert read_overflow(store.dir) == 1
@@ -354,8 +354,8 @@ def test_acknowledgements_on_a_full_disk_take_the_room_of_what_is_kept_before_th
     assert keeper.ack(batch, sync="always") == 1
     full[0] = False
     assert (wheel_dir / "ballast").stat().st_size == BALLAST_BYTES
-    assert keeper._store.retention is not None
-    assert keeper._store.retention.overflow() == 1
+    assert keeper._store.removal.retention is not None
+    assert keeper._store.removal.retention.overflow() == 1
     keeper.close()
     with Keeper(wheel_dir, background=False) as again:
         assert len(again.claim()) == 0

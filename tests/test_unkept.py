@@ -59,13 +59,13 @@ def test_a_covered_segment_goes_where_only_the_roster_can_say_so_and_the_counter
     store = ledger_of(open_directory(wheel_dir, write=True, env=SYSTEM.using(disk=disk)))
     store.follow(roster)
     (wheel_dir / NAMES[0]).write_bytes(b"segment")
-    assert store.retire_segment(NAMES[0])
+    assert store.removal.retire_segment(NAMES[0])
     assert os.listdir(wheel_dir / "journal") == []
     assert state_of_backup(wheel_dir) == "stale"
     refuses[0] = False
     assert read_overflow(store.dir) == 0
     (wheel_dir / NAMES[1]).write_bytes(b"segment")
-    assert store.retire_segment(NAMES[1])
+    assert store.removal.retire_segment(NAMES[1])
     assert read_overflow(store.dir) == 1
     assert list(kept(wheel_dir)) == [NAMES[1].rpartition("/")[2]]
     shutil.rmtree(wheel_dir / "retained")

@@ -166,7 +166,7 @@ class Housekeeper:
         need = min(self._store.undealt_bytes, CHUNK_BYTES) * 2 + ROOM_BYTES
         try:
             if self._disk.free_bytes() < need and not (
-                self._store.give_up_retained() and self._disk.free_bytes() >= need
+                self._store.removal.give_up_retained() and self._disk.free_bytes() >= need
             ):
                 # Not even begun: what little room there is belongs to acknowledgements.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

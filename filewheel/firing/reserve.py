@@ -54,7 +54,8 @@ class Reserve:
     def spend(self, act: Callable[[], None]) -> None:
         """Do what writes for a settlement, with all the room that can be made. Raises WheelFull."""
         try:
-            self._try(act, self._store.give_up_retained, self._give_up_ballast)  # mutant: no-ballast retained-over-acks
+            # mutant: no-ballast retained-over-acks
+            self._try(act, self._store.removal.give_up_retained, self._give_up_ballast)
         except WheelFull as exc:
             self._was_refused = True  # mutant: refusal-forgotten
             fires_again(exc)
@@ -95,7 +96,7 @@ class Reserve:
             return limit
         try:
             # mutant: room-not-made
-            self._try(lambda: self._store.own.reserve(limit * DROP_BYTES), self._store.give_up_retained)
+            self._try(lambda: self._store.own.reserve(limit * DROP_BYTES), self._store.removal.give_up_retained)
         except DiskError as exc:
             if not self._is_short:
                 log.critical("%s: %s; there is no ballast, so messages are handed out one by one", exc.path, exc.what)

@@ -28,7 +28,7 @@ from filewheel.format.record import ID, key_of, keyed_puts
 from filewheel.journal.walk import Part, list_segments, parts_above, read_part
 from filewheel.keys.bucket import KeyEntry, entries
 from filewheel.keys.files import SYNC_EACH_MAX, KeyFiles, flush_buckets
-from filewheel.laps.doubtful import Doubtful
+from filewheel.laps.store import Doubtful
 from filewheel.lookup.snapshot import DEAD_FLOOR
 
 Pair = tuple[bytes, bytes]

@@ -117,7 +117,7 @@ class Deal:
                 if base.doubt:  # what is dealt now may lie in the files already
                     note_repeats(self._disk)  # mutant: doubt-unmarked
                 self._write(cut, base, new, finished)
-                self._added.sync(self._store.unlinked_in)  # mutant: checkpoint-first
+                self._added.sync(self._store.removal.unlinked_in)  # mutant: checkpoint-first
             self._expire(new, finished)
             prepare_checkpoint(self._disk, new, self._dir.seed)  # mutant: checkpoint-first.2 segments-first files-first
         except (OSError, FilewheelError):
@@ -262,7 +262,7 @@ class Deal:
         store = self._store
         store.checkpoint = new
         if not self._only_expire:  # which flushes no directories  # mutant: unlinks-forgotten
-            store.unlinked_in.clear()
+            store.removal.unlinked_in.clear()
             store.owes_drops = False
             for writer in [w for w, t in store.tails.items() if t.gone]:
                 del store.tails[writer]
@@ -282,9 +282,9 @@ class Deal:
         """
         store = self._store
         with contextlib.ExitStack() as last_first:
-            last_first.callback(store.remove_empty_dirs)  # mutant: dirs-stay
+            last_first.callback(store.removal.remove_empty_dirs, store.checkpoint)  # mutant: dirs-stay
             for name in self._gone:
-                last_first.callback(store.unlink_file, name)
+                last_first.callback(store.removal.unlink, name)
             for writer in cut.positions:
                 # mutant: live-removed
                 last_first.callback(self._retire, store.tails[writer], ended=writer in cut.ended)
@@ -292,13 +292,13 @@ class Deal:
     def _retire(self, tail: Tail, *, ended: bool) -> None:
         left = 0
         for n in [n for n in tail.ends if n < tail.covered.segment]:
-            if self._store.retire_segment(layout.segment(tail.writer, n)):
+            if self._store.removal.retire_segment(layout.segment(tail.writer, n)):
                 tail.ends.pop(n, None)
             else:
                 left += 1
         if ended:
             # K3: nobody appends to it (its lock was free when it was read), and nothing valid lies past the cut.
-            left += not self._store.retire_segment(layout.segment(tail.writer, tail.covered.segment))
+            left += not self._store.removal.retire_segment(layout.segment(tail.writer, tail.covered.segment))
             # K4: while one is left in journal/ the writer must not be forgotten.
             tail.gone = not left  # mutant: unkept-forgotten
         self._done.left_segments += left

@@ -14,32 +14,49 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files
 from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import Damage, Quarantine
-from filewheel.errors import Damaged, FilewheelError
+from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap
 from filewheel.journal.journal import Journal
 from filewheel.journal.tail import Handles, Tail
 from filewheel.journal.walk import Listing, listing_of
-from filewheel.laps.doubtful import KeyIndex
 from filewheel.laps.missing import MissingFiles, find_vanished, vanished
+from filewheel.laps.removal import Removal
 from filewheel.laps.slot import lap_file, slot_file
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
-from filewheel.message import ID_MIN, US_PER_S
+from filewheel.message import ID_MIN
 from filewheel.native.loops import DROP_BYTES
-from filewheel.roster.retention import Retention, discard_retained
-from filewheel.roster.roster import RETAIN_BYTES, Roster, read_roster, was_in_set
-from filewheel.roster.stale import mark_stale
+from filewheel.roster.roster import RETAIN_BYTES, Roster, read_roster
 
 log = logging.getLogger(__name__)
 
 LOCK_TEST_US = 200_000
 
+Doubtful = Mapping[str, Sequence[Frame]]
+"""writer → frames with puts that may have keys, and that nothing calls durable."""
 OnFrame = Callable[[Frame], None]
+
+
+class KeyIndex(Protocol):
+    """What a deal asks of the index of unique keys."""
+
+    gone: Collection[str]
+    """Writers that had ended when this keeper began: the power may have been cut since they wrote."""
+
+    def enter(self, doubtful: Doubtful) -> set[str]:
+        """Enter what is missing of the writers that had gone; return those of which not all could be entered.
+
+        What was written is durable after `flush`.
+        """
+
+    def flush(self) -> None:
+        """Make the entries of all that was doubtful durable. Raises OSError."""
 
 
 class Store:
@@ -58,8 +75,7 @@ class Store:
         self.lock = threading.RLock()
         self.handles = Handles(directory)
         self.quarantine = Quarantine(directory)
-        self.retention: Retention | None = None
-        """Where covered segments wait for backups; None when the wheel is not a primary that has any."""
+        self.removal = Removal(directory, self.handles, self.lock)
         self.checkpoint = Checkpoint()
         self.tails: dict[str, Tail] = {}
         self.own = Journal(directory, on_copies="ignore")  # mutant: keeper-needs-copies
@@ -75,8 +91,6 @@ class Store:
         """Called with the floor of a missing file that is there again."""
         self.owes_drops = True
         """A missing file may have come back since its drops were put into the checkpoint: the next deal writes them."""
-        self.unlinked_in: set[str] = set()
-        """Directories in which something was unlinked since the last checkpoint (D6)."""
         self.passes = 0
         """Whole passes over the journals so far."""
         self.notes: list[str] = list(directory.notes)
@@ -93,7 +107,7 @@ class Store:
             # R1: what a dead keeper left in the page cache only must not be relied on.
             self.disk.sync_all()  # mutant: no-sync-first
             self.checkpoint = self.dir.checkpoint()
-            self._remove(layout.CHECKPOINT_TMP)
+            self.removal.remove(layout.CHECKPOINT_TMP)
             self._keep_for_own_roster()
             for writer, covered in self.checkpoint.positions.items():
                 self.tails[writer] = Tail(
@@ -119,19 +133,7 @@ class Store:
         with self.lock:
             self.repeats |= roster is not None
             self.own.follow(roster)
-            self._keep_for(roster)
-
-    def _keep_for(self, roster: Roster | None) -> None:
-        if roster is not None and roster.role == "primary" and roster.members:
-            self._retain(roster.retain_bytes)
-            return
-        self.retention = None
-        # A primary that was fenced leaves what it kept: its backups may have to read it still.
-        if roster is None or not roster.members or roster.role == "backup":
-            try:
-                discard_retained(self.dir)
-            except OSError as exc:
-                log.warning("%s: not removed: %s", self.dir.place(layout.RETAINED), exc)
+            self.removal.keep_for(roster)
 
     def _keep_for_own_roster(self) -> None:
         # What was a backup has it still.
@@ -139,18 +141,12 @@ class Store:
         try:
             roster = read_roster(self.disk, self.dir.path)
             self.repeats |= roster is not None
-            self._keep_for(roster)
+            self.removal.keep_for(roster)
         except Damaged as exc:
             # Perhaps there are backups: what they may have to read is kept.
             self.notes.append(str(exc))
             self.repeats = True
-            self._retain(RETAIN_BYTES)  # mutant: retained-unread-roster
-
-    def _retain(self, limit_bytes: int) -> None:
-        if self.retention is None:
-            self.retention = Retention(self.dir, limit_bytes=limit_bytes)
-            self.retention.on_overflow = self._mark_behind  # mutant: behind-unmarked
-        self.retention.limit_bytes = limit_bytes
+            self.removal.retain(RETAIN_BYTES)  # mutant: retained-unread-roster
 
     def _sweep_journal(self) -> None:
         """Remove what a writer that died left under a temporary name (K5), and covered segments that came back (R5).
@@ -164,7 +160,7 @@ class Store:
             if parsed is not None:
                 covered = self.checkpoint.positions.get(parsed[0])
                 # mutant: covered-stays
-                if covered is not None and parsed[1] < covered.segment and not self.retire_segment(name):
+                if covered is not None and parsed[1] < covered.segment and not self.removal.retire_segment(name):
                     self.tails[parsed[0]].ends[parsed[1]] = 0  # the next deal tries again  # mutant: unkept-left
                 continue
             if not layout.is_segment_tmp(last):  # mutant: tmp-stays
@@ -173,7 +169,7 @@ class Store:
                 fd = self.disk.open(name, "r")
                 try:
                     if self.disk.lock(fd, wait=False):
-                        self._remove(name)
+                        self.removal.remove(name)
                 finally:
                     self.disk.close(fd)
 
@@ -181,11 +177,11 @@ class Store:
         """Remove what the manifest does not name: a deal that never completed, an unlink that came back."""
         lap_of = self.dir.settings.lap_of
         for lap in found.laps - self.checkpoint.laps.keys():
-            self._remove(lap_file(self.dir.settings, lap).name)
+            self.removal.remove(lap_file(self.dir.settings, lap).name)
         for second in found.slots - self.checkpoint.slots.keys():
-            self._remove(slot_file(self.dir.settings, second).name)
+            self.removal.remove(slot_file(self.dir.settings, second).name)
         for lap in found.dirs - {lap_of(s) for s in self.checkpoint.slots}:
-            self.remove_dir(lap)
+            self.removal.remove_dir(lap)
 
     def _miss_laps(self, found: Found) -> None:
         """Report files that are named but not there: a file goes only after a manifest without it."""
@@ -206,27 +202,6 @@ class Store:
                 self.owes_drops = True
                 if self.on_return is not None:
                     self.on_return(span.floor)  # mutant: missing-unused
-
-    def _remove(self, name: str) -> None:
-        if self.disk.identity(name) is not None:  # a regular file: anything else is not ours
-            with contextlib.suppress(FileNotFoundError):
-                self.disk.unlink(name)
-
-    def remove_dir(self, lap: int) -> None:
-        """Remove a lap's directory if it is empty."""
-        with contextlib.suppress(OSError):  # it is not empty; or it stays, and the next keeper removes it
-            self.disk.rmdir(layout.lap_dir(lap))
-            self.unlinked_in.discard(layout.lap_dir(lap))
-            self.unlinked_in.add(layout.LAPS)
-
-    def remove_empty_dirs(self) -> None:
-        """Remove the directories of past laps in which something was unlinked and nothing is left (X4)."""
-        now_lap = self.dir.settings.lap_of(self.clock.now_us() // US_PER_S)
-        kept = {self.dir.settings.lap_of(s) for s in self.checkpoint.slots}
-        for name in list(self.unlinked_in):
-            lap = layout.parse_lap_dir(name.rpartition("/")[2])
-            if lap is not None and lap < now_lap and lap not in kept:
-                self.remove_dir(lap)
 
     # -- ingest --------------------------------------------------------------------------------------------
 
@@ -395,61 +370,6 @@ class Store:
     def new_handles(self) -> Handles:
         """Return handles for a thread of its own."""
         return Handles(self.dir)
-
-    def unlink_file(self, name: str) -> None:
-        """Remove a file that nothing needs any more."""
-        with self.lock:
-            self.handles.drop(name)
-            self._remove(name)
-            self.unlinked_in.add(name.rpartition("/")[0])
-
-    def retire_segment(self, name: str) -> bool:
-        """Remove a segment from the journals because it is covered: keep it for backups, if there are any.
-
-        False: it could be neither kept nor counted, and stays. Its writer's position must be kept, or it is read anew.
-        """
-        with self.lock:
-            if self.retention is None:  # mutant: retained-removed
-                self.unlink_file(name)
-                return True
-            self.handles.drop(name)
-            try:
-                self.retention.keep(name)
-            except OSError as exc:
-                log.warning("%s: not kept for backups: %s", self.dir.place(name), exc)
-                if not self.retention.forgo():  # mutant: unkept-goes
-                    return False
-                self._remove(name)  # mutant: retained-stops
-            self.unlinked_in |= {layout.JOURNAL, layout.RETAINED}
-            return True
-
-    def _mark_behind(self) -> bool:
-        """Mark in the roster who may have had to read what is given up; tell whether it says so. Never raises."""
-        why = "journals that it may not have read went: too much had been kept for it"
-        try:
-            roster = read_roster(self.disk, self.dir.path)
-            if roster is None:
-                return not was_in_set(self.disk)
-            return None is not mark_stale(
-                self.dir, lambda m: m.mode == "ship" or m.state != "current", why,
-                epoch=roster.epoch, now_us=self.clock.now_us(), unkept=True,
-            )  # fmt: skip
-        except (OSError, FilewheelError) as exc:
-            log.critical("%s: backups that are behind could not be marked stale: %s", self.dir.path, exc)
-            return False
-
-    def give_up_retained(self) -> bool:
-        """Free what is kept for backups, which heal then; tell whether there was anything. Never raises OSError."""
-        with self.lock:
-            if self.retention is None:
-                return False
-            try:
-                freed = bool(self.retention.names())
-                self.retention.give_up()
-            except OSError as exc:
-                log.critical("%s: what is kept for backups cannot be given up: %s", self.dir.path, exc)
-                return False
-            return freed
 
     # -- end -----------------------------------------------------------------------------------------------
 

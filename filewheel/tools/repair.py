@@ -230,7 +230,7 @@ def _mend_file(store: Store, span: Span, result: Repair) -> None:
     write_checkpoint(store.disk, checkpoint, store.dir.seed)
     store.checkpoint = checkpoint
     if not data:
-        store.unlink_file(span.name)
+        store.removal.unlink(span.name)
     result.bytes_kept += len(data)
     if is_missing:
         result.bytes_lost += span.end

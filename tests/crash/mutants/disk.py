@@ -103,7 +103,7 @@ MUTANTS: list[Mutant] = [
       "tests/test_wheel.py::test_a_forked_child_gets_an_error_and_the_parent_goes_on"),
     m("full-half-dealt", "D", DROP, "a deal that met a full disk gives its room back",
       "tests/test_guards.py::test_a_deal_for_which_there_is_no_room_leaves_no_files_behind"),
-    m("no-ballast", "D", becomes("self._try(act, self._store.give_up_retained)"), "acknowledgements go on when the disk is full",
+    m("no-ballast", "D", becomes("self._try(act, self._store.removal.give_up_retained)"), "acknowledgements go on when the disk is full",
       "tests/test_disk_trouble.py::test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back"),
     m("newcomer-late", "A2", DROP, "an overdue newcomer of a topic that was passed over is claimed in its order",
       "tests/test_aside.py::test_an_overdue_newcomer_of_a_topic_that_was_passed_over_is_claimed_in_its_order"),

@@ -153,16 +153,16 @@ MUTANTS: list[Mutant] = [
       [DROP,
        after("place_checkpoint(self._disk)\n"
              "prepare_checkpoint(self._disk, new, self._dir.seed)\n"
-             "self._added.sync(self._store.unlinked_in)")],
+             "self._added.sync(self._store.removal.unlinked_in)")],
       "a checkpoint comes after everything that it covers is durable", "word 17750 @32"),
     m("segments-first", "K2",
       before("for w, p in cut.positions.items():\n"
              "    for n in range(store.tails[w].covered.segment, p.segment):\n"
-             "        store.unlink_file(layout.segment(w, n))"),
+             "        store.removal.unlink(layout.segment(w, n))"),
       "segments are removed only after the checkpoint that covers them", "word 19409 @343"),
     m("files-first", "K2",
       before("for name in self._gone:\n"
-             "    store.unlink_file(name)"),
+             "    store.removal.unlink(name)"),
       "finished files are removed only after the checkpoint without them", "word 19409 @343"),
     m("ended-meanwhile", "K3", becomes("if position == limits[writer] and tail.ended:"), "a writer that ended while a deal read its journal keeps what it wrote meanwhile",
       "tests/test_deal_beside.py::test_what_a_writer_wrote_and_ended_with_while_a_deal_read_its_journal_is_not_removed_with_it"),
