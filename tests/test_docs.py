@@ -69,3 +69,12 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 def test_decisions_are_a_page_at_most() -> None:
     for page in (REPO / "docs" / "adr").glob("*.md"):
         assert page.read_text().count("\n") <= 60, page.name
+
+
+def test_a_decision_that_was_changed_and_the_one_that_changed_it_link_each_other() -> None:
+    decisions = {page.name: page.read_text() for page in (REPO / "docs" / "adr").glob("*.md")}
+    for name, text in decisions.items():
+        status = text.split("\n\n")[1]
+        if status.startswith(("**Changed by", "**Overtaken by")):
+            for later in re.findall(r"\]\(([\w-]+\.md)\)", status):
+                assert f"]({name})" in decisions[later], (name, later)
