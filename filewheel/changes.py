@@ -1,8 +1,8 @@
-"""What can be done to messages that wait: they are cancelled, and moved to another time.
+"""Cancels pending messages, and moves them to another time.
 
-The half of a Wheel that takes the locks of ids (disk/locks.py) and of keys (keys/). Each call looks at its message and
-writes its frame under them, and waits for the flush without them.
-Invariant: of several that move or cancel one message at once, one does.
+The part of a Wheel that takes the locks of ids (disk/locks.py) and of keys (keys/). Each call finds its message and
+writes its frame under these locks, and waits for the flush without them.
+Invariant: of several calls that move or cancel one message at once, one succeeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from filewheel.reader import Reader, one_of
 from filewheel.timespec import due_from
 
 HINT_AHEAD_US = US_PER_S
-"""What is due later than this wakes no keeper: each looks twice a second by itself."""
+"""A message that is due later than this wakes no keeper: each keeper looks twice a second by itself."""
 
 
 CLEAR_AT_ONCE = 10_000
@@ -34,7 +34,7 @@ CLEAR_AT_ONCE = 10_000
 
 
 def ids_at_once(messages: Iterable[Message]) -> Iterator[list[MessageId]]:
-    """Yield the ids of messages in portions to cancel at once."""
+    """Yield the ids of messages in portions for one commit each."""
     some: list[MessageId] = []
     for message in messages:
         some.append(message.id)
@@ -46,7 +46,7 @@ def ids_at_once(messages: Iterable[Message]) -> Iterator[list[MessageId]]:
 
 
 class Changes(Reader):
-    """The changing half of a Wheel, which has what is declared here."""
+    """The changing part of a Wheel, which provides the attributes declared here."""
 
     _sync: Sync
     _clock: Clock
@@ -63,11 +63,11 @@ class Changes(Reader):
     def cancel(
         self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, sync: Sync | None = None
     ) -> Cancelled:
-        """Cancel a message by its id or unique key; tell whether it was stopped in time, had begun, or was not found.
+        """Cancel a message by its id or unique key; return whether it was stopped in time, had begun, or was not found.
 
-        What was stopped does not begin, though a keeper may have claimed it. The result is true when something was
-        pending. A message that has moved (retried, rescheduled) has a new id: by an old one it is not found, and goes
-        on. By its key it is found wherever it is.
+        A stopped message does not begin, even if a keeper has claimed it. The result is true when a message was
+        pending. A message that has moved (retried, rescheduled) has a new id: its old id is not found, and the message
+        stays. Its key always finds it.
         """
         if (wanted := one_of(id_, key)) is not None:
             found = self.cancel_many([wanted], sync=sync)
@@ -78,19 +78,19 @@ class Changes(Reader):
     def cancel_many(
         self, ids: Iterable[MessageId | str | bytes] = (), *, keys: Iterable[str] = (), sync: Sync | None = None
     ) -> CancelledIds:
-        """Cancel messages, by their ids or unique keys, in one commit; return the ids of those that were pending.
+        """Cancel messages by their ids or unique keys, in one commit; return the ids of those that were pending.
 
-        `outcomes` of what is returned says of each whether it was stopped in time or had begun. Cost: about 80 µs and
-        2 µs a message, 30 µs a key, the reading of what is new, and one flush.
+        `outcomes` of the result maps each id to whether it was stopped in time or had begun. Cost: about 80 µs, 2 µs a
+        message and 30 µs a key, a read of new journal frames, and one flush.
         """
         wanted = [MessageId.parse(i) for i in check_items("ids", ids)]
         names = dict.fromkeys(check_key(key) for key in check_items("keys", keys))
         sync = self._sync if sync is None else check_sync(sync)  # mutant: cancel-then-check
         journal = self._writer()
         now_us = self._clock.now_us()
-        look = Look(self._dir)  # before it is seen what is pending
+        look = Look(self._dir)  # before the search for pending messages
         if names:
-            # Under the lock nobody moves them between the look and the drop.
+            # Under the lock, no other call moves them between the look and the drop.
             with unique.holding(self._keys, names, self._dir.path) as hold:
                 held = [h.id for h in hold.look_all(names, now_us).values() if h.id is not None]
                 wanted += held
@@ -107,8 +107,8 @@ class Changes(Reader):
         return CancelledIds(outcomes)
 
     def _drop(self, journal: Journal, wanted: Sequence[MessageId]) -> tuple[set[MessageId], int | None]:
-        """Write drops as one frame; return the ids of what was pending, and the ticket to wait with."""
-        # The drop of one that was not found is written too: its file may be away for a while.
+        """Write drops as one frame; return the ids that were pending, and the ticket to wait with."""
+        # Also for an id that was not found: its file may be missing only for a while.
         drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
         if not drops:
             return set(), None
@@ -118,10 +118,11 @@ class Changes(Reader):
         return {i for i in wanted if i in pending}, ticket
 
     def clear(self, *, topic: str | None = None, dead: bool = False, sync: Sync | None = None) -> int:
-        """Cancel everything that waits, of a topic (or glob), or all dead letters; return how many that were.
+        """Cancel all pending messages, those of a topic (or glob), or all dead letters; return how many.
 
-        What is enqueued or moved meanwhile may stay. Commits of 10,000, each whole: when it raises, those before are
-        done. Memory: one commit and one window, whatever waits. Cost: that of `list` and `cancel_many`.
+        A message that is enqueued or moved during the call may stay. Each commit cancels 10,000; when the call raises,
+        the commits before are done. Memory: one commit and one window, for any backlog. Cost: that of `list` and
+        `cancel_many`.
         """
         sync = None if sync is None else check_sync(sync)
         portions = ids_at_once(self.list(topic=topic, dead=dead))
@@ -136,11 +137,11 @@ class Changes(Reader):
         at: At | None = None,
         sync: Sync | None = None,
     ) -> MessageId:
-        """Give the message that holds a unique key another payload, and time if one is given; return its new id.
+        """Replace the payload, and optionally the time, of the message that holds a unique key; return its new id.
 
-        One commit, as `reschedule`; unlike `enqueue(on_conflict="replace")` it makes no message where there is none.
+        One commit, as `reschedule`; unlike `enqueue(on_conflict="replace")` it never makes a message.
 
-        Raises NotFound when nobody holds the key.
+        Raises NotFound when no message holds the key.
         """
         now_us = self._clock.now_us()
         due_us = None if delay is None and at is None else due_from(now_us, delay=delay, at=at)
@@ -178,9 +179,9 @@ class Changes(Reader):
     ) -> MessageId:
         """Move a pending message (by its id or its unique key), or a dead letter, to another time; return its new id.
 
-        The drop of the old and the put of the new are one commit: both or neither. A dead letter starts anew, without
-        the deadline that it had for a scheduler. A call that has begun goes on, and the message fires at its new time
-        too; only `cancel` tells.
+        The drop of the old id and the put of the new one are one commit: both or neither. A dead letter starts again,
+        without the deadline that it had for a scheduler. If work on the message has begun, it goes on, and the message
+        fires again at its new time; only `cancel` reports that.
 
         Raises NotFound when no message is pending under this id or key, KeyHeld when a dead letter had a key that
         another message has now.

@@ -1,8 +1,7 @@
-"""Arguments that are checked where they are given: counts, yes or no, a choice of words, a length of time.
+"""Checks arguments in the call that gets them: counts, flags, choices, numbers.
 
-What is wrong raises BadArgument with the argument's name, in the call that was given it, and never a bare TypeError
-later on.
-Invariant: what a function here returns is what it was given.
+A wrong argument raises BadArgument with its name at once, and never a bare TypeError later.
+Invariant: each function returns the argument unchanged, or in its stored form.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Item = TypeVar("Item")
 
 
 def check_whole(name: str, value: int, *, least: int = 1) -> int:
-    """Return a whole number that is not below `least`. Raises BadArgument."""
+    """Return an integer of at least `least`. Raises BadArgument."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise BadArgument(f"{name} is a count from {least}, not {value!r}")
     return value
@@ -40,7 +39,7 @@ def check_choice(name: str, value: Text, choices: Sequence[str]) -> Text:
 
 
 def check_number(name: str, value: float, *, above: float | None = 0, least: float | None = None) -> float:
-    """Return a finite number above a bound, or from a least one on, or any. Raises BadArgument."""
+    """Return a finite number: above a bound, or of at least `least`, or any. Raises BadArgument."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and -inf < value < inf
     bound = ""
     if least is not None:
@@ -53,21 +52,21 @@ def check_number(name: str, value: float, *, above: float | None = 0, least: flo
 
 
 def check_items(name: str, values: Iterable[Item]) -> Iterable[Item]:
-    """Return what can be iterated, and is no text or bytes by mistake. Raises BadArgument."""
+    """Return an iterable that is not text or bytes. Raises BadArgument."""
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, bytearray, memoryview)):
-        raise BadArgument(f"{name} are a list, or anything else to iterate over, not {values!r}")
+        raise BadArgument(f"{name} are a list or another iterable, not {values!r}")
     return values
 
 
 def check_bounds(at_most: Mapping[str, int]) -> dict[bytes, int]:
-    """Return how many of a topic may be claimed at most, by the topic as it is stored. Raises BadArgument."""
+    """Return the most messages to claim of each topic, by the topic in bytes. Raises BadArgument."""
     if not isinstance(at_most, Mapping) or not all(isinstance(topic, str) for topic in at_most):
-        raise BadArgument(f"at_most is a count for each of some topics, not {at_most!r}", hint='{"slow": 10}')
+        raise BadArgument(f"at_most maps topics to counts, not {at_most!r}", hint='{"slow": 10}')
     return {topic.encode(): check_whole("at_most", count, least=0) for topic, count in at_most.items()}
 
 
 def check_keeper(*, wait: bool, on_jump: str, force: bool, flush_interval_s: float) -> None:
-    """Raise BadArgument unless a keeper can be opened with these."""
+    """Raise BadArgument unless a keeper can be opened with these arguments."""
     check_flag("wait", wait)
     check_choice("on_jump", on_jump, ("fire", "hold"))
     check_flag("force", force)

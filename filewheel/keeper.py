@@ -1,13 +1,13 @@
 """The keeper: the one process that fires.
 
-It holds the kernel lock, reads what producers write, keeps the head of what is pending in memory, hands out what is
-due and records what became of it. Between `claim` and `ack` a message is claimed in memory only: if the process
-dies, the next keeper offers it again. That is at least once, and never early.
+It holds the kernel lock, reads the producers' journals, keeps the next pending messages in memory, hands out due
+messages and records their outcomes. Between `claim` and `ack` a message is claimed in memory only: if the process dies,
+the next keeper offers it again. So a message fires at least once, and never early.
 
-A claim makes one pass over all journals before anything starts (F1), so a cancel that returned before the pass is
-never started; it compares with the wall clock at that moment (F2). Before that it looks whether another wheel of the
-set was promoted: then nothing is handed out any more, and only acknowledgements of what is in hand are written.
-Dealing, flushing and deleting run in a thread of their own (housekeeper.py), off the firing path.
+A claim reads all journals once before anything starts (F1), so a message whose cancel returned before that never
+starts; it compares with the wall clock at that moment (F2). First it checks whether another wheel of the set was
+promoted: then it hands out nothing more, and writes only acknowledgements of claimed messages. Deals, flushes and
+deletions run in a thread of their own (housekeeper.py), off the firing path.
 Invariant: every message below the frontier is in `ready`, in `claims`, or dropped.
 """
 
@@ -61,30 +61,30 @@ from filewheel.timespec import at_us
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-"""How long the keeper sleeps at most before it looks at the journals, in case a hint was lost."""
+"""The longest sleep before the keeper looks at the journals, in case a hint was lost."""
 LATER_S = 0.02
-"""How long it does while what became of a message waits for a lock that a producer has."""
+"""The longest sleep while a settlement waits for a lock that a producer holds."""
 _SUCCEEDED = (Fenced, Locked)
-"""Errors after which another fires: what is in hand may be acknowledged, and nothing is put back."""
+"""Errors after which another keeper fires: claimed messages may be acknowledged, but not put back."""
 
 
 class Keeper(Outcomes):
     """Fires a wheel's messages. Thread-safe; one for each wheel, enforced by a kernel lock.
 
-    Opening waits for the present keeper to end (a hot standby), or raises Locked with `wait=False`. Opening costs
-    reading the checkpoint and the undealt part of the journals, not the backlog. In a set of wheels it raises Fenced on
-    one that is not the primary, also when that changed while it waited.
+    Opening waits until the present keeper ends (a hot standby), or raises Locked with `wait=False`. Opening reads the
+    checkpoint and the undealt part of the journals, not the backlog. In a set of wheels it raises Fenced on a wheel
+    that is not the primary, also when that changed during the wait.
 
-    `on_jump` says what a forward step of the wall clock by more than an hour does: "fire" (log it and fire what is
-    due by the new time) or "hold" (fire by the time that really passed, until the keeper is opened again).
+    `on_jump` decides what happens when the wall clock steps forward by more than an hour: "fire" logs it and fires by
+    the new time; "hold" fires by the time that really passed, until the keeper is opened again.
 
-    Here a Scheduler's call is a message like any other. To acknowledge one is to lose the call; to acknowledge or bury
-    an occurrence of a schedule ends that schedule, because only a Scheduler writes the next one. Fire a wheel where
-    calls wait with a Scheduler.
+    To a Keeper, a Scheduler's call is a message like any other. If you acknowledge it, the call is lost; if you
+    acknowledge or bury an occurrence of a schedule, the schedule ends, because only a Scheduler writes the next
+    occurrence. Use a Scheduler to fire a wheel that holds calls.
     """
 
     unwritten: FilewheelError | None = None
-    """After `close`: why what became of some messages was not written; those fire again."""
+    """After `close`: why some settlements were not written; their messages fire again."""
 
     def __init__(
         self,
@@ -111,11 +111,11 @@ class Keeper(Outcomes):
         self._closing = threading.RLock()
         self._fence = Fence(self._dir)
         self._followed: Roster | None = None
-        """The roster that the ledger was told of."""
+        """The roster that the store follows."""
         self._keeper_lock = KeeperLock(self._dir)
         try:
             self._fence.check_may_fire(clock.now_us())  # mutant: backup-fires
-            self._fence.close()  # nothing of other wheels stays open while this one waits
+            self._fence.close()  # other wheels do not stay open while this one waits
             self._keeper_lock.take("keeper", wait=wait)
         except BaseException:
             self._let_go()
@@ -158,14 +158,14 @@ class Keeper(Outcomes):
         self.close()
 
     def close(self) -> None:
-        """Flush, deal what is undealt, and let the next keeper in. What was claimed is offered again then.
+        """Flush, deal the undealt records, and release the lock. The next keeper offers claimed messages again.
 
-        After Fenced, or Locked, it deals nothing and does not raise: what is not flushed then is offered again by the
-        new primary, or by the next keeper.
+        After Fenced or Locked it deals nothing and does not raise: the new primary, or the next keeper, offers messages
+        again whose acknowledgement was not flushed.
         """
         if os.getpid() != self._pid:
             return
-        with self._closing:  # a second one returns when the first has closed
+        with self._closing:  # a second call returns when the first has closed
             if not self._closed:
                 try:  # mutant: half-closed
                     self._end()
@@ -173,7 +173,7 @@ class Keeper(Outcomes):
                     self._let_go()
 
     def _end(self) -> None:
-        """Write what is left to write, and close the journal, whatever fails of it."""
+        """Write the settlements that are left, and close the journal after any error."""
         try:
             try:
                 if self._broken is None:
@@ -182,7 +182,7 @@ class Keeper(Outcomes):
                     if self.unwritten is not None:
                         log.error("%s", self.unwritten)
             finally:
-                with self._lock:  # whoever has it now is let finish
+                with self._lock:  # calls that hold it finish first
                     self._closed = True
                 self._settler.wait_for_others()
                 self.wake()
@@ -201,7 +201,7 @@ class Keeper(Outcomes):
                 self._store.close()
 
     def _let_go(self) -> None:
-        """Close what is open; the lock before the pipe, at which standbys sleep until the lock is free."""
+        """Close all files; the lock before the pipe, at which standbys sleep until the lock is free."""
         if self._keeper_lock.held:
             self._begins.close()
         self._fence.close()
@@ -210,7 +210,7 @@ class Keeper(Outcomes):
         self._disk.release()
 
     def _check(self, *, settling: bool = False) -> None:
-        """Raise unless this keeper can go on; one that another fires for can still settle what is in hand."""
+        """Raise unless this keeper can go on; after Fenced or Locked it can still settle claimed messages."""
         if self._broken is not None and not (settling and isinstance(self._broken, _SUCCEEDED)):
             raise self._broken
         if self._closed:
@@ -222,29 +222,29 @@ class Keeper(Outcomes):
             )  # fmt: skip
 
     def _fail(self, exc: FilewheelError) -> None:
-        """Stop for good: another wheel fires now, or the housekeeper met what it cannot go on from."""
+        """Stop for good: another wheel fires now, or the housekeeper met an error that it cannot recover from."""
         log.critical("%s", exc)
         if self._broken is None:
             self._broken = exc
         self.wake()
 
     def _stop_for(self, exc: Damaged) -> None:
-        """Stop for good: a journal that was not dealt is gone. Raises Locked or Fenced where that is why."""
+        """Stop for good: a journal that was not dealt is gone. Raises Locked or Fenced if that is the reason."""
         self._stand(self._jumps.now_us())
         self._fail(exc)  # mutant: vanished-goes-on
 
     def check_may_fire(self) -> None:
-        """Raise unless this wheel may fire now: for whoever starts later what was claimed before.
+        """Raise unless this wheel may fire now: for a consumer that starts messages long after it claimed them.
 
-        Cost: one stat for each wheel of the set, and two. Raises, for good, Fenced when another wheel was promoted,
-        Locked when keeper.lock was removed or replaced.
+        Cost: two stats, and one for each wheel of the set. Raises, for good, Fenced when another wheel was promoted,
+        and Locked when keeper.lock was removed or replaced.
         """
         with self._lock:
             self._check()
             self._stand(self._jumps.now_us())
 
     def _stand(self, now_us: int) -> None:
-        """Look at the place of this wheel in its set, and have the own journal write for that set."""
+        """Check that this wheel may fire, and have its journal write for the set in its roster."""
         try:
             self._keeper_lock.check()  # mutant: lock-lost-fires
             self._fence.check_may_fire(now_us)
@@ -256,7 +256,7 @@ class Keeper(Outcomes):
             self._store.follow(self._fence.roster)
             self._followed = self._fence.roster
 
-    # -- what goes out ---------------------------------------------------------------------------------------
+    # -- going out -------------------------------------------------------------------------------------------
 
     def claim(
         self,
@@ -267,22 +267,22 @@ class Keeper(Outcomes):
         at_most: Mapping[str, int] | None = None,
         begun: bool = True,
     ) -> Batch:
-        """Claim up to `limit` messages that are due, in order; an empty batch when none is.
+        """Claim up to `limit` due messages, in order; the batch is empty when none is due.
 
-        With `until` (an aware datetime or epoch seconds) only those that are due by then; a later time than now makes
-        nothing due early. With `wait` it sleeps until there is one, but not beyond `until`. `at_most` bounds how many
-        are claimed of some topics: the others are passed over, and wait in their order for a later claim.
+        With `until` (an aware datetime or epoch seconds), claim only messages that are due by then; a time in the
+        future makes no message due early. With `wait`, sleep until a message is due, but not beyond `until`. `at_most`
+        limits how many are claimed of some topics: further ones are passed over, and wait in order for a later claim.
 
-        Each stays claimed until it is acknowledged, put back or buried. With `begun=False` it has not begun before
-        `begin` says so, for a consumer that lets it wait: a cancel tells the difference. Cost: one look at each
-        journal, one at each roster of the set, and about 0.5 µs a message; with `at_most` 1 µs, also for what is passed
-        over, once.
+        A message stays claimed until it is acknowledged, put back or buried. With `begun=False` it has not begun until
+        `begin` is called, for a consumer that lets it wait: a cancel reports the difference. Cost: one look at each
+        journal, one at each roster of the set, and about 0.5 µs a message; with `at_most` 1 µs, and once for each
+        message that is passed over.
 
-        On a full disk without a ballast, where nothing may find room to be acknowledged, it claims one at a time.
+        On a full disk without a ballast, where an acknowledgement may find no room, it claims one at a time.
 
         Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
-        keeper is finished, and can only acknowledge. Damaged, for good, when a journal that was not dealt is gone.
-        Closed, also when it is closed while this waits.
+        keeper can only acknowledge from then on. Raises Damaged, for good, when a journal that was not dealt is gone;
+        Closed, also when another thread closes the keeper during the wait.
         """
         check_whole("limit", limit)
         check_flag("wait", wait)
@@ -290,7 +290,7 @@ class Keeper(Outcomes):
         until_us = None if until is None else at_us(until)
         bounds = check_bounds(at_most or {})
         while True:
-            # First: what comes due from here on is looked for.
+            # Before the claim: it sees every message that is due up to here.
             left_s = None if until_us is None else (until_us - self.now_us()) / US_PER_S
             batch = self._claim(limit, until_us, bounds, begun)
             if batch or not wait or (left_s is not None and left_s <= 0):
@@ -298,11 +298,11 @@ class Keeper(Outcomes):
             self.wait(left_s)
 
     def _claim(self, limit: int, until_us: int | None, bounds: Mapping[bytes, int], begun: bool) -> Batch:
-        """Claim what is due now, and was by a time; see `claim`."""
+        """Claim messages that are due now and by `until_us`; see `claim`."""
         if self._settler.later:
             self._settler.settle_later(self._check)
         while True:
-            with self._lock:  # let go of between the parts of a long backlog that is passed over
+            with self._lock:  # released between the parts of a long backlog that is passed over
                 self._check()
                 now_us = self._jumps.now_us()
                 self._stand(now_us)  # mutant: claim-unlooked
@@ -319,15 +319,15 @@ class Keeper(Outcomes):
                     return batch
 
     def has_passed_over(self, topic: str) -> bool:
-        """Tell whether due messages of a topic wait because of a claim's `at_most`; they end no `wait`."""
+        """Return whether due messages of a topic wait because of a claim's `at_most`; they do not end a `wait`."""
         return topic.encode() in self._head.ready.aside
 
     def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
-        """Say that the work on claimed messages begins now; return the ids of those that must not begin.
+        """Begin the work on claimed messages; return the ids of those that must not begin.
 
-        Those were cancelled, moved or replaced since they were claimed, by a call that had returned; they are not
-        claimed any more. For a consumer that lets messages wait between `claim` and its work. Cost: one write and one
-        read; after a cancel, a look at each journal.
+        These were cancelled, moved or replaced after the claim, by a call that has returned; they are not claimed any
+        more. For a consumer that lets messages wait between `claim` and its work. Cost: one write and one read; after a
+        cancel, a look at each journal.
 
         Raises NotClaimed, before anything begins.
         """
@@ -343,15 +343,15 @@ class Keeper(Outcomes):
                 raise
 
     def may_begin(self, *ids: bytes) -> bool:
-        """Begin claimed messages, if that can be done without waiting; False when only `begin` can tell."""
+        """Begin claimed messages if that needs no look at the journals; False when `begin` has to be called."""
         return self._begins.may_begin(ids)
 
     def unbegin(self, *ids: bytes) -> None:
-        """Take back that claimed messages have begun: their work has to wait after all. They stay claimed."""
+        """Undo `begin`: the work on these messages has to wait after all. They stay claimed."""
         self._begins.unbegin(ids)
 
     def give_back(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> None:
-        """Offer claimed messages again that were not begun, as they were: nothing is written.
+        """Offer claimed messages again that have not begun, unchanged: nothing is written.
 
         Raises NotClaimed.
         """
@@ -361,7 +361,7 @@ class Keeper(Outcomes):
         self.wake()
 
     def batches(self, limit: int = 1000, *, wait: bool = True, begun: bool = True) -> Iterator[Batch]:
-        """Yield batches of what is due, sleeping in between; without `wait`, end when nothing is due now (see `claim`).
+        """Yield batches of due messages, and sleep in between; without `wait`, end when none is due now (see `claim`).
 
         Ends when the keeper is closed, also from another thread.
         """
@@ -378,10 +378,10 @@ class Keeper(Outcomes):
                     self.wait()  # also after a batch: each claim looks at every journal
 
     def wait(self, timeout_s: float | None = None, *, due: bool = True) -> bool:
-        """Sleep until a message is due, something new was written, `wake` was called, or the time is up.
+        """Sleep until a message is due, a producer has written, `wake` was called, or the time is up.
 
-        Returns whether it is worth to claim: False when only the time of the caller was up. Without `due`, what is
-        due does not end the sleep: for a consumer that has no room for it.
+        Returns whether a claim is worthwhile: False when only `timeout_s` has passed. Without `due`, due messages do
+        not end the sleep: for a consumer that has no room for them.
         """
         self._check()
         if timeout_s is not None:
@@ -390,7 +390,7 @@ class Keeper(Outcomes):
         if due:
             with self._lock:
                 next_us = self._head.next_us()
-            now_us = self._clock.now_us() - self._jumps.held_us  # what a jump made due is not due while it is held
+            now_us = self._clock.now_us() - self._jumps.held_us  # while a jump is held, it makes no message due
             natural_s = min(natural_s, (next_us - now_us) / US_PER_S)
         limit_s = natural_s if timeout_s is None else min(timeout_s, natural_s)
         hinted = limit_s > 0 and self._hints.wait(limit_s)
@@ -401,14 +401,14 @@ class Keeper(Outcomes):
         self._hints.wake()
 
     def next_due(self) -> datetime | None:
-        """Return when the next message that is in memory is due; None when the next few seconds hold none."""
+        """Return when the next message in memory is due; None when none is due in the next few seconds."""
         with self._lock:
             self._check()
             due_us = self._head.ready.first_due_us()
         return None if due_us is None else Message(MessageId.make(due_us, 0, 0), b"").due
 
     def on_flush(self, told: Callable[[int], None]) -> None:
-        """Tell the microseconds of each flush of the keeper's own journal to a function, which must not raise."""
+        """Call a function with the microseconds of each flush of the keeper's own journal. It must not raise."""
         self._store.own.appender.on_flush = told
 
     @property
@@ -422,7 +422,7 @@ class Keeper(Outcomes):
         return self._pid
 
     def _set_aside(self, put: bytes, exc: Damaged) -> None:
-        """Keep a record that is not a message, and go on without it."""
+        """Put a record that is no message into quarantine, and go on without it."""
         with self._lock:
             id_ = put[ID]
             if id_ in self._head.claims:
@@ -435,7 +435,7 @@ class Keeper(Outcomes):
     # -- time ------------------------------------------------------------------------------------------------
 
     def now_us(self) -> int:
-        """Return the time that this keeper fires by: that of the clock, less what it holds of a jump."""
+        """Return the time that this keeper fires by: the wall clock, minus a jump that it holds."""
         with self._lock:
             return self._jumps.now_us()
 

@@ -1,12 +1,11 @@
 """A message and its id: pure values.
 
-The id says where the message is. It is 128 bits: when it is due (58 bits of microseconds), who wrote it
-(40 bits, random for each open) and its place in what that writer wrote (30 bits, from a random start, never
-reused). Sorting ids sorts by due time, then writer, then sequence. As text an id is 26 characters of
-Crockford's base 32 (as a ULID, but the time is the *due* time): 12 for the due, 8 for the writer, 6 for
-the sequence. Cancel, get and reschedule therefore need no index.
+The id shows where the message is stored. It has 128 bits: the due time (58 bits of microseconds), the writer (40 bits,
+random for each open) and the writer's sequence number (30 bits, from a random start, never reused). Sorting ids sorts
+by due time, then writer, then sequence. As text an id is 26 characters of Crockford's base 32 (as a ULID, but with the
+*due* time): 12 for the due, 8 for the writer, 6 for the sequence. So cancel, get and reschedule need no index.
 
-Invariant: an id names one message for ever; a message that moves gets a new id and remembers its first.
+Invariant: an id names one message for ever; a message that moves gets a new id and keeps its first one as `root`.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ LOW_BITS = WRITER_BITS + SEQ_BITS
 ID_BYTES = 16
 
 DUE_END_US = 253_402_300_800 * US_PER_S
-"""The first microsecond of the year 10000: a due must lie before it."""
+"""The first microsecond of the year 10000: a due must be before it."""
 
 DEAD_US = DUE_END_US
-"""A dead letter's due is DEAD_US plus the time of its death: a time that never comes."""
+"""A dead letter's due is DEAD_US plus the time of its burial: a time that never comes."""
 
 DUE_LIMIT_US = 288_000_000_000_000_000
-"""No id has a due from here on; some way below 2**58, so that the end of a second or a lap still fits in an id."""
+"""Every due is below this; it is below 2**58, so that the end of a second or a lap still fits into an id."""
 
 ID_MIN = bytes(ID_BYTES)
 ID_LIMIT = (DUE_LIMIT_US << 6).to_bytes(8, "big") + bytes(8)
-"""No message has an id from here on."""
+"""Every message id is below this."""
 ID_END = b"\xff" * ID_BYTES
 """Above every id: no due is that late."""
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _VALUE = {c: i for i, c in enumerate(_ALPHABET)}
 _VALUE |= {c.lower(): i for c, i in _VALUE.items()}
-_VALUE |= {"O": 0, "o": 0, "I": 1, "i": 1, "L": 1, "l": 1}  # what people misread
+_VALUE |= {"O": 0, "o": 0, "I": 1, "i": 1, "L": 1, "l": 1}  # letters that people misread
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _TEXT_LENGTH = 26
 
@@ -67,9 +66,9 @@ class MessageId(bytes):
 
     @classmethod
     def parse(cls, text: str | bytes) -> MessageId:
-        """Read an id from its text (case does not matter) or its 16 bytes.
+        """Read an id from its text (in upper or lower case) or its 16 bytes.
 
-        Raises BadArgument when it is neither.
+        Raises BadArgument for anything else.
         """
         if isinstance(text, bytes):
             if len(text) == ID_BYTES:
@@ -93,7 +92,7 @@ class MessageId(bytes):
 
     @classmethod
     def make(cls, due_us: int, writer: int, seq: int) -> MessageId:
-        """Put an id together from its three parts."""
+        """Make an id from its three parts."""
         return cls((due_us << LOW_BITS | writer << SEQ_BITS | seq).to_bytes(ID_BYTES, "big"))
 
     @property
@@ -108,7 +107,7 @@ class MessageId(bytes):
 
     @property
     def seq(self) -> int:
-        """The message's place in what its writer wrote."""
+        """The message's number in the sequence of its writer."""
         return int.from_bytes(self[-4:], "big") & ((1 << SEQ_BITS) - 1)
 
     @property
@@ -162,21 +161,21 @@ def to_datetime(us: int) -> datetime:
 
 @dataclass(slots=True)
 class Message:
-    """One message as it waits or fires. Treat it as a value; cost of making one: about 0.3 µs."""
+    """One message, pending or firing. Treat it as a value; making one costs about 0.3 µs."""
 
     id: MessageId
     payload: bytes
     topic: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     attempt: int = 0
-    """How often it was handed out and put back."""
+    """How often it was put back by a retry, or buried."""
     enqueued_us: int = 0
     root: MessageId | None = None
-    """The first id of its chain, when it has moved (retry, reschedule, dead letter)."""
+    """Its first id, when it has moved (retry, reschedule, dead letter)."""
 
     @property
     def due_us(self) -> int:
-        """When it is due. Of a dead letter: when it was first due."""
+        """When it is due; for a dead letter, when it was first due."""
         due_us = int.from_bytes(self.id[:8], "big") >> 6
         return due_us if due_us < DEAD_US or self.root is None else self.root.due_us
 
@@ -187,7 +186,7 @@ class Message:
 
     @property
     def key(self) -> str | None:
-        """Its unique key; None when it has none. A dead letter says which it had."""
+        """Its unique key, or None. For a dead letter, the key that it had."""
         return self.headers.get(KEY)
 
     @property

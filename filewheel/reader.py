@@ -1,7 +1,7 @@
-"""Looking at a wheel: everything that takes no lock and writes nothing.
+"""Reads a wheel, without locks and without writes.
 
-Each call takes a snapshot of its own, so it works beside a running keeper, with none, and on a damaged wheel. What is
-looked up by its id goes through a finder, which remembers what it read from one call to the next.
+Each call takes a snapshot of its own, so it works beside a running keeper, without one, and on a damaged wheel. A
+search by id goes through a finder, which keeps the index that it has read for the next call.
 Invariant: no method here changes a byte of the wheel.
 """
 
@@ -33,19 +33,19 @@ from filewheel.timespec import at_us
 
 
 def one_of(id_: MessageId | str | bytes | None, key: str | None) -> MessageId | None:
-    """Return the id that was given, or None when it was a key. Raises BadArgument unless it was one of them."""
+    """Return the given id, or None when a key was given. Raises BadArgument unless exactly one was given."""
     if (id_ is None) == (key is None):
         raise BadArgument("give an id or a key, and only one of them")
     return None if id_ is None else MessageId.parse(id_)
 
 
 def given(id_: MessageId | str | bytes | None, key: str | None) -> dict[str, Any]:
-    """Return the argument that names a message: its id or its key. Raises BadArgument unless it was one of them."""
+    """Return the argument that names a message: its id or key. Raises BadArgument unless exactly one was given."""
     return {"key": check_key(key)} if one_of(id_, key) is None else {"id_": id_}
 
 
 class Reader:
-    """The reading half of a Wheel."""
+    """The reading part of a Wheel."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
@@ -63,12 +63,12 @@ class Reader:
 
     @property
     def payload_bytes_max(self) -> int:
-        """How large a payload may be."""
+        """The largest payload that the wheel takes, in bytes."""
         return self._dir.settings.payload_bytes_max
 
     @property
     def notes(self) -> list[str]:
-        """What was found wrong on opening, and worked around."""
+        """Problems that opening found and worked around."""
         return list(self._dir.notes)
 
     def _check(self) -> None:
@@ -83,7 +83,7 @@ class Reader:
     # -- look ------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Take a snapshot to walk through. Close it."""
+        """Take a snapshot to iterate over. The caller closes it."""
         self._check()
         return Snapshot(self._dir)
 
@@ -92,9 +92,9 @@ class Reader:
     @overload
     def get(self, *, key: str) -> Message | None: ...
     def get(self, id_: MessageId | str | bytes | None = None, *, key: str | None = None) -> Message | None:
-        """Return the pending message (or dead letter) with this id, or the one that holds this unique key; or None.
+        """Return the pending message (or dead letter) with this id, or the holder of this unique key; None without one.
 
-        Raises BadArgument unless one of the two is given.
+        Raises BadArgument unless exactly one of the two is given.
         """
         if (wanted := one_of(id_, key)) is not None:
             self._check()
@@ -127,12 +127,12 @@ class Reader:
     def peek(self, count: int = 1) -> list[Message]:
         """Return the messages that fire next, without claiming them.
 
-        Up to 256 are remembered: asked again, it costs the reading of what is new.
+        Up to 256 are kept: the next call reads only new journal frames.
         """
         return list(self.list(limit=check_whole("count", count, least=0)))
 
     def next_due(self) -> datetime | None:
-        """Return when the message that fires next is due, claimed or not; None when nothing waits. Costs as `peek`."""
+        """Return when the next message is due, claimed or not; None when none is pending. Costs as `peek`."""
         return next((m.due for m in self.peek()), None)
 
     def list(
@@ -144,9 +144,9 @@ class Reader:
         limit: int | None = None,
         dead: bool = False,
     ) -> Iterator[Message]:
-        """Yield what is pending, in firing order: due from `after` to below `before`, of a topic (or glob).
+        """Yield pending messages in firing order: due from `after` to below `before`, of a topic (or glob).
 
-        With `dead`, the dead letters instead, by the time of their death. Memory: one window, whatever waits.
+        With `dead`, yield the dead letters instead, by the time of their death. Memory: one window, for any backlog.
 
         Raises BadArgument at once.
         """
@@ -171,11 +171,11 @@ class Reader:
                 yield from islice(with_topic(snapshot.messages(lo, hi), topic), limit)
 
     def stats(self) -> Stats:
-        """Count what is pending, and what it takes on disk.
+        """Count the pending messages, and their bytes on disk.
 
-        Cost: the first time, and after each new checkpoint, what is undealt and the headers of the laps; else about a
-        millisecond, and the reading of what is new. What was counted is not read again before the next checkpoint.
-        In a backup, and a wheel that was promoted, about 0.7 µs for each message of files that several commits wrote.
+        Cost: the first call, and the first after each checkpoint, read the undealt journals and the frame headers of
+        the laps; other calls take about a millisecond and read new journal frames. In a backup, and a wheel that was
+        promoted, about 0.7 µs for each message in files that several commits wrote.
 
         Raises DiskError.
         """
@@ -190,14 +190,14 @@ class Reader:
             raise disk_error(exc, self._dir.path) from exc
 
     def histogram(self, edges: Sequence[At]) -> Histogram:
-        """Count what is pending by time, between rising `edges`. Raises BadArgument."""
+        """Count pending messages by due time, between rising `edges`. Raises BadArgument."""
         edges_us = [at_us(e) for e in check_items("edges", edges)]
         if edges_us != sorted(edges_us):
-            raise BadArgument("edges are times that rise")
+            raise BadArgument("edges are times in rising order")
         with self.snapshot() as snapshot:
             return histogram_of(self._dir, snapshot, edges_us)
 
     def topics(self, progress: Progress | None = None) -> dict[str, int]:
-        """Count what is pending by topic. Reads every message."""
+        """Count pending messages by topic. Reads every message."""
         with self.snapshot() as snapshot:
             return topics_of(snapshot, progress)

@@ -1,8 +1,8 @@
-"""When: what callers and people write for a duration or a time, turned into microseconds.
+"""Turns durations and times, as callers and people write them, into microseconds.
 
 The library takes seconds, timedelta, aware datetime or epoch seconds (`due_from`); the command line takes text
-(`parse_duration`, `parse_time`). A naive datetime is refused: guessing its zone is how messages fire an hour off.
-Invariant: what is returned is a legal due, from the epoch to the last microsecond of the year 9999.
+(`parse_duration`, `parse_time`). A naive datetime is refused: with a guessed zone, messages fire an hour off.
+Invariant: a returned due is legal, from the epoch to the last microsecond of the year 9999.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNITS_US = {"ms": 1000, **{unit: seconds * US_PER_S for unit, seconds in _UNITS
 _LENGTH_MAX = 64
 _COARSENESS = 2.0**-52
 EXACT_END_US = 2**53
-"""From here on (the year 2255) a float of microseconds skips some."""
+"""From here on (the year 2255), not every microsecond has a float."""
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
@@ -51,13 +51,13 @@ def at_us(at: datetime | float) -> int:
 
 
 def _exact_us(name: str, seconds: float) -> int:
-    """Turn seconds into microseconds, rounded up, but not for what only the float's own coarseness adds."""
+    """Turn seconds into microseconds, rounded up, except for the rounding error of the float itself."""
     if not isinstance(seconds, float):
         return int(seconds) * US_PER_S
     us = float(seconds) * US_PER_S
     if not math.isfinite(us):
         raise BadArgument(f"{name} is a number of seconds, not {seconds!r}")
-    if abs(us) >= EXACT_END_US:  # the product itself is rounded there, maybe down
+    if abs(us) >= EXACT_END_US:  # here the product itself is rounded, perhaps down
         return math.ceil(Fraction(seconds) * US_PER_S)
     nearest = round(us)
     return nearest if abs(us - nearest) <= abs(us) * _COARSENESS else math.ceil(us)
@@ -76,7 +76,7 @@ def check_due(due_us: int) -> int:
 
 
 def due_from(now_us: int, *, delay: float | timedelta | None, at: datetime | float | None) -> int:
-    """Return the due time in microseconds of a delay from now, or of a time; of neither: now.
+    """Return the due time in microseconds for a delay or a time; without both, now.
 
     Raises BadArgument for both, for a naive datetime, and for a due outside of 1970 to 9999.
     """
@@ -89,7 +89,7 @@ def due_from(now_us: int, *, delay: float | timedelta | None, at: datetime | flo
     return check_due(now_us + delay_us(delay))
 
 
-# -- what people type -----------------------------------------------------------------------------------------
+# -- text that people type -------------------------------------------------------------------------------------
 
 
 def parse_duration(text: str) -> int:
@@ -111,9 +111,9 @@ def parse_duration(text: str) -> int:
 
 
 def parse_time(text: str, now: datetime) -> datetime:
-    """Read a time as people write it: "now", "@1767225600", ISO 8601, or "HH:MM[:SS]" for its next occurrence.
+    """Read a time: "now", "@1767225600", ISO 8601, or "HH:MM[:SS]" for its next occurrence.
 
-    `now` is aware; its zone is the zone of a time that names none.
+    `now` is aware; a time without a zone is in the zone of `now`.
     """
     try:
         return _parse_time(text.strip(), now)
@@ -139,7 +139,7 @@ def _parse_time(text: str, now: datetime) -> datetime:
 
 
 def _localise(naive: datetime, zone: tzinfo | None) -> datetime:
-    """Give a naive time a zone. One that a jump forward skips is moved behind the jump, as at(1) does."""
+    """Give a naive time a zone. A time that a jump forward skips moves past the jump, as with at(1)."""
     return naive.replace(tzinfo=zone).astimezone(UTC).astimezone(zone)
 
 
@@ -148,10 +148,10 @@ def _next_clock(text: str, hour: int, minute: int, second: int, now: datetime) -
         raise BadArgument(f"{text!r} is not a time of day")
     day = now.replace(tzinfo=None, hour=hour, minute=minute, second=second, microsecond=0, fold=0)
     while True:
-        # Where an hour is repeated, the time of day comes twice.
+        # In a repeated hour, the time of day comes twice.
         for candidate in (day, day.replace(fold=1)):
             found = _localise(candidate, now.tzinfo)
-            # In UTC: two times of one zone are compared by their wall clocks, whichever passage they mean.
+            # In UTC, because two times of one zone compare by their wall clocks, without regard to `fold`.
             if found.astimezone(UTC) > now.astimezone(UTC):
                 return found
         day += timedelta(days=1)

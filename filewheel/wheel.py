@@ -1,8 +1,8 @@
-"""The wheel as producers and readers use it.
+"""The wheel for producers and readers.
 
 A producer appends to a journal of its own and takes no shared lock; a reader takes a snapshot and writes nothing.
-Neither needs a keeper to be running. `keeper.py` has the other half: firing.
-Invariant: an enqueue that returned is as durable as its `sync` says, whoever is or is not running.
+Neither needs a running keeper. `keeper.py` is the other half: firing.
+Invariant: an enqueue that returned is as durable as its `sync` says, with or without other processes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from filewheel.roster.fence import LOOK_US, Fence
 from filewheel.timespec import due_from
 
 OnConflict = Literal["reject", "keep", "replace"]
-"""What to do when a unique key is held: raise KeyHeld, return the id that holds it, or cancel that one."""
+"""For a unique key that is held: raise KeyHeld, return the id of its holder, or cancel the holder."""
 
 _PLAIN = (list, tuple)
 _ADD_BYTES = 1 << 20
@@ -59,14 +59,14 @@ _NEVER_US = -(1 << 62)
 
 
 class Wheel(Changes):
-    """A wheel to enqueue into and to look at. Thread-safe; any number of processes at once.
+    """A wheel to enqueue into and to read. Thread-safe; any number of processes may open it at once.
 
-    Opening costs reading wheel.json. The first enqueue makes this handle's journal. Close it, or use it in a `with`:
-    what was enqueued with another `sync` than "always" is flushed then.
+    Opening reads wheel.json. The first enqueue makes this handle's journal. Close the handle, or use it in a `with`:
+    messages that were enqueued with another `sync` than "always" are flushed then.
     """
 
     is_new = False
-    """Whether `create` has made this wheel, and not found it."""
+    """Whether `create` or `open_or_create` made this wheel."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class Wheel(Changes):
     ) -> None:
         """Open the wheel at `path`. `sync` overrides the wheel's own; `force` allows a network file system.
 
-        In a child of a fork an inherited handle raises Forked; with after_fork="reopen" its first call opens it anew.
-        What the parent enqueued and has not flushed stays the parent's to flush.
+        In a child of a fork an inherited handle raises Forked; with after_fork="reopen" its first call opens it again.
+        The parent still flushes the messages that it enqueued before the fork.
 
         Raises NoWheel, Unsafe, NewerFormat, Damaged.
         """
         check_flag("force", force)
         check_choice("after_fork", after_fork, get_args(AfterFork))
-        # Whoever may only read can still look; the right to write is checked when it is needed.
+        # A process that may only read can open it too; the right to write is checked when it is needed.
         env = env.using(clock=clock)
         super().__init__(open_directory(path, write=False, env=env))
         self._force = force
@@ -102,14 +102,14 @@ class Wheel(Changes):
         )  # fmt: skip
         self._journal: Journal | None = None
         self._looked_us = _NEVER_US
-        """When this wheel was last seen to be one that may be written to."""
+        """When the roster last allowed this handle to write."""
         self.on_flush: Callable[[int], None] | None = None
-        """Told the microseconds of each flush, when it was set before the first enqueue. It must not raise."""
+        """Called with the microseconds of each flush, if set before the first enqueue. It must not raise."""
         self._opening = threading.RLock()
         self._group = GroupCommit(self._keys, self._dir.path)
         self._tidier = Tidier(self._dir)
         self._tails: dict[str, bytes] = {}
-        """topic → what is packed between time and payload of a message with nothing but that topic"""
+        """topic → the packed bytes between time and payload of a message without headers"""
         self._hint = HintSender(self._dir.disk)
 
     @classmethod
@@ -127,14 +127,14 @@ class Wheel(Changes):
     ) -> Self:
         """Make a wheel at `path` and open it. `slots` is the length of a lap in seconds.
 
-        `is_new` says whether this call made it. Raises WheelExists when something is there already, unless it is a
-        wheel and `exist_ok`.
+        `is_new` says whether this call made it. Raises WheelExists when there is already a file at `path`; with
+        `exist_ok` a wheel there is opened instead.
         """
         check_flag("exist_ok", exist_ok)
         check_flag("force", force)
         is_new = True
         env = env.using(clock=clock)
-        # With `exist_ok` too: another process may be in the middle of making it, and this waits until it has.
+        # Also with `exist_ok`: another process may be in the middle of making it, and this waits for it.
         try:
             create_directory(
                 path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max, now_us=env.clock.now_us(),
@@ -161,12 +161,12 @@ class Wheel(Changes):
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> Self:
-        """Open the wheel at `path`, made if it is not there; `is_new` says whether this call made it.
+        """Open the wheel at `path`, or make it if there is none; `is_new` says whether this call made it.
 
-        `sync` is that of this handle, and of a wheel that is made; `slots` and `payload_bytes_max` are of one that is
-        made. Of several that call it at once, one makes it.
+        `sync` applies to this handle, and to a new wheel; `slots` and `payload_bytes_max` apply to a new wheel. Of
+        several calls at once, one makes the wheel.
 
-        Raises what opening does; WheelExists where something else is, NoWheel where the parent directory is not there.
+        Raises as opening does; WheelExists when there is another file, NoWheel when the parent directory is missing.
         """
         check_limits(slots, payload_bytes_max)
         env = env.using(clock=clock)
@@ -198,9 +198,9 @@ class Wheel(Changes):
         return f"<Wheel {self._dir.path}{' (closed)' if self._closed else ''}>"
 
     def close(self) -> None:
-        """Make everything enqueued durable and let go of the journal. Closing twice is fine."""
+        """Make everything enqueued durable, and close the journal. Closing twice is fine."""
         if self._closed or os.getpid() != self._pid:
-            self._closed = self._closed or self._after_fork == "reopen"  # an inherited one is not opened any more
+            self._closed = self._closed or self._after_fork == "reopen"  # an inherited handle is not opened again
             return
         if self._journal is not None:
             self._journal.appender.one_call()  # refused before anything is done
@@ -222,13 +222,13 @@ class Wheel(Changes):
         super()._check()
 
     def flush(self) -> None:
-        """Make everything enqueued through this handle durable, whatever its `sync` was."""
+        """Make everything enqueued through this handle durable, for any `sync`."""
         self._check()
         if self._journal is not None:
             self._journal.flush()
 
     def _writer(self) -> Journal:
-        """Return this handle's journal, made when it is first needed."""
+        """Return this handle's journal, which the first call makes."""
         self._check()
         if self._journal is None:
             with one_call(self._opening, self._dir.path):
@@ -247,9 +247,9 @@ class Wheel(Changes):
         return self._journal
 
     def _look(self, journal: Journal, now_us: int) -> None:
-        """Look at this wheel's place in its set, and have the journal write for that set. Raises Fenced, Damaged."""
+        """Check the roster, and write for the set in it from now on. Raises Fenced, Damaged."""
         journal.look()  # mutant: refused-once.2 follow-once.2
-        # Last: whatever raised, the next call looks again.
+        # Set last, so that after an error the next call checks again.
         self._looked_us = now_us
 
     # -- enqueue ---------------------------------------------------------------------------------------------
@@ -268,21 +268,22 @@ class Wheel(Changes):
     ) -> MessageId:
         """Enqueue one message and return its id.
 
-        It is due `delay` (seconds or timedelta) from now, or `at` a time (an aware datetime or epoch seconds); with
-        neither, now. On return it is as durable as `sync` says: with "always" it survives a power cut. Cost: one
-        append and one flush, which threads that enqueue at once share, with keys or without.
+        It is due after `delay` (seconds or timedelta), or at the time `at` (an aware datetime or epoch seconds); with
+        neither, now. On return it is as durable as `sync` says: with "always" it survives a power cut. Cost: one append
+        and one flush; threads that enqueue at the same time share the flush, with or without keys.
 
-        Of the messages with one `key` (1 to 255 bytes) at most one lives: pending or claimed, not acknowledged,
-        cancelled or dead. When another one has it, `on_conflict` says what to do: "reject" raises KeyHeld, "keep"
-        returns that one's id and enqueues nothing, "replace" cancels that one and enqueues this, in one commit. A key
-        costs one more flush.
+        At most one message with a given `key` (1 to 255 bytes) lives: is pending or claimed, and not acknowledged,
+        cancelled or dead. If another message holds the key, `on_conflict` decides: "reject" raises KeyHeld, "keep"
+        returns the id of the holder and enqueues nothing, "replace" cancels the holder and enqueues this message, in
+        one commit. A key costs one more flush.
 
-        In a set of wheels it returns when as many of them hold it as the set asks for; the id's `copies` says how many.
+        In a set of wheels it returns when as many wheels hold the message as the set asks for: `copies` of the id.
 
         Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned; with a key also KeyHeld, Locked. In a set
-        TooFewCopies: then it may be enqueued or not; Fenced within a fifth of a second after another was promoted.
+        also TooFewCopies, when the message may be enqueued or not, and Fenced, at most a fifth of a second after
+        another wheel was promoted.
         """
-        is_ours = forks.now() == self._forks  # first: another thread of a child may be opening this handle anew
+        is_ours = forks.now() == self._forks  # first: another thread of a child may be opening this handle again
         journal = self._journal
         if journal is None or self._closed or not is_ours:  # mutant: fork-unseen
             journal = self._writer()
@@ -320,12 +321,12 @@ class Wheel(Changes):
         key: str | None,
         on_conflict: str,
     ) -> MessageId:
-        """Enqueue a message with a key: the one that was given, or that of the header of a message that was printed."""
+        """Enqueue a message with a key: the argument, or the key header of a message that is enqueued again."""
         unique.check_policy(on_conflict)
         check_topic(topic)
         key = unique.key_named(key, headers)
         if key is None:
-            raise BadArgument("on_conflict goes with a key", hint='key="..."')
+            raise BadArgument("on_conflict needs a key", hint='key="..."')
         sync = self._sync if sync is None else check_sync(sync)
         rest = pack_middle(now_us, topic, check_headers({**(headers or {}), KEY: key})) + pack_payload(payload)
         ask = unique.Ask(key, on_conflict, due_us, rest)
@@ -350,15 +351,15 @@ class Wheel(Changes):
         keys: Sequence[str | None] | None = None,
         on_conflict: OnConflict = "reject",
     ) -> Ids:
-        """Enqueue many messages and return their ids, in order: the cheap form.
+        """Enqueue many messages and return their ids, in order. The cheapest way to enqueue.
 
-        `delay`, `at`, `topic` and `headers` are each one value for all, or a sequence with one for each payload.
-        Up to 8 MiB are one commit: all of it survives a crash or none. Every argument is checked before anything
-        is written. Cost: about 0.3 µs a message, and one flush.
+        `delay`, `at`, `topic` and `headers` are each one value for all messages, or a sequence with one for each. Up to
+        8 MiB are one commit: a crash keeps all of it or none. Every argument is checked before anything is written.
+        Cost: about 0.3 µs a message, and one flush.
 
-        `keys` has the unique key of each message, or None. When one is held, "reject" raises KeyHeld, whose `held` says
-        which are and by whom, and enqueues nothing; "keep" returns the id that holds it in its place, and that id says
-        so (`id.kept`); "replace" cancels that one. Cost: about 30 µs a key, and one more flush for all.
+        `keys` has the unique key of each message, or None. If a key is held, "reject" raises KeyHeld, whose `held` maps
+        each held key to its holder, and enqueues nothing; "keep" returns the id of the holder instead, with `id.kept`
+        true; "replace" cancels the holder. Cost: about 30 µs a key, and one more flush for all.
         """
         journal = self._writer()
         now_us = self._clock.now_us()
@@ -393,7 +394,7 @@ class Wheel(Changes):
         now_us: int,
         sync: Sync,
     ) -> Ids:
-        """Enqueue many messages that were checked, with keys: all of them, or none."""
+        """Enqueue many checked messages with keys: all of them, or none."""
         rows = zip(keys, dues, middles, bodies, strict=True)
         asks = [unique.Ask(key, on_conflict, due, middle + pack_payload(body)) for key, due, middle, body in rows]
         journal = self._writer()
@@ -408,7 +409,7 @@ class Wheel(Changes):
         return Ids(b"".join(ids), copies, min(ids, default=ID_END), kept=kept)
 
     def _know_topic(self, topic: str) -> bytes:
-        """Check a topic once, and remember it packed."""
+        """Check a topic once, and keep it packed."""
         check_topic(topic)
         if len(self._tails) > 4096:
             self._tails.clear()
@@ -416,11 +417,11 @@ class Wheel(Changes):
         return tail
 
     def add(self, messages: Iterable[Message], *, sync: Sync | None = None) -> int:
-        """Add messages with the ids they have, as `load` does; return how many. Adding one twice changes nothing.
+        """Add messages with their present ids, as `load` does; return how many. Adding a message twice has no effect.
 
-        A message that was cancelled or acknowledged here does not come back by its old id. One that lives and has a
-        unique key takes it; when another message here has that key, KeyHeld is raised, and nothing of the same MiB of
-        messages was added.
+        A message that was cancelled or acknowledged in this wheel does not come back under its old id. A living message
+        takes its unique key; if another message here holds it, KeyHeld is raised and no message of the same MiB is
+        added.
         """
         journal = self._writer()
         some: list[Message] = []
@@ -428,7 +429,7 @@ class Wheel(Changes):
 
         def commit() -> None:
             nonlocal size, count
-            # A put that is written twice may outlive its drop: one is dealt with it, and the other before.
+            # Of a put that is written twice, one may be dealt with the drop, and the other before it: it would stay.
             there = self._finder.pending([m.id for m in some])
             new = [m for m in some if m.id not in there] if there else some  # mutant: added-twice
             try:
