@@ -34,7 +34,6 @@ from filewheel.disk.reentry import one_call
 from filewheel.disk.reopening import AfterFork, reopen
 from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument, DiskError, KeyHeld, NoWheel, WheelExists, partly_done
-from filewheel.firing.tidy import Tidier, is_untidy, tidy
 from filewheel.format import layout
 from filewheel.format.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
 from filewheel.format.ids import Ids
@@ -44,6 +43,8 @@ from filewheel.headers import KEY
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
 from filewheel.keys.group_commit import GroupCommit
+from filewheel.keys.lost import Relisted
+from filewheel.laps.tidy import Tidier, is_untidy, tidy
 from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of, receipt
 from filewheel.native.compiled import due_at, size_of
 from filewheel.roster.fence import LOOK_US, Fence
@@ -107,7 +108,7 @@ class Wheel(Changes):
         """Called with the microseconds of each flush, if set before the first enqueue. It must not raise."""
         self._opening = threading.RLock()
         self._group = GroupCommit(self._keys, self._dir.path)
-        self._tidier = Tidier(self._dir)
+        self._tidier = Tidier(self._dir, Relisted)
         self._tails: dict[str, bytes] = {}
         """topic → the packed bytes between time and payload of a message without headers"""
         self._hint = HintSender(self._dir.disk)
@@ -210,7 +211,7 @@ class Wheel(Changes):
             if self._journal is not None:
                 self._journal.close()
                 if is_untidy(self._dir):
-                    tidy(self._dir)
+                    tidy(self._dir, Relisted)
         finally:
             self._finder.forget()
             self._hint.close()

@@ -25,7 +25,8 @@ from click.testing import CliRunner
 
 from cli.main import cli
 from filewheel.disk.directory import open_directory
-from filewheel.firing.tidy import tidy
+from filewheel.keys.lost import Relisted
+from filewheel.laps.tidy import tidy
 from tests.support import REPO
 
 # What a shell might have set, and would change what is printed.
@@ -128,7 +129,7 @@ class Fw:
 
     def deal(self) -> None:
         """Bring what the journals hold into laps and slots."""
-        assert tidy(open_directory(self.wheel, write=True))
+        assert tidy(open_directory(self.wheel, write=True), Relisted)
 
     def pending(self) -> list[dict[str, Any]]:
         """Return what is pending."""

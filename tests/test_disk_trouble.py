@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import filewheel.disk.directory
-import filewheel.firing.tidy
+import filewheel.laps.tidy
 from filewheel import (
     DiskError,
     Keeper,
@@ -374,7 +374,7 @@ def test_a_flush_that_failed_in_the_background_is_told_by_close(wheel_dir: Path)
 def test_closing_a_producer_that_cannot_tidy_up_is_no_error(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(filewheel.firing.tidy, "TIDY_SEGMENTS", 1)
+    monkeypatch.setattr(filewheel.laps.tidy, "TIDY_SEGMENTS", 1)
     disk, _ = failing(kind, "keeper.lock", errno.ENOSPC)
     wheel = Wheel(wheel_dir, env=SYSTEM.using(disk=disk))
     wheel.enqueue(b"0", delay=60)
@@ -582,7 +582,7 @@ def test_a_keeper_starts_on_a_disk_that_is_full(wheel_dir: Path) -> None:
 def test_tidying_up_on_a_full_disk_does_not_fail_the_close_that_led_to_it(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.firing.tidy.TIDY_SEGMENTS", 1)
+    monkeypatch.setattr("filewheel.laps.tidy.TIDY_SEGMENTS", 1)
     disk, _ = failing("pwrite", "keeper.lock", errno.ENOSPC)
     wheel = Wheel(wheel_dir, env=SYSTEM.using(disk=disk))
     wheel.enqueue(b"0", delay=60)

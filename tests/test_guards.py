@@ -17,11 +17,12 @@ from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.disk.quarantine import items
 from filewheel.firing.housekeeper import DEAL_AGE_US
-from filewheel.firing.tidy import tidy
 from filewheel.format import layout
 from filewheel.format.record import pack_tail
 from filewheel.journal.journal import Journal
+from filewheel.keys.lost import Relisted
 from filewheel.laps.deal import Deal
+from filewheel.laps.tidy import tidy
 from filewheel.message import US_PER_S
 from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock, FaultyDisk, MissingNames, eventually, timed
@@ -429,7 +430,7 @@ def test_short_keepers_and_tidying_forget_the_writers_whose_segments_are_gone(wh
             keeper.ack(keeper.claim())
             keeper.close()
         else:
-            assert tidy(timed(directory, clock))
+            assert tidy(timed(directory, clock), Relisted)
         checkpoint = directory.checkpoint()
         counts.append(len(checkpoint.positions))
     assert counts[-1] == counts[1] <= 4

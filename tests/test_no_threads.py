@@ -14,9 +14,9 @@ import pytest
 from filewheel import AsyncWheel, DiskError, Keeper, Scheduler, TooFewCopies, Wheel
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.disk import SYSTEM
-from filewheel.env import SYSTEM_CLOCK
-from filewheel.firing.tidy import Tidier
 from filewheel.journal.copies import RETRY_US
+from filewheel.keys.lost import Relisted
+from filewheel.laps.tidy import Tidier
 from filewheel.replication.promote import promote
 from filewheel.replication.standby import Standby
 from tests.conftest import assert_whole
@@ -98,7 +98,7 @@ def test_a_wheel_for_asyncio_without_its_thread_is_an_error_and_can_be_opened_la
 
 def test_a_segment_that_ends_without_a_thread_to_tidy_is_no_error_and_the_next_tidies(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel:
-        tidier = Tidier(wheel._dir, SYSTEM_CLOCK, lambda n: bytes(n))
+        tidier = Tidier(wheel._dir, Relisted)
         with no_threads():
             tidier.segment_ended("w", Position(1, 0, 0), False)
         assert tidier._thread is None

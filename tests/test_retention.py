@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import filewheel.firing.tidy
+import filewheel.laps.tidy
 from filewheel import Keeper, Wheel
 from filewheel.disk.ballast import BALLAST_BYTES
 from filewheel.disk.directory import Directory, Settings, open_directory
@@ -89,7 +89,7 @@ def test_a_producer_that_tidies_up_and_a_repair_keep_what_they_cover(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     primary(wheel_dir)
-    monkeypatch.setattr(filewheel.firing.tidy, "TIDY_SEGMENTS", 1)
+    monkeypatch.setattr(filewheel.laps.tidy, "TIDY_SEGMENTS", 1)
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"x", delay=3600)
     assert len(kept(wheel_dir)) == 1

@@ -17,10 +17,10 @@ from unittest import mock
 import filewheel.disk.ballast
 from filewheel.disk.directory import Sync
 from filewheel.disk.disk import SYSTEM
-from filewheel.firing.tidy import Tidier
 from filewheel.journal.journal import Journal
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
+from filewheel.laps.tidy import Tidier
 from filewheel.message import US_PER_S, Message, MessageId, to_datetime
 from filewheel.wheel import Wheel
 from tests.crash.memory import Image

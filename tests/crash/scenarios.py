@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import filewheel.disk.ballast
-import filewheel.firing.tidy
+import filewheel.laps.tidy
 from filewheel import Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.journal.journal import Journal
@@ -80,9 +80,9 @@ def tiny() -> Iterator[None]:
         (Journal.__init__, "__kwdefaults__", journal),
         (Deal.__init__, "__kwdefaults__", {**Deal.__init__.__kwdefaults__, "chunk_records": 6}),
         (filewheel.disk.ballast, "BALLAST_BYTES", 64 << 10),
-        (filewheel.firing.tidy, "TIDY_SEGMENTS", 3),
+        (filewheel.laps.tidy, "TIDY_SEGMENTS", 3),
         # A producer tidies in a thread, with the keeper's lock: at a moment of its own it keeps a keeper out.
-        (filewheel.firing.tidy, "threading", SimpleNamespace(Lock=threading.Lock, Thread=LateThread)),
+        (filewheel.laps.tidy, "threading", SimpleNamespace(Lock=threading.Lock, Thread=LateThread)),
     ]  # fmt: skip
     before = [(target, name, getattr(target, name)) for target, name, _ in patches]
     try:

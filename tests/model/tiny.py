@@ -12,7 +12,6 @@ import filewheel.disk.hint
 import filewheel.firing.housekeeper
 import filewheel.firing.reserve
 import filewheel.firing.settler
-import filewheel.firing.tidy
 import filewheel.journal.appender
 import filewheel.keeper
 import filewheel.keys.files
@@ -21,6 +20,7 @@ import filewheel.keys.index
 import filewheel.laps.deal
 import filewheel.laps.slot
 import filewheel.laps.store
+import filewheel.laps.tidy
 import filewheel.lookup.finder
 import filewheel.lookup.index
 import filewheel.lookup.journals
@@ -56,7 +56,7 @@ def tiny(
     patch(filewheel.firing.reserve, "ROOM_BYTES", 600)
     patch(filewheel.laps.store, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
     patch(filewheel.laps.slot, "FRAME_BYTES", 400)
-    patch(filewheel.firing.tidy, "TIDY_SEGMENTS", 6)
+    patch(filewheel.laps.tidy, "TIDY_SEGMENTS", 6)
     patch(filewheel.replication.lap_copy, "STEP_BYTES", 700)
     patch(filewheel.replication.lap_copy, "_WRITE_BYTES", 300)
     patch(filewheel.replication.lap_copy, "_ROOM_BYTES", 600)
@@ -79,7 +79,7 @@ def tiny(
         filewheel.keeper,
         filewheel.laps.store,
         filewheel.firing.settler,
-        filewheel.firing.tidy,
+        filewheel.laps.tidy,
         filewheel.wheel,
     ):
         patch(module, "threading", ModelThreading)
