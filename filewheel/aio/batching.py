@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from filewheel.aio.thread import LoopThread, fail, resolve, tell
+from filewheel.aio.thread import LoopThread, call_soon, fail, resolve
 from filewheel.changes import HINT_AHEAD_US
 from filewheel.disk.directory import Sync, check_sync
 from filewheel.errors import BadArgument, Closed
@@ -190,7 +190,7 @@ def commit(
         results = wheel.put_all([put for _, put in batch])
     except BaseException as exc:  # of any class, because tasks wait for it
         results = [error_like(exc) for _ in batch]
-    tell(loop, written, batch, results)
+    call_soon(loop, written, batch, results)
 
 
 class Batcher:

@@ -176,7 +176,7 @@ class SharedKeeper:
     ) -> DueKeeper:
         """Return the open keeper for an iteration: one of the wheel's, or a new one.
 
-        Raises what AsyncKeeper.open does.
+        Raises the errors of AsyncKeeper.open.
         """
         for closed in [keeper for keeper in keepers() if keeper.is_closed]:
             await closed.close()  # waits until it has freed the lock

@@ -77,9 +77,9 @@ class LoopThread:
             except BaseException as exc:  # of any class, because a task waits for it
                 # Without this frame, which references the future: they would keep each other alive.
                 trace = exc.__traceback__
-                tell(loop, fail, future, exc.with_traceback(trace.tb_next if trace else None))
+                call_soon(loop, fail, future, exc.with_traceback(trace.tb_next if trace else None))
             else:
-                tell(loop, resolve, future, result)
+                call_soon(loop, resolve, future, result)
 
         self._jobs.put(job)
         return future
@@ -134,7 +134,7 @@ def close_each(made: Iterable[Closable]) -> None:
         each.close()
 
 
-def tell(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
+def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
     """Have the loop call a function soon; nothing when the loop was closed, because no task waits then."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *args)

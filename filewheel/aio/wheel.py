@@ -268,12 +268,12 @@ class AsyncWheel:
             self._reader = LoopThread("filewheel-aio-read", self._path)
         return await self._reader.call(partial(function, wheel))
 
-    def on_flush(self, told: Callable[[int], None]) -> None:
+    def on_flush(self, observer: Callable[[int], None]) -> None:
         """Call a function with the microseconds of each flush, in the thread that writes.
 
         To be set before the first enqueue. The function must not raise.
         """
-        self._open()[0].on_flush = told
+        self._open()[0].on_flush = observer
 
     flush = _writes(Wheel.flush)
 

@@ -19,7 +19,7 @@ from functools import partial, update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
-from filewheel.aio.thread import LoopThread, tell, to_the_end
+from filewheel.aio.thread import LoopThread, call_soon, to_the_end
 from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
 from filewheel.checks import check_number, check_whole
 from filewheel.disk.directory import Sync
@@ -344,7 +344,7 @@ class AsyncScheduler(Sender[Soon]):
         loop, engine = asyncio.get_running_loop(), self.blocking.engine
         if engine is None:
             return False
-        forget = self.blocking.on_event(lambda _: tell(loop, took_over.set), ["took_over"])
+        forget = self.blocking.on_event(lambda _: call_soon(loop, took_over.set), ["took_over"])
         try:
             if not engine.is_keeper.is_set():
                 async with asyncio.timeout(timeout_s):
@@ -386,6 +386,6 @@ class AsyncScheduler(Sender[Soon]):
             if self._home is None:
                 callback(event)
             else:
-                tell(self._home[0], callback, event)
+                call_soon(self._home[0], callback, event)
 
         return self.blocking.on_event(pass_on, kinds)

@@ -144,7 +144,7 @@ class Engine:
 
     def _live(self) -> None:
         pause_s = _PAUSE_S
-        told = False
+        reported = False
         while not self._stop.is_set():
             if self._loop is not None and self._loop.is_closed():
                 log.critical("the event loop that calls were to run in was closed; nothing is fired any more")
@@ -152,10 +152,10 @@ class Engine:
             try:
                 keeper = self._open(wait=False)
             except Locked as exc:
-                if not told:
+                if not reported:
                     # Two schedulers in one process are a mistake: this one fires nothing while the other exists.
                     log.log(logging.WARNING if exc.is_own else logging.INFO, "standing by: %s", exc.what)
-                told = True
+                reported = True
                 self._stand_by()
                 continue
             except Fenced as exc:
@@ -166,7 +166,7 @@ class Engine:
                 log.critical("cannot fire: %s; trying again in %d s", exc, pause_s, exc_info=not is_ours)
                 ended_well = False
             else:
-                told = False
+                reported = False
                 ended_well = self._term(keeper)
             if self._fenced is not None:
                 return
@@ -289,7 +289,7 @@ class Engine:
         try:
             self._end_calls(dispatcher, runners, _FENCED_S)
         except FilewheelError as exc:
-            log.error("what became of the last messages could not be written: %s", exc)
+            log.error("the outcomes of the last messages could not be written: %s", exc)
 
     # -- without the thread ------------------------------------------------------------------------------------
 
@@ -337,5 +337,5 @@ def _settle_all(dispatcher: Dispatcher) -> FilewheelError | None:
         # The first error may have kept only a call from beginning; then the second attempt writes everything.
         why = dispatcher.settle_all()
     if why is not None:
-        log.error("what became of the last messages could not be written: %s", fires_again(why))
+        log.error("the outcomes of the last messages could not be written: %s", fires_again(why))
     return why

@@ -83,7 +83,7 @@ class Events:
         """Create it without subscribers."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: dict[str, tuple[_Subscription, ...]] = dict.fromkeys(KINDS, ())
+        self._subscriptions: dict[str, tuple[_Subscription, ...]] = dict.fromkeys(KINDS, ())
         """kind → subscriptions, in order; each tuple is replaced as a whole, so that it is read without the lock"""
 
     def subscribe(self, callback: Callback, kinds: Iterable[str] | None = None) -> Callable[[], None]:
@@ -107,12 +107,12 @@ class Events:
         subscription = _Subscription(callback, chosen)
         with self._lock:
             for kind in chosen:
-                self._told[kind] = (*self._told[kind], subscription)
+                self._subscriptions[kind] = (*self._subscriptions[kind], subscription)
 
         def unsubscribe() -> None:
             with self._lock:
                 for kind in chosen:
-                    self._told[kind] = tuple(s for s in self._told[kind] if s is not subscription)
+                    self._subscriptions[kind] = tuple(s for s in self._subscriptions[kind] if s is not subscription)
 
         return unsubscribe
 
@@ -137,12 +137,12 @@ class Events:
 
         Raises BadArgument when there is no such kind. Of a subscriber's exceptions only Ctrl-C is raised.
         """
-        told = self._of(kind)
-        if not told:
+        subscriptions = self._of(kind)
+        if not subscriptions:
             return
         now_us = self._clock.now_us()
         event = Event(kind, now_us, handler, id, attempt, due_us, seconds, error, headers or {}, outcome)
-        for subscription in told:
+        for subscription in subscriptions:
             try:
                 subscription.callback(event)
             except (Exception, SystemExit):
@@ -152,7 +152,7 @@ class Events:
 
     def _of(self, kind: str) -> tuple[_Subscription, ...]:
         try:
-            return self._told[kind]
+            return self._subscriptions[kind]
         except KeyError:
             raise BadArgument(f"no event is of the kind {kind!r}", hint=f"kinds are {', '.join(KINDS)}") from None
 

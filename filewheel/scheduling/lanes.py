@@ -73,7 +73,7 @@ class Lane:
 
     @property
     def is_hungry(self) -> bool:
-        """Whether it is time to claim what was passed over."""
+        """Whether it is time to claim messages that the keeper passed over."""
         return self.has_more and len(self.waiting) * 2 <= self._ahead
 
     @property

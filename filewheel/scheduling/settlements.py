@@ -58,7 +58,7 @@ class Settlements:
         self._retry_us = 0
 
     def write(self) -> bool:
-        """Write what was noted; tell whether anything was written. On a full disk it is kept and written later."""
+        """Write the noted settlements; return whether any were written. On a full disk they are kept for later."""
         acknowledged, verdicts = self._acknowledged, self._verdicts
         if not (acknowledged or verdicts) or (self._retry_us and self._clock.steady_us() < self._retry_us):
             return False

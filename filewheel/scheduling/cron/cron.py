@@ -1,8 +1,8 @@
-"""When a cron expression comes next, in a time zone.
+"""The next fire of a cron expression in a time zone.
 
-Owns the rules for clocks that are put forward or back. A next time is computed from the calendar: months are stepped
-over, minutes never, so that a wheel that stood still for ten years asks as cheaply as one that did not.
-Invariant: `after(us) > us`, no fire lies between the two, and no search goes on for more than 40 years.
+It has the rules for clocks that go forward or back. A next time is computed from the calendar, month by month and not
+minute by minute, so that it is as cheap after ten years as after a minute.
+Invariant: `after(us) > us`, no fire is between the two, and no search covers more than 40 years.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from filewheel.scheduling.cron.zone import Zone
 _DAY_S = 86_400
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _END_S = DUE_END_US // US_PER_S - 2 * _DAY_S
-"""So near the end of the year 9999 that the clocks of some zones leave the calendar."""
+"""From here on, near the end of the year 9999, the local time of some zones leaves the calendar."""
 _YEARS = 40
 """A 29 February that is a given weekday comes every 28 years, and across 2100 after 40."""
 _GAPS_MOST = 256
@@ -43,11 +43,11 @@ class Cron:
 
     Where clocks change:
 
-    - Minute and hour name times of day (neither begins with `*`): what falls into a gap comes once, at its end, the
-      first instant after it; what a fold repeats comes once, the first time.
-    - Minute or hour begins with `*`: real time. It comes in both passes of a fold, and misses only what does not exist.
+    - Minute and hour name times of day (neither begins with `*`): a time in a gap fires once, at the first instant
+      after the gap; a time in a fold fires once, the first time.
+    - Minute or hour begins with `*`: real time. It fires in both passes of a fold, and omits only times in a gap.
 
-    This is the rule of Debian's cron. Equal are two of the same expression in the same zone; `0 0 * * *` is @daily.
+    This is the rule of Debian's cron. Two with the same expression and zone are equal; `0 0 * * *` is @daily.
     """
 
     __slots__ = ("_days", "_expression", "_zone")
@@ -55,8 +55,8 @@ class Cron:
     def __init__(self, text: str, tz: str | ZoneInfo = "UTC") -> None:
         """Read an expression.
 
-        Raises BadArgument for text that is not one, for an expression that never comes (30 February), and for a zone
-        that is not there.
+        Raises BadArgument for text that is not one, for an expression that never fires (30 February), and for an
+        unknown zone.
         """
         self._expression = parse(text)
         self._zone = Zone(tz)
@@ -82,8 +82,8 @@ class Cron:
     def after(self, us: int) -> int:
         """Return the first fire strictly after an instant, both in microseconds since the epoch.
 
-        Some microseconds of work, however far away. Fires before 1970 are none. Raises BadArgument when nothing comes
-        for 40 years (as `*/5 2 * 3 sunL` where that hour is always a gap), or not before the year 10000.
+        Cost: some microseconds, for any distance. There is no fire before 1970. Raises BadArgument when there is none
+        for 40 years (as `*/5 2 * 3 sunL` where that hour is always a gap), or none before the year 10000.
         """
         start_s = max(us, -1) // US_PER_S + 1
         if start_s >= _END_S:
@@ -94,13 +94,13 @@ class Cron:
         return found_s * US_PER_S
 
     def times(self, us: int) -> Iterator[int]:
-        """Yield the fires after an instant, one after the other, without end. Raises as `after` does."""
+        """Yield the fires after an instant, without end. Raises as `after` does."""
         while True:
             us = self.after(us)
             yield us
 
     def is_moved(self, us: int) -> bool:
-        """Tell whether a fire is where a gap has moved it: the clocks then show a time that was not asked for."""
+        """Return whether a gap has moved a fire: its local time is not one of the expression."""
         at_s = us // US_PER_S
         wall_s = at_s + self._zone.offset_s(at_s)
         return self._next_wall_s(wall_s) != wall_s
@@ -123,10 +123,10 @@ class Cron:
     def _after_fixed(self, start_s: int) -> int:
         """Return the first fire from an instant on, of a job with times of day."""
         zone = self._zone
-        # At the end of a gap, what fell into it is still to come: from the offset before, the gap begins here.
+        # At the end of a gap, times inside of it are still to fire: counted with the offset before, it starts here.
         wall_s = start_s + min(zone.offset_s(start_s - 1), zone.offset_s(start_s))
         first, second = zone.offsets_s(wall_s)
-        if first > second and wall_s - second == start_s:  # the second pass of a fold, where nothing comes
+        if first > second and wall_s - second == start_s:  # the second pass of a fold, without fires
             wall_s = zone.change_s(wall_s - first, start_s) + first
         wall_s = self._next_wall_s(wall_s)
         first, second = zone.offsets_s(wall_s)

@@ -1,7 +1,7 @@
 """A cron expression as text, and as the sets of numbers that it means.
 
 Knows nothing of years and zones: that is cron.py's.
-Invariant: what is not understood is refused with the field, the value and what would be right; nothing is guessed.
+Invariant: text that is not understood is refused with the field, the value and a correct example; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _WEEKDAY = _Field(
 
 @dataclass(frozen=True)
 class Expression:
-    """What an expression means. Weekdays count from Sunday, 0."""
+    """The meaning of an expression. Weekdays count from Sunday, 0."""
 
     text: str
     """The expression in one spelling: lower case but for L, single spaces, names like @daily written out."""

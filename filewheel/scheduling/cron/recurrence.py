@@ -1,7 +1,7 @@
-"""What recurs: a fixed interval or a cron expression, how it is written down, and what comes after one that is done.
+"""A recurrence: a fixed interval or a cron expression, its text, and the due time of the next occurrence.
 
-Invariant: a next due lies after the due it follows, whatever the clock did meanwhile, and is computed, never counted
-up to.
+Invariant: the next due time is later than the one it follows, even after a change of the clock; it is computed, without
+stepping through those between.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from filewheel.scheduling.cron.cron import Cron
 from filewheel.timespec import check_due, delay_us, parse_duration
 
 INTERVAL_US_MIN = 1000
-"""A millisecond. Each occurrence is a message that is written, fired and acknowledged: below this no disk keeps up, and
-a wheel that tried would do nothing else."""
+"""A millisecond. Each occurrence is a message that is written, fired and acknowledged; no disk keeps up with more."""
 
 _SHOWN = 64
 
 
 class Every:
-    """A fixed interval: a fire at its start, and then one each interval, for ever.
+    """A fixed interval: a fire at its start, and then one per interval, for ever.
 
-    The grid is fixed by its start and not by when anything ran, so that its phase does not drift, and processes that
-    define the same interval mean the same instants. The start is the epoch unless given: `Every(60)` is each full
-    minute. Real time: an interval knows no zone, and `Every(86400)` moves by an hour on the wall when clocks change.
+    The start alone fixes the times, not when anything ran, so the phase does not drift, and processes that define the
+    same interval mean the same instants. The start is the epoch by default: `Every(60)` fires at every full minute.
+    An interval is real time and has no zone: `Every(86400)` moves by an hour of local time when clocks change.
     """
 
     __slots__ = ("interval_us", "start_us")
 
     def __init__(self, interval_s: float | timedelta, start_us: int = 0) -> None:
-        """Take an interval in seconds or as a timedelta. Raises BadArgument for one under a millisecond."""
+        """Set an interval in seconds or as a timedelta. Raises BadArgument below a millisecond."""
         interval_us = delay_us(interval_s)
         if not INTERVAL_US_MIN <= interval_us < DUE_END_US:
             raise BadArgument(f"an interval is 0.001 s or more, not {interval_s!r}", hint="Every(60) is each minute")
@@ -52,7 +51,7 @@ class Every:
         return check_due(self.start_us + count * self.interval_us)
 
     def times(self, us: int) -> Iterator[int]:
-        """Yield the fires after an instant, one after the other, without end. Raises as `after` does."""
+        """Yield the fires after an instant, without end. Raises as `after` does."""
         while True:
             us = self.after(us)
             yield us
@@ -76,11 +75,11 @@ class Every:
 Recurrence: TypeAlias = Cron | Every
 
 Missed = Literal["once", "all", "skip"]
-"""What becomes of occurrences whose time passed while nothing ran."""
+"""The policy for occurrences whose time passed while nothing ran."""
 
 
 def from_text(text: str) -> Recurrence:
-    """Read what `to_text` wrote. Raises BadArgument for anything else."""
+    """Read the text of `to_text`. Raises BadArgument for other text."""
     try:
         fields = json.loads(text)
     except (ValueError, TypeError, RecursionError):
@@ -94,9 +93,9 @@ def from_text(text: str) -> Recurrence:
 
 
 def read_recurrence(text: str, tz: str = "UTC") -> Recurrence:
-    """Read what people write: "90s", "every 15m", a cron expression, or a name like "@daily".
+    """Read the text of a user: "90s", "every 15m", a cron expression, or a name like "@daily".
 
-    A zone means nothing for an interval. Raises BadArgument that says what is wrong.
+    An interval ignores the zone. Raises BadArgument with the mistake.
     """
     words = text.strip()
     if words[:6].lower() == "every ":
@@ -116,28 +115,28 @@ def _duration_us(text: str) -> int:
         ) from None
 
 
-# -- what comes after one that is done --------------------------------------------------------------------------------
+# -- the next occurrence ---------------------------------------------------------------------------------------------
 
 
 def next_due(recurrence: Recurrence, due_us: int, now_us: int, missed: Missed = "once") -> int:
-    """Return when the occurrence after this one is due. Some microseconds of work, whatever lies between.
+    """Return when the occurrence after this one is due. Cost: some microseconds, for any distance.
 
-    `due_us` is when this one was due, `now_us` when it was started (or was found too late to be): what comes due while
-    it runs is not covered by it, and follows at once.
+    `due_us` is when this one was due, `now_us` when it started (or was found too late to start): it does not cover an
+    occurrence that comes due while it runs; that one follows at once.
 
-    - "once": the first after now. What was missed has come once, with this one, late.
-    - "all": the first after this one's own due, so that each comes in its turn, however late.
-    - "skip": the first after now. This one itself was not run if `is_skipped` said so.
+    - "once": the first after now. This one, late, was the one call for all missed ones.
+    - "all": the first after this one's own due time, so that each is called, however late.
+    - "skip": the first after now. This one was not called if `is_skipped` returned True.
 
-    Raises BadArgument for another policy, and when nothing comes any more.
+    Raises BadArgument for another policy, and when there is no next one.
     """
     _check_missed(missed)
-    # A clock that was put back must not bring an occurrence that was done already.
+    # A clock that was put back must not repeat an occurrence that was called already.
     return recurrence.after(due_us if missed == "all" else max(due_us, now_us))
 
 
 def is_skipped(due_us: int, now_us: int, missed: Missed, grace_us: int) -> bool:
-    """Tell whether an occurrence is not to be run: under "skip", when it is late by more than the grace."""
+    """Return whether an occurrence is not called: under "skip", if it is later than the grace time."""
     _check_missed(missed)
     return missed == "skip" and now_us - due_us > grace_us
 

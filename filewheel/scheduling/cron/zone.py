@@ -1,8 +1,8 @@
-"""A time zone, asked two questions: what its clocks show at an instant, and at which instants they show a time.
+"""A time zone: its wall time at an instant, and the instants of a wall time.
 
-The one place that knows zoneinfo. Instants are whole seconds since the epoch; a wall time is the same count for what
-the clocks show, as if they were in UTC. Where clocks go forward some wall times never come (a *gap*), where they go
-back some come twice (a *fold*).
+Only this file uses zoneinfo. Instants are whole seconds since the epoch; a wall time is counted in the same way, as if
+the clocks were in UTC. Where clocks go forward some wall times never come (a *gap*), where they go back some come twice
+(a *fold*).
 Invariant: UTC needs no time zone database; every other zone is the database's, never the machine's.
 """
 
@@ -27,7 +27,7 @@ class Zone:
     __slots__ = ("info", "name")
 
     def __init__(self, tz: str | ZoneInfo) -> None:
-        """Find a zone by its name. Raises BadArgument for one that is not there, with the nearest that are."""
+        """Find a zone by its name. Raises BadArgument for an unknown one, with the closest names."""
         self.name = _name_of(tz)
         self.info: tzinfo = UTC if self.name == "UTC" else _load(self.name)
 
@@ -40,10 +40,10 @@ class Zone:
         return offset // _A_SECOND
 
     def offsets_s(self, wall_s: int) -> tuple[int, int]:
-        """Return the offsets with which a wall time can be read: of the first and of the second time that it comes.
+        """Return the offsets of a wall time: of the first and of the second time that it comes.
 
-        Equal where it comes once; the first is greater in a fold; in a gap it is smaller, and they are the offsets
-        before and after.
+        They are equal if it comes once. In a fold the first is greater; in a gap it is smaller, and they are the
+        offsets before and after it.
         """
         if self.info is UTC:
             return 0, 0
@@ -66,7 +66,7 @@ class Zone:
         return after_s
 
     def show(self, us: int) -> datetime:
-        """Return what the clocks show at an instant in microseconds; in UTC where that would leave the calendar."""
+        """Return the local time at an instant in microseconds; in UTC where it would leave the calendar."""
         moment = to_datetime(us)
         try:
             return moment.astimezone(self.info)
@@ -86,7 +86,7 @@ def _name_of(tz: object) -> str:
 def _load(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # unknown; not a name at all; a directory of the database
+    except (KeyError, ValueError, OSError):  # unknown, not a valid name, or a directory of the database
         pass
     known = zoneinfo.available_timezones()
     if not known:

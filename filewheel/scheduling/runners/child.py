@@ -100,7 +100,7 @@ def preparing() -> bool:
 
 @functools.cache
 def resolve(target: str) -> Callable[..., Any]:
-    """Return the function that "module:qualname" names. Raises ImportError, AttributeError, or what the module does."""
+    """Return the function that "module:qualname" names. Raises ImportError, AttributeError, or the module's error."""
     module, _, qualname = target.partition(":")
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):

@@ -89,7 +89,7 @@ class Loop:
         self._loop = loop
         self._thread: threading.Thread | None = None
         self._coming: deque[Call] = deque()
-        self._is_told = False
+        self._is_woken = False
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -101,8 +101,8 @@ class Loop:
             return
         assert self._loop is not None
         self._coming.append(call)
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_woken:
+            self._is_woken = True
             self._loop.call_soon_threadsafe(self._take)
 
     def _make_loop(self) -> None:
@@ -123,7 +123,7 @@ class Loop:
 
     def _take(self) -> None:
         """In the loop: make a task for each call that was handed over."""
-        self._is_told = False
+        self._is_woken = False
         while self._coming:
             try:
                 call = self._coming.popleft()

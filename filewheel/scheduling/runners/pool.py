@@ -55,7 +55,7 @@ class Result:
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _Submission:
     """A call that was submitted."""
 
     request: bytes
@@ -70,7 +70,7 @@ class _Call:
         begin, self.begin = self.begin, None
         return begin is None or begin()
 
-    def tell(self, result: Result) -> None:
+    def answer(self, result: Result) -> None:
         """Pass the result to the caller."""
         try:
             self.done(result)
@@ -92,7 +92,7 @@ class Pool:
         self._lock = threading.Lock()
         self._threads: list[_Attendant] = []
         self._idle: list[_Attendant] = []
-        self._queue: deque[_Call] = deque()
+        self._queue: deque[_Submission] = deque()
         self.fruitless = 0
         """How many processes in a row ended before they had a call; the next start waits."""
         self.start_at_us = 0
@@ -124,7 +124,7 @@ class Pool:
                 hint='put what the script does under `if __name__ == "__main__":`',
             )
         timeout_us = REST_US if timeout_s is None else round(timeout_s * US_PER_S)
-        call = _Call(msgpack.packb([target, request]), timeout_us, done, begin)
+        call = _Submission(msgpack.packb([target, request]), timeout_us, done, begin)
         with self._lock:
             if self.is_closing:
                 raise Closed("the pool is closed")
@@ -179,7 +179,7 @@ class Pool:
 
     # -- for the pool's threads ------------------------------------------------------------------------------
 
-    def next_call(self, thread: _Attendant, *, waits: bool) -> _Call | None:
+    def next_call(self, thread: _Attendant, *, waits: bool) -> _Submission | None:
         """Return a call for a thread, or None; a thread that waits is then noted as idle."""
         with self._lock:
             if thread in self._idle:
@@ -197,14 +197,14 @@ class Pool:
                 self._idle.remove(thread)
             self._wake_idle()
 
-    def give_back(self, call: _Call) -> None:
+    def give_back(self, call: _Submission) -> None:
         """Queue a call again, before all others, because its process ended before it began."""
         with self._lock:
             if not self.is_closing:
                 self._queue.appendleft(call)
                 self._wake_idle()
                 return
-        call.tell(Result("closed", message="the pool was closed before the call was begun"))
+        call.answer(Result("closed", message="the pool was closed before the call was begun"))
 
     def is_fruitful(self) -> None:
         """Note that a process has answered a call: the next start does not wait."""
@@ -238,7 +238,7 @@ class Pool:
             calls = [*self._queue]
             self._queue.clear()
         for call in calls:
-            call.tell(result)
+            call.answer(result)
 
 
 class _Attendant:
@@ -326,9 +326,9 @@ class _Attendant:
                 call = self._next(process, waits=False)
             finally:
                 if result is not None:
-                    before.tell(result)  # while the process has its next call
+                    before.answer(result)  # while the process has its next call
 
-    def _next(self, process: Process, *, waits: bool) -> _Call | None:
+    def _next(self, process: Process, *, waits: bool) -> _Submission | None:
         """Give the process its next call and return it; None when the process has ended, or the pool closes."""
         while not (process.has_ended or process.is_lost or self._pool.is_closing):
             call = self._pool.next_call(self, waits=waits)
@@ -342,15 +342,15 @@ class _Attendant:
         self._pool.pass_on(self)
         return None
 
-    def _has_given(self, process: Process, call: _Call) -> bool:
+    def _has_given(self, process: Process, call: _Submission) -> bool:
         """Send a call to a process, if the call may begin; return whether it was sent."""
         try:
             may_begin = call.may_begin()
         except BaseException:
-            call.tell(Result("closed", message="the check whether the call may begin failed"))
+            call.answer(Result("closed", message="the check whether the call may begin failed"))
             raise
         if not may_begin:  # mutant: begun-blindly-process
-            call.tell(Result("not begun"))
+            call.answer(Result("not begun"))
             return False
         process.send(call.request)
         if process.is_lost:
@@ -360,7 +360,7 @@ class _Attendant:
         call.end_us = self._clock.steady_us() + call.timeout_us
         return True
 
-    def _result(self, process: Process, call: _Call) -> Result | None:
+    def _result(self, process: Process, call: _Submission) -> Result | None:
         """Wait for the end of a call; return its result, or None when the process ended before it began."""
         try:
             while True:
@@ -380,7 +380,7 @@ class _Attendant:
             log.exception("an answer could not be read; the process is ended")
             return Result("died", message=f"its answer was damaged on the way: {exc}", exit_status=process.end())
 
-    def _ended(self, process: Process, call: _Call) -> Result:
+    def _ended(self, process: Process, call: _Submission) -> Result:
         """Kill a process whose call exceeded its time-out, or the time of a closing pool."""
         is_late = self._pool.close_at_us > self._clock.steady_us()
         status = process.end()

@@ -27,7 +27,7 @@ from filewheel.scheduling.runners.child import BEGIN, PIPE_LOST, TOKEN_BYTES, fr
 KILL_AFTER_S = 1  # from SIGTERM to SIGKILL
 _STATUS_LOOKS, _STATUS_LOOK_S = 50, 0.001
 _POLL_MS_MAX = 1 << 30
-_CHUNK_BYTES = 1 << 16  # what a pipe holds
+_CHUNK_BYTES = 1 << 16  # the capacity of a pipe
 _PIPE_BYTES_MAX = 1 << 20
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -84,7 +84,7 @@ class Process:
         self._pidfd = _pidfd(self._process.pid or 0)
         self._end_fd: int = self._process.sentinel if self._pidfd is None else self._pidfd
         self._answers_fd = self._answers.fileno()
-        self._number = 0  # of the last call; 0 is what a process writes when it is ready
+        self._number = 0  # of the last call; a process that is ready writes the number 0
         self._unsent = memoryview(b"")
         self._received = bytearray()
         self.has_ended = False
