@@ -1,9 +1,8 @@
-"""What one transaction adds to the laps: bytes above the covered lengths of files, which the checkpoint then covers.
+"""Bytes that one transaction appends to slot and lap files, above the lengths that the checkpoint covers.
 
-The deal adds what it has read in the journals, a graft what it has read in another wheel; both write, flush and undo
-alike. Nothing that is written here counts until a manifest names it; a crash before leaves bytes that the next
-transaction cuts off.
-Invariant: after `sync`, everything that was added is durable, and so is the name of every file that was made.
+A deal appends records from journals, a heal appends records from another wheel; both write, flush and undo alike.
+The bytes count when a checkpoint covers them. A crash before leaves bytes that the next transaction cuts off.
+Invariant: after `sync`, all appended bytes are durable, and so is the name of every new file.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Additions:
         return name in self._was
 
     def append(self, name: str, length: int, data: bytes) -> None:
-        """Write to a file from `length` on, and cut off what lay there. Raises OSError."""
+        """Write to a file from `length` on, and cut off the bytes that were there. Raises OSError."""
         self._was.setdefault(name, length)
         fd = self._dirty.get(name, -1)
         if fd < 0:
@@ -81,9 +80,9 @@ class Additions:
                     self._disk.sync_dir(name)
 
     def undo(self) -> None:
-        """Give back the room that was taken, as far as that works: what no manifest names counts for nothing."""
+        """Free the appended bytes, as far as that works. No checkpoint covers them, so any that stay do no harm."""
         for name, length in self._was.items():
-            with contextlib.suppress(OSError):  # what stays lies above the covered length, or in a file nobody names
+            with contextlib.suppress(OSError):  # bytes that stay are not covered
                 if length == 0:
                     self._disk.unlink(name)
                     continue

@@ -1,9 +1,9 @@
-"""A cut: a place in every journal, and what lies below it that is not in the laps yet.
+"""A cut: a position in every journal, and the undealt records below it.
 
-The deal covers what a cut holds. Reading stops at a chunk, so the memory of a deal does not grow with what the journals
-hold; the cut then is below what has been read. A drop below the cut whose put may still lie above it is remembered in
-the manifest (D1), which is decided here by one more pass over the journals.
-Invariant: every put and drop between what is covered and the cut is in it, once.
+A deal covers the records of its cut. Reading stops at a chunk, so the memory of a deal does not grow with the journals;
+the cut is then below the positions that were read. The checkpoint carries a drop below the cut whose put may be above
+it (D1); one more pass over the journals finds these drops.
+Invariant: every put and drop between the covered position and the cut is in it, once.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ Files = tuple[set[int], set[int]]
 
 @dataclass
 class Cut:
-    """Where a deal stops in each journal, and what it found below."""
+    """The position where a deal stops in each journal, and the records below."""
 
     positions: dict[str, Position] = field(default_factory=dict)
     puts: PutTable = field(default_factory=PutTable)
     drops: dict[bytes, bytes] = field(default_factory=dict)
     """id → packed drop."""
     drop_frames: list[Frame] = field(default_factory=list)
-    """Frames of nothing but drops, whole: only those that meet something are taken apart."""
+    """Frames of drops only. A frame is taken apart only when it meets a put or a file."""
     ended: set[str] = field(default_factory=set)
-    """Writers that have gone, and whose journal lies below the cut to its end."""
+    """Writers that ended, and whose journal is below the cut to its end."""
     doubtful: dict[str, list[Frame]] = field(default_factory=dict)
-    """Puts that may have keys, and that nothing calls durable: their entries in the index may not be either."""
+    """Puts that may have keys and are not known to be durable: their entries in the index may not be durable either."""
     size_bytes: int = 0
     records: int = 0
     put_records: int = 0

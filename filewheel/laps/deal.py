@@ -1,14 +1,14 @@
-"""The deal: what the journals hold is moved into the laps, so that the journals can go.
+"""The deal: records move from the journals into slot and lap files, so that the journals can be removed.
 
-One deal is one transaction. It reads the journals from what is covered up to a cut, leaves out every put that was
-dropped below the same cut, appends the rest to the files of their laps and seconds above their covered lengths,
-makes all of it durable, and commits by replacing the checkpoint; only then are covered segments unlinked. A crash
-anywhere before the commit leaves bytes that no manifest names; the next deal writes over them. In the same transaction
-a lap that has come near is dealt from its one file into seconds, and files of which everything is finished are left
-out of the manifest, and unlinked after the commit: whole files, nothing is ever rewritten or compacted.
+One deal is one transaction. It reads the journals from their covered positions up to a cut, leaves out every put that
+was dropped below the same cut, appends the rest to slot and lap files above their covered lengths, makes all of it
+durable, and commits by replacing the checkpoint. Only then does it remove covered segments. A crash before the commit
+leaves bytes that no checkpoint covers; the next deal overwrites them. The same transaction deals a near lap from its
+one file into slots, and leaves finished files out of the checkpoint; they are unlinked after the commit. Nothing is
+ever rewritten or compacted.
 
-Runs in the background; one at a time. The rules D0-D6, K1-K4 and X1 of the protocol are named where they are kept.
-Invariant: what is pending before a deal is pending after it, and nothing else.
+A deal runs in the background, one at a time. Comments name the rules D0-D6, K1-K4 and X1 of the protocol.
+Invariant: a deal does not change the set of pending messages.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from filewheel.roster.repeats import note_repeats
 CHUNK_BYTES = 24 << 20
 CHUNK_RECORDS = 150_000
 OPEN_AHEAD_S = 120
-"""So long before it begins a lap is dealt into seconds: each deal writes to a file for each second of such a lap."""
+"""A lap is dealt into slots this long before it starts. From then on a deal writes to one file for each second."""
 
 
 @dataclass
 class Dealt:
-    """What a deal did."""
+    """The result of a deal."""
 
     puts: int = 0
     drops: int = 0
@@ -49,15 +49,15 @@ class Dealt:
     expired: int = 0
     """Files of which everything was finished."""
     held: set[str] = field(default_factory=set)
-    """Writers of which nothing was covered: what they put has keys that could not be entered now."""
+    """Writers of which nothing was covered: their puts have keys that could not be entered now."""
     left_bytes: int = 0
-    """What was read, and is not covered yet."""
+    """Bytes that were read and are not covered yet."""
     left_segments: int = 0
     """Covered segments that could be neither kept for backups nor counted: they stay in journal/."""
 
 
 Finished = Callable[[], Files]
-"""Says of which files nothing is pending any more. Called with the ledger's lock held."""
+"""Returns the files without pending messages. Called with the store's lock held."""
 
 
 class Deal:
@@ -92,9 +92,9 @@ class Deal:
     def run(self) -> Dealt:
         """Deal. On return it is durable and the covered segments are gone.
 
-        Raises OSError, and Damaged when a message has no place, with the wheel as it was before, or OSError with only
-        needless files left behind; Poisoned when a flush failed, or when it is unknown whether the checkpoint was
-        replaced: the keeper is done then, and the next one finds out.
+        Raises OSError, and Damaged when no file can take a message, with the wheel unchanged; OSError also when only
+        files that are not needed any more could not be removed. Raises Poisoned when a flush failed, or when it is
+        unknown whether the checkpoint was replaced: this keeper is finished, and the next one recovers.
         """
         store = self._store
         with store.lock:
@@ -114,7 +114,7 @@ class Deal:
             new.positions = {w: p for w, p in new.positions.items() if w in limits} | cut.positions
         try:
             if not self._only_expire:
-                if base.doubt:  # what is dealt now may lie in the files already
+                if base.doubt:  # the files may hold these records already
                     note_repeats(self._disk)  # mutant: doubt-unmarked
                 self._write(cut, base, new, finished)
                 self._added.sync(self._store.removal.unlinked_in)  # mutant: checkpoint-first
@@ -134,7 +134,7 @@ class Deal:
         return self._done
 
     def _take_cut(self, limits: dict[str, Position]) -> Cut:
-        """Read the journals up to `limits`, and enter what of it the index of keys may have lost.
+        """Read the journals up to `limits`, and enter the keys that the index may have lost.
 
         A journal with keys that cannot be entered now, because a producer has the lock of their file, stays as it is.
         """
@@ -154,9 +154,9 @@ class Deal:
     def _flush_journals(self, seen: dict[str, Position]) -> None:
         """Make the journals durable as far as they were read.
 
-        D2: what is about to be split over files must first be durable where it is one frame.
-        X1: so must be every drop because of which a file counts as finished.
-        So must be the entries in the index of what has a key: nobody looks here for it any more.
+        D2: a frame that is split over files must first be durable as one frame.
+        X1: so must every drop that makes a file count as finished.
+        So must the index entries of keyed messages: once covered, these journals are not read for keys again.
         """
         store = self._store
         store.own.flush()  # mutant: own-unflushed
@@ -202,7 +202,7 @@ class Deal:
         # D4: in doubt, or where a put may come twice, a file may hold the put already, and needs its drop.
         again = bool(base.doubt) or self._store.repeats  # mutant: doubt-drops repeats-no-drop
         loose = [r for i, r in cut.drops.items() if i not in matched or again]
-        # What a file was to be told while it was missing is told now; or goes on to the next deal.
+        # Drops for a file that was missing are written to it now, or are carried on to the next deal.
         missing, owes = self._store.missing, self._store.owes_drops
         loose += [  # mutant: missing-owed
             pack_drop(i, CANCELLED)
@@ -213,7 +213,7 @@ class Deal:
         # D5: one reading of the clock for the whole deal.
         near = near_laps(self._dir.settings, self._store.clock.now_us()) if self._spread else frozenset()
         writer = LapWriter(self._store, new, near, self._added)
-        # X2: what belongs to a file that goes was read before it counted as finished, so it is finished too.
+        # X2: records for a file that goes were read before it counted as finished, so they are finished too.
         loose = self._without_finished(puts, loose, new, finished)
         for lap in sorted(near):
             if lap in new.laps and lap not in finished[1] and writer.can_open(lap):
@@ -227,9 +227,9 @@ class Deal:
         self._done.drops = len(loose)
 
     def _without_finished(self, puts: PutTable, drops: list[bytes], new: Checkpoint, finished: Files) -> list[bytes]:
-        """Leave out of sorted puts, and of the sorted drops that are returned, what belongs to files that go.
+        """Remove the records of finished files from sorted puts, and from the sorted drops that are returned.
 
-        But not what belongs to a slot that goes while the file of its lap, which may hold the same, stays.
+        Those of a slot stay if the file of its lap stays, which may hold the same messages.
         """
         slots, lap_of = self._dir.settings.slots, self._dir.settings.lap_of
         ranges = [(s, s + 1) for s in finished[0] if lap_of(s) not in new.laps] + [  # mutant: both-finished
@@ -246,7 +246,7 @@ class Deal:
         return kept + drops[at:] if kept or at else drops
 
     def _expire(self, new: Checkpoint, finished: Files) -> None:
-        """Leave finished files out of the new manifest; the commit unlinks them."""
+        """Leave finished files out of the new checkpoint; they are unlinked after the commit."""
         for second in finished[0]:
             if new.slots.pop(second, None) is not None:
                 self._gone.append(slot_file(self._dir.settings, second).name)
@@ -258,7 +258,7 @@ class Deal:
     # -- commit: K2 to K4 ------------------------------------------------------------------------------------
 
     def _commit(self, new: Checkpoint, cut: Cut) -> None:
-        """Make the new manifest the ledger's. It counts on disk already, so nothing here may fail."""
+        """Make the new checkpoint the store's. It counts on disk already, so nothing here may fail."""
         store = self._store
         store.checkpoint = new
         if not self._only_expire:  # which flushes no directories  # mutant: unlinks-forgotten
@@ -297,7 +297,7 @@ class Deal:
             else:
                 left += 1
         if ended:
-            # K3: nobody appends to it (its lock was free when it was read), and nothing valid lies past the cut.
+            # K3: its lock was free when it was read, so it does not grow, and nothing valid is past the cut.
             left += not self._store.removal.retire_segment(layout.segment(tail.writer, tail.covered.segment))
             # K4: while one is left in journal/ the writer must not be forgotten.
             tail.gone = not left  # mutant: unkept-forgotten
@@ -323,6 +323,6 @@ def needs_deal(store: Store, finished: Finished | None) -> bool:
 
 
 def near_laps(settings: Settings, now_us: int) -> frozenset[int]:
-    """Return the laps that are kept in seconds: the present one, and soon before it begins the next one."""
+    """Return the laps that are kept in slots: the present one, and the next one shortly before it starts."""
     now_s = now_us // US_PER_S
     return frozenset((settings.lap_of(now_s), settings.lap_of(now_s + min(OPEN_AHEAD_S, settings.slots))))

@@ -54,7 +54,7 @@ class LapWriter:
             second = due_of(head) // US_PER_S
             lap = settings.lap_of(second)
             in_lap_file = self._goes_to_lap_file(lap, second)
-            # A lap that has both is gone through by seconds: their drops may belong into a slot.
+            # A lap that has both kinds is written second by second: a drop may belong to a slot.
             is_whole = in_lap_file and not self._has_slots(lap)
             end = id_floor((lap + 1) * settings.slots * US_PER_S if is_whole else (second + 1) * US_PER_S)
             upto = puts.find(end, at)
@@ -75,9 +75,9 @@ class LapWriter:
             at, dropped = upto, drop_upto
 
     def _goes_to_lap_file(self, lap: int, second: int) -> bool:
-        """Decide where a lap's records go. One state for each lap: whichever it has, it keeps.
+        """Decide whether a lap's records go to its one file. A lap keeps the kind of file that it has.
 
-        But nothing is written to a file that is missing: beside it, the lap has the other state too.
+        But nothing is written to a missing file: beside it, the lap gets the other kind too.
         """
         settings, new = self._dir.settings, self._new
         no_file = lap in new.laps and self._is_missing(lap_file(settings, lap, new.laps[lap]))
@@ -96,7 +96,7 @@ class LapWriter:
         store, name = self._store, file.name
         if name not in self._looked_at:
             self._looked_at.add(name)
-            # What this deal has made itself is named by no checkpoint so far.
+            # A file that this deal made is in no checkpoint yet.
             if name in store.missing or (not self._added.has(name) and self._disk.identity(name) is None):
                 with store.lock:
                     store.miss(span_of(file))
@@ -131,14 +131,14 @@ class LapWriter:
 
     def can_open(self, lap: int) -> bool:
         """Tell whether a lap can be dealt into its seconds: nothing of it is missing."""
-        # All are looked at before: found missing later, one would send its messages back to the file that goes.
+        # All files are checked first: one found missing later would send its messages back to the lap file that goes.
         for file in files_in(self._dir.settings, self._new, lap):
             self._is_missing(file)
         return lap not in self._store.missing.near()  # mutant: missing-opened
 
     def open(self, lap: int) -> None:
-        """Deal a lap's one file into seconds. Part of the same commit, so never half (L1-L6)."""
-        if self._has_slots(lap):  # what was added while one of them was missing may lie in both
+        """Deal a lap's one file into slots, in the same commit (L1-L6)."""
+        if self._has_slots(lap):  # records that came while one of them was missing may be in both
             note_repeats(self._disk)
         file = lap_file(self._dir.settings, lap, self._new.laps.pop(lap))
         handles = self._store.new_handles()
@@ -154,7 +154,7 @@ class LapWriter:
                     on_gap=self._store.report_gap,
                     budget=_OPEN_BUDGET,
                 )
-                # A drop of what lies in a second: the lap has both since a file of it was missing for a while.
+                # Drops of messages in slots: the lap has both kinds since one of its files was missing for a while.
                 loose = [pack_drop(i, CANCELLED) for i in sorted(window.loose)]
                 self.write(window.found, loose)  # mutant: lap-not-emptied
                 if not window.cut:

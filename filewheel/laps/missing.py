@@ -33,7 +33,7 @@ NAMED_MAX = 100
 
 
 class MissingFiles:
-    """The missing files of one wheel. The ledger's lock guards it."""
+    """The missing files of one wheel. The store's lock guards it."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
@@ -57,7 +57,7 @@ class MissingFiles:
         return list(self._files.values())
 
     def add(self, span: Span) -> bool:
-        """Take note of a missing file, and warn of it once; tell whether it is new and one of the first NAMED_MAX."""
+        """Note a missing file and log it once; return whether it is new and one of the first NAMED_MAX."""
         if span.name in self._files:
             return False
         self._files[span.name] = span
@@ -125,7 +125,7 @@ Listing = Mapping[str, Set[int]]
 
 
 def vanished(directory: Directory, quarantine: Quarantine, span: Span) -> Damaged:
-    """Return the error for a segment that is gone, and note in quarantine/ what of it was not dealt."""
+    """Return the error for a segment that is gone, and note its undealt range in quarantine/."""
     quarantine.note(Damage(span.name, span.start, span.end, MISSING, proven=True))
     return Damaged(
         "it was not dealt yet, and is gone: the wheel was moved or deleted, or the file was removed by hand",
@@ -149,7 +149,7 @@ def find_vanished(directory: Directory, tails: Mapping[str, Tail], before: Listi
 
 
 def _needed(tail: Tail, segments: Set[int]) -> list[Span]:
-    """Return what of these segments is not covered, or may be written to."""
+    """Return the parts of these segments that are not covered, or may still be written to."""
     found = [Span(p.name, p.start, p.end, ID_MIN) for p in tail.parts(tail.covered, tail.seen) if p.segment in segments]
     segment, offset, _ = tail.seen
     if not found and not tail.ended and offset and segment in segments:

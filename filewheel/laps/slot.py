@@ -1,12 +1,12 @@
-"""The files in which messages wait: one for a lap that is far, one for each second of a lap that is near.
+"""Slot and lap files: one file for each second of a near lap, one file for a whole lap that is far.
 
-`SlotFile` and `LapFile` know a file's name, the ids that belong into it and its covered length; nobody else takes a
-name apart. `files_of` lists the files that a manifest names.
+Messages wait in these files. `SlotFile` and `LapFile` know a file's name, its range of ids and its covered length; no
+other code parses such a name. `files_of` lists the files that a checkpoint names.
 
-Both are runs of frames, written only by the keeper, appended to at the length that the manifest calls covered and
-deleted whole. The records of one append are sorted, and cut into frames of at most FRAME_BYTES, so that a reader of
-a dense second can step over the frames that hold nothing it wants.
-Invariant: below its covered length a file holds exactly the frames of completed deals; what lies above is not read.
+Both kinds are runs of frames. Only the keeper writes them: it appends at the covered length and deletes whole files.
+The records of one append are sorted and cut into frames of at most FRAME_BYTES, so that a reader of a dense second can
+step over frames without a wanted id.
+Invariant: below its covered length a file holds exactly the frames of completed deals. Bytes above it are not read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Numbers = TypeVar("Numbers", bound=Collection[int], covariant=True)
 
 
 class Named(Protocol[Numbers]):
-    """Laps and seconds that have a file: a manifest, with the length of each, or a listing."""
+    """Laps and seconds that have a file: a checkpoint, with the length of each, or a listing."""
 
     @property
     def laps(self) -> Numbers:
@@ -51,7 +51,7 @@ class SlotFile:
 
     @property
     def key(self) -> int:
-        """The number that a manifest knows the file by."""
+        """The number of the file in a checkpoint."""
         return self.second
 
     @property
@@ -61,21 +61,21 @@ class SlotFile:
 
     @property
     def floor(self) -> bytes:
-        """The least id that belongs into the file."""
+        """The least id that belongs to the file."""
         return slot_floor(self.second)
 
     @property
     def seconds(self) -> tuple[int, int]:
-        """The seconds that belong into the file: from, to."""
+        """The seconds that belong to the file: from, to."""
         return self.second, self.second + 1
 
     @property
     def range(self) -> tuple[bytes, bytes]:
-        """The ids that belong into the file: from, to."""
+        """The ids that belong to the file: from, to."""
         return slot_floor(self.second), slot_floor(self.second + 1)
 
     def among(self, named: Named[Numbers]) -> Numbers:
-        """Return those of a manifest or a listing that this file is one of: `file.key in file.among(checkpoint)`."""
+        """Return the slots or laps of a checkpoint or a listing, for its kind: `file.key in file.among(checkpoint)`."""
         return named.slots
 
 
@@ -92,7 +92,7 @@ class LapFile:
 
     @property
     def key(self) -> int:
-        """The number that a manifest knows the file by."""
+        """The number of the file in a checkpoint."""
         return self.lap
 
     @property
@@ -102,22 +102,22 @@ class LapFile:
 
     @property
     def floor(self) -> bytes:
-        """The least id that belongs into the file."""
+        """The least id that belongs to the file."""
         return slot_floor(self.lap * self.slots)
 
     @property
     def seconds(self) -> tuple[int, int]:
-        """The seconds that belong into the file: from, to."""
+        """The seconds that belong to the file: from, to."""
         return self.lap * self.slots, (self.lap + 1) * self.slots
 
     @property
     def range(self) -> tuple[bytes, bytes]:
-        """The ids that belong into the file: from, to."""
+        """The ids that belong to the file: from, to."""
         low, high = self.seconds
         return slot_floor(low), slot_floor(high)
 
     def among(self, named: Named[Numbers]) -> Numbers:
-        """Return those of a manifest or a listing that this file is one of: `file.key in file.among(checkpoint)`."""
+        """Return the slots or laps of a checkpoint or a listing, for its kind: `file.key in file.among(checkpoint)`."""
         return named.laps
 
 
@@ -144,7 +144,7 @@ def file_named(settings: Settings, name: str) -> File | None:
 
 
 def files_of(settings: Settings, checkpoint: Checkpoint, lo: bytes = ID_MIN, hi: bytes = ID_END) -> Iterator[File]:
-    """Yield a manifest's files that may hold ids from `lo` to below `hi`; seconds first, each in no order."""
+    """Yield a checkpoint's files that may hold ids from `lo` to below `hi`; seconds first, each in no order."""
     low, high = due_of(lo) // US_PER_S, due_of(hi) // US_PER_S
     yield from (slot_file(settings, s, end) for s, end in checkpoint.slots.items() if low <= s <= high)
     low, high = settings.lap_of(low), settings.lap_of(high)
@@ -152,7 +152,7 @@ def files_of(settings: Settings, checkpoint: Checkpoint, lo: bytes = ID_MIN, hi:
 
 
 def files_in(settings: Settings, checkpoint: Checkpoint, lap: int) -> list[File]:
-    """Return the files of a lap that a manifest names, in the order of their seconds."""
+    """Return the files of a lap that a checkpoint names, in the order of their seconds."""
     found: list[File] = [lap_file(settings, lap, checkpoint.laps[lap])] if lap in checkpoint.laps else []
     seconds = range(lap * settings.slots, (lap + 1) * settings.slots)
     return found + [slot_file(settings, s, checkpoint.slots[s]) for s in seconds if s in checkpoint.slots]

@@ -1,11 +1,11 @@
-"""The ledger: what the keeper of a wheel knows of its disk, and the only one who may change it.
+"""The store: the state of a wheel on disk, for the one process that may change it.
 
-It holds the manifest (what is covered by laps and slots), one tail for each writer's journal (what has been read),
-and the keeper's own journal. Between `covered` and `seen` lies the undealt part: read again whenever it is needed,
-never kept. So the ledger's memory does not grow with what waits.
+It has the checkpoint (which slot and lap files exist and how much of them is covered), one tail for each writer's
+journal (how far it was read), and the keeper's own journal. Records between `covered` and `seen` are undealt: they are
+read again whenever they are needed and never kept. So the store's memory does not grow with the number of messages.
 
-Used by the keeper, which fires, and by a producer that tidies up when no keeper runs. Both hold the kernel lock of
-keeper.lock; the ledger's own lock serialises the keeper's threads.
+The keeper uses it to fire, and a producer uses it to tidy when no keeper runs. Both hold the lock of keeper.lock;
+the store's own lock serialises the keeper's threads.
 Invariant: pending = (files up to their covered length + journals from covered to seen), puts minus drops.
 """
 
@@ -39,24 +39,24 @@ log = logging.getLogger(__name__)
 LOCK_TEST_US = 200_000
 
 Doubtful = Mapping[str, Sequence[Frame]]
-"""writer → frames with puts that may have keys, and that nothing calls durable."""
+"""writer → frames with puts that may have keys and are not known to be durable."""
 OnFrame = Callable[[Frame], None]
 
 
 class KeyIndex(Protocol):
-    """What a deal asks of the index of unique keys."""
+    """The part of the index of unique keys that a deal uses."""
 
     gone: Collection[str]
-    """Writers that had ended when this keeper began: the power may have been cut since they wrote."""
+    """Writers that had ended when this keeper started: there may have been a power cut since they wrote."""
 
     def enter(self, doubtful: Doubtful) -> set[str]:
-        """Enter what is missing of the writers that had gone; return those of which not all could be entered.
+        """Enter the missing keys of writers that had ended; return the writers whose keys could not all be entered.
 
-        What was written is durable after `flush`.
+        The entries are durable after `flush`.
         """
 
     def flush(self) -> None:
-        """Make the entries of all that was doubtful durable. Raises OSError."""
+        """Make the entries of all doubtful messages durable. Raises OSError."""
 
 
 class Store:
@@ -82,7 +82,7 @@ class Store:
         self.own.appender.on_segment_end = self._own_segment_ended
         self.on_frame = on_frame
         self.repeats = False
-        """One put may lie in several journals: the wheel is of a set, or was."""
+        """One put may be in several journals: the wheel is in a set, or was."""
         self.undealt_bytes = 0
         self.undealt_records = 0
         self.undealt_puts = 0
@@ -102,9 +102,9 @@ class Store:
     # -- start ---------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Learn what is on disk, after a clean end or a crash: the same thing (R1-R6)."""
+        """Read the state from disk, in the same way after a clean end and after a crash (R1-R6)."""
         with self.lock:
-            # R1: what a dead keeper left in the page cache only must not be relied on.
+            # R1: bytes that a dead keeper left in the page cache only must not be relied on.
             self.disk.sync_all()  # mutant: no-sync-first
             self.checkpoint = self.dir.checkpoint()
             self.removal.remove(layout.CHECKPOINT_TMP)
@@ -123,8 +123,8 @@ class Store:
                 self._miss_laps(found)  # mutant: missing-unreported
             self.ingest(test_locks=True)
             self.index.gone = frozenset(w for w, t in self.tails.items() if t.ended)  # mutant: key-gone-trusted
-            # K4: what the last keeper removed is durable (R1), and what was removed just now is before the next
-            # checkpoint (D6). Keepers that deal once, as `run --once` and tidying, would never come to forget a writer.
+            # K4: removals of the last keeper are durable (R1), and those of this one are before the next checkpoint
+            # (D6). Otherwise keepers that deal once, as `run --once` and tidying, would never forget a writer.
             for writer in self.checkpoint.positions.keys() - self._listing.keys():
                 self.tails[writer].gone = True  # mutant: writers-kept
 
@@ -136,23 +136,23 @@ class Store:
             self.removal.keep_for(roster)
 
     def _keep_for_own_roster(self) -> None:
-        # What was a backup has it still.
+        # A former backup still has this file.
         self.repeats = self.disk.identity(layout.FOLLOWS) is not None
         try:
             roster = read_roster(self.disk, self.dir.path)
             self.repeats |= roster is not None
             self.removal.keep_for(roster)
         except Damaged as exc:
-            # Perhaps there are backups: what they may have to read is kept.
+            # There may be backups, so the segments that they may have to read are kept.
             self.notes.append(str(exc))
             self.repeats = True
             self.removal.retain(RETAIN_BYTES)  # mutant: retained-unread-roster
 
     def _sweep_journal(self) -> None:
-        """Remove what a writer that died left under a temporary name (K5), and covered segments that came back (R5).
+        """Remove temporary files of dead writers (K5), and covered segments that came back (R5).
 
         A segment whose unlink did not survive a power cut must go before its writer's entry is forgotten (K4), or
-        everything in it would be read anew.
+        everything in it would be read again.
         """
         for last in self.disk.listdir(layout.JOURNAL):
             name = f"{layout.JOURNAL}/{last}"
@@ -174,7 +174,7 @@ class Store:
                     self.disk.close(fd)
 
     def _sweep_laps(self, found: Found) -> None:
-        """Remove what the manifest does not name: a deal that never completed, an unlink that came back."""
+        """Remove files that the checkpoint does not name: of an incomplete deal, or an unlink that came back."""
         lap_of = self.dir.settings.lap_of
         for lap in found.laps - self.checkpoint.laps.keys():
             self.removal.remove(lap_file(self.dir.settings, lap).name)
@@ -184,13 +184,13 @@ class Store:
             self.removal.remove_dir(lap)
 
     def _miss_laps(self, found: Found) -> None:
-        """Report files that are named but not there: a file goes only after a manifest without it."""
+        """Report files that are named but not there: a file goes only after a checkpoint without it."""
         for span in spans_of(self.dir, self.checkpoint):
             if span.file is not None and span.file.key not in span.file.among(found):
                 self.miss(span)
 
     def miss(self, span: Span) -> None:
-        """Take note of a file that is named and not there, once; it stays named."""
+        """Note once that a named file is not there; it stays named."""
         if self.missing.add(span):  # mutant: missing-forgotten
             self.quarantine.note(Damage(span.name, 0, span.end, MISSING, proven=True))
 
@@ -220,7 +220,7 @@ class Store:
             for writer in listing:
                 if writer not in self.tails and writer != self.own.writer:
                     self.tails[writer] = Tail(self.dir, self.handles, writer)
-            # A list: what is read may make the keeper write, and so begin its own journal.
+            # A copy: a frame may make the keeper write, and so start its own journal.
             for tail in list(self.tails.values()):
                 if not tail.ended and tail.writer != self.own.writer:
                     self._poll(tail, listing, test_locks)
@@ -252,7 +252,7 @@ class Store:
             return self._list_journal().get(tail.writer, set())
 
         def foreign(name: str) -> None:
-            """Leave a writer alone whose segment is no regular file; what it had before is dealt as usual."""
+            """Ignore a writer whose segment is no regular file; its earlier segments are dealt as usual."""
             log.warning("%s: not a regular file; it is left alone", self.dir.place(name))
             self._foreign.add(tail.writer)
             self._names = None
@@ -268,7 +268,7 @@ class Store:
                 try:
                     self.on_frame(frame)
                 except Damaged as exc:
-                    # Its checksums hold, so it was written like this: kept aside, and the rest goes on.
+                    # Its checksums hold, so it was written like this: it goes to quarantine/, and the rest goes on.
                     name = layout.segment(tail.writer, tail.seen.segment)
                     self.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
 
@@ -338,10 +338,10 @@ class Store:
             )
 
     def report_gap(self, span: Span, gap: Gap) -> None:
-        """Keep what a reader could not read: below a covered length everything was durable, so it is damage.
+        """Copy unreadable bytes to quarantine/: below a covered length everything was durable, so they are damage.
 
-        Raises OSError when the file could not be opened: as one in which nothing waits it would be removed. Damaged
-        when it is a journal that is gone.
+        Raises OSError when the file could not be opened, since it would otherwise count as empty and be removed.
+        Raises Damaged when a journal is gone.
         """
         if gap.error is not None:
             raise gap.error
@@ -355,7 +355,7 @@ class Store:
     # -- what the deal needs -------------------------------------------------------------------------------
 
     def cut(self) -> dict[str, Position]:
-        """Read what has come, end the own segment (D0), and return how far each journal has been read."""
+        """Read new frames, end the own segment (D0), and return how far each journal has been read."""
         with self.lock:
             self.ingest()
             if self.own.position.offset:
@@ -364,7 +364,7 @@ class Store:
             return {w: t.seen for w, t in self.tails.items() if not t.gone}
 
     def has_undealt(self) -> bool:
-        """Tell whether a deal would cover anything, or remove what an ended writer left."""
+        """Tell whether a deal would cover anything, or remove the journal of an ended writer."""
         return self.undealt_bytes > 0 or any(t.ended and not t.gone for t in self.tails.values())
 
     def new_handles(self) -> Handles:

@@ -1,11 +1,11 @@
-"""A window: what is pending from one id to below another, in order, out of many files, with bounded memory.
+"""A window: the pending messages of a range of ids, in order, out of many files, with bounded memory.
 
-This is the one way that anything is read back: the keeper loading what is due next, `inspect list` walking the
-backlog, a lap file being dealt into slots. Each file is a bag of frames over a range of ids; frames that hold no id
-of the window are stepped over by their header. When more lies in the window than the budget allows, the window is
-cut at the id that fills it, and whoever reads goes on from there: a second with a million messages streams.
+All messages are read back this way: when the keeper loads the next messages, when `inspect list` walks the backlog,
+when a lap file is dealt into slots. Each file is a run of frames, and a frame without an id of the window is skipped by
+its header. When the range holds more than the budget, the window is cut at the id that fills it, and the caller reads
+on from there: a second with a million messages is streamed.
 
-Pending is all puts minus all drops, as sets (set difference over the window; an id dealt twice counts once).
+Pending is all puts minus all drops, as sets; an id that was dealt twice counts once.
 Cost: about 0.2 µs (0.6 in pure Python) for each record in the window, and a header for each frame outside it.
 """
 
@@ -29,19 +29,19 @@ from filewheel.native.compiled import PutTable, ids_of
 
 MISSING = "the file is missing"
 _SLACK = 1.5
-"""How far over its budget a window grows before it is cut: what is cut off is read again, and each cut sorts."""
+"""How far over its budget a window grows before it is cut: the rest is read again, and each cut sorts."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a file to be read, and an id that none in it is below."""
+    """A part of a file to be read, and a lower bound of its ids."""
 
     name: str
     start: int
     end: int
     floor: bytes
     file: File | None = None
-    """The slot or lap file that this is all of; None for a part of a journal."""
+    """The slot or lap file, of which this is all; None for a part of a journal."""
 
 
 def span_of(file: File) -> Span:
@@ -50,7 +50,7 @@ def span_of(file: File) -> Span:
 
 
 def spans_of(directory: Directory, checkpoint: Checkpoint, lo: bytes = ID_MIN, hi: bytes = ID_END) -> list[Span]:
-    """Return a manifest's files that may hold ids from `lo` to below `hi`, by rising floor."""
+    """Return a checkpoint's files that may hold ids from `lo` to below `hi`, by rising floor."""
     return sorted(map(span_of, files_of(directory.settings, checkpoint, lo, hi)), key=lambda span: span.floor)
 
 
@@ -64,26 +64,26 @@ class Budget:
 
 @dataclass
 class Window:
-    """What was found: `puts` sorted and pending, for ids from the window's `lo` to below `hi`."""
+    """The pending messages of a range: `puts` in order, for ids from the window's `lo` to below `hi`."""
 
     hi: bytes
     found: PutTable = field(default_factory=PutTable, compare=False)
-    """What was found, without an object for each."""
+    """The puts, without an object for each."""
     loose: set[bytes] = field(default_factory=set)
     """Drops whose put was not in the window."""
     cut: bool = False
-    """The budget was reached: more may lie from `hi` on."""
+    """The budget was reached: there may be more from `hi` on."""
     has_drops: bool = False
-    """Whether drops lie in the window, or in the frames that reach into it."""
+    """Whether there are drops in the window, or in the frames that reach into it."""
 
     @cached_property
     def puts(self) -> list[bytes]:
-        """The records of what was found."""
+        """The packed puts."""
         return self.found.records()
 
 
 OnGap = Callable[[Span, Gap], None]
-"""Told of every range that could not be read; a file that is not there is a Gap of its whole length."""
+"""Called with every range that could not be read; a file that is not there is a Gap of its whole length."""
 
 
 def read_window(
@@ -116,7 +116,7 @@ def read_window(
             on_gap(span, Gap(span.start, span.end, f"cannot be read: {exc.strerror or exc}", at_end=True, error=error))
             continue
         if directory.disk.size(fd) + 7 < span.end:
-            # Restored from a copy, perhaps: then what was opened is not the file that has the name now.
+            # Perhaps restored from a copy: then the open file is not the one that has the name now.
             handles.drop(span.name)
             with contextlib.suppress(FileNotFoundError):
                 fd = handles.get(span.name)
@@ -165,7 +165,7 @@ class _Reader:
         return records >= times * self._budget.records or self._puts.size_bytes() >= times * self._budget.bytes
 
     def take(self, frame: Frame) -> None:
-        """Add a frame's records, those that lie in the window."""
+        """Add the records of a frame that are in the window."""
         lo, hi = self.lo, self.hi
         if frame.first < lo or frame.last >= hi:
             # Taken apart: a few of them must not keep the whole of it in memory.
@@ -185,7 +185,7 @@ class _Reader:
         """Keep the smallest ids that fit in the budget, and lower `hi` to just above the last of them."""
         self._net()
         if not self.is_full():
-            # What was dropped has no place any more, but it lies in memory with what came in one frame with it.
+            # Dropped puts are still in memory, together with the rest of their frames.
             self._puts.keep(len(self._puts))  # mutant: dropped-held
             return
         puts, budget = self._puts, self._budget

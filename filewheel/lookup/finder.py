@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Finder:
-    """Finds what is pending by its id. Thread-safe. Needs no closing."""
+    """Finds pending messages by id. Thread-safe. Needs no closing."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
@@ -143,28 +143,28 @@ class Finder:
                         break
                     try:
                         self._journals.follow(self._checkpoint, wanted, handles)
-                        # A deal that was committed meanwhile has moved messages to where this look would not find them.
+                        # A deal that was committed in between has moved messages to files that this look does not read.
                         if self._frames.are_current():  # mutant: finder-once
                             return answer(self._places(wanted, handles), handles)
                     except FileNotFoundError:
                         pass  # what was covered, or finished, was removed: there is a newer checkpoint
                     except BaseException:
                         # mutant: finder-half-learned
-                        self._forget()  # an interrupt (Ctrl-C) too may have left it half learned
+                        self._forget()  # an interrupt (Ctrl-C) too may have left it half done
                         raise
                 self._forget()
         except OSError as exc:
             raise disk_error(exc, self._dir.path) from exc
         finally:
             handles.close()
-        # Lengths cannot be trusted, or one deal follows the other: the long way takes what is there.
+        # Lengths cannot be trusted, or one deal follows the other: a snapshot copes with both.
         with Snapshot(self._dir) as snapshot:
             return answer_of(snapshot.find(wanted))
 
     # -- the checkpoint --------------------------------------------------------------------------------------
 
     def _renew(self) -> None:
-        """Read the manifest if there is a newer one, and forget what it makes void."""
+        """Read the checkpoint if there is a newer one, and forget the indexes that it makes void."""
         # The one before keeps its inode as checkpoint.old, so the same identity comes again after three deals at the
         # earliest, all within one tick of the file system's clock.
         identity = self._disk.identity(layout.CHECKPOINT)
@@ -247,7 +247,7 @@ class Finder:
             self._drop_ids(run, set(drops).intersection(among), dropped)
 
     def _drop_ids(self, run: FrameRun, ids: set[bytes], dropped: set[bytes]) -> None:
-        """Take note of drops that a run holds, and of whether they are durable."""
+        """Note the drops that a run holds, and whether they are durable."""
         dropped.update(ids)
         if self._journals.is_durable(run.name, run.number):
             self._sure.update(ids)
@@ -293,11 +293,11 @@ class Finder:
         fd = self._frames.fd_of(file.name, handles)
         if fd is None:
             return FileIndex(file.name, run_bytes=FRAME_BYTES)
-        begun, end = file.pos, min(length, self._disk.size(fd))
-        for item in scan(self._disk, fd, begun, end, self._dir.seed(file.name), headers=True):
+        start, end = file.pos, min(length, self._disk.size(fd))
+        for item in scan(self._disk, fd, start, end, self._dir.seed(file.name), headers=True):
             if isinstance(item, Frame):
                 self._loaded.unload(file.add(item))  # mutant: finder-old-run
-            elif begun:
+            elif start:
                 # Damage, or not the file that it was: from the beginning.
                 self._drop(file)
                 return self._list_frames(FileIndex(file.name, run_bytes=FRAME_BYTES), length, handles)
@@ -317,7 +317,7 @@ class Finder:
             if frame is not None:
                 found |= puts_in(frame, ids)
         if len(found) < len(places):  # mutant: finder-one-copy
-            # Damaged since, or removed by hand. There may be another copy.
+            # A file was damaged since, or removed by hand. There may be another copy.
             with Snapshot(self._dir) as snapshot:
                 found |= snapshot.find(i for i in places if i not in found)
         return found

@@ -1,9 +1,9 @@
-"""What of a wheel is due first, asked again and again: remembered, and kept in step with what is written.
+"""The messages of a wheel that are due first, remembered between calls and kept in step with the journals.
 
-A walk finds the first messages that are pending, and from which id on nothing is known: the horizon. After it only what
-journals gain below the horizon is added and taken out, as the finder meets it there. Another checkpoint makes what is
-known void, because a deal may have covered what the finder never met.
-Invariant: below the horizon, what is pending is known, and nothing else.
+A walk finds the first pending messages, and the id above which nothing is known: the horizon. After that, only the
+records that journals gain below the horizon are added and removed, as the finder reads them. Another checkpoint makes
+all of it void, because a deal may have covered records that the finder never read.
+Invariant: below the horizon exactly the pending messages are known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COUNT_MAX = 256
 """More than this is not answered from here."""
 PUTS_MAX = 4096
 BYTES_MAX = 4 << 20
-"""What is remembered at most, if it is as many as were asked for."""
+"""How much is remembered at most, if that is as many as were asked for."""
 _TRIES = 4
 
 
@@ -37,7 +37,7 @@ class Front:
         self._ids: list[bytes] = []
         """The same, in order."""
         self._gone: set[bytes] = set()
-        """What was dropped: its put may be read later, from another journal."""
+        """Dropped ids: the put may be read later, from another journal."""
         self._horizon = b""
         self._epoch = -1
 
@@ -63,7 +63,7 @@ class Front:
     def _learn(self, count: int) -> None:
         """Walk to what is first."""
         self._epoch = self._finder.epoch
-        self._finder.watch(DEAD_FLOOR)  # what comes from now on is told, or is met by the walk, or both
+        self._finder.watch(DEAD_FLOOR)  # new records from now on are news, or are found by the walk, or both
         self._finder.take_news()
         self._puts, self._gone, self._horizon = {}, set(), DEAD_FLOOR
         size = 0

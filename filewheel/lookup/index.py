@@ -43,7 +43,7 @@ _GUESS_BYTES = 1 << 10
 
 @dataclass(slots=True, eq=False)
 class FrameRun:
-    """Frames that lie one behind the other."""
+    """Consecutive frames of a file."""
 
     name: str
     offset: int
@@ -61,7 +61,7 @@ class FrameRun:
     drops: set[bytes] = field(default_factory=set)
 
     def take(self, frame: Frame) -> None:
-        """Learn the ids of one of its frames. Of one that makes no sense nothing is taken."""
+        """Learn the ids of one of its frames; none of a frame whose records make no sense."""
         assert self.puts is not None
         try:
             puts, drops = ids_of(frame)
@@ -146,7 +146,7 @@ class LoadedRuns:
 
 
 class FileIndex:
-    """What is known of one file, from `start` up to `pos`."""
+    """The index of one file, from `start` up to `pos`."""
 
     def __init__(self, name: str, start: int = 0, *, run_bytes: int = RUN_BYTES) -> None:
         """Know nothing yet. `run_bytes` is how much is read at once to learn the ids in it."""
@@ -157,7 +157,7 @@ class FileIndex:
         """Everything below has been read, or stepped over for good."""
         self.runs: list[FrameRun] = []
         self.is_blank = False
-        """Of a journal: what lies above `pos` was blank to the end when it was last looked through."""
+        """Of a journal: the bytes above `pos` were blank to the end when they were last read."""
         self.synced = 0
         """Of a journal: the last frame that a later one says was durable."""
         self.is_sealed = False
@@ -196,7 +196,7 @@ class FileIndex:
 
 
 def within(wanted: list[bytes], first: bytes, last: bytes) -> list[bytes]:
-    """Return those of sorted ids that lie from `first` to `last`."""
+    """Return the sorted ids from `first` to `last`."""
     at = bisect_left(wanted, first)
     if at == len(wanted) or wanted[at] > last:
         return []

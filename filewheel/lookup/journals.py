@@ -1,8 +1,8 @@
 """The index of the journals above a checkpoint, which follows them as they grow.
 
 Each look reads the frames that are new since the last one, and steps over a frame that does not verify only when a
-later one shows that it never will. It costs a listing, and a read for each journal that may have grown. Those who asked
-for them are given the records that were new below an id (`watch`, `take_news`).
+later one shows that it never will. It costs a listing, and a read for each journal that may have grown. On
+request it remembers the new records below an id (`watch`, `take_news`).
 Invariant: everything below a file's `pos` was read, or stepped over for good.
 """
 
@@ -27,7 +27,7 @@ News = tuple[list[bytes], list[bytes]]
 
 
 class JournalIndex:
-    """What is known of each journal segment. Not thread-safe: the finder's lock guards it."""
+    """The index of each journal segment. Not thread-safe: the finder's lock guards it."""
 
     def __init__(self, directory: Directory, loaded: LoadedRuns) -> None:
         self._dir = directory
@@ -35,7 +35,7 @@ class JournalIndex:
         self._loaded = loaded
         self._horizon = b""
         self._news: News | None = [], []
-        """What journals have gained below the horizon; None when it was too much."""
+        """The records that journals have gained below the horizon; None when these were too many."""
         self.forget()
 
     def forget(self) -> None:
@@ -64,13 +64,13 @@ class JournalIndex:
         return journal is None or journal.is_sealed or number <= journal.synced  # mutant: key-drops-sure
 
     def follow(self, checkpoint: Checkpoint, wanted: list[bytes], handles: Handles) -> None:
-        """Read what the journals have gained. Raises FileNotFoundError when one has gone since it was listed."""
+        """Read the new frames of all journals. Raises FileNotFoundError when one has gone since it was listed."""
         gone = set(self.files)
         for part in self._parts_above(checkpoint):
             name, start = part.name, part.start
             file = self.files.get(name)
             if file is not None and file.start != start:  # mutant: finder-covered-kept
-                # K2: what is covered is in the laps. Its drops there, or carried in the manifest (D1, D4).
+                # K2: covered records are in the laps, their drops too, or in the checkpoint (D1, D4).
                 self._drop(file)
                 file = None
             if file is None:
@@ -103,7 +103,7 @@ class JournalIndex:
         """Read a journal from where reading stands."""
         disk = self._disk
         seed = self._dir.seed(file.name)
-        while not (file.is_blank and self._is_blank_at(fd, file.pos)):  # the next frame will begin there
+        while not (file.is_blank and self._is_blank_at(fd, file.pos)):  # the next frame will start there
             size = disk.size(fd)
             for item in scan(disk, fd, file.pos, size, seed, resync=False, block_bytes=SMALL_BLOCK):
                 if isinstance(item, Frame):
@@ -115,12 +115,12 @@ class JournalIndex:
                 return
             item = next(iter(scan(disk, fd, file.pos, size, seed)))
             if isinstance(item, Frame):
-                continue  # it was being written, and now is whole
+                continue  # it was half written, and now is whole
             if item.at_end:
-                # I1: it may be in the middle of being written. What is not blank is looked through each time.
+                # I1: it may be half written. Bytes that are not blank are searched again each time.
                 file.is_blank = item.blank  # mutant: finder-passes-by
                 return
-            # A later frame is there, so nobody is writing here any more; but it may have become whole meanwhile.
+            # A later frame is there, so the writer has moved on; but this one may have become whole since it was read.
             again = next(iter(scan(disk, fd, item.offset, size, seed, resync=False)), None)
             if again is None:  # mutant: finder-no-second-look
                 file.pos, file.has_gaps = item.end, True
@@ -149,7 +149,7 @@ class JournalIndex:
             self._loaded.unload(run)
 
     def _note_news(self, frame: Frame) -> None:
-        """Remember what of a frame is below the horizon, for whoever watches."""
+        """Remember the records of a frame that are below the horizon."""
         if self._news is None:
             return
         puts, drops = readable_records(frame)

@@ -1,9 +1,9 @@
-"""A snapshot: what a wheel held at about now, read without a lock and without writing, keeper or no keeper.
+"""A snapshot: the content of a wheel at about the present time, read without a lock and without writing.
 
-It reads the checkpoint, then every journal from the positions in it, and looks at the checkpoint once more: if a deal
-was committed meanwhile it starts again, so that no message is missed between a journal and the file it was dealt to.
-After that the files only ever grow (past the length it knows) or go away (because all they held is finished), so
-walking them later is safe; a lap that was opened meanwhile is found in its seconds.
+It reads the checkpoint, then every journal from its covered position, then the checkpoint once more. If a deal was
+committed in between it starts again, so that no message is missed between a journal and the file it was dealt to. From
+then on files only grow past the known lengths, or go because all their messages are finished, so it is safe to walk
+them later. A lap that is opened in between is found in its slots.
 Invariant: every message that was pending throughout the walk is in it.
 """
 
@@ -42,7 +42,7 @@ DEAD_FLOOR = id_floor(DEAD_US)
 
 @dataclass
 class _Uncovered:
-    """What is not covered of one writer's journal."""
+    """The part of one writer's journal that is not covered."""
 
     before: int
     """The number of the last frame that is covered."""
@@ -80,7 +80,7 @@ class Snapshot:
         """Read the checkpoint and the journals. Cost: that of the undealt part, not of the backlog."""
         self._dir = directory
         self.damage: list[Damage] = []
-        """What could not be read so far."""
+        """The ranges that could not be read so far."""
         self.handles = Handles(directory)
         try:
             self._take()
@@ -109,7 +109,7 @@ class Snapshot:
                 self.journals = list(self._journal_spans())
             except FileNotFoundError:
                 if not left:
-                    raise  # not a segment, but where they lie: somebody is deleting the wheel
+                    raise  # not a segment but journal/ itself: the wheel is being deleted
                 continue  # a segment was covered and removed: there is a newer checkpoint
             if self._dir.disk.identity(layout.CHECKPOINT) == before:  # mutant: snapshot-once
                 break
@@ -196,9 +196,9 @@ class Snapshot:
         return window
 
     def _reread(self, missing: list[Span]) -> bool:
-        """Learn what became of files that are not there: finished, or a lap that was opened into its seconds.
+        """Find out why files are not there: they finished, or a lap was opened into its slots.
 
-        A file that the newest checkpoint names is missing, which is damage: it goes only after one without it.
+        A file that the newest checkpoint names is missing, which is damage: a file goes only after one without it.
         """
         newer = self._dir.checkpoint()
         if newer.deal == self.checkpoint.deal:
@@ -206,7 +206,7 @@ class Snapshot:
                 self._note(span, Gap(0, span.end, MISSING, at_end=True))  # mutant: missing-unseen
                 self._forget(span)
             return False
-        # Everything dealt since is in the journal spans that are held open here, or newer than this snapshot.
+        # All records that were dealt since are in the open journals, or newer than this snapshot.
         self.checkpoint = newer
         return True
 
@@ -217,7 +217,7 @@ class Snapshot:
             self.journals.remove(span)
 
     def problems(self) -> list[Damage]:
-        """Return what is wrong with the wheel, as far as it was read: `verify` calls all of it damage."""
+        """Return the damage that was found so far, as `verify` reports it."""
         found = [Damage(layout.SETTINGS, 0, 0, note, proven=True) for note in self._dir.notes]
         if self._doubt:  # mutant: doubt-unsaid
             found.append(Damage(layout.CHECKPOINT, 0, 0, self._doubt, proven=True))
@@ -233,7 +233,7 @@ class Snapshot:
             self.damage.append(damage)
 
     def messages(self, lo: bytes = ID_MIN, hi: bytes = DEAD_FLOOR) -> Iterator[Message]:
-        """Yield the messages that are pending from `lo` to below `hi`, in firing order; note what is none."""
+        """Yield the messages that are pending from `lo` to below `hi`, in firing order; note damaged records."""
         for put in self.puts(lo, hi):
             try:
                 yield unpack_put(put)
@@ -248,7 +248,7 @@ class Snapshot:
         return with_topic(self.messages(*bounds(after, before, dead=dead)), topic)
 
     def frames(self, span: Span, *, headers: bool = False, missing: list[Span] | None = None) -> Iterator[Frame]:
-        """Yield the frames of one file; what cannot be read is noted. One that has gone is added to `missing`."""
+        """Yield the frames of one file; unreadable ranges are noted. A file that is gone is added to `missing`."""
         disk = self._dir.disk
         try:
             fd = self.handles.get(span.name)
@@ -310,7 +310,7 @@ class Snapshot:
             missing: list[Span] = []
             for span in self._spans_for(wanted):
                 self._find_in(span, wanted, puts, drops, missing)
-            # A lap that was opened meanwhile is found in its seconds.
+            # A lap that was opened in between is found in its slots.
             if not missing or not self._reread(missing):
                 break
         return puts, drops

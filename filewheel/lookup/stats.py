@@ -1,9 +1,9 @@
-"""Counting what is pending: totals, by topic, by time, without reading what need not be read.
+"""Counts of pending messages: in total, by topic and by time, with as little reading as possible.
 
-A file that holds no drops, and of which no journal drops anything, is counted by the headers of its frames; only the
-others are counted id by id. So the totals of ten million messages cost a header for each frame. In a wheel that may
-have a message twice (repeats.py) a file of which the frames overlap is counted id by id, too.
-Invariant: counts are those of the snapshot: all puts minus all drops, each id once.
+A file without drops, for which no journal has drops either, is counted by the headers of its frames. Only the others
+are counted id by id. So the totals of ten million messages cost a header for each frame. Where a wheel may have a
+message twice (repeats.py), a file whose frames overlap is counted id by id too.
+Invariant: the counts are those of the snapshot: all puts minus all drops, each id once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from filewheel.message import DEAD_US, ID_END, US_PER_S, due_of, to_datetime
 from filewheel.roster.repeats import may_repeat
 
 Progress = Callable[[int], None]
-"""Told how many messages have been counted so far."""
+"""Called with the number of messages counted so far."""
 Known = dict[str, tuple[object, int]]
 """By a file's name: which file it was, as far as it is covered, and how many messages it holds."""
 
@@ -48,7 +48,7 @@ class Stats:
     file_bytes: int = 0
     """Bytes in lap and slot files."""
     keeper_up: bool = False
-    """Whether a process holds the lock as the keeper, in whatever container."""
+    """Whether a process holds the lock as the keeper, also in another container."""
     keeper_pid: int | None = None
     """Its number in its own pid namespace; None when that is not known."""
     keeper_namespace: str = ""
@@ -77,8 +77,8 @@ class _Counter:
         self._snapshot = snapshot
         self._known: Known = known or {}
         self.learnt: Known = {}
-        """What was counted id by id though nothing in the journals concerns it."""
-        # Asked after the snapshot was taken: what makes a wheel so is durable before it holds anything twice.
+        """Files that were counted id by id although no journal has records for them."""
+        # Read after the snapshot: the mark is durable before the wheel holds anything twice.
         self._repeats = may_repeat(directory)
         puts: set[bytes] = set()
         drops: set[bytes] = set(snapshot.checkpoint.unmatched)
@@ -180,7 +180,7 @@ def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
 
 
 def sizes_of(directory: Directory, checkpoint: Checkpoint, journals: Sequence[tuple[str, int]]) -> Stats:
-    """Say what a wheel takes on disk and who keeps it; `journals` are names, and how many bytes are not covered."""
+    """Return the sizes of a wheel on disk, and its keeper; `journals` are names and numbers of uncovered bytes."""
     keeper = holder(directory)
     return Stats(
         quarantined=len(items(directory)),
@@ -228,7 +228,7 @@ def counts_of(directory: Directory, snapshot: Snapshot, known: Known | None = No
 
 
 def histogram_of(directory: Directory, snapshot: Snapshot, edges_us: Sequence[int]) -> Histogram:
-    """Count a snapshot by due time. A file that lies between two edges is counted whole."""
+    """Count a snapshot by due time. A file between two edges is counted whole."""
     edges = list(edges_us)
     counts = [0] * (len(edges) + 1)  # before, between, after
     counter = _Counter(directory, snapshot)

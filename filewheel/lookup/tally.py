@@ -1,12 +1,11 @@
-"""How much is pending, asked again and again: remembered, and kept in step with what is written.
+"""The number of pending messages, remembered between calls and kept in step with the journals.
 
-What the laps hold is counted once for each checkpoint. Of the journals above it only what they gained since the last
-call is read. An id is given out once, so a put that its own writer wrote counts one; a drop takes one away when its put
-is there and no other drop was.
-Where that is not so simple (damage, a missing file, puts that one writer wrote for another, or that a lap holds too),
-nothing is remembered, and a snapshot counts everything. Bytes that were counted are not read again before the next
-checkpoint.
-Invariant: what is answered from here is what a snapshot counts.
+The slot and lap files are counted once for each checkpoint. Of the journals, only the new frames are read. A put by its
+own writer adds one, since an id is given out once. A drop subtracts one if its put exists and no other drop did.
+Where this is not certain, nothing is remembered and a snapshot counts everything: with damage, with a missing file,
+with puts that one writer wrote for another, or with puts that a slot or lap file holds too. Bytes that were counted are
+not read again before the next checkpoint.
+Invariant: an answer equals the count of a snapshot.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _TRIES = 4
 
 
 class _Unknown(Exception):
-    """It cannot be said from what is remembered."""
+    """The number cannot be derived from the remembered state."""
 
 
 class _Stale(Exception):
-    """There is another checkpoint, or a journal has gone: what is remembered is void."""
+    """There is another checkpoint, or a journal is gone: the remembered state is void."""
 
 
 class Tally:
@@ -64,7 +63,7 @@ class Tally:
         self._counts = [0, 0]
         """How many are pending, and how many are dead letters."""
         self._read: dict[str, tuple[int, int]] = {}
-        """Where reading each journal began, and where it stands."""
+        """For each journal, the offsets at which reading started and stopped."""
         self._drops: set[bytes] = set()
 
     def stats(self) -> Stats | None:
@@ -75,7 +74,7 @@ class Tally:
         Raises Reentered, OSError.
         """
         with one_call(self._lock, self._dir.path):
-            if not self._was_asked:  # who asks once pays for no memory
+            if not self._was_asked:  # a single call costs no memory
                 self._was_asked = True
                 return None
             for _ in range(_TRIES):
@@ -106,7 +105,7 @@ class Tally:
             self._counts = list(counts)
 
     def _list_laps(self, checkpoint: Checkpoint) -> list[list[str]]:
-        """List the directories in which the files of a manifest lie: one that is removed by hand is missed."""
+        """List the directories of a checkpoint's files, to notice a file that was removed by hand."""
         laps = sorted({self._dir.settings.lap_of(second) for second in checkpoint.slots})
         names = [layout.LAPS, *map(layout.lap_dir, laps)]
         return [sorted(self._dir.disk.listdir(name)) for name in names]
