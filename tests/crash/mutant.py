@@ -64,7 +64,7 @@ def run(command: list[str], variables: dict[str, str]) -> subprocess.CompletedPr
 
 def table() -> str:
     """Return the table of docs/mutants.md."""
-    rows = ["| rule | the protection | switched off, it is seen by | after |", "| --- | --- | --- | --- |"]
+    rows = ["| rule | safeguard | detected by | after |", "| --- | --- | --- | --- |"]
     for m in MUTANTS:
         rows.append(
             f"| {m.rule} | {m.what} (`{m.name}`) | {seen_by(m.killer)} | {f'{m.states:,}' if m.states else ''} |"

@@ -20,9 +20,9 @@ from tests.crash.operations import (
 
 MUTANTS: list[Mutant] = [
     # -- recovery --------------------------------------------------------------------------------------------
-    m("no-sync-first", "R1", DROP, "what a dead keeper left in the page cache is flushed before it is relied on",
+    m("no-sync-first", "R1", DROP, "data of a dead keeper in the page cache is flushed before use",
       "play no-sync-first @480"),
-    m("tmp-stays", "K5", unguarded(), "what a dead writer left under a temporary name is removed", "word 15595 @136"),
+    m("tmp-stays", "K5", unguarded(), "a temporary name of a dead writer is removed", "word 15595 @136"),
     m("covered-stays", "R5", NEVER, "a covered segment that came back is removed before its entry is forgotten",
       "word 19409 @385"),
     m("unnamed-stays", "R2", DROP, "files that the checkpoint does not name are removed", "word 19278 @105"),
@@ -59,7 +59,7 @@ MUTANTS: list[Mutant] = [
     m("missing-forgotten", "R2",
       before("if span.file is not None:\n"
              "    span.file.among(self.checkpoint).pop(span.file.key, None)"),
-      "a missing file stays named, so that nobody removes it when it is back",
+      "a missing file stays named, so that it is not removed when it is back",
       "tests/test_missing.py::test_a_missing_file_that_came_back_while_no_keeper_ran_is_not_swept"),
     m("missing-finished", "X1", DROP, "a second whose file is missing is not finished",
       "tests/test_missing.py::test_a_missing_slot_stays_named_and_fires_when_it_is_back_while_the_keeper_runs"),
@@ -85,7 +85,7 @@ MUTANTS: list[Mutant] = [
               "    for i in base.unmatched\n"
               "    if i not in matched and i not in cut.drops and missing.hides(i)\n"
               "]"),
-      "a file that is back is told what was dropped meanwhile",
+      "a file that is back gets the drops of the time in between",
       "tests/test_missing.py::test_what_was_acknowledged_of_a_file_that_was_taken_away_does_not_fire_when_it_is_back"),
     m("missing-opened", "L1", ALWAYS, "a lap is dealt into its seconds only when all of them are there",
       "tests/test_missing.py::test_a_lap_of_which_a_second_is_missing_is_not_dealt_into_its_seconds"),
@@ -96,7 +96,7 @@ MUTANTS: list[Mutant] = [
     m("missing-past", "S",
       becomes("gone = span.name not in self._newest[1]\n"
               "return gone or due_of(span.floor) <= self._clock.now_us()"),
-      "a missing file is damage whatever the clock says",
+      "a missing file is damage at any time of the clock",
       "tests/test_missing.py::test_a_missing_file_is_damage_whatever_the_clock_says"),
     m("missing-unseen", "S", DROP, "a reader says that a file is missing",
       "tests/test_missing.py::test_a_missing_file_is_damage_whatever_the_clock_says"),
@@ -164,7 +164,7 @@ MUTANTS: list[Mutant] = [
       before("for name in self._gone:\n"
              "    store.removal.unlink(name)"),
       "finished files are removed only after the checkpoint without them", "word 19409 @343"),
-    m("ended-meanwhile", "K3", becomes("if position == limits[writer] and tail.ended:"), "a writer that ended while a deal read its journal keeps what it wrote meanwhile",
+    m("ended-meanwhile", "K3", becomes("if position == limits[writer] and tail.ended:"), "a writer that ended while a deal read its journal keeps its last frames",
       "tests/test_deal_beside.py::test_what_a_writer_wrote_and_ended_with_while_a_deal_read_its_journal_is_not_removed_with_it"),
     m("live-removed", "K3",
       becomes("last_first.callback(self._retire, store.tails[writer], ended=cut.positions[writer].offset > 0)"),
