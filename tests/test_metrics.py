@@ -22,7 +22,7 @@ from filewheel.journal.journal import Journal
 from filewheel.metrics.metrics import BOUNDS_S, EVENTS, OTHER, TIMES, Metrics, quantile_of
 from filewheel.metrics.prometheus import Family, Sample, number, parse, render, with_labels
 from filewheel.metrics.published import INTERVAL_S, REST_S, STALE_S, Publisher, publish, read_published
-from tests.support import timed
+from tests.support import REPO, timed
 from tests.support_wheel import StillClock, make_directory
 
 STRANGE = [
@@ -281,8 +281,10 @@ def test_all_that_metrics_hold_reads_back() -> None:
 
 @pytest.mark.parametrize("line", ["x", "x y", "1x 2", 'x{a="b} 1', 'x{a="b"c="d"} 1', "x{a=b} 1", "\x00", "x 1 2"])
 def test_a_line_that_is_no_metric_is_damage(line: str) -> None:
-    with pytest.raises(Damaged, match="line 2"):
-        parse(f"ok 1\n{line}\n", "here")
+    with pytest.raises(Damaged, match="line 3"):
+        parse(f"# HELP ok fine\nok 1\n{line}\n", "here")
+    with pytest.raises(Damaged, match="line 1"):
+        parse("ok 1\n", "here")
 
 
 @pytest.mark.parametrize(
@@ -441,3 +443,10 @@ def test_a_wheel_with_published_metrics_is_kept_and_used_as_any_other(wheel_dir:
     with Keeper(wheel_dir) as keeper:
         keeper.ack(keeper.claim())
     assert Wheel(wheel_dir).stats().pending == 0
+
+
+def test_the_page_explains_each_metric_in_the_words_of_its_help() -> None:
+    page = (REPO / "docs" / "observability.md").read_text().replace("`", "")
+    helps = {f"{event}_total": text for event, text in EVENTS.items()} | {f"{t}_seconds": x for t, x in TIMES.items()}
+    for name, text in helps.items():
+        assert f"| filewheel_{name} | {text[0].lower()}{text[1:].rstrip('.')} |" in page

@@ -27,18 +27,18 @@ OTHER = "(other)"
 EVENTS = {
     "enqueued": "Messages enqueued by this process.",
     "fired": "Messages handed to a handler.",
-    "acknowledged": "Messages that are done: their handler returned.",
+    "acknowledged": "Messages whose handler returned.",
     "retried": "Messages put back for another attempt after a failure.",
     "dead": "Messages that became dead letters.",
     "skipped": "Messages not started because they were too late.",
-    "coalesced": "Messages not started because a call of the same name began after they were due.",
-    "missed": "Occurrences of recurring work not started because they were too late.",
-    "stopped": "Occurrences of recurring work that the program does not define any more.",
-    "deferred": "Messages put back unstarted, because of a limit of rate or concurrency.",
+    "coalesced": "Messages not started because a call of the same name started after they were due.",
+    "missed": 'Occurrences of a schedule not started, with missed="skip", because they were too late.',
+    "stopped": "Occurrences of a schedule that the firing program no longer defines.",
+    "deferred": "Messages put back unstarted because of catch_up_per_s.",
     "timed_out": "Handlers that ran longer than they may.",
-    "unknown": "Messages that no handler is registered for.",
+    "unknown": "Messages without a registered handler; the label is the topic.",
     "cancelled": "Messages cancelled by this process.",
-    "took_over": "Times that this process became the keeper.",
+    "took_over": "How often this process became the keeper.",
 }
 """What is counted, as `filewheel_<event>_total`, and what it means."""
 _OF_NO_HANDLER = frozenset({"unknown", "took_over"})

@@ -1,8 +1,8 @@
-"""The text that Prometheus scrapes (format 0.0.4): written from families of samples, and read back into them.
+"""The text that Prometheus scrapes (format 0.0.4): families of samples are written to it, and read back.
 
-Metrics, the gauges of the shell and what a running scheduler published meet here as families, so that each is named,
-explained and escaped in one way. Reading back is for what filewheel wrote itself, perhaps in another version.
-Invariant: `parse(render(families))` gives the families back, whatever text a label holds.
+The metrics of a process, the gauges of a wheel and the published file are all families, so that each is named,
+explained and escaped in one way. Only the published file is read back, and only filewheel writes it.
+Invariant: `parse(render(families))` returns the families, whatever text a label holds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ HISTOGRAM = "histogram"
 Labels = tuple[tuple[str, str], ...]
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\["\\n])*)"(?:,|$)')
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\["\\n])*)"')
+_SAMPLE = re.compile(rf"({_NAME.pattern})(?:\{{((?:{_LABEL.pattern}(?:,(?!\}})|(?=\}})))*)\}})? (\S+)")
 _ESCAPED = re.compile(r"\\(.)")
-_KINDS = frozenset({COUNTER, GAUGE, HISTOGRAM, "untyped", "summary"})
-_SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 class Sample(NamedTuple):
@@ -99,63 +97,35 @@ def _quoted(value: str) -> str:
 
 
 def parse(text: str, place: str) -> list[Family]:
-    """Read families from a text that `render` wrote; `place` names it in errors.
+    """Read the families that `render` wrote, perhaps in another version; `place` names the text in errors.
 
-    Raises Damaged at the first line that cannot be one.
+    Raises Damaged at the first line that `render` does not write.
     """
-    families: dict[str, Family] = {}
+    families: list[Family] = []
     # Not splitlines: a label may hold characters that it takes for the end of a line.
     for n, line in enumerate(text.split("\n"), 1):
-        if not line:
-            continue
-        if line.startswith("# "):
-            _comment(families, line)
-            continue
-        sample = _sample(line)
-        if sample is None:
-            raise Damaged(f"line {n} is not a metric", path=place, hint="remove the file; it is written anew")
-        _family_of(families, sample.name).samples.append(sample)
-    return [f for f in families.values() if f.samples]
+        try:
+            if line.startswith("# HELP "):
+                name, _, help_ = line.removeprefix("# HELP ").partition(" ")
+                families.append(Family(name, "untyped", _unescaped(help_), []))
+            elif line.startswith("# TYPE "):
+                families[-1] = families[-1]._replace(kind=line.rpartition(" ")[2])
+            elif line:
+                families[-1].samples.append(_sample(line))
+        except (ValueError, IndexError):
+            raise Damaged(
+                f"line {n} is not a metric", path=place, hint="remove the file; it is written again"
+            ) from None
+    return families
 
 
-def _comment(families: dict[str, Family], line: str) -> None:
-    word, _, rest = line[2:].partition(" ")
-    name, _, said = rest.partition(" ")
-    if word not in ("HELP", "TYPE") or not is_name(name):
-        return
-    known = families.get(name) or Family(name, "untyped", "", [])
-    if word == "HELP":
-        families[name] = known._replace(help=_unescaped(said))
-    elif said in _KINDS:
-        families[name] = known._replace(kind=said)
-
-
-def _sample(line: str) -> Sample | None:
+def _sample(line: str) -> Sample:
     match = _SAMPLE.fullmatch(line)
     if match is None:
-        return None
-    labels: list[tuple[str, str]] = []
-    inside, at = match[2] or "", 0
-    while at < len(inside):
-        label = _LABEL.match(inside, at)
-        if label is None:
-            return None
-        labels.append((label[1], _unescaped(label[2])))
-        at = label.end()
-    try:
-        value = int(match[3]) if match[3].isdecimal() else float(match[3])
-    except ValueError:
-        return None
-    return Sample(match[1], tuple(labels), value)
+        raise ValueError(line)
+    labels = tuple((name, _unescaped(value)) for name, value in _LABEL.findall(match[2] or ""))
+    return Sample(match[1], labels, int(match[5]) if match[5].isdecimal() else float(match[5]))
 
 
 def _unescaped(text: str) -> str:
     return _ESCAPED.sub(lambda m: "\n" if m[1] == "n" else m[1], text)
-
-
-def _family_of(families: dict[str, Family], name: str) -> Family:
-    for suffix in _SUFFIXES:
-        family = families.get(name.removesuffix(suffix))
-        if family is not None and name.endswith(suffix) and family.kind == HISTOGRAM:
-            return family
-    return families.setdefault(name, Family(name, "untyped", "", []))
