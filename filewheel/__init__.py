@@ -144,7 +144,7 @@ __all__ = [
     "set_status",
 ]
 
-# What takes a while to import (asyncio, multiprocessing), by the module that has it: only whoever uses it waits.
+# Names from modules that are slow to import (asyncio, multiprocessing): each is imported on first use.
 _LATER = {
     "AsyncKeeper": "filewheel.aio.keeper",
     "AsyncScheduler": "filewheel.scheduling.aio",

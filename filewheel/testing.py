@@ -1,9 +1,9 @@
-"""For the tests of programs that use filewheel: a clock that moves when told to, and time that passes without waiting.
+"""For the tests of programs that use filewheel: a fake clock, and functions that let time pass without waiting.
 
-With a FakeClock as `clock=` of a scheduler, `advance` and `run_until` go from one due time to the next and call what is
-due at each, in the calling thread. So a week of retries, chains and recurring work happens in its order, in
-milliseconds, and a test needs neither sleep nor threads. Nothing here needs a test framework.
-Invariant: at each call of a handler the clock shows when it was due, or as much later as a rate has held it back.
+With a FakeClock as `clock=` of a scheduler, `advance` and `run_until` go from one due time to the next and call the due
+handlers in the calling thread. A week of retries, chains and schedules runs in its order, in milliseconds, without
+sleep and without threads. No test framework is needed.
+Invariant: at each call of a handler the clock shows its due time, or a later one where a rate held the call back.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from filewheel.scheduling.scheduler import Scheduler
 from filewheel.timespec import at_us, check_due, delay_us
 
 START = datetime(2029, 1, 1, tzinfo=UTC)
-"""Where a clock starts unless told otherwise: a Monday, at midnight."""
+"""The start of a clock by default: a Monday, at midnight."""
 STEPS_MAX = 10_000
 
 
 class TooManySteps(FilewheelError):
-    """Time did not come to where it should in so many steps."""
+    """The clock did not reach the wanted time in so many steps."""
 
 
 class FakeClock:
-    """A clock that stands still until it is told to move: `clock=` of a Wheel, a Keeper or a Scheduler."""
+    """A clock that moves only on a call: `clock=` of a Wheel, a Keeper or a Scheduler."""
 
     def __init__(self, start: datetime | None = None) -> None:
         """Start at a time, by default Monday, 1 January 2029, midnight UTC. Raises BadArgument for a naive one."""
@@ -51,7 +51,7 @@ class FakeClock:
         return self._steady_us
 
     def advance(self, by: float | timedelta) -> None:
-        """Let so many seconds pass, or a timedelta. Nothing is called: `advance` below does both.
+        """Let seconds, or a timedelta, pass. No handler is called: the function `advance` does both.
 
         Raises BadArgument for a time before now; `set` puts a clock back.
         """
@@ -61,7 +61,7 @@ class FakeClock:
         self._move(check_due(self._wall_us + by_us))
 
     def set(self, time: datetime) -> None:
-        """Show another time. Up to a later one time passes; an earlier one means that somebody put the clock back.
+        """Show another time. A later one lets time pass; an earlier one is a clock that was put back.
 
         Raises BadArgument for a naive datetime.
         """
@@ -90,7 +90,7 @@ def advance(
     *,
     steps_max: int = STEPS_MAX,
 ) -> int | Awaitable[int]:
-    """Let time pass and call all that becomes due meanwhile (see run_until)."""
+    """Let time pass, and call everything that becomes due (see run_until)."""
     by_us = delay_us(seconds)
     if by_us < 0:
         raise BadArgument(f"time does not pass backwards: {seconds!r}")
@@ -109,11 +109,11 @@ def run_until(
 def run_until(
     scheduler: Scheduler | AsyncScheduler, clock: FakeClock, until: datetime, *, steps_max: int = STEPS_MAX
 ) -> int | Awaitable[int]:
-    """Go from one due time to the next up to `until`, calling what is due at each; return how many were settled.
+    """Go from one due time to the next up to `until`, and call what is due at each; return how many were settled.
 
-    Settled is what was acknowledged, put back to be tried again, or buried. What is due now, and at `until`, is called
-    too; then the clock shows `until`. Of an AsyncScheduler it is to be awaited, and coroutines run in that loop. A
-    handler's time-out is real time, and ends coroutines only. The scheduler must not have been started.
+    A settled message was acknowledged, put back for another attempt, or buried. Messages that are due now, and at
+    `until`, are called too; then the clock shows `until`. For an AsyncScheduler, await the result; coroutines run in
+    that loop. A handler's time-out is real time, and ends coroutines only. The scheduler must not have been started.
 
     Raises BadArgument when the clock is not the scheduler's, or is past `until`; TooManySteps after `steps_max` steps
     (about three for each due time); Locked when another process fires.
@@ -144,13 +144,13 @@ def _run(scheduler: Scheduler, clock: FakeClock, end_us: int, steps_max: int) ->
     if not arrived:  # raised here, so that what was called is settled
         raise TooManySteps(
             f"{steps_max} steps led to {clock.now} only, on the way to {to_datetime(end_us)}",
-            hint="look for a handler that enqueues itself again and again, or say steps_max=",
+            hint="look for a handler that always enqueues itself again, or raise steps_max=",
         )
     return dispatcher.settled
 
 
 def _next_us(scheduler: Scheduler, dispatcher: Dispatcher, now_us: int) -> int | None:
-    """Return when there is something to do next. What is due until now was called, or is held back for a rate."""
+    """Return the next time with work. Messages due by now were called, or a rate holds them back."""
     due = [message.due_us for message in scheduler.wheel.list(after=to_datetime(now_us + 1), limit=1)]
     held_us = dispatcher.next_us(now_us)
     return min(due if held_us is None else [*due, held_us], default=None)

@@ -581,7 +581,7 @@ def test_a_damaged_index_is_damage_to_verify_and_repair_enters_every_key_anew(
     count = 2 if how == "keys/ removed" else 1
     done = repair(open_directory(wheel_dir, write=True)).done
     assert done[0] == f"{count} keys were entered again"
-    assert done[1:] == [f"keys/{place.name} was made anew without 40 unreadable bytes"] * (how == "flipped")
+    assert done[1:] == [f"keys/{place.name} was made again without 40 unreadable bytes"] * (how == "flipped")
     assert not verify(open_directory(wheel_dir, write=False)).findings
     assert not repair(open_directory(wheel_dir, write=True)).done
     with Wheel(wheel_dir) as again, pytest.raises(KeyHeld):

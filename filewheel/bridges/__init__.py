@@ -1,7 +1,6 @@
-"""Bridges to what others measure and trace with; each needs its optional extra, and is loaded only when imported.
+"""Bridges to other systems for metrics and traces; each needs its optional extra.
 
-Nothing of filewheel imports a bridge. Each module stands on the library alone, and imports only from modules to its
-left:
+No other module of filewheel imports a bridge. A module imports from the library, and only from modules to its left:
 
     extra prometheus otel
 

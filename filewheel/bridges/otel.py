@@ -1,8 +1,8 @@
 """Traces and metrics for OpenTelemetry: context in headers, a span for each message, instruments for the counters.
 
-What a message leads to may happen days after it was enqueued, so the span of its handler is a trace of its own with a
-link to the one that enqueued it; who wants one long trace asks for it.
-Invariant: without a tracer that records, nothing here changes a message or what becomes of it.
+A message may fire days after it was enqueued, so the span of its handler has a trace of its own, with a link to the
+span that enqueued it; `same_trace=True` makes one long trace.
+Invariant: without a tracer that records, nothing here changes a message or its outcome.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SCOPE = "filewheel"
 def inject(headers: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the headers with the trace context of the current span, when there is one (`traceparent`, `tracestate`).
 
-    A traceparent that is there already stays, with what belongs to it.
+    A traceparent that the headers already have stays, with its tracestate.
 
     Raises BadArgument when OpenTelemetry is not installed.
     """

@@ -1,8 +1,8 @@
-"""Metrics for prometheus_client: a collector for whoever serves its registry anyway.
+"""Metrics for prometheus_client: a collector for a program that serves its registry.
 
     REGISTRY.register(collector(metrics))
 
-Invariant: what is scraped is read at that moment, under the same names as in `Metrics.text`.
+Invariant: a scrape reads the metrics at that moment, under the names of `Metrics.text`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def collector(metrics: Metrics, labels: Mapping[str, str] | None = None) -> Collector:
     """Return a collector to register with prometheus_client; each sample has these labels too.
 
-    The labels tell wheels apart when one process has several: `{"wheel": "jobs"}`.
+    The labels distinguish several wheels of one process: `{"wheel": "jobs"}`.
 
     Raises BadArgument when prometheus_client is not installed.
     """

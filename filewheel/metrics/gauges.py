@@ -1,4 +1,4 @@
-"""The gauges of a wheel that need no running process: what is on disk, counted when someone asks.
+"""The gauges of a wheel on disk, counted on request; no process needs to run.
 
 Invariant: nothing here writes, or takes a lock.
 """
@@ -23,23 +23,23 @@ class Counted(Protocol):
 
 
 def overdue_of(wheel: Counted, stats: Stats, now_us: int) -> int:
-    """Count what is due already. Costs nothing where nothing is, else a second count of the wheel."""
+    """Count the overdue messages. Costs a second count of the wheel, unless nothing is due."""
     if stats.next_due is None or at_us(stats.next_due) > now_us:
         return 0
     return wheel.histogram([now_us / US_PER_S]).before
 
 
 def disk_gauges(stats: Stats, overdue: int, now_us: int) -> list[Family]:
-    """Return what is on disk as families of one gauge each."""
+    """Return the counts of a wheel as families of one gauge each."""
     next_us = None if stats.next_due is None else at_us(stats.next_due)
     lag_us = 0 if next_us is None else max(0, now_us - next_us)
     values: list[tuple[str, str, float | None]] = [
-        ("pending", "Messages that wait to be fired.", stats.pending),
-        ("overdue", "Messages that are due already and wait still.", overdue),
+        ("pending", "Pending messages.", stats.pending),
+        ("overdue", "Pending messages that are due.", overdue),
         ("dead_letters", "Dead letters.", stats.dead),
         ("quarantined", "Items in quarantine: bytes that could not be read.", stats.quarantined),
         ("quarantined_bytes", "Bytes in quarantine.", stats.quarantined_bytes),
-        ("damaged", "Damaged places that were met while counting: `filewheel verify` names all.", stats.damaged),
+        ("damaged", "Damaged places that were met while counting; `filewheel verify` names all.", stats.damaged),
         ("journal_bytes", "Bytes in journals that are not dealt into slots and laps yet.", stats.journal_bytes),
         ("journal_files", "Journal segments that hold such bytes.", stats.journal_files),
         ("slot_files", "Files of near seconds.", stats.slot_files),
@@ -49,7 +49,7 @@ def disk_gauges(stats: Stats, overdue: int, now_us: int) -> list[Family]:
             "next_due_seconds", "When the next message is due, in seconds since the epoch.",
             None if next_us is None else next_us / US_PER_S,
         ),
-        ("lag_seconds", "How long the next message has been due already.", lag_us / US_PER_S),
+        ("lag_seconds", "How long the next message has been due.", lag_us / US_PER_S),
         ("keeper_up", "Whether a keeper is running.", int(stats.keeper_up)),
     ]  # fmt: skip
     return [gauge(PREFIX + name, help_, value) for name, help_, value in values if value is not None]

@@ -1,9 +1,9 @@
 """Counters, histograms and gauges of one process, cheap enough to be always on.
 
-A count is two look-ups in dicts under one lock, and an observation a bisection more; nothing is formatted until
-someone reads. Handlers label what is counted, and users invent handlers (and topics that no handler has), so the number
-of labels is bounded: those that come too late share the label "(other)".
-Invariant: memory is bounded by HANDLERS_MAX, and no count is lost, whatever threads count at once.
+A count is two look-ups in dicts under one lock, an observation is one bisection more; text is formatted only when it is
+read. Counts have a label for the handler. Topics without a handler count too, so the number of labels is bounded: later
+ones share the label "(other)".
+Invariant: memory is bounded by HANDLERS_MAX, and concurrent counts are never lost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EVENTS = {
     "cancelled": "Messages cancelled by this process.",
     "took_over": "How often this process became the keeper.",
 }
-"""What is counted, as `filewheel_<event>_total`, and what it means."""
+"""The counters, named `filewheel_<event>_total`, with their help texts."""
 _OF_NO_HANDLER = frozenset({"unknown", "took_over"})
 
 TIMES = {
@@ -48,13 +48,13 @@ TIMES = {
     "handler": "How long a handler ran.",
     "sync": "How long one flush to the disk took.",
 }
-"""What is timed, as `filewheel_<what>_seconds`, and what it means."""
+"""The histograms, named `filewheel_<what>_seconds`, with their help texts."""
 
 BOUNDS_S = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0,
 )  # fmt: skip
-"""The upper bounds of the buckets, in seconds; one more bucket takes what is above."""
+"""The upper bounds of the buckets, in seconds; one more bucket has the values above."""
 
 
 class _Times:
@@ -77,11 +77,11 @@ class _Gauge:
 
 
 class Metrics:
-    """What one process counts, times and reads. Thread-safe."""
+    """The counters, histograms and gauges of one process. Thread-safe."""
 
     def __init__(self, *, handlers_max: int = HANDLERS_MAX) -> None:
         """Start at zero. `handlers_max` bounds the handler labels."""
-        # One that its owner may take again: a signal's handler can count while its thread counts.
+        # Reentrant: a signal handler can count while its thread counts.
         self._lock = threading.RLock()
         self._counts: dict[str, dict[str, int]] = {event: {} for event in EVENTS}
         self._times: dict[str, dict[str, _Times]] = {what: {} for what in TIMES}
@@ -92,9 +92,9 @@ class Metrics:
     # -- counting --------------------------------------------------------------------------------------------
 
     def reserve(self, handlers: Iterable[str]) -> None:
-        """Give these handlers their labels, with every counter at 0, before strangers can take the places.
+        """Give these handlers their labels, with every counter at 0, before topics of unknown handlers can take them.
 
-        A counter that is there from the start lets a monitor see its first increase.
+        A monitor sees the first increase only of a counter that existed before it.
         """
         for handler in handlers:
             for event in EVENTS:
@@ -191,26 +191,26 @@ class Metrics:
             return {name: gauge.help for name, gauge in sorted(self._gauges.items())}
 
     def read(self, name: str) -> float | None:
-        """Read one gauge; None when it has nothing to say, or fails (which is logged once)."""
+        """Read one gauge; None when it has no value, or fails (logged once)."""
         with self._lock:
             gauge = self._gauges.get(name)
         if gauge is None:
             return None
-        # Not under the lock: it may count, or wait for someone who does.
+        # Without the lock: `read` may count, or wait for a thread that counts.
         try:
             value = gauge.read()
             return value if value is None or isinstance(value, int) else float(value)
         except Exception:
             if not gauge.failed:
-                log.warning("the gauge %s%s cannot be read; said once", PREFIX, name, exc_info=True)
+                log.warning("the gauge %s%s cannot be read; logged once", PREFIX, name, exc_info=True)
             gauge.failed = True
             return None
 
     def quantile(self, what: str, handler: str | None, q: float) -> float | None:
-        """Estimate a quantile in seconds (q=0.99: what 99 of 100 are below); None when nothing was observed.
+        """Estimate a quantile in seconds (q=0.99: 99 of 100 values are below it); None when nothing was observed.
 
-        `handler` None takes all together. As exact as the buckets: within one, values are taken as evenly spread.
-        What lies above the last bound is given as that bound.
+        `handler` None means all handlers. Values are assumed to be spread evenly within a bucket.
+        A value above the last bound is returned as that bound.
         """
         by_handler = self.times(what)
         chosen = by_handler.values() if handler is None else filter(None, [by_handler.get(handler)])

@@ -1,10 +1,9 @@
 """A running scheduler's metrics as a file of its wheel, for readers in other processes, without a server.
 
 The keeper's process writes `metrics.prom` beside the checkpoint: whole, by rename, and not flushed, because after a
-power cut nobody wants the counters of a process that is gone. It says when it was written and by whom, so that a
-reader can tell a live one from what a dead process left: counters and times of the past are still true then, gauges
-are not.
-Invariant: publishing never stops whoever publishes, and nothing durable depends on the file.
+power cut the counters of a dead process have no use. The file holds its time and the pid of its writer, so that a
+reader knows whether that process still runs: counters and histograms of a dead process are still true, gauges are not.
+Invariant: a failure to publish never stops the publisher, and nothing durable depends on the file.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from filewheel.metrics.prometheus import GAUGE, Family, gauge, parse, render
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 5.0
-"""How often what has changed is published."""
+"""How often changed metrics are published."""
 REST_S = 30.0
-"""How often it is published though nothing has changed, so that readers know that someone is there."""
+"""How often unchanged metrics are published, so that readers know that the process runs."""
 STALE_S = 90.0
-"""What is older than this was left by a process that is gone, or stuck."""
+"""An older file was left by a process that is gone or stuck."""
 _BYTES_MAX = 64 << 20
 _AT = f"{PREFIX}published_timestamp_seconds"
 _PID = f"{PREFIX}published_pid"
@@ -37,7 +36,7 @@ _PID = f"{PREFIX}published_pid"
 
 @dataclass(frozen=True)
 class Published:
-    """What a scheduler published last."""
+    """The metrics that a scheduler published last."""
 
     families: list[Family]
     at_us: int
@@ -48,11 +47,11 @@ class Published:
         return max(0, now_us - self.at_us)
 
     def is_stale(self, now_us: int, keeper_pid: int | None) -> bool:
-        """Tell whether the one who published it is gone, stuck, or not the keeper any more."""
+        """Tell whether its publisher is gone, stuck, or no longer the keeper."""
         return self.pid != keeper_pid or abs(now_us - self.at_us) > STALE_S * US_PER_S
 
     def current(self, now_us: int, keeper_pid: int | None) -> list[Family]:
-        """Return the families that still mean something: when it is stale no gauges, except who wrote it and when."""
+        """Return the families that are still true: a stale file has no gauges, except its time and pid."""
         if not self.is_stale(now_us, keeper_pid):
             return self.families
         return [f for f in self.families if f.kind != GAUGE or f.name in (_AT, _PID)]
@@ -73,7 +72,7 @@ class Publisher:
         self._failed = False
 
     def tick(self) -> bool:
-        """Publish if it is time to; tell whether it was done. Never raises for the disk: that is logged once.
+        """Publish if it is time to; return whether it did. A disk error is logged once and never raised.
 
         Call it often: before its time it costs one look at the clock.
         """
@@ -88,7 +87,7 @@ class Publisher:
         return self._try(text, now_us)
 
     def close(self) -> bool:
-        """Publish what the end was, while this process is the keeper still. Never raises for the disk."""
+        """Publish a last time, while this process still is the keeper. A disk error is never raised."""
         return self._try(self._metrics.text(), self._clock.steady_us())
 
     def _try(self, text: str, now_us: int) -> bool:
@@ -96,7 +95,7 @@ class Publisher:
             _write(self._dir, text, self._clock.now_us())
         except DiskError as exc:
             if not self._failed:
-                log.warning("the metrics cannot be published; said once: %s", exc)
+                log.warning("the metrics cannot be published; logged once: %s", exc)
             self._failed = True
             return False
         self._failed = False
@@ -128,9 +127,9 @@ def _write(directory: Directory, text: str, now_us: int) -> None:
 
 
 def read_published(directory: Directory) -> Published | None:
-    """Return what was published last in this wheel, or None. Takes no lock.
+    """Return the metrics that were published last in this wheel, or None. Takes no lock.
 
-    Raises Damaged when it is not what was written, DiskError when it cannot be read.
+    Raises Damaged when the file is not one that filewheel wrote, DiskError when it cannot be read.
     """
     place = directory.place(layout.METRICS)
     disk = directory.disk
@@ -152,4 +151,4 @@ def read_published(directory: Directory) -> Published | None:
         return Published(families, round(signed[_AT] * US_PER_S), int(signed[_PID]))
     except (UnicodeDecodeError, KeyError, OverflowError, ValueError) as exc:
         # A power cut may leave the new name with nothing, or zeros, behind it.
-        raise Damaged("these are no published metrics", path=place, hint="remove it; it is written anew") from exc
+        raise Damaged("the file holds no published metrics", path=place, hint="remove it; it is written again") from exc

@@ -1,6 +1,6 @@
 """Ids that are not pending: whether damage hides them, and the id that a message has now.
 
-A message that fired, was cancelled or moved is not found either, and only the missing bytes could tell these apart.
+A message that fired, was cancelled or moved is not found either, and only the unreadable bytes would show which.
 Invariant: an id is reported as hidden only when no drop of it can be read.
 """
 

@@ -1,8 +1,8 @@
-"""What two wheels do not have in common: by a digest of each second first, then message by message where those differ.
+"""Compare two wheels: a digest of each second first, then message by message where the digests differ.
 
-A wheel's pending messages have one order, and a record is the same bytes in every wheel, so the digest of a second is a
-hash over its records as they lie there. Both wheels may be in use: what differs is looked at again before it is told,
-for a message that travels from one to the other is not a difference.
+Pending messages have one order, and a record is the same bytes in every wheel, so the digest of a second is a hash over
+its records. Both wheels may be in use: a difference is checked again before it is reported, because a message that is
+just being copied is no difference.
 Invariant: two wheels without a difference fire the same messages at the same times.
 """
 
@@ -22,12 +22,12 @@ DIGEST_BYTES = 16
 
 Kind = Literal["only in first", "only in second", "not the same"]
 Progress = Callable[[int], None]
-"""Told how many messages have been read so far."""
+"""Called with the number of messages read so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecondDigest:
-    """What one second of a wheel holds, in short."""
+    """A digest of one second of a wheel."""
 
     second: int
     count: int
@@ -81,7 +81,7 @@ def seconds_that_differ(first: Iterator[SecondDigest], second: Iterator[SecondDi
 
 
 def differences(first: Reader, second: Reader, progress: Progress | None = None) -> Iterator[Difference]:
-    """Yield what two wheels do not have in common, in the order of ids; each is looked at twice.
+    """Yield the messages in which two wheels differ, in the order of ids; each is checked twice.
 
     Takes no lock. Cost: reads both wheels once, and again the seconds that differ.
     """
@@ -112,7 +112,7 @@ def _compare(ours: dict[bytes, bytes], theirs: dict[bytes, bytes], ids: list[byt
 
 
 def _still(first: Reader, second: Reader, found: list[Difference]) -> list[Difference]:
-    """Return those that differ still, when both wheels are looked at anew."""
+    """Return those that still differ in new snapshots of both wheels."""
     ids = [d.id for d in found]
     with first.snapshot() as ours, second.snapshot() as theirs:
         return _compare(ours.find(ids), theirs.find(ids), [bytes(i) for i in ids])

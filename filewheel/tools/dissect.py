@@ -1,9 +1,9 @@
-"""The records of a wheel's files, one by one, with their offsets: for the curious, and for finding out what happened.
+"""The records of a wheel's files, one by one, with their offsets.
 
-Reads slot files, lap files and journals as they are on disk, covered or not, and says of each record whether its
-checksum holds, whether the message is still pending, and whether the checkpoint covers it. Takes no lock; a file that
-goes away meanwhile is passed over.
-Invariant: every byte that is looked at appears: in a record, in a frame without records, or in a bad range.
+Reads slot files, lap files and journals as they are on disk. Each record comes with three facts: whether its checksum
+holds, whether the message is pending, and whether the checkpoint covers it. Takes no lock; a file that is removed while
+this runs is skipped.
+Invariant: every byte that is read appears in a record, in a frame without records, or in a bad range.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from filewheel.tools.dump import iso
 
 @dataclass
 class Entry:
-    """One thing that stands in a file."""
+    """One record of a file, or a range of bytes that holds none."""
 
     file: str
     offset: int
@@ -37,9 +37,9 @@ class Entry:
     covered: bool
     id: MessageId | None = None
     live: bool | None = None
-    """Of a put: whether the message is pending."""
+    """For a put: whether the message is pending."""
     what: str = ""
-    """Of a put its topic, of a drop its reason, of a bad range why it is bad."""
+    """The topic of a put, the reason of a drop, the fault of a bad range."""
 
     @property
     def checksum(self) -> str:
@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def state(self) -> str:
-        """What became of the message."""
+        """Whether a put is "live" or "dropped"; empty for anything else."""
         return "" if self.live is None else "live" if self.live else "dropped"
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Messages as JSON lines: one object a line, the keys an API (docs/cli.md).
 
-A payload that is UTF-8 travels as text under `payload`, any other as base64 under `payload_b64`; headers are an object
-of strings. `dump` writes in firing order, dead letters last; `load` reads what `dump` wrote and keeps the ids, so that
+A payload that is UTF-8 is text under `payload`, any other is base64 under `payload_b64`; headers are an object of
+strings. `dump` yields messages in firing order, dead letters last; `load` reads them back and keeps the ids, so that
 dump, load and dump again give the same bytes.
 Invariant: from_json(to_json(m)) == m.
 """
@@ -24,7 +24,7 @@ from filewheel.timespec import check_due
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """Return a message as an object that JSON can carry."""
+    """Return a message as a JSON object."""
     try:
         payload = {"payload": message.payload.decode()}
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
 """Something else in the place of a file that the library needs: a pipe, a link, a directory where a file should be.
 
-It is never opened for writing and never followed, so whatever needs that file fails until it is gone. `verify` says so
-here, and `repair` puts it aside: renamed into quarantine/, as it is.
+It is never opened for writing and never followed, so every call that needs the file fails until it is gone. `verify`
+reports it, and `repair` renames it into quarantine/.
 Invariant: a name that is not there is no finding; each of these files is made with its first use.
 """
 
@@ -55,7 +55,7 @@ def put_aside(directory: Directory, quarantine: Quarantine, name: str, what: str
 
 
 def put_all_aside(directory: Directory, quarantine: Quarantine) -> list[str]:
-    """Put aside whatever stands in such a place, but for the files of keys: they are made anew; return what was done.
+    """Rename everything in such a place into quarantine/; return what was done. Files of keys are made again instead.
 
     The lock of the keeper is held, so its own file is not among them. Raises OSError.
     """
@@ -82,7 +82,7 @@ def _is_key_file(name: str) -> bool:
 
 
 def _foreign(directory: Directory, add: Add | None = None) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, what is there, what fails because of it); `add` is told of what cannot be read at all."""
+    """Yield (name, what is there, what fails because of it); `add` gets names that cannot be read at all."""
     for name, cost in _names(directory):
         try:
             if is_foreign(directory, name):

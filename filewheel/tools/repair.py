@@ -1,9 +1,9 @@
-"""Repairing a wheel: bring it back to a state that verifies, keeping aside every byte that cannot be read.
+"""Repair a wheel: bring it back to a state that verifies, and keep every unreadable byte in quarantine/.
 
 Works as the keeper (it takes the lock), in this order: a damaged wheel.json is written again from its copy; what the
 journals hold is dealt, which also replaces a checkpoint that cannot be read; a lap or slot file with damage is
-written anew from the frames that verify, after its bad ranges were copied to quarantine/; unique keys that are not
-listed are entered again. A damaged roster is left as it is: who fires is not for a repair to say.
+written again from the frames that verify, after its bad ranges were copied to quarantine/; unique keys that are not
+listed are entered again. A damaged roster stays as it is: a repair does not decide which wheel fires.
 Invariant: repairing loses nothing that could be read, and repairing twice changes nothing more.
 """
 
@@ -70,7 +70,7 @@ def repair(directory: Directory) -> Repair:
             result.done += put_all_aside(directory, store.quarantine)  # first: a deal needs these places
             store.recover()
             if store.checkpoint.doubt:
-                result.done.append("the checkpoint was made anew from the files that are there")
+                result.done.append("the checkpoint was made again from the files that exist")
             deal_all(store)
             for span in spans_of(directory, store.checkpoint):
                 _mend_file(store, span, result)
@@ -107,7 +107,7 @@ def _mend_settings(directory: Directory, result: Repair) -> None:
 
 
 def _mend_unread_keys(directory: Directory, quarantine: Quarantine, result: Repair) -> None:
-    """Make anew the files of keys that are no regular files, or too long to be read, from the messages that wait.
+    """Make the files of keys again that are no regular files, or too long to be read, from the pending messages.
 
     Their locks are held all the while, so that no key in them is taken before it is entered again.
     """
@@ -139,7 +139,7 @@ def _mend_unread_keys(directory: Directory, quarantine: Quarantine, result: Repa
         for bucket, found in pairs.items():
             was = _make_way(directory, quarantine, bucket)
             keys.replace(bucket, found)
-            result.done.append(f"{was}, and was made anew with {len(found)} keys")
+            result.done.append(f"{was}, and was made again with {len(found)} keys")
 
 
 def _unread(directory: Directory, keys: Keys, bucket: int) -> bool:
@@ -156,7 +156,7 @@ def _make_way(directory: Directory, quarantine: Quarantine, bucket: int) -> str:
 
 
 def _mend_recent(directory: Directory, keys: Keys, quarantine: Quarantine, result: Repair) -> None:
-    """Make the file of recent entries anew, which cannot be read; what it listed is listed in the buckets."""
+    """Make the unreadable file of recent entries again; the buckets list its entries."""
     name = layout.key_file(layout.KEY_RECENT)
     with keys.locked(layout.KEY_RECENT, WAIT_S) as is_locked:
         if not is_locked:
@@ -174,7 +174,7 @@ def _mend_recent(directory: Directory, keys: Keys, quarantine: Quarantine, resul
         was = _make_way(directory, quarantine, layout.KEY_RECENT)
         keys.replace(layout.KEY_RECENT, [])
         count = sum(map(len, pairs.values()))
-        result.done.append(f"{was}, and was made anew; {count} keys were entered again")
+        result.done.append(f"{was}, and was made again; {count} keys were entered again")
 
 
 def _mend_keys(directory: Directory, result: Repair) -> None:
@@ -201,11 +201,11 @@ def _mend_keys(directory: Directory, result: Repair) -> None:
             if is_locked:
                 keys.compact(bucket, directory.env.clock.now_us())
                 size = sum(b.end - b.offset for b in bad)
-                result.done.append(f"{name} was made anew without {size} unreadable bytes")
+                result.done.append(f"{name} was made again without {size} unreadable bytes")
 
 
 def _mend_file(store: Store, span: Span, result: Repair) -> None:
-    """Write a damaged file anew from what verifies."""
+    """Write a damaged file again from the frames that verify."""
     puts, drops, bad = _read_all(store, span)
     senseless = _take_out_senseless(puts, drops)
     if not bad and not senseless:

@@ -1,8 +1,8 @@
-"""Verifying a wheel: every byte that should be readable is read, and what is not right is named.
+"""Verify a wheel: read every byte that should be readable, and name each place that is wrong.
 
-Takes no lock and writes nothing, so it runs beside a keeper, on a dead wheel, on a damaged one, on a read-only
-mount. It tells apart what is damage (bytes that had been durable cannot be read), what is a note (left by a crash or
-put there by someone, and harmless), and says what each costs and what to do.
+Takes no lock and writes nothing, so it runs beside a keeper, without one, on a damaged wheel and on a read-only mount.
+A finding is damage (bytes that had been durable cannot be read) or a note (harmless: left by a crash, or not a file of
+filewheel), and says what it costs and what to do.
 Invariant: a finding names the file and the offset; no finding of kind "damage" means that nothing acknowledged is lost.
 """
 
@@ -36,7 +36,7 @@ _HEALS = "a backup that has not read it heals"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One place that is wrong."""
 
     kind: str
     """"damage", or "note"."""
@@ -72,7 +72,7 @@ class Report:
 
 
 Progress = Callable[[int, int], None]
-"""Told (bytes read, bytes in all)."""
+"""Called with (bytes read, bytes in all)."""
 
 
 def verify(directory: Directory, progress: Progress | None = None) -> Report:
@@ -207,7 +207,7 @@ class _Verifier:
     def _has_gone(self, span: Span) -> bool:
         """Tell whether a newer checkpoint does not name a file any more: it was finished, or dealt on.
 
-        Whatever the clock says: a keeper removes a file only after the checkpoint without it.
+        The clock does not matter: a keeper removes a file only after the checkpoint without it.
         """
         known = self._disk.identity(layout.CHECKPOINT)
         # mutant: absent-reread
@@ -286,7 +286,7 @@ class _Verifier:
             fd = self._disk.open(name, "r")
         except FileNotFoundError:
             # mutant: covered-beside-verify
-            return UNKNOWN  # covered meanwhile, and perhaps more of it than the manifest says that was read before
+            return UNKNOWN  # covered since; a newer checkpoint may cover more of it
         except ForeignFile:
             self._foreign(name)
             return UNKNOWN
@@ -341,7 +341,7 @@ class _Verifier:
         try:
             fd = self._disk.open(name, "r")
         except FileNotFoundError:
-            return UNKNOWN  # released meanwhile
+            return UNKNOWN  # released since the listing
         except OSError as exc:
             self._add("note", name, 0, 0, unreadable(exc), _HEALS)
             return UNKNOWN
