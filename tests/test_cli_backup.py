@@ -308,13 +308,13 @@ def test_a_backup_that_cannot_be_written_needs_no_second_replicator(
 def test_a_backup_that_is_added_beside_a_replicator_asks_for_no_other(wheels: Set, tmp_path: Path) -> None:
     wheels.add()
     with stopped(wheels.a.start("replicate", "-q")):
-        eventually(lambda: all(one["following"] for one in invoke_list(wheels)))
+        eventually(lambda: all(one["following"] for one in listed(wheels)))
         added = wheels.a("backup", "add", tmp_path / "d")
         assert "A replicator is running" in added.err
         assert "Start it" not in added.err
 
 
-def invoke_list(wheels: Set) -> list[dict[str, object]]:
+def listed(wheels: Set) -> list[dict[str, object]]:
     return invoke("-C", wheels.a.wheel, "backup", "list", "--json").json
 
 
@@ -342,7 +342,7 @@ def test_a_replicator_keeps_backups_in_step_until_it_is_told_to_stop(wheels: Set
         while kinds.count("state") < 2:  # a machine that is busy may sum up between the two
             kinds.append(json.loads(process.stdout.readline())["kind"])
         assert set(kinds) <= {"state", "summary"}
-        eventually(lambda: all(m["following"] for m in wheels.a("backup", "list", code=0).json))
+        eventually(lambda: all(one["following"] for one in listed(wheels)))
         wheels.a.enqueue("--in", "1h", "--lines", stdin="one\ntwo\n")
         eventually(lambda: wheels.same(wheels.b, wheels.c))
         eventually(lambda: json.loads(process.stdout.readline())["kind"] == "summary")
@@ -357,7 +357,7 @@ def test_a_second_replicator_is_told_of_the_first(wheels: Set) -> None:
     with stopped(wheels.a.start("replicate")) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        eventually(lambda: all(m["following"] for m in wheels.a("backup", "list", code=0).json))
+        eventually(lambda: all(one["following"] for one in listed(wheels)))
         again = invoke("-C", wheels.a.wheel, "replicate", "--once")
         assert again.code in (3, 11), again
         assert str(process.pid) in again.err or "another process" in again.err
