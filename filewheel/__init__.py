@@ -10,7 +10,6 @@ A file imports only from its own folder and from those to the left of it (tests/
 import typing as _typing
 
 from filewheel._version import __version__
-from filewheel.disk.directory import Sync
 from filewheel.errors import (
     BadArgument,
     Closed,
@@ -39,6 +38,7 @@ from filewheel.errors import (
 from filewheel.firing.batch import Batch
 from filewheel.firing.cancelled import Cancelled, CancelledIds
 from filewheel.format.ids import Ids
+from filewheel.format.settings import Sync
 from filewheel.journal.settlement import Settlement
 from filewheel.keeper import Keeper
 from filewheel.lookup.snapshot import Snapshot

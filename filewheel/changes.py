@@ -12,13 +12,13 @@ from typing import overload
 
 from filewheel.checks import check_items
 from filewheel.disk import locks
-from filewheel.disk.directory import Sync, check_sync
 from filewheel.disk.hint import HintSender
 from filewheel.env import Clock
 from filewheel.firing.cancelled import Cancelled, CancelledIds, Look
-from filewheel.format.columns import At, Delay
 from filewheel.format.limits import bytes_of, check_key
 from filewheel.format.record import CANCELLED, RESCHEDULED, key_of, pack_drop, unpack_put
+from filewheel.format.settings import Sync, check_sync
+from filewheel.journal.columns import At, Delay
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
 from filewheel.message import ID_LIMIT, US_PER_S, Message, MessageId, due_of, receipt

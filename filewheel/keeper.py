@@ -46,8 +46,8 @@ from filewheel.firing.jumps import Jumps
 from filewheel.firing.outcomes import Outcomes
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
-from filewheel.format.columns import At
 from filewheel.format.record import ID, SET_ASIDE
+from filewheel.journal.columns import At
 from filewheel.keys.index import Keys
 from filewheel.keys.lost import Relisted
 from filewheel.laps.slot import slot_file

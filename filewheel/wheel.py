@@ -18,28 +18,20 @@ from filewheel.changes import HINT_AHEAD_US, Changes
 from filewheel.checks import check_choice, check_flag, check_items
 from filewheel.disk import forks
 from filewheel.disk.begun import Marks
-from filewheel.disk.directory import (
-    PAYLOAD_BYTES_MAX_DEFAULT,
-    SLOTS_DEFAULT,
-    Sync,
-    check_limits,
-    check_sync,
-    check_writable,
-    create_directory,
-    open_directory,
-)
+from filewheel.disk.directory import check_writable, create_directory, open_directory
 from filewheel.disk.disk import SYSTEM
+from filewheel.disk.forks import AfterFork, reopen
 from filewheel.disk.hint import HintSender
-from filewheel.disk.reentry import one_call
-from filewheel.disk.reopening import AfterFork, reopen
+from filewheel.disk.threads import one_call
 from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument, DiskError, KeyHeld, NoWheel, WheelExists, partly_done
 from filewheel.format import layout
-from filewheel.format.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
 from filewheel.format.ids import Ids
 from filewheel.format.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.format.record import pack_middle, pack_payload, pack_tail
+from filewheel.format.settings import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, Sync, check_limits, check_sync
 from filewheel.headers import KEY
+from filewheel.journal.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
 from filewheel.keys.group_commit import GroupCommit

@@ -16,14 +16,7 @@ import pytest
 import filewheel.disk.directory
 from filewheel import Keeper, Wheel
 from filewheel.disk.checkpoint import Checkpoint
-from filewheel.disk.directory import (
-    PAYLOAD_BYTES_LIMIT,
-    Settings,
-    check_sync,
-    create_directory,
-    open_directory,
-    parse_settings,
-)
+from filewheel.disk.directory import create_directory, open_directory
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import (
     BadArgument,
@@ -36,6 +29,7 @@ from filewheel.errors import (
     WheelExists,
 )
 from filewheel.format.frame import FORMAT
+from filewheel.format.settings import PAYLOAD_BYTES_LIMIT, Settings, check_sync, parse_settings
 from filewheel.laps.deal import Deal
 from tests.support import FaultyDisk
 from tests.support_wheel import NOW_US, flip

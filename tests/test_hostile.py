@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, Keeper, Message, MessageId, NewerFormat, NotFound, Wheel
-from filewheel.disk.directory import open_directory, parse_settings
+from filewheel.disk.directory import open_directory
 from filewheel.format.frame import HEADER_BYTES, seal
 from filewheel.format.record import pack_drop
+from filewheel.format.settings import parse_settings
 from filewheel.message import to_datetime
 from filewheel.tools.dump import from_json
 from filewheel.tools.verify import verify

@@ -100,7 +100,6 @@ def test_only_disk_makes_system_calls_on_files() -> None:
         "pipe",
         "directory",
         "forks",
-        "mounts",
         "keeper_lock",
         "position",
         "process",

@@ -18,7 +18,7 @@ import pytest
 from filewheel import Keeper, Wheel
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import Closed, DiskError, Poisoned, Reentered, WheelFull
-from filewheel.format.id_source import SEQ_END, IdSource
+from filewheel.format.ids import SEQ_END, IdSource
 from filewheel.journal.journal import Journal
 from filewheel.journal.segment import Segment
 from filewheel.journal.writer import Writer

@@ -14,9 +14,10 @@ import pytest
 import filewheel.laps.tidy
 from filewheel import Keeper, Wheel
 from filewheel.disk.ballast import BALLAST_BYTES
-from filewheel.disk.directory import Directory, Settings, open_directory
+from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import Damaged
+from filewheel.format.settings import Settings
 from filewheel.laps.deal import Deal
 from filewheel.roster.retention import Retention, discard_retained, read_overflow
 from filewheel.roster.roster import Member, Roster, State, change_roster

@@ -19,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filewheel import Keeper, Wheel
-from filewheel.disk.directory import Directory, Settings, open_directory
+from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import Damaged, DiskError, FilewheelError
+from filewheel.format.settings import Settings
 from filewheel.replication.members import add_backup
 from filewheel.replication.promote import promote
 from filewheel.replication.rejoin import rejoin

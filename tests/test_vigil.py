@@ -13,9 +13,8 @@ import pytest
 
 from filewheel import AsyncKeeper, Keeper, Locked, Scheduler
 from filewheel.disk import hint as bell
-from filewheel.disk.alarm import Alarm
 from filewheel.disk.disk import SYSTEM
-from filewheel.disk.hint import Vigil
+from filewheel.disk.hint import Alarm, Vigil
 
 NEVER_S = 3600.0
 KEEPER = """

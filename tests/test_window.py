@@ -11,10 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from filewheel.disk.directory import Directory, Settings
+from filewheel.disk.directory import Directory
 from filewheel.format import layout
 from filewheel.format.frame import Gap, seal
 from filewheel.format.record import ACKED, ID, pack_drop
+from filewheel.format.settings import Settings
 from filewheel.journal.tail import Handles
 from filewheel.laps.slot import frames
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window

@@ -18,13 +18,13 @@ from functools import partial
 
 from filewheel.aio.thread import LoopThread, call_soon, fail, resolve
 from filewheel.changes import HINT_AHEAD_US
-from filewheel.disk.directory import Sync, check_sync
 from filewheel.errors import BadArgument, Closed
-from filewheel.format.columns import At, Delay, Headers
 from filewheel.format.frame import portions
 from filewheel.format.limits import bytes_of, check_headers, check_topic
 from filewheel.format.record import pack_middle, pack_payload
+from filewheel.format.settings import Sync, check_sync
 from filewheel.headers import KEY
+from filewheel.journal.columns import At, Delay, Headers
 from filewheel.journal.journal import BATCH_BYTES, Journal
 from filewheel.keys import unique
 from filewheel.message import MessageId, receipt

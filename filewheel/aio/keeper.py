@@ -24,14 +24,14 @@ from typing import Self
 from filewheel.aio.due import Due
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.checks import check_bounds, check_flag, check_keeper, check_whole
-from filewheel.disk.directory import Sync
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import UNHEARD_S, Vigil
 from filewheel.env import SYSTEM_CLOCK, Clock, Env
 from filewheel.errors import Closed, FilewheelError, Locked, NotClaimed
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.ready import READY_BUDGET
-from filewheel.format.columns import At
+from filewheel.format.settings import Sync
+from filewheel.journal.columns import At
 from filewheel.journal.settlement import Settlement
 from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget

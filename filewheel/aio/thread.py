@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.errors import Closed, Forked, OtherLoop, disk_errors
 
 log = logging.getLogger(__name__)

@@ -28,20 +28,14 @@ from filewheel.aio.keeper import AsyncKeeper
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.changes import CLEAR_AT_ONCE
 from filewheel.checks import check_flag, check_items, check_whole
-from filewheel.disk.directory import (
-    PAYLOAD_BYTES_MAX_DEFAULT,
-    SLOTS_DEFAULT,
-    Sync,
-    check_limits,
-    check_sync,
-)
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument, Closed
 from filewheel.firing.cancelled import CancelledIds
 from filewheel.firing.ready import READY_BUDGET
-from filewheel.format.columns import At, Delay, Headers
 from filewheel.format.ids import Ids
+from filewheel.format.settings import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, Sync, check_limits, check_sync
+from filewheel.journal.columns import At, Delay, Headers
 from filewheel.laps.window import Budget
 from filewheel.message import Message, MessageId
 from filewheel.wheel import OnConflict, Wheel

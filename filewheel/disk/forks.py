@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
 
+from filewheel.disk.threads import one_call
 from filewheel.native import compiled
 
 _held: set[int] = set()
@@ -45,3 +49,31 @@ let_children_have = compiled.let_children_have or _let_go
 
 if compiled.keep_from_children is None:
     os.register_at_fork(after_in_child=_in_child)  # mutant: lock-in-child
+
+AfterFork = Literal["raise", "reopen"]
+"""What an inherited handle does in a child of a fork: each call raises Forked, or the first one opens it anew."""
+
+_OF_THE_CALLER = "on_flush"
+_OF_THE_PROCESS = ("_pid", "_forks")
+_one_at_once = threading.RLock()
+
+
+def _new_guard() -> None:
+    """A thread of the parent may have had it."""
+    global _one_at_once
+    _one_at_once = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_guard)
+
+
+def reopen(handle: object, anew: Callable[[], object], path: str) -> None:
+    """Put a handle that `anew` opens in the place of an inherited one, unless another thread has done so."""
+    with one_call(_one_at_once, path):
+        inside = vars(handle)
+        if inside["_pid"] == os.getpid():
+            return
+        opened: dict[str, Any] = {**vars(anew()), _OF_THE_CALLER: inside[_OF_THE_CALLER]}
+        inside.update({name: value for name, value in opened.items() if name not in _OF_THE_PROCESS})
+        # Last: other threads go by these, and use the rest without a lock.
+        inside.update({name: opened[name] for name in _OF_THE_PROCESS})

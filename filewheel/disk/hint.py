@@ -9,9 +9,10 @@ Invariant: ringing never waits, and never fails; the keeper's end stays open whi
 
 from __future__ import annotations
 
+import contextlib
+import select
 import threading
 
-from filewheel.disk.alarm import Alarm
 from filewheel.env import Disk, Env
 from filewheel.format import layout
 
@@ -95,6 +96,35 @@ class Hints:
             fd, self._fd = self._fd, None
             if fd is not None and not self._sleeping:  # mutant: pipe-closed-under-a-wait
                 self._disk.close(fd)
+
+
+class Alarm:
+    """A sleep that another thread, or a signal handler, can end. Its two descriptors live as long as the sleep."""
+
+    def __init__(self) -> None:
+        """Raises OSError where there is no room for two open files."""
+        import socket  # only standbys need it
+
+        self._heard, self._rung = socket.socketpair()
+        self._rung.setblocking(False)
+
+    def set(self) -> None:
+        """End the sleep, or the next one."""
+        with contextlib.suppress(BlockingIOError):
+            self._rung.send(b"!")
+
+    def wait(self, timeout_s: float, bell: int | None = None) -> None:
+        """Sleep until it rings, the time is up, or the last reader of a pipe has gone, whose writing end `bell` is."""
+        poll = select.poll()
+        poll.register(self._heard, select.POLLIN)
+        if bell is not None:
+            poll.register(bell, 0)  # an error is reported unasked
+        poll.poll(timeout_s * 1000)
+
+    def close(self) -> None:
+        """Let go of it; no thread may set it any more."""
+        self._heard.close()
+        self._rung.close()
 
 
 class Vigil:

@@ -83,7 +83,7 @@ class Quarantine:
     def keep_bytes(self, damage: Damage, data: bytes) -> None:
         """Keep a record that was read whole but makes no sense. Never raises."""
         self.aside.append(damage)
-        stem = f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{zlib.crc32(data):08x}"
+        stem = layout.quarantined(damage.name, f"{zlib.crc32(data):08x}")
         log.error("%s: %s; kept as %s.bin", self._dir.place(damage.name), damage.reason, stem)
         try:
             fd = self._disk.open(f"{stem}.bin", "w")
@@ -105,7 +105,7 @@ class Quarantine:
         self._note(stem, damage)
 
     def _stem(self, damage: Damage) -> str:
-        return f"{layout.QUARANTINE}/{damage.name.replace('/', '_')}@{damage.offset}"
+        return layout.quarantined(damage.name, damage.offset)
 
     def _note(self, stem: str, damage: Damage) -> None:
         fields = asdict(damage) | {"found": to_datetime(self._dir.env.clock.now_us()).isoformat()}

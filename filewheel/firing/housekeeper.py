@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.errors import Damaged, DiskError, FilewheelError, disk_error
 from filewheel.firing.reserve import ROOM_BYTES, Reserve
 from filewheel.keys.index import Keys

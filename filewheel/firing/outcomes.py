@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from filewheel.checks import check_items
-from filewheel.disk.directory import Sync, check_sync
 from filewheel.errors import BadArgument, Closed, FilewheelError
 from filewheel.firing.batch import Batch
 from filewheel.firing.head import Head
 from filewheel.firing.reserve import Reserve
 from filewheel.firing.settler import Settler
 from filewheel.format.record import ACKED
+from filewheel.format.settings import Sync, check_sync
 from filewheel.journal.settlement import Settlement
 from filewheel.laps.store import Store
 from filewheel.message import Message, MessageId

@@ -1,4 +1,6 @@
-"""Every name in a wheel's directory, made and parsed here and nowhere else.
+"""Every name in a wheel's directory (docs/format.md, 2), and the seeds of checksums (docs/format.md, 4).
+
+No other module makes or parses a name.
 
     jobs.wheel/
       wheel.json  wheel.json.copy      format, id, salt, lap length; written once
@@ -21,7 +23,8 @@
       follows.json                     in a backup: how far it has followed the primary's journals
       retained/<writer>-<n>.log        in a primary: covered segments that a backup has still to read
       retained/overflow                how often such segments had to go before all had read them
-      quarantine/                      bytes that did not decode, with the reason
+      quarantine/<file>@<where>.bin    bytes that did not decode; the reason is beside them in .json
+      <name>.tmp                       a file that is being written; a crash may leave one
 
 Names are built from integers and accepted only by a full match, so nothing that a message carries can become
 a path, and a foreign file is left alone. Each file's checksums are seeded with the wheel's salt and the file's
@@ -198,6 +201,16 @@ def id_lock(bucket: int) -> str:
 def is_id_lock(last: str) -> bool:
     """Tell whether this is the name of a lock of ids."""
     return _ID_LOCK.fullmatch(last) is not None
+
+
+def quarantined(name: str, where: int | str) -> str:
+    """Name what is kept of a file in quarantine, without the extension: from an offset, or a record by its sum."""
+    return f"{QUARANTINE}/{name.replace('/', '_')}@{where}"
+
+
+def replacement(name: str) -> str:
+    """Name the copy of a damaged file with the frames that verify, which replaces the file."""
+    return f"{QUARANTINE}/{name.replace('/', '_')}.new"
 
 
 def _below(digits: str, end: int) -> int | None:

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from filewheel.disk.checkpoint import Position
-from filewheel.disk.directory import Directory, Sync
-from filewheel.disk.reentry import one_call
-from filewheel.disk.started import started
+from filewheel.disk.directory import Directory
+from filewheel.disk.threads import one_call, started
 from filewheel.errors import UNWRITTEN, Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, body_of, seal
-from filewheel.format.id_source import SEQ_END
+from filewheel.format.ids import SEQ_END
+from filewheel.format.settings import Sync
 from filewheel.journal.segment import Segment
 from filewheel.journal.writer import Lender, Writer
 from filewheel.message import MessageId

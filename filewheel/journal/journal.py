@@ -19,13 +19,14 @@ from typing import Literal
 
 from filewheel.disk.begun import Marks
 from filewheel.disk.checkpoint import Position
-from filewheel.disk.directory import Directory, Sync
+from filewheel.disk.directory import Directory
 from filewheel.errors import DiskError, FilewheelError, disk_error, partly_done, unconfirmed
-from filewheel.format.columns import Run, runs_of
 from filewheel.format.frame import HEADER_BYTES, body_of
 from filewheel.format.ids import Ids
 from filewheel.format.record import ID, PUT_PREFIX
+from filewheel.format.settings import Sync
 from filewheel.journal.appender import FILL_BYTES, SEGMENT_BYTES, Appender
+from filewheel.journal.columns import Run, runs_of
 from filewheel.journal.copies import Copies
 from filewheel.message import ID_END, MessageId, receipt
 from filewheel.native.compiled import pack_drops, pack_puts

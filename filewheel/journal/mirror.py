@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from filewheel.disk.directory import Directory, open_directory
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.env import SYSTEM_CLOCK, Env
 from filewheel.errors import UNWRITTEN, FilewheelError, Unsafe
 from filewheel.format import layout

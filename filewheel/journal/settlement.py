@@ -13,9 +13,9 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal, get_args
 
 from filewheel.errors import BadArgument
-from filewheel.format.columns import At, Delay
 from filewheel.format.record import ACKED, BURIED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
 from filewheel.headers import REASON
+from filewheel.journal.columns import At, Delay
 from filewheel.message import DEAD_US, DUE_LIMIT_US, Message, MessageId
 from filewheel.timespec import at_us, delay_us, due_from
 

@@ -19,7 +19,7 @@ from filewheel.disk.directory import Directory
 from filewheel.env import Disk
 from filewheel.errors import FilewheelError
 from filewheel.format.frame import seal
-from filewheel.format.id_source import SEQ_END, IdSource
+from filewheel.format.ids import SEQ_END, IdSource
 from filewheel.journal.segment import Segment, no_pen
 from filewheel.message import ID_END, ID_MIN
 from filewheel.native.compiled import Pen

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from filewheel.disk.reentry import reentered
+from filewheel.disk.threads import reentered
 from filewheel.errors import FilewheelError, KeyHeld, Locked
 from filewheel.journal.journal import BATCH_BYTES, Journal
 from filewheel.keys.index import Keys

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from filewheel.disk import locks
-from filewheel.disk.directory import Directory, Sync
+from filewheel.disk.directory import Directory
 from filewheel.errors import BadArgument, DiskError, FilewheelError, KeyHeld, Locked, NotFound, partly_done
 from filewheel.format.frame import portions
 from filewheel.format.limits import check_headers, check_key
@@ -27,6 +27,7 @@ from filewheel.format.record import (
     pack_payload,
     unpack_put,
 )
+from filewheel.format.settings import Sync
 from filewheel.headers import DEADLINE, DUE, KEY, REASON
 from filewheel.journal.journal import BATCH_BYTES, Journal
 from filewheel.keys.index import Keys, LockedKeys

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
 from filewheel.disk.checkpoint import Checkpoint
-from filewheel.disk.directory import Directory, Settings
+from filewheel.disk.directory import Directory
 from filewheel.format import layout
 from filewheel.format.frame import portions, seal
 from filewheel.format.record import ID
+from filewheel.format.settings import Settings
 from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.native.compiled import PutTable
 

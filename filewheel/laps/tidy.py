@@ -16,7 +16,7 @@ from collections.abc import Callable
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import KeeperLock
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.errors import FilewheelError, Locked
 from filewheel.format import layout
 from filewheel.laps.deal import deal_all

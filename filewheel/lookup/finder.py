@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
-from filewheel.disk.reentry import one_call
+from filewheel.disk.threads import one_call
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan

@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_left
 
 from filewheel.disk.directory import Directory
-from filewheel.disk.reentry import one_call
+from filewheel.disk.threads import one_call
 from filewheel.format.record import ID
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
-from filewheel.disk.reentry import one_call
+from filewheel.disk.threads import one_call
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from filewheel.disk.directory import open_directory, opened
 from filewheel.disk.disk import is_scarce
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.env import Disk, Env
 from filewheel.errors import FilewheelError, Locked
 from filewheel.format import layout

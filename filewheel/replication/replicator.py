@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.format import layout

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM, is_scarce
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
 from filewheel.message import US_PER_S

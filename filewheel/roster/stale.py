@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from filewheel.disk.directory import Directory, open_directory
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.env import Env
 from filewheel.errors import FilewheelError
 from filewheel.roster.roster import IN_USE, NO_OVERFLOW, WHY_MAX, Member, Roster, change_roster, read_roster

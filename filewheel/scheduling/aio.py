@@ -22,11 +22,11 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from filewheel.aio.thread import LoopThread, call_soon, to_the_end
 from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
 from filewheel.checks import check_number, check_whole
-from filewheel.disk.directory import Sync
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument, Closed
 from filewheel.firing.cancelled import Cancelled
+from filewheel.format.settings import Sync
 from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.reader import given

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from filewheel.disk.hint import UNHEARD_S, Vigil
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.env import Env
 from filewheel.errors import Fenced, FilewheelError, Locked, disk_errors
 from filewheel.firing.reserve import fires_again

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from filewheel.checks import check_choice, check_number, check_whole
-from filewheel.disk.directory import Sync
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_topic
+from filewheel.format.settings import Sync
 from filewheel.message import MessageId
 from filewheel.scheduling.call import ANY, check_call
 from filewheel.scheduling.failure import Retry

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any
 
 from filewheel.errors import BadArgument, Closed, TooLarge
-from filewheel.format.id_source import IdSource
+from filewheel.format.ids import IdSource
 from filewheel.message import US_PER_S, Message, MessageId
 
 _current: ContextVar[Job | None] = ContextVar("filewheel_job", default=None)

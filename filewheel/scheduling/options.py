@@ -13,9 +13,9 @@ from typing import Literal, get_args
 
 from filewheel import headers as names
 from filewheel.checks import check_choice, check_number
-from filewheel.disk.directory import Sync, check_sync
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_headers, check_key
+from filewheel.format.settings import Sync, check_sync
 from filewheel.message import US_PER_S
 from filewheel.timespec import at_us
 

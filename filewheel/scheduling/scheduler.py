@@ -21,12 +21,12 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from filewheel.checks import check_choice, check_flag, check_number, check_whole
-from filewheel.disk.directory import Sync, check_sync
 from filewheel.disk.disk import SYSTEM
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
+from filewheel.format.settings import Sync, check_sync
 from filewheel.message import US_PER_S, MessageId, to_datetime
 from filewheel.metrics.gauges import disk_gauges, overdue_of
 from filewheel.metrics.metrics import Metrics

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from filewheel.disk.directory import Sync
 from filewheel.env import Clock
 from filewheel.errors import Fenced, Locked, WheelFull
+from filewheel.format.settings import Sync
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, Message
 from filewheel.scheduling.events import Telemetry

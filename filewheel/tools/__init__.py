@@ -4,7 +4,6 @@ A program imports each from its module. Here are the directory that verify, repa
 path's file system.
 """
 
-from filewheel.disk.directory import Directory, open_directory
-from filewheel.disk.mounts import NETWORK_TYPES, file_system_type
+from filewheel.disk.directory import NETWORK_TYPES, Directory, file_system_type, open_directory
 
 __all__ = ["NETWORK_TYPES", "Directory", "file_system_type", "open_directory"]

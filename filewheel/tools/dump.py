@@ -15,9 +15,9 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from filewheel.disk.directory import PAYLOAD_BYTES_LIMIT
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_message
+from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
 from filewheel.message import DEAD_US, DUE_END_US, ID_END, ID_MIN, WRITER_BITS, Message, MessageId, to_datetime
 from filewheel.reader import Reader
 from filewheel.timespec import check_due

@@ -43,10 +43,9 @@ def put_aside(directory: Directory, quarantine: Quarantine, name: str, what: str
     """Rename what has the place of a file into quarantine/, and note it; return what was done. Raises OSError."""
     disk = directory.disk
     there = set(disk.listdir(layout.QUARANTINE))
-    stem, n = name.replace("/", "_"), 0
-    while f"{stem}@0.aside{n or ''}" in there:
+    n = 0
+    while (aside := f"{layout.quarantined(name, 0)}.aside{n or ''}").rpartition("/")[2] in there:
         n += 1
-    aside = f"{layout.QUARANTINE}/{stem}@0.aside{n or ''}"
     quarantine.note(Damage(name, 0, 0, f"{what}; put aside as {aside}", proven=True))
     disk.rename(name, aside)
     disk.sync_dir(layout.QUARANTINE)

@@ -13,7 +13,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 from filewheel.disk.checkpoint import write_checkpoint
-from filewheel.disk.directory import Directory, parse_settings, write_settings
+from filewheel.disk.directory import Directory, write_settings
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.locks import WAIT_S
@@ -23,6 +23,7 @@ from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.format.record import ID, SET_ASIDE, pack_drop, records_of, unpack_put
+from filewheel.format.settings import parse_settings
 from filewheel.headers import KEY
 from filewheel.keys.bucket import Unreadable, entries
 from filewheel.keys.check import Unlisted
@@ -288,7 +289,7 @@ def _read_all(store: Store, span: Span) -> tuple[set[bytes], set[bytes], list[Da
 def _replace(store: Store, name: str, data: bytes) -> None:
     """Put a new file in the place of a damaged one: atomic and durable."""
     disk = store.disk
-    aside = f"{layout.QUARANTINE}/{name.replace('/', '_')}.new"
+    aside = layout.replacement(name)
     write_aside(disk, aside, data)
     store.handles.drop(name)
     put_in_place(disk, aside, name)

@@ -21,9 +21,10 @@ from typing import Any
 import filewheel.disk.directory
 import filewheel.firing.housekeeper
 import filewheel.laps.tidy
-from filewheel.disk.directory import Sync, open_directory
+from filewheel.disk.directory import open_directory
 from filewheel.env import SystemClock
 from filewheel.errors import NotFound
+from filewheel.format.settings import Sync
 from filewheel.journal.journal import Journal
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal

@@ -16,7 +16,7 @@ from typing import Any
 
 import filewheel.replication.promote
 import filewheel.replication.replicator
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 
 
 class Baton:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from filewheel.disk.directory import Sync
+from filewheel.format.settings import Sync
 from tests.crash.actors import Actor
 from tests.crash.marks import Marks
 

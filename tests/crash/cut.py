@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from filewheel.disk.directory import Sync, open_directory
+from filewheel.disk.directory import open_directory
+from filewheel.format.settings import Sync
 from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.crash.actors import LAP_S, KeeperActor, Producer, quick

@@ -21,11 +21,12 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from filewheel.disk.directory import open_directory, parse_settings
+from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.errors import FilewheelError
 from filewheel.format.frame import Frame, Scanner
 from filewheel.format.record import records_of, split, unpack_put
+from filewheel.format.settings import parse_settings
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
 from filewheel.message import DUE_LIMIT_US, ID_MIN, US_PER_S, MessageId, id_floor

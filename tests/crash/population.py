@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 import filewheel.disk.ballast
-from filewheel.disk.directory import Sync
 from filewheel.disk.disk import SYSTEM
+from filewheel.format.settings import Sync
 from filewheel.journal.journal import Journal
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from filewheel.disk.directory import Sync
 from filewheel.errors import FilewheelError, Poisoned, WheelFull
+from filewheel.format.settings import Sync
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, Message, to_datetime
 from filewheel.wheel import Wheel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from filewheel.disk.directory import Sync
 from filewheel.errors import Closed, DiskError, FilewheelError, NotFound, Poisoned, WheelFull
+from filewheel.format.settings import Sync
 from filewheel.message import MessageId
 from filewheel.wheel import Wheel
 from tests.model.oracle import Told

@@ -163,8 +163,9 @@ def exact(us: int) -> Any:
 
 def make_wheel(machine: Machine, clock: ModelClock, entropy: Callable[[int], bytes]) -> None:
     """Put an empty wheel on a machine, durable."""
-    from filewheel.disk.directory import Settings, _write
+    from filewheel.disk.directory import _write
     from filewheel.format import layout
+    from filewheel.format.settings import Settings
 
     disk = ProcessDisk(machine)
     settings = Settings(id=entropy(16).hex(), salt=entropy(16).hex(), slots=SLOTS)

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import deque
 
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.env import Clock
 from filewheel.errors import disk_errors
 from filewheel.scheduling.failure import Failure

@@ -20,7 +20,7 @@ from typing import Literal
 
 import msgpack
 
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, Closed, Forked
 from filewheel.message import US_PER_S

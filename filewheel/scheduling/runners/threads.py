@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 
-from filewheel.disk.started import started
+from filewheel.disk.threads import started
 from filewheel.env import Clock
 from filewheel.errors import DiskError, disk_errors
 from filewheel.scheduling.failure import Failure

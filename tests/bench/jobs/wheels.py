@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from filewheel import AsyncScheduler, AsyncWheel, Keeper, Wheel
-from filewheel.disk.directory import Sync
+from filewheel.format.settings import Sync
 from tests.bench.cell import Metric
 
 TASKS = 200

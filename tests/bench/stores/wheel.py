@@ -16,7 +16,7 @@ from typing import Any
 
 import filewheel.disk.flock  # noqa: F401 - the others' clients are imported before the clock runs too
 from filewheel import Batch, Keeper, Message, Wheel
-from filewheel.disk.directory import Sync
+from filewheel.format.settings import Sync
 from tests.bench.store import Session, Store
 
 KEEPER = """

@@ -1,0 +1,103 @@
+"""wheel.json: a wheel's format, id, salt, lap length and limits (docs/format.md, 3).
+
+It is written once, when the wheel is made. Without its salt no other file can be read.
+Invariant: `parse_settings` returns only settings that `create_directory` could have written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+from filewheel.errors import BadArgument, Damaged, NewerFormat
+from filewheel.format import layout
+from filewheel.format.frame import FORMAT
+from filewheel.format.sealed import Unsealed, seal, unseal
+
+SLOTS_DEFAULT = 900
+PAYLOAD_BYTES_MAX_DEFAULT = 1 << 20
+PAYLOAD_BYTES_LIMIT = 64 << 20
+Sync = float | str
+"""`"always"`, `"never"`, or the seconds between two flushes."""
+
+
+def check_sync(sync: object) -> Sync:
+    """Return a valid `sync`, or raise BadArgument."""
+    if sync in ("always", "never"):
+        return str(sync)
+    if isinstance(sync, (int, float)) and not isinstance(sync, bool) and 0.001 <= sync <= 3600:
+        return float(sync)
+    raise BadArgument(
+        f'sync is "always", "never" or seconds from 0.001 to 3600, not {sync!r}',
+        hint='sync="always" survives a power cut; docs/guarantees.md tells the others',
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What wheel.json says. Written once, when the wheel is made."""
+
+    id: str
+    salt: str
+    slots: int = SLOTS_DEFAULT
+    """Seconds in a lap."""
+    sync: Sync = "always"
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT
+    created: str = ""
+    format: int = FORMAT
+    salt_bytes: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "salt_bytes", bytes.fromhex(self.salt))
+
+    def seed(self, name: str) -> int:
+        """Return the number that the checksums of this file start from."""
+        return layout.seed(self.salt_bytes, name)
+
+    def lap_of(self, second: int) -> int:
+        """Return the lap that a second belongs to."""
+        return second // self.slots
+
+    def to_json(self) -> bytes:
+        """Write wheel.json, with its checksum as the last line."""
+        fields = {k: v for k, v in asdict(self).items() if k != "salt_bytes"}
+        return seal({"format": self.format, **fields})
+
+
+def parse_settings(data: bytes, path: str) -> Settings:
+    """Read wheel.json. Its checksum is over its bytes, by a rule that is the same in every format (docs/format.md).
+
+    Raises NewerFormat when a newer filewheel wrote it, Damaged when it is not what was written.
+    """
+    try:
+        fields = unseal(data)
+        number = fields.get("format")
+        if type(number) is int and number > FORMAT:
+            raise NewerFormat(
+                f"this wheel has format {number}; this filewheel reads up to format {FORMAT}",
+                path=path, hint="upgrade filewheel",
+            )  # fmt: skip
+        settings = Settings(**fields)
+        _check_settings(settings)
+    except Unsealed as exc:
+        raise Damaged("the settings fail their checksum", path=path, hint="`filewheel repair`") from exc
+    except (ValueError, TypeError) as exc:
+        raise Damaged(f"not a wheel's settings ({exc})", path=path, hint="`filewheel repair`") from exc
+    return settings
+
+
+def _check_settings(settings: Settings) -> None:
+    """Raise unless the settings could have been written by `create_directory`."""
+    if settings.format != FORMAT or type(settings.format) is not int:
+        raise ValueError(f"format {settings.format!r}")
+    if len(settings.salt_bytes) != 16 or len(bytes.fromhex(settings.id)) != 16:
+        raise ValueError("the id and the salt have 16 bytes each")
+    check_limits(settings.slots, settings.payload_bytes_max)
+    check_sync(settings.sync)
+
+
+def check_limits(slots: int, payload_bytes_max: int) -> None:
+    """Raise BadArgument unless a wheel can have this lap length and this payload limit."""
+    if type(slots) is not int or not 60 <= slots <= 86_400:
+        raise BadArgument(f"a lap has 60 to 86400 slots, not {slots!r}")
+    if type(payload_bytes_max) is not int or not 1 <= payload_bytes_max <= PAYLOAD_BYTES_LIMIT:
+        raise BadArgument(f"payload_bytes_max is 1 to {PAYLOAD_BYTES_LIMIT}, not {payload_bytes_max!r}")
