@@ -114,7 +114,7 @@ class Reader:
         check_headers({**check_headers(headers or {}), **named})
 
     def has_keeper(self) -> bool:
-        """Tell whether a process is the keeper of this wheel now. Cost: one look at a lock."""
+        """Return whether a process is the keeper of this wheel now. Cost: one look at a lock."""
         self._check()
         return holder(self._dir) is not None
 

@@ -264,12 +264,12 @@ class Appender:
     # -- for a mirror, which writes the frames of another writer ---------------------------------------------
 
     def is_there(self) -> bool:
-        """Tell whether the segment in use still has its name. Cost: one stat."""
+        """Return whether the segment in use still has its name. Cost: one stat."""
         segment = self.lender.writer.segment
         return segment is None or self._dir.disk.identity(segment.name) is not None
 
     def has_room(self, body_bytes: int) -> bool:
-        """Tell whether a frame with a body of this size fits into the segment in use."""
+        """Return whether a frame with a body of this size fits into the segment in use."""
         segment = self.lender.writer.segment
         end = HEADER_BYTES + body_bytes + 8 + (0 if segment is None else segment.offset)
         return segment is not None and not segment.failed and end <= self._segment_bytes
@@ -364,7 +364,7 @@ class Appender:
     # -- flushing ------------------------------------------------------------------------------------------
 
     def wait_durable(self, ticket: int, sync: Sync) -> int:
-        """Return when the frame with this ticket is as durable as `sync` asks: the count of wheels that hold it."""
+        """Wait until the frame with this ticket is as durable as `sync` asks; return how many wheels hold it."""
         if sync == "always":
             self.flush_to(ticket)
         elif sync != "never":
@@ -373,7 +373,7 @@ class Appender:
         return 1 if copies is None else copies.confirm(ticket, durable=sync == "always")
 
     def flush_to(self, ticket: int) -> None:
-        """Return when the frame with this ticket is durable. Of the threads that wait, one flushes for all."""
+        """Wait until the frame with this ticket is durable. Of the threads that wait, one flushes for all."""
         with self.one_call():
             while True:
                 if self._durable >= ticket:

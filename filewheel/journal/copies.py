@@ -113,7 +113,7 @@ class Copies:
         self._trouble = self._roster.copies > 1 + len(self._mirrors) or not all(m.live for m in self._mirrors)
 
     def close(self) -> None:
-        """Flush, seal and let go of the mirrors' segments; one that does not answer is left to its thread."""
+        """Flush, seal and release the mirrors' segments; a mirror that does not answer is left to its thread."""
         with self._mending:
             _end(self._mirrors)
 

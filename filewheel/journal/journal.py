@@ -98,9 +98,9 @@ class Journal:
     # -- the set ---------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look at the roster, and write for the set that it shows from the next frame on. Cost: one stat.
+        """Check the roster, and write for the set in it from the next frame on. Cost: one stat.
 
-        Raises Fenced, Damaged, DiskError, when nothing may be written.
+        Raises Fenced, Damaged or DiskError when nothing may be written.
         """
         with self.appender.one_call():
             self._look(self.appender.written)
@@ -112,14 +112,14 @@ class Journal:
         if self._strict:  # mutant: refused-once
             fence.check_may_write()
         roster = fence.roster
-        # The mirrors that a keeper had when its wheel was fenced are given its last acknowledgements.
+        # A fenced keeper keeps its mirrors: they get its last acknowledgements.
         if roster != self.roster and (roster is None or roster.role == "primary"):
             self._follow(roster, ticket)  # mutant: mirrors-untold follow-once
         # Set last, so that after an error the next call checks again.
         self._looked_us = now_us
 
     def _is_old(self) -> bool:
-        """Tell whether the last look is so old that a mirror may have come into the set that counts as in step."""
+        """Return whether the last look is so old that a mirror may have joined the set and be current since."""
         return self.fence is not None and not 0 <= self._clock.steady_us() - self._looked_us < LOOK_US
 
     def _look_again(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
@@ -136,10 +136,10 @@ class Journal:
             self._copies.write(ticket, body, puts, drops, first, last)  # mutant: late-ungiven
 
     def follow(self, roster: Roster | None) -> None:
-        """Write what comes to the mirrors of this roster too, and to no others. Cost: nothing when it is the same.
+        """Write the frames from now on to the mirrors of this roster, and to no others. Free for the same roster.
 
-        A wheel that is no primary has none. A mirror that cannot be opened is dealt with as the roster says, at once
-        or with the next enqueue. Raises Fenced when a mirror shows that another wheel was promoted.
+        A wheel that is no primary has no mirrors. A mirror that cannot be opened is treated as the roster says, now or
+        with the next enqueue. Raises Fenced when a mirror shows that another wheel was promoted.
         """
         if roster == self.roster:
             return
@@ -174,12 +174,12 @@ class Journal:
         return ticket
 
     def wait_durable(self, ticket: int, sync: Sync) -> int:
-        """Return when the frame is as durable as `sync` asks and its drops are marked: how many wheels hold it."""
+        """Mark the drops, and wait until the frame is as durable as `sync` asks; return how many wheels hold it."""
         self.mark_drops()
         return self.appender.wait_durable(ticket, sync)
 
     def mark_drops(self) -> None:
-        """Tell a keeper of the drops that were written: it begins nothing that they end. Raises DiskError."""
+        """Mark the drops that were written, so that no keeper begins a dropped message. Raises DiskError."""
         dropped = self._dropped  # before the number: the mark must not be older than its drops
         if self.marks is not None and dropped:
             self.marks.note(self.writer.encode() + self.appender.number.to_bytes(8, "little"), dropped)
@@ -215,11 +215,11 @@ class Journal:
         return id_ if copies is None else receipt(id_, copies.confirm(ticket, durable=sync == "always"))
 
     def _let_others_run(self) -> None:
-        """Wait until no thread is inside of a put, but not long.
+        """Wait a moment until no thread is inside `put`.
 
-        Who waits for a lock in the kernel is handed it on release, before it may run; then the thread that runs has
-        to stop at its own next put, and each put costs a switch from thread to thread. So it is not waited for there.
-        Only a hint: an interrupt may leave the mark set, which the next put takes away.
+        A thread that waits for the lock in the kernel gets it on release, before it may run. The running thread then
+        stops at its own next put, so each put costs a thread switch. Waiting here avoids that. `_putting` is only a
+        hint: an interrupt may leave it set, and the next put clears it.
         """
         for _ in range(_TURNS):
             time.sleep(0)
@@ -249,7 +249,7 @@ class Journal:
     ) -> Ids:
         """Write many puts and return their ids: one frame up to BATCH_BYTES, and one flush.
 
-        `middle` is what stands between id and payload: one for all, or one for each. `size_bytes`: of all payloads.
+        `middle` has the bytes between id and payload: one for all, or one for each. `size_bytes`: of all payloads.
         """
         ids: list[bytes] = []
         least = ID_END
@@ -276,7 +276,7 @@ class Journal:
             return made, first, self._append(body, count, 0, first, last)
 
     def append(self, records: Sequence[bytes], puts: int, *, sync: Sync = "always") -> None:
-        """Write records that have their ids already (drops, imports) as one frame; `puts` of them are puts."""
+        """Write records that already have ids (drops, imports) as one frame; `puts` of them are puts."""
         if records:
             self.wait_durable(self.write(records, puts), sync)
 
@@ -296,9 +296,9 @@ class Journal:
             return self._append(body, puts, drops, first, last)
 
     def reserve(self, body_bytes: int) -> None:
-        """Make room for frames with so many bytes in all, on a disk that is about to be full. May make a segment.
+        """Make room for frames of this total size, on a disk that is nearly full. May make a segment.
 
-        Raises WheelFull where there is none.
+        Raises WheelFull when there is no room.
         """
         with self.appender.one_call():
             segment = self.appender.ready(body_bytes).segment
@@ -311,7 +311,7 @@ class Journal:
         return self.new_ids([due_us])[0]
 
     def new_ids(self, dues_us: Sequence[int]) -> list[MessageId]:
-        """Return as many ids, in their order, as `new_id` does one."""
+        """Return ids for messages with these dues, in order, as `new_id` does."""
         with self.appender.one_call():
             ids = self._lender.writer.ids
             if not ids.has(len(dues_us)):

@@ -74,7 +74,7 @@ class Retention:
         self._disk.rename(name, layout.retained(name))
         self._size_bytes = size_bytes + _room(known[1])
         if self._size_bytes > self.limit_bytes:
-            self._size_bytes = None  # counted anew: some may have been released  # mutant: retained-not-recounted
+            self._size_bytes = None  # counted again: some may have been released  # mutant: retained-not-recounted
             if self.size_bytes > self.limit_bytes:
                 self.give_up()
 
@@ -90,7 +90,7 @@ class Retention:
             self._dir.path, len(gone),
         )  # fmt: skip
         self._raise()  # mutant: retained-first
-        # A crash from here on leaves segments that nobody has to read.
+        # A crash from here on leaves segments that no backup has to read.
         self.release(gone)
 
     def forgo(self) -> bool:

@@ -62,7 +62,7 @@ def mark_stale(
             started(threading.Thread(target=tell, name="filewheel-roster", daemon=True)).join(TELL_S)
         except OSError:
             # mutant: stale-untold-unthreaded
-            tell()  # no thread: rather wait for a disk than leave the others without the mark
+            tell()  # no thread can be started: better wait for a disk than leave the others without the mark
     return found
 
 
