@@ -140,7 +140,7 @@ class Dispatcher:
     def _ended(self, outcome: Outcome, lane: Lane | None) -> None:
         self._outcomes.append(outcome)
         self._back = done = self._back + len(outcome.call.messages)
-        makes_room = self._more and (done * 4 >= self._limit or done >= self.claimed)
+        makes_room = self._more and (done * 4 >= self._limit or done >= self._settlements.claimed)
         if makes_room or self._trouble or (lane is not None and (lane.waits_for_slot or lane.is_hungry)):
             self._wake()
 
@@ -199,12 +199,12 @@ class Dispatcher:
     def wait(self, limit_s: float = LOOK_S) -> None:
         """Sleep until there may be something to do, for at most `limit_s`."""
         now_us = self._keeper.now_us()
-        timeout_s = min(limit_s, _TICK_S) if self.claimed else limit_s
+        timeout_s = min(limit_s, _TICK_S) if self._settlements.claimed else limit_s
         next_us = self.next_us(now_us)
         if next_us is not None:
             timeout_s = min(timeout_s, (next_us - now_us) / US_PER_S)
-        if timeout_s > 0 and not self._wants_more(self._limit - self.claimed):
-            has_room = not self._more and self.claimed < self._limit
+        if timeout_s > 0 and not self._wants_more(self._limit - self._settlements.claimed):
+            has_room = not self._more and self._settlements.claimed < self._limit
             self._hinted = self._keeper.wait(timeout_s, due=has_room) or self._hinted
 
     def next_us(self, now_us: int) -> int | None:
@@ -218,7 +218,7 @@ class Dispatcher:
     def _claim(self, now_us: int, *, must: bool) -> bool:
         """Claim due messages, if there may be any, and route each; return whether there were any."""
         steady_us = self._clock.steady_us()
-        room = self._limit - self.claimed
+        room = self._limit - self._settlements.claimed
         waited_us = steady_us - self._looked_us
         # After a while even little room is used, and a lost hint is made up for.
         wanted = must or waited_us > (_TICK_S if self._more else LOOK_S) * US_PER_S  # mutant: room-lies-idle
