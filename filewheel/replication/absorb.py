@@ -1,10 +1,10 @@
-"""Absorbing: a new primary gets what only another wheel of its set has.
+"""Absorbing: a new primary gets the messages that only another wheel of its set has.
 
-A wheel that was the primary before, or a backup that was ahead of the one that was promoted, may hold messages that the
-new primary never got. What waits there and not here may also have been fired here since; the drops that the primary
-wrote since its promotion, which it keeps for this very purpose, tell the two apart. What the other one has drops of
-is dropped here. Both are sets, so doing it twice, or half, changes nothing more.
-Invariant: after `run` everything that only the other wheel had is durable in the primary.
+The former primary, or a backup that was ahead of the promoted one, may have messages that the new primary never got. A
+message that is pending there and not here may also have been fired here since. The new primary retains its journals
+since the promotion for this purpose: a message with a drop in them was fired here. A message with a drop in the other
+wheel is dropped here too. Both steps add to sets, so repeating them, or stopping halfway, does no harm.
+Invariant: after `run`, every message that only the other wheel had is durable in the primary.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class Absorbed:
-    """What was carried over."""
+    """The result of absorbing a wheel."""
 
     kept: int = 0
     """Messages that only the other wheel had, and that are in the primary now."""
     dropped: int = 0
-    """Messages that the other wheel had fired, and the primary did not know of."""
+    """Messages that the other wheel had finished, and the primary had not."""
     notes: list[str] = field(default_factory=list)
 
 
 class Absorption:
-    """Gives a primary what only another wheel of its set has. Make it, call `run` once."""
+    """Gives a primary the messages that only another wheel of its set has. Call `run` once."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Absorption:
         overflow: int | None,
         progress: Progress | None = None,
     ) -> None:
-        """Take from `old` for the primary `new`.
+        """Absorb `old` into the primary `new`.
 
-        `overflow` is how often the primary's retained segments had overflown when it was promoted, if that is known.
+        `overflow` is the primary's overflow counter at the time of its promotion, if it is known.
         """
         self._old = old
         self._new = new
@@ -70,13 +70,13 @@ class Absorption:
         self._keys = Keys(new)
 
     def run(self) -> Absorbed:
-        """Carry over what differs. On return it is durable in the primary. Raises DiskError, Damaged."""
+        """Copy the differences. On return they are durable in the primary. Raises DiskError, Damaged."""
         with contextlib.closing(self._journal):
             only_old = self._only_in_old()
             if only_old:
                 only_old -= dropped_among(self._new, only_old)  # mutant: rejoin-fired-again
                 self._check_complete()  # mutant: rejoin-unsaid
-            # First: what was moved there has the key that it has here under its old id.
+            # Drops first: a message that was moved there still has its key here, under its old id.
             self._drop_fired()  # mutant: rejoin-acks-lost rejoin-keeps-before-drops
             self._keep(sorted(only_old))
             self._journal.flush()
@@ -98,10 +98,10 @@ class Absorption:
         return found
 
     def _check_complete(self) -> None:
-        """Say when the new primary's drops are not all there: then some of what is kept was fired there already."""
+        """Add a note if the new primary has not retained all its drops, so may have fired some messages."""
         if self._overflow is None or Retention(self._new, limit_bytes=1 << 62).overflow() != self._overflow:
             self._result.notes.append(
-                "the new primary has not kept all it wrote since it was promoted: what is kept may have fired there"
+                "the new primary has not kept all its journals since then: messages added to it may have fired there"
             )
 
     def _keep(self, ids: list[bytes]) -> None:
@@ -115,8 +115,8 @@ class Absorption:
                 else:
                     self._keep_keyed(unpack_put(put))
             bundle.write()
-            # A slot may remember here what no journal does: such a put is dead at once, but not in a backup that gets
-            # it. A crash before this leaves that to whoever absorbs again.
+            # A slot file may have a drop here that no journal has. Such a put is not pending here, but would be in a
+            # backup that gets it, so it is dropped. After a crash before this line, the next run does it.
             ids_kept = {put[ID] for put in puts}
             dead = sorted(ids_kept - pending(self._new, ids_kept))
             if dead:  # mutant: rejoin-revives-in-backups
@@ -124,7 +124,7 @@ class Absorption:
             self._result.kept += len(puts) - len(dead)
 
     def _keep_keyed(self, message: Message) -> None:
-        """Add a message with a unique key; as a dead letter when another message has the key now."""
+        """Add a message with a unique key; as a dead letter if another message has the key now."""
         now_us = self._new.env.clock.now_us()
         try:
             unique.add(self._keys, self._journal, [message], now_us=now_us, path=self._new.path)
@@ -136,12 +136,12 @@ class Absorption:
                 root=root,
                 headers={**message.headers, REASON: f"rejoin: {exc.what}"},
             )
-            # One commit, as a move: who absorbs again finds the drop, and makes no second dead letter.
+            # One commit, as a move: the next run finds the drop, and makes no second dead letter.
             self._journal.write([pack_drop(message.id, CANCELLED), pack_message(dead)], 1)  # mutant: rejoin-dead-twice
             self._result.notes.append(f"message {message.id} is a dead letter now: {exc.what}")
 
     def _drop_fired(self) -> None:
-        """Drop in the new primary what the old one has drops of in its journals."""
+        """Drop the messages in the new primary that the old one's journals have drops of."""
         batch: set[bytes] = set()
         for drops in drops_above(self._old, {}):
             batch.update(drop[ID] for drop in drops)

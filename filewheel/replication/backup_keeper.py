@@ -43,15 +43,15 @@ OnFrame = Callable[[Frame], None]
 
 
 class BackupHead(Head):
-    """A head that follows: what the primary's keeper decides arrives as records, so it decides nothing itself."""
+    """A head that follows: the decisions of the primary's keeper arrive as records."""
 
     def forget_from(self, floor: bytes) -> None:
-        """Forget what is due from an id on: it is read again, with what has come to lie there."""
+        """Forget the due messages from an id on: they are read again, with the records added since."""
         self.ready.forget_from(floor)
 
 
 class BackupKeeper:
-    """Holds a backup's lock, and keeps its files in order. Not thread-safe."""
+    """Holds a backup's lock, deals its journals and deletes its finished files. Not thread-safe."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class BackupKeeper:
         budget: Budget = READY_BUDGET,
         env: Env = SYSTEM,
     ) -> None:
-        """Take the lock and recover. `on_frame` is told each frame that is read from the backup's journals.
+        """Take the lock and recover. `on_frame` is called with each frame that is read from the backup's journals.
 
         Raises Locked, NoWheel, DiskError.
         """
@@ -89,7 +89,7 @@ class BackupKeeper:
         try:
             self.store.recover()
         except BaseException as exc:
-            self._let_go()
+            self._release()
             if isinstance(exc, OSError):
                 raise disk_error(exc, path) from exc
             raise
@@ -105,15 +105,15 @@ class BackupKeeper:
             self._on_frame(frame)
 
     def enter_keys_of(self, frame: Frame) -> None:
-        """Enter the unique keys that a frame's puts have into the index. Raises Damaged, Locked, DiskError."""
+        """Enter the unique keys of a frame's puts into the index. Raises Damaged, Locked, DiskError."""
         if frame.puts and _KEY_BYTES in frame.body:  # mutant: backup-no-keys
             enter_keys(self._keys, records_of(frame)[0], self._clock.now_us(), self.dir.path)
 
     def adopt(self, new: Checkpoint, added: Additions, floor: bytes) -> None:
-        """Make what was added to the laps, all of it from `floor` on, part of the wheel: durable on return.
+        """Commit records that were added to the laps from `floor` on. They are durable on return.
 
-        A crash before the checkpoint is in place leaves bytes that count for nothing. Raises OSError or Locked with the
-        wheel as it was, Poisoned.
+        A crash before the checkpoint is in place leaves bytes above the covered lengths, which do not count. Raises
+        OSError or Locked with the wheel unchanged, Poisoned.
         """
         self._keeper_lock.check()  # mutant: lock-lost-adopts
         store = self.store
@@ -128,15 +128,15 @@ class BackupKeeper:
             place_checkpoint(self.dir.disk)
         with store.lock:
             store.checkpoint = new
-            # What lies there now has not been loaded: no second of it may count as finished.
+            # The new records are not loaded yet, so no second of theirs may count as finished.
             self._head.forget_from(floor)  # mutant: graft-finished
 
     def deal_all(self) -> None:
-        """Deal what the journals hold, as far as there is room. Raises OSError, Poisoned."""
+        """Deal the journals, as far as there is space. Raises OSError, Poisoned."""
         self._housekeeper.deal_all()
 
     def undealt(self, lo: bytes, hi: bytes) -> list[bytes]:
-        """Return the ids from `lo` to below `hi` that wait in the journals. Raises DiskError."""
+        """Return the ids from `lo` to below `hi` that are pending in the journals. Raises DiskError."""
         store = self.store
         with store.lock:
             window = read_window(
@@ -146,9 +146,9 @@ class BackupKeeper:
         return ids_of(window.puts)
 
     def forget_files(self, slots: set[int], laps: set[int], floor: bytes) -> None:
-        """Delete files whole, all of them from `floor` on, whatever waits in them. Durable on return.
+        """Delete whole files, all of them from `floor` on, with the messages in them. Durable on return.
 
-        What lies in the journals for them stays. Raises OSError, Poisoned, Locked.
+        Records for them in the journals stay. Raises OSError, Poisoned, Locked.
         """
         self._keeper_lock.check()  # mutant: lock-lost-forgets
         with self.store.lock:
@@ -157,24 +157,24 @@ class BackupKeeper:
 
     @property
     def lacks(self) -> int:
-        """How many files are missing that the checkpoint names."""
+        """The number of missing files that the checkpoint names."""
         return len(self.store.missing)
 
     def forget_missing(self) -> None:
-        """Accept the loss of the missing files: what was in them has to be healed. Raises OSError, Poisoned."""
+        """Accept the loss of the missing files, so that their messages are healed. Raises OSError, Poisoned."""
         missing = self.store.missing
         floor = min(span.floor for span in missing.spans())
         self.forget_files(set(missing.slots), set(missing.laps), floor)
 
     def ingest(self) -> None:
-        """Read what the backup's journals have gained. Raises DiskError."""
+        """Read the new frames in the backup's journals. Raises DiskError."""
         try:
             self.store.ingest()
         except OSError as exc:
             raise disk_error(exc, self.dir.path) from exc
 
     def tick(self, *, deal: bool = True) -> None:
-        """Read what has come, and do what housekeeping there is; without `deal` only where much is undealt.
+        """Read new frames, and do the housekeeping; without `deal`, only when much is undealt.
 
         Raises DiskError, Poisoned.
         """
@@ -189,7 +189,7 @@ class BackupKeeper:
             raise disk_error(exc, self.dir.path) from exc
 
     def close(self, *, deal: bool = True) -> None:
-        """Deal what is undealt, and let go of the lock."""
+        """Deal the journals, and release the lock."""
         try:
             if deal and self._broken is None:
                 with self.store.lock:
@@ -198,9 +198,9 @@ class BackupKeeper:
         except OSError as exc:
             raise disk_error(exc, self.dir.path) from exc
         finally:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         try:
             with contextlib.suppress(OSError, FilewheelError):
                 self.store.close()
@@ -210,9 +210,9 @@ class BackupKeeper:
 
 
 def enter_keys(keys: Keys, puts: Iterable[bytes], now_us: int, path: str) -> None:
-    """Enter the keys of packed puts into a wheel's index, those that are not there. Durable on return (U2).
+    """Enter the keys of packed puts that a wheel's index lacks. Durable on return (U2).
 
-    Raises Locked when another process has one of them for half a minute, DiskError.
+    Raises Locked when another process holds one of them for half a minute, DiskError.
     """
     pairs = [(key, put[ID]) for put in puts if (key := key_of(put)) is not None]
     missing = [(key, id_) for key, id_ in pairs if id_ not in keys.listed(key)]

@@ -25,21 +25,21 @@ CHUNK_BYTES = 24 << 20
 
 @dataclass
 class Comparison:
-    """A range of ids in two wheels."""
+    """The differences in a range of ids."""
 
     lo: bytes
     hi: bytes
-    """The next chunk begins here; ID_END after the last."""
+    """The start of the next chunk; ID_END after the last."""
     count: int = 0
-    """How many messages of the first lie in it."""
+    """The number of messages of the first wheel in the range."""
     size_bytes: int = 0
-    """How many bytes these are."""
+    """The bytes of these messages."""
     missing: list[bytes] = field(default_factory=list)
-    """Packed puts that the second lacks."""
+    """Packed puts that the second wheel lacks."""
     extra: list[bytes] = field(default_factory=list)
-    """Ids that only the second has."""
+    """Ids that only the second wheel has."""
     damaged: bool = False
-    """Something of the first could not be read: it may lack what it has not."""
+    """Whether something in the first wheel could not be read."""
 
 
 def compare(
@@ -72,12 +72,12 @@ def compare(
 
 
 def pending(directory: Directory, ids: Iterable[bytes]) -> set[bytes]:
-    """Return, of these ids, those that are pending in a wheel. Raises DiskError, Damaged."""
+    """Return those of these ids that are pending in a wheel. Raises DiskError, Damaged."""
     return look(directory, ids)[0]
 
 
 def look(directory: Directory, ids: Iterable[bytes]) -> tuple[set[bytes], set[str]]:
-    """Return, of these ids, those that are pending in a wheel, and the files in which some may be that cannot be read.
+    """Return those of these ids that are pending in a wheel, and the unreadable files that may contain others.
 
     Raises DiskError, Damaged.
     """
@@ -89,7 +89,7 @@ def look(directory: Directory, ids: Iterable[bytes]) -> tuple[set[bytes], set[st
 
 
 def dropped(directory: Directory, ids: Iterable[bytes]) -> set[bytes]:
-    """Return, of these ids, those of which a drop lies in a wheel. Raises DiskError, Damaged."""
+    """Return those of these ids that a wheel has a drop of. Raises DiskError, Damaged."""
     wanted = list(ids)
     if not wanted:
         return set()

@@ -47,7 +47,7 @@ from filewheel.replication.shipping import Bundle
 
 
 def absent(directory: Directory, files: Collection[File]) -> tuple[list[File], set[str]]:
-    """Return, of another wheel's files, those of which this one has nothing; and the names of what it cannot read.
+    """Return those of another wheel's files of which this one has nothing, and the names of unreadable files here.
 
     Cost: a reading of the checkpoint and the journals. Raises DiskError, Damaged.
     """
@@ -71,7 +71,7 @@ def absent(directory: Directory, files: Collection[File]) -> tuple[list[File], s
 
 
 def _met_by_puts(snapshot: Snapshot, ranges: list[Range]) -> set[int]:
-    """Return which of these ranges, which are in order, hold a put of the journals."""
+    """Return the indexes of the ranges, which are in order, that contain a put of the journals."""
     floors = [lo for lo, _ in ranges]
     met: set[int] = set()
     for span in snapshot.journals:
@@ -81,7 +81,7 @@ def _met_by_puts(snapshot: Snapshot, ranges: list[Range]) -> set[int]:
             try:
                 ids = ids_of(records_of(frame)[0])
             except Damaged:
-                ids = []  # its keeper puts it aside, and then it is damage
+                ids = []  # the wheel's keeper quarantines it, and then it counts as damage
             for id_ in ids:
                 n = bisect_right(floors, id_) - 1
                 if n >= 0 and id_ < ranges[n][1]:
@@ -90,7 +90,7 @@ def _met_by_puts(snapshot: Snapshot, ranges: list[Range]) -> set[int]:
 
 
 def moved_in(directory: Directory, files: Collection[File]) -> tuple[list[bytes], int]:
-    """Return the ids of the messages in files that had moved before, and how many messages there are in all.
+    """Return the ids of the moved messages in some files, and the number of all their messages.
 
     Cost: about 0.3 µs a message. Raises DiskError.
     """
@@ -103,29 +103,29 @@ def moved_in(directory: Directory, files: Collection[File]) -> tuple[list[bytes]
                 try:
                     ids += ids_of(moved(records_of(frame)[0]))
                 except Damaged:
-                    continue  # it makes no sense: the keeper puts it aside
+                    continue  # not readable as records: the keeper quarantines it
     return ids, count
 
 
 APART_US = 1_000_000
-UNEASY_US = 5_000_000
-"""How long nothing is decided after something of the primary has vanished that nobody removed."""
+WAIT_US = 5_000_000
+"""No decision is made for this long after a part of the primary was deleted by hand."""
 
 
 @dataclass
 class Decision:
-    """What is to be done with suspects."""
+    """How to handle extras."""
 
     drop: list[bytes] = field(default_factory=list)
     give_back: list[bytes] = field(default_factory=list)
-    forget: list[File] = field(default_factory=list)
-    """Files that are to be deleted whole."""
+    delete: list[File] = field(default_factory=list)
+    """Files to delete whole."""
     by_id: bool = False
-    """Whether there are files that must be looked into."""
+    """Whether there are files whose messages must be looked at one by one."""
 
 
 class Extras:
-    """The suspects of one backup. Not thread-safe."""
+    """The extras of one backup. Not thread-safe."""
 
     def __init__(self, source: Directory, target: Directory, epoch: int) -> None:
         self._source = source
@@ -137,33 +137,33 @@ class Extras:
         self._seen_files: set[File] = set()
         self._seen_us = 0
         self._seen_pass = 0
-        self._uneasy_us: int | None = None
+        self._waits_since_us: int | None = None
 
     def __len__(self) -> int:
         return len(self._new) + len(self._seen) + len(self._new_files) + len(self._seen_files)
 
     def add(self, ids: Iterable[bytes]) -> None:
-        """Suspect messages."""
+        """Add messages, by their ids."""
         self._new.update(ids)
 
     def add_files(self, files: Iterable[File]) -> None:
-        """Suspect files of the backup."""
+        """Add files of the backup."""
         self._new_files.update(files)
 
-    def be_uneasy(self, now_us: int) -> None:
-        """Decide nothing for a while: something of the primary has vanished."""
-        self._uneasy_us = now_us
+    def wait(self, now_us: int) -> None:
+        """Decide nothing for a while: a part of the primary was deleted."""
+        self._waits_since_us = now_us
 
-    def judge(
+    def decide(
         self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], all_lost: bool
     ) -> Decision | None:
-        """Return what is to be done now, if it is time to; None when there is nothing to do yet.
+        """Return a decision about the extras that were seen twice; None when there is nothing to do yet.
 
         `passes` counts the whole passes over the primary's journals. Items of its quarantine that are `known` are old.
-        `has_lost` looks whether journals of it have gone that nobody removed; `all_lost` tells that some had before, so
-        anything may be lost. Raises DiskError, Damaged, OSError.
+        `has_lost` checks whether uncovered journals were deleted since the last pass; `all_lost` says that some were
+        deleted earlier, so any message may be lost. Raises DiskError, Damaged, OSError.
         """
-        if self._uneasy_us is not None and 0 <= now_us - self._uneasy_us < UNEASY_US:
+        if self._waits_since_us is not None and 0 <= now_us - self._waits_since_us < WAIT_US:
             return None
         if not self._seen and not self._seen_files:
             if self._new or self._new_files:
@@ -171,7 +171,7 @@ class Extras:
                 self._seen_files, self._new_files = self._new_files, set()
                 self._seen_us, self._seen_pass = now_us, passes
                 if why_gone(self._source, self._epoch):
-                    self._uneasy_us = now_us
+                    self._waits_since_us = now_us
             return None
         if not (now_us - self._seen_us >= APART_US and passes >= self._seen_pass + 2):  # mutant: suspects-at-once
             return None
@@ -179,31 +179,31 @@ class Extras:
         files, unread_too = absent(self._source, self._seen_files)  # mutant: bygone-once
         some_are_met = len(files) < len(self._seen_files)
         damaged = damaged_files(self._source, known, unread | unread_too) if left or files else set()
-        # Last: what had gone while the primary was looked at has gone by now.
+        # Checked last: a file that was deleted during the looks above is gone by now.
         # mutant: why-gone-ignored undurable-believed
         if has_lost() or why_gone(self._source, self._epoch) or ((left or files) and why_not_durable(self._source)):
-            self._uneasy_us = now_us
+            self._waits_since_us = now_us
             return None
         self._seen, self._seen_files = set(), set()
         ranges = [EVERYTHING] if all_lost else ranges_of(self._source, damaged)
-        verdict = self._part(left, ranges)
-        verdict.forget = [  # mutant: bygone-damaged
+        decision = self._split(left, ranges)
+        decision.delete = [  # mutant: bygone-damaged
             f for f in sorted(files, key=lambda f: f.range) if not any(meets(f.range, one) for one in ranges)
         ]
-        verdict.by_id = some_are_met or len(verdict.forget) < len(files)
-        return verdict
+        decision.by_id = some_are_met or len(decision.delete) < len(files)
+        return decision
 
-    def _part(self, ids: set[bytes], ranges: list[Range]) -> Decision:
-        """Tell what the primary has lost from what it has finished."""
+    def _split(self, ids: set[bytes], ranges: list[Range]) -> Decision:
+        """Split messages into those that the primary has finished and those that it has lost."""
         lost = {id_ for id_ in ids if covers(ranges, id_)}
-        # What has its drop there was finished there: given back it would not wait, and others would be given it.
+        # A message with a drop there has ended: given back it would not be pending, but would be copied to others.
         lost -= dropped_among(self._source, lost) | dropped(self._source, lost)  # mutant: returned-though-dropped
         return Decision(drop=sorted(ids - lost), give_back=sorted(lost))  # mutant: damage-ignored
 
     def _only_here(self, ids: set[bytes]) -> tuple[set[bytes], set[str]]:
-        """Return those that are pending here and not there: looked at here first, so that none is on its way.
+        """Return those that are pending here and not there, and the names of unreadable files there.
 
-        Returned too are the files there that could not be read.
+        The backup is read first, so a message on its way to it is not taken for an extra.
         """
         here = pending(self._target, ids)
         there, unread = look(self._source, here)
@@ -214,7 +214,7 @@ _BATCH = 200_000
 
 
 class EndedExtras:
-    """What only the promoted wheel has. Not thread-safe."""
+    """Messages that only a wheel in promotion has. Not thread-safe."""
 
     def __init__(self, source: Directory, target: Directory, journal: Journal) -> None:
         self._source = source
@@ -222,27 +222,27 @@ class EndedExtras:
         self._journal = journal
         self._extra: set[bytes] = set()
         self.undecided = 0
-        """Messages that only the promoted wheel has, and the primary has no drop of."""
+        """The number of messages that only this wheel has, and the primary has no drop of."""
 
     def __len__(self) -> int:
         return len(self._extra)
 
     def add(self, ids: Iterable[bytes]) -> None:
-        """Have these looked at."""
+        """Add messages, by their ids."""
         self._extra.update(ids)
 
     def is_due(self, *, at_end: bool) -> bool:
-        """Tell whether to look now: at the end of a heal, or before too many are held."""
+        """Return whether to look now: at the end of a heal, or before too many are held."""
         return bool(self._extra) and (at_end or len(self._extra) >= _BATCH)
 
-    def drop(self, told: Callable[[Frame], None] | None) -> None:
-        """Drop what the primary has finished. `told` as in `Bundle`.
+    def drop(self, on_frame: Callable[[Frame], None] | None) -> None:
+        """Drop the messages that the primary has finished. `on_frame` as in `Bundle`.
 
         Cost: a reading of the primary's journals. Raises OSError, DiskError, Damaged.
         """
         ids = pending(self._target, self._extra)
         ended = ids & (dropped_among(self._source, ids) | dropped(self._source, ids))  # mutant: promote-undoes
-        bundle = Bundle(self._journal, told)
+        bundle = Bundle(self._journal, on_frame)
         bundle.add_drops([pack_drop(i, CANCELLED) for i in sorted(ended)])
         bundle.write()
         left = ids - ended

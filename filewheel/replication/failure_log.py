@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 REMIND_US = 300 * US_PER_S
 _OTHER_US = 60 * US_PER_S
-"""How long a failure that changes its words is not logged again."""
+"""A failure with a new text is logged again only after this long."""
 _OVER_US = 60 * US_PER_S
-"""A failure that was not met for this long is over."""
+"""A failure that did not occur for this long is over."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Failure:
 
 
 class FailureLog:
-    """The failures of one replicator, each under a name. Its threads share it."""
+    """The failures of one replicator, each under a name. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class FailureLog:
         self._known: dict[str, _Failure] = {}
 
     def failed(self, name: str, text: str, *, after_s: float = 0) -> None:
-        """Log a failure, unless the log has it; with `after_s`, once it has lasted for so long."""
+        """Log a failure unless it was logged already; with `after_s`, only when it has lasted that long."""
         now_us = self._clock.steady_us()
         with self._lock:
             known = self._known.get(name)
@@ -63,7 +63,7 @@ class FailureLog:
         log.warning("%s%s", text, f" (for {minutes} min)" if is_again and minutes else "")
 
     def over(self, name: str, text: str = "") -> None:
-        """Note that it works again, and log the text if the failure was logged."""
+        """Note that it works again; log the text if the failure was logged."""
         with self._lock:
             known = self._known.get(name)
             if known is None or known.was_over:

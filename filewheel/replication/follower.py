@@ -1,14 +1,13 @@
-"""The follower: reads a primary's journals as they grow, and gives out what they hold in an order that a copy may be
-written in.
+"""The follower: reads a primary's journals as they grow, and yields their frames in an order that is safe to copy.
 
-A backup that is written journal by journal would have no consistent cut: a drop may be read before its put, when they
-lie in two journals and one pass reads them in that order (rule D1). So a frame with drops is held for one more pass.
-What made its drops possible was written before it, so it has been read by the end of the next pass; frames that are
-held are given out after the frames that put what they drop. A frame is given out whole: a move stays one commit.
+A copy made journal by journal would have no consistent cut: one pass may read a drop before its put when they are in
+two journals (rule D1). So a frame with drops is held for one more pass. The puts of its messages were written before
+it, so they have been read by the end of the next pass; then the frame is yielded, after the frames with those puts.
+Frames are yielded whole, so a move stays one commit. Frames without drops are yielded at once.
 
-Frames without drops are given out at once. Memory: the frames with drops of one pass.
-Invariant: of what was given out so far, no drop lacks a put that the primary's journals held; and reading on from
-`Step.positions` gives out everything that was not given out before.
+Memory: the frames with drops of one pass.
+Invariant: no yielded drop lacks a put that the primary's journals held; and reading on from
+`Pass.positions` yields everything that was not yielded before.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ class HeldFrame:
 
     writer: str
     before: Position
-    """Where its writer was read to before it."""
+    """The position of its writer before the frame."""
     frame: Frame
 
 
 class Pass:
-    """One pass over the primary's journals. Iterate over it to the end, and write what it yields in that order."""
+    """One pass over the primary's journals. Iterate over it to the end, and write its frames in that order."""
 
     def __init__(self, follower: Follower, frames: Iterator[Frame]) -> None:
         self._follower = follower
         self._frames = frames
         self.dropped: list[Frame] = []
-        """The frames with drops that this pass has read, whether they were given out or are held."""
+        """The frames with drops that this pass has read, yielded or held."""
         self.frames = 0
-        """How many frames were read."""
+        """The number of frames that were read."""
         self.bytes = 0
 
     def __iter__(self) -> Iterator[Frame]:
@@ -55,7 +54,7 @@ class Pass:
 
     @property
     def positions(self) -> dict[str, Position]:
-        """Where to read on from when everything that was given out is durable."""
+        """The positions to resume from once every yielded frame is durable."""
         return self._follower.positions()
 
 
@@ -63,19 +62,19 @@ class Follower:
     """Reads one primary from outside. Not thread-safe. Close it."""
 
     def __init__(self, directory: Directory, positions: Mapping[str, Position] | None = None) -> None:
-        """Begin at these positions; a writer that is not among them is read from its first frame."""
+        """Start at these positions; a writer without one is read from its first frame."""
         self._dir = directory
         self._handles = SegmentHandles(directory)
         self._tails: dict[str, Tail] = {}
         self._ended: dict[str, Position] = {}
-        """Writers that were read to their end, while their segments are there still (K4)."""
+        """Writers that were read to their end and whose segments are still listed (K4)."""
         self._held: list[HeldFrame] = []
         self._foreign: set[str] = set()
         self._locks_tested_us = 0
         self.damage: list[Damage] = []
-        """What had been durable and cannot be read. Whoever looks at it empties it."""
+        """Bytes that had been durable and cannot be read. The caller clears it."""
         self.vanished: set[str] = set()
-        """Writers of which something was read that went without being covered. Whoever looks at it empties it."""
+        """Writers of which an uncovered segment was deleted after it was read from. The caller clears it."""
         self._segment_losses = SegmentLosses(directory)
         self._segment_losses.begin_at(positions or {})
         for writer, position in (positions or {}).items():
@@ -87,23 +86,23 @@ class Follower:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is held."""
+        """Whether no frame is held."""
         return not self._held
 
     def has_ended(self, writer: str, position: Position) -> bool:
-        """Tell whether a writer was read to its end, and that is here."""
+        """Return whether this position is the end of a writer's journal."""
         return self._ended.get(writer) == position
 
     def skip(self) -> None:
-        """Go to the end of everything that is there, without giving it out. Raises OSError."""
+        """Read to the end of all journals without yielding anything. Raises OSError."""
         for _, _, _ in self._read(test_locks=True):
             pass
-        # What a drop of that pass drops may be put where the pass had been already: one more goes by it. A drop that
-        # this one meets may do the same to the first pass that gives out, and is held for that.  # mutant: skip-once
+        # A drop in that pass may belong to a put that was written behind the reader: a second pass skips the put. A
+        # drop in the second pass may belong to a put of the first pass that yields: it is held.  # mutant: skip-once
         self._held = [HeldFrame(w, before, frame) for w, before, frame in self._read(test_locks=True) if frame.drops]
 
     def step(self, now_us: int) -> Pass:
-        """Begin a pass. `now_us` is any steady clock's. Raises OSError, also while the pass is read."""
+        """Start a pass. `now_us` is of any steady clock. Raises OSError, also while the pass is read."""
         test_locks = not 0 <= now_us - self._locks_tested_us < LOCK_TEST_US
         if test_locks:
             self._locks_tested_us = now_us
@@ -112,18 +111,18 @@ class Follower:
         return step
 
     def has_lost(self) -> bool:
-        """Look whether journals have gone since the last pass that nobody was to remove. Raises OSError."""
+        """Return whether an uncovered segment was deleted since the last pass. Raises OSError."""
         return self._segment_losses.has_lost()
 
     def forget_gone(self) -> None:
-        """Forget the writers that were read to their end and have gone since. Raises OSError."""
+        """Forget the writers that were read to their end and are no longer listed. Raises OSError."""
         listing = list_all_segments(self._dir)
         self._ended = {w: p for w, p in self._ended.items() if w in listing}
 
     def positions(self) -> dict[str, Position]:
-        """Return where to read on from when everything that was given out is durable.
+        """Return the positions to resume from once every yielded frame is durable.
 
-        It is no consistent cut: of what is read anew, puts may have been dropped by what is not (replay.py).
+        They are no consistent cut: a put above them may have its drop below them (shipping.py:still_pending).
         """
         found = self._ended | {w: t.seen for w, t in self._tails.items()}
         for held in reversed(self._held):  # the earliest of each writer counts  # mutant: held-counts-as-given
@@ -134,7 +133,7 @@ class Follower:
 
     def _give_out(self, step: Pass, test_locks: bool) -> Iterator[Frame]:
         held, fresh = self._held, []
-        # From the first frame on, what is held and not given out is held by positions() too.
+        # positions() counts held frames from the first one on, so it stays below them.
         for writer, before, frame in self._read(test_locks):
             step.frames += 1
             step.bytes += frame.end - frame.offset
@@ -152,7 +151,7 @@ class Follower:
         self._held = [h for h in held + fresh if id(h) not in given]
 
     def _read(self, test_locks: bool) -> Iterator[tuple[str, Position, Frame]]:
-        """Yield (writer, where it stood, frame) for everything that has come since the last pass."""
+        """Yield (writer, position before the frame, frame) for each frame since the last pass."""
         listing, vanished = self._segment_losses.look()
         self.vanished |= vanished
         self._ended = {w: p for w, p in self._ended.items() if w in listing}
@@ -162,7 +161,7 @@ class Follower:
         for tail in list(self._tails.values()):
             yield from self._poll(tail, listing, test_locks)
             if tail.ended:
-                # Its entry stays while a listing shows it: read anew it would be given out again.
+                # The entry stays while the segments are listed; without it they would be read and yielded again.
                 self._tails.pop(tail.writer, None)
                 self._ended[tail.writer] = tail.seen
 
@@ -194,9 +193,9 @@ class Follower:
 
 
 def _in_order(held: list[HeldFrame], fresh: list[HeldFrame]) -> list[HeldFrame]:
-    """Return what is held from the pass before, each after the frames that put what it drops, these included.
+    """Return the frames held from the pass before, each after the frames with the puts of its drops, and those frames.
 
-    Only a frame that also puts can be needed: frames without drops were given out already.
+    Only a held frame with puts can be such a frame: frames without drops were yielded already.
     """
     by_put: dict[bytes, HeldFrame] = {}
     for one in held + fresh:

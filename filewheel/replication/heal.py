@@ -1,11 +1,11 @@
-"""A heal: a walk over a primary and its backup, from the first id to the last, that finds what the backup lacks.
+"""A heal: a walk over a primary and its backup, from the first id to the last, that finds every difference.
 
-Where the backup has little the primary's laps are copied whole, and where both have the same they are passed over
-(graft.py); files for laps of which the primary has nothing are told whole (bygone.py); elsewhere both wheels are
-compared in chunks (chunk.py). It is one mechanism for a first copy, for a backup that was away, and for one that has
-lost files; one that is cut short begins anew, and what was copied before is passed over then.
-Invariant: everything that waited in the primary when the walk began, and waits when it ends, was told by `next`, or
-copied, or was in the backup; everything that only the backup had was told as extra.
+Laps of which the backup has little are copied whole, and laps that are the same in both are passed over (lap_copy.py).
+The backup's files of laps of which the primary has nothing are reported whole (extras.py). Everything else is compared
+in chunks (compare.py). This one mechanism serves a first copy, a backup that was away, and one that has lost files. A
+heal that is interrupted starts again, and passes over the laps that were copied before.
+Invariant: a message that is pending in the primary during the whole walk was returned by `next`, or copied, or was in
+the backup; every message that only the backup had was returned as an extra.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _MOVED_MAX = 200_000
 
 @dataclass
 class HealStep:
-    """What one step of the walk has found."""
+    """The differences that one step of the walk has found."""
 
     puts: list[bytes]
-    """Packed puts that are to be written to the backup."""
+    """Packed puts to write to the backup."""
     drops: list[bytes]
-    """Packed drops that are."""
+    """Packed drops to write to the backup."""
     extra: Iterable[bytes]
     """Ids that only the backup seems to have."""
     copied: int = 0
-    """How many messages were copied into it already."""
-    bygone: list[File] = field(default_factory=list)
-    """Files of the backup for what the primary seems to have nothing of."""
+    """The number of messages that were copied into the backup already."""
+    absent: list[File] = field(default_factory=list)
+    """Files of the backup of which the primary seems to have nothing."""
     damaged: bool = False
-    """Something of the primary could not be read."""
+    """Whether something in the primary could not be read."""
 
 
 class Heal:
@@ -57,15 +57,15 @@ class Heal:
         self._done_bytes = self._total_bytes = 0
         self._by_id = False
         self.moved: dict[bytes, bytes] = {}
-        """First id → present id of the moved messages that the backup was given, as far as there is room."""
+        """First id → present id of the moved messages that were copied, up to a limit."""
 
     @property
     def is_on(self) -> bool:
-        """Whether the walk has not come to its end."""
+        """Whether the walk is still going on."""
         return self._at is not None
 
     def begin(self, *, by_id: bool = False) -> None:
-        """Walk from the start; with `by_id`, look into each message that only the backup has. Raises DiskError."""
+        """Start the walk; with `by_id`, look at each message that only the backup has. Raises DiskError."""
         if self._at is None:
             with Snapshot(self._source) as snapshot:
                 lengths = (*snapshot.checkpoint.slots.values(), *snapshot.checkpoint.laps.values())
@@ -77,9 +77,9 @@ class Heal:
         self._lap_copy.begin()
 
     def next(self) -> HealStep:
-        """Take the next step. What it tells is to be written before anything that is read in the primary later.
+        """Take the next step. Write its result before anything that is read in the primary later.
 
-        Memory: one chunk, and what the primary's journals hold. Raises DiskError, Damaged, Poisoned, OSError.
+        Memory: one chunk, and the primary's undealt records. Raises DiskError, Damaged, Poisoned, OSError.
         """
         assert self._at is not None
         lo = self._at
@@ -88,10 +88,10 @@ class Heal:
             part = self._take(self._lap_copy.copy(plan.copy, lo, plan.hi))
         elif plan.alike:
             part = self._take(self._lap_copy.pass_over(plan.alike, lo, plan.hi))
-        elif plan.bygone and len(absent(self._source, plan.bygone)[0]) == len(plan.bygone):
-            # Between these files the journals may hold what belongs to none: the primary's, and the backup's.
+        elif plan.absent and len(absent(self._source, plan.absent)[0]) == len(plan.absent):
+            # The journals of either wheel may have records between these files.
             part = self._take(self._lap_copy.pass_over([], lo, plan.hi))  # mutant: bygone-between
-            part.bygone = plan.bygone
+            part.absent = plan.absent
         else:
             part = self._compare(lo, plan.hi)
         self._remember({root_of(put): put[ID] for put in moved(part.puts)})

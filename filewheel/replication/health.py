@@ -28,7 +28,7 @@ EVERYTHING: Range = (ID_MIN, ID_END)
 
 
 def why_gone(directory: Directory, epoch: int) -> str:
-    """Return why this is not the wheel any more that it was when it was opened; nothing when it is."""
+    """Return why this is no longer the wheel that was opened; an empty string if it is."""
     disk = directory.disk
     try:
         if read_settings(disk, layout.SETTINGS, directory.path).id != directory.settings.id:
@@ -47,10 +47,10 @@ def why_gone(directory: Directory, epoch: int) -> str:
 
 
 def why_not_durable(directory: Directory) -> str:
-    """Return why nothing can be made durable in a wheel, by trying; nothing when it can.
+    """Write and flush a probe; return why that failed, an empty string if it worked.
 
-    What was read from a disk that takes no flush may be gone by the next time that it is read. Raises OSError for want
-    of files or memory here.
+    Data that was read from a disk that fails to flush may be gone at the next read. Raises OSError when this process is
+    short of files or memory.
     """
     disk = directory.disk
     try:
@@ -70,19 +70,19 @@ def why_not_durable(directory: Directory) -> str:
 
 
 def damaged_files(directory: Directory, known: Collection[str], unread: Iterable[str]) -> set[str]:
-    """Return the files of which a wheel may have lost something.
+    """Return the files from which a wheel may have lost messages.
 
-    These are the files that are missing or too short, those of which something was put into quarantine (but for the
-    items that are `known`), and those that could not be read just now. Cost: a stat of each file. Raises OSError.
+    These are the files that are missing or too short, those with bytes in quarantine (except for `known` items), and
+    those that could not be read just now (`unread`). Cost: a stat of each file. Raises OSError.
     """
-    # Of an item without a legible note nobody knows what it cost: it may be of any file.  # mutant: note-illegible
+    # An item without a legible note may be of any file.  # mutant: note-illegible
     names = {str(i.get("name", i["item"])) for i in items(directory) if i["item"] not in known}
     names.update(missing_files(directory), unread)  # mutant: unread-ignored
     return names
 
 
 def ranges_of(directory: Directory, names: Iterable[str]) -> list[Range]:
-    """Return the ranges of ids that these files may hold. Damage in a journal may concern every id."""
+    """Return the ranges of ids that these files may contain. Damage in a journal may concern every id."""
     return sorted({_range_of(directory, name) for name in names})
 
 
@@ -99,17 +99,17 @@ def items_now(directory: Directory) -> set[str]:
 
 
 def covers(ranges: list[Range], id_: bytes) -> bool:
-    """Tell whether an id lies in one of the ranges."""
+    """Return whether an id is in one of the ranges."""
     return any(lo <= id_ < hi for lo, hi in ranges)
 
 
 def meets(one: Range, other: Range) -> bool:
-    """Tell whether two ranges have ids in common."""
+    """Return whether two ranges overlap."""
     return one[0] < other[1] and other[0] < one[1]
 
 
 def missing_files(directory: Directory) -> list[str]:
-    """Return the files that a wheel's checkpoint names and that are not there, or too short.
+    """Return the files that a wheel's checkpoint names and that are missing or too short.
 
     Cost: a stat of each file. Raises OSError.
     """
@@ -120,7 +120,7 @@ def missing_files(directory: Directory) -> list[str]:
             known = directory.disk.identity(file.name)
             if known is None or known[1] + 7 < file.end:
                 missing.append(file.name)
-        # A file goes after the checkpoint that does not name it any more.
+        # A file is removed only after a checkpoint that no longer names it.
         if not missing or _checkpoint(directory).deal == checkpoint.deal:
             return missing
 

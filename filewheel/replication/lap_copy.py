@@ -36,43 +36,43 @@ from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.lap_plan import LapPlanner, Plan
 
 STEP_BYTES = 64 << 20
-"""How much is copied before the link looks at the journals again."""
+"""The size of one step, after which the link reads the journals again."""
 _WRITE_BYTES = 4 << 20
 _ROOM_BYTES = 8 << 20
-"""What is left free: acknowledgements have to be followed, too."""
+"""Space that stays free, for acknowledgements that are followed."""
 _KNOWN = Budget(records=1 << 17, bytes=32 << 20)
 
 
 @dataclass
 class Copied:
-    """What a range lacks beside the files that were copied, and what is not to be found in the first wheel."""
+    """The differences that are left in a range after its files were copied or passed over."""
 
     hi: bytes
-    """Where the range ends; where it began, when there is more to copy of its first lap."""
+    """The end of the range; its start when there is more to copy of its first lap."""
     puts: list[bytes] = field(default_factory=list)
     """Packed puts that only the first wheel's journals hold."""
     drops: list[bytes] = field(default_factory=list)
     """Packed drops that only its journals hold."""
     extra: set[bytes] = field(default_factory=set)
-    """Ids that wait in the second wheel, and that the first has not shown."""
+    """Ids that are pending in the second wheel, and not found in the first."""
     moved: dict[bytes, bytes] = field(default_factory=dict)
-    """First id → present id of what was copied to where the second wheel has drops."""
+    """First id → present id of moved messages, copied to laps where the second wheel has drops."""
     copied: int = 0
-    """How many puts lie in the frames that were copied."""
+    """The number of puts in the copied frames."""
     size_bytes: int = 0
 
 
 @dataclass
 class _Begun:
-    """What is known of laps of which a part was copied at most."""
+    """The state of the laps that are not copied to their end."""
 
     lap: int
     offsets: dict[str, int] = field(default_factory=dict)
-    """How far each file was copied."""
+    """The offset up to which each file was copied."""
     unseen: set[bytes] = field(default_factory=set)
-    """What waited in the second wheel before, and was not met so far."""
+    """Ids that were pending in the second wheel before, and were not found in the first so far."""
     has_drops: bool = False
-    """Whether drops lay in the second wheel."""
+    """Whether the second wheel had drops."""
 
 
 class LapCopy:
@@ -85,12 +85,12 @@ class LapCopy:
         self._refused: set[int] = set()
 
     def begin(self) -> None:
-        """Forget what was found out about single laps: a walk begins anew."""
+        """Forget the state of single laps: a walk starts again."""
         self._begun = None
         self._refused.clear()
 
     def plan(self, lo: bytes, *, by_id: bool = False) -> Plan:
-        """Return what is to be done from `lo` on. Cost: a reading of the first wheel's checkpoint. Raises DiskError."""
+        """Return the next step from `lo` on. Cost: a reading of the first wheel's checkpoint. Raises DiskError."""
         laps = LapPlanner(self._source, self._keeper.dir, self._keeper.store.checkpoint)
         begun = self._begun
         if begun is not None and laps.can_copy(begun.lap):
@@ -99,10 +99,10 @@ class LapCopy:
         return laps.next(lo, STEP_BYTES, self._refused, by_id=by_id)
 
     def copy(self, laps: list[int], lo: bytes, hi: bytes) -> Copied:
-        """Copy laps, as far as a step goes; return what else there is in the range.
+        """Copy laps, up to the size of a step; return the differences that are left in the range.
 
-        On return what was copied is durable. A lap that cannot be read whole is left to be compared. Cost: two
-        checksums of what is copied, and a reading of the first wheel's journals. Raises DiskError, Poisoned, OSError.
+        On return the copy is durable. A lap with an unreadable part is left to be compared. Cost: two checksums of the
+        copied bytes, and a reading of the first wheel's journals. Raises DiskError, Poisoned, OSError.
         """
         begun, self._begun = self._begun, None
         if begun is None:
@@ -121,17 +121,17 @@ class LapCopy:
             if step.stopped_in is not None:
                 self._begun = _Begun(step.stopped_in, step.offsets, begun.unseen, begun.has_drops)
                 done.hi = max(lo, lap_floor(self._source, step.stopped_in))
-            # What a lap lacks beside its files is found when all of them are there.
+            # The rest of a lap is read when all of its files are copied.
             self._read_journals(snapshot, lo, done, begun.unseen)
             done.extra = {i for i in begun.unseen if i < done.hi}  # mutant: graft-extra
             begun.unseen -= done.extra
             return done
 
     def pass_over(self, laps: list[int], lo: bytes, hi: bytes) -> Copied:
-        """Go by laps of which the files of both wheels hold the same; return what else there is in the range.
+        """Pass over laps whose files are the same in both wheels; return the differences that are left in the range.
 
-        A lap that is not the same is left to be compared. Cost: two checksums of what there is, and a reading of the
-        first wheel's journals. Raises DiskError, OSError.
+        A lap that is not the same is left to be compared. Cost: two checksums of its bytes, and a reading of the first
+        wheel's journals. Raises DiskError, OSError.
         """
         here = self._keeper.undealt(lo, hi)
         with Snapshot(self._source) as snapshot:
@@ -168,7 +168,7 @@ class LapCopy:
         return Copied(lo)
 
     def _read_journals(self, snapshot: Snapshot, lo: bytes, done: Copied, unseen: set[bytes]) -> None:
-        """Find what the first wheel's journals hold of the range."""
+        """Add the records of the range that are in the first wheel's journals."""
         hi = done.hi
         puts: dict[bytes, bytes] = {}
         drops = {i: pack_drop(i, CANCELLED) for i in snapshot.checkpoint.unmatched if lo <= i < hi}
@@ -179,7 +179,7 @@ class LapCopy:
                 try:
                     some = records_of(frame)
                 except Damaged:
-                    continue  # its checksums hold: it was written like this, and its keeper puts it aside
+                    continue  # written like this, and quarantined by the wheel's keeper
                 puts.update((r[ID], r) for r in some[0] if lo <= r[ID] < hi)
                 drops.update((r[ID], r) for r in some[1] if lo <= r[ID] < hi)
         done.puts = sorted(put for id_, put in puts.items() if id_ not in drops and id_ not in unseen)
@@ -188,7 +188,7 @@ class LapCopy:
 
 
 class _CopyStep:
-    """One step of copying: one transaction of the second wheel."""
+    """One step of copying: one transaction in the second wheel."""
 
     def __init__(self, snapshot: Snapshot, source: Directory, keeper: BackupKeeper, begun: _Begun) -> None:
         self._snapshot = snapshot
@@ -199,14 +199,14 @@ class _CopyStep:
         self._new = keeper.store.checkpoint.copy()
         self._new.deal += 1
         self.offsets: dict[str, int] = {}
-        """How far the files of the lap were copied in which this has stopped."""
+        """The offsets up to which the files of the lap were copied where this step stopped."""
         self.stopped_in: int | None = None
         self.moved: dict[bytes, bytes] = {}
         self.copied = 0
         self.size_bytes = 0
 
     def run(self, laps: list[int]) -> int | None:
-        """Copy, and commit; return the lap because of which nothing was copied, if there is one."""
+        """Copy, and commit; return the lap that could not be copied, if any: then nothing was."""
         try:
             lap = self._copy(laps)
             if lap is None:
@@ -236,11 +236,11 @@ class _CopyStep:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _copy_lap(self, lap: int) -> bool:
-        """Copy what the second wheel lacks of a lap; tell whether that could be read."""
+        """Copy the rest of a lap; return whether it could be read."""
         files = files_in(self._source.settings, self._snapshot.checkpoint, lap)
         theirs = files_in(self._keeper.dir.settings, self._new, lap)
         if files and theirs and files[0].is_lap != theirs[0].is_lap:  # mutant: graft-opened
-            return False  # it was opened into seconds since it was planned
+            return False  # opened into seconds since the plan was made
         self.offsets = dict(self._begun.offsets) if lap == self._begun.lap else {}
         for file in files:
             if self.size_bytes >= STEP_BYTES:
@@ -286,8 +286,8 @@ class _CopyStep:
         return True
 
     def _look_at(self, frame: Frame) -> None:
-        """Take from a frame's records what has to be known of them, if anything has."""
-        with contextlib.suppress(Damaged):  # its checksums hold: it was written like this, and is copied like this
+        """Note the keys, ids and moves of a copied frame, where they are needed."""
+        with contextlib.suppress(Damaged):  # its checksums are right: it was written like this, and is copied like this
             self._keeper.enter_keys_of(frame)  # mutant: graft-keyless
             if self._begun.unseen or self._begun.has_drops:
                 puts = records_of(frame)[0]
@@ -297,7 +297,7 @@ class _CopyStep:
 
 
 def read_file(directory: Directory, handles: Handles, file: File, start: int) -> Iterator[Frame | None]:
-    """Yield a file's frames from `start` up to its covered length, and None where one cannot be read."""
+    """Yield a file's frames from `start` up to its covered length, and None where a frame cannot be read."""
     disk = directory.disk
     try:
         fd = handles.get(file.name)

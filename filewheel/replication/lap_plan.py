@@ -20,43 +20,43 @@ from filewheel.message import ID_END
 _SHARE = 4
 """A lap is copied if the backup has no more than this part of it."""
 _SMALL_BYTES = 64 << 10
-"""What is smaller is compared along with what lies before it, if that is: each step costs some milliseconds."""
+"""A smaller lap joins the comparison of the laps before it: each step costs some milliseconds."""
 
 
 @dataclass
 class Plan:
-    """What is to be done next: one of the three, or none of them, and then the wheels are compared."""
+    """The next step of a heal: one of three lists; where all are empty, a comparison."""
 
     hi: bytes
     copy: list[int] = field(default_factory=list)
-    """Laps that are to be copied."""
+    """Laps to copy."""
     alike: list[int] = field(default_factory=list)
-    """Laps of which both wheels have so many bytes that they may have the same."""
-    bygone: list[File] = field(default_factory=list)
-    """Files of the second wheel for what the first has nothing of."""
+    """Laps that have the same number of bytes in both wheels, and may be the same."""
+    absent: list[File] = field(default_factory=list)
+    """Files of the second wheel of which the first has nothing."""
 
 
 @dataclass
 class _Part:
-    """A lap or a second, and what is to be done with it."""
+    """A lap or a second, and how to handle it."""
 
     floor: bytes
     size: int
     copy: int | None = None
     alike: int | None = None
-    bygone: list[File] = field(default_factory=list)
+    absent: list[File] = field(default_factory=list)
 
     @property
     def kind(self) -> tuple[bool, bool, bool]:
-        return self.copy is not None, self.alike is not None, bool(self.bygone)
+        return self.copy is not None, self.alike is not None, bool(self.absent)
 
     @property
     def is_compared(self) -> bool:
         return not any(self.kind)
 
     def takes(self, other: _Part) -> bool:
-        """Tell whether this and what follows are done in one step."""
-        is_small = other.size + sum(file.end for file in other.bygone) < _SMALL_BYTES
+        """Return whether the other part joins the step that starts with this one."""
+        is_small = other.size + sum(file.end for file in other.absent) < _SMALL_BYTES
         return self.kind == other.kind or (self.is_compared and is_small)
 
 
@@ -65,11 +65,11 @@ class _Lap:
     size: int = 0
     is_file: bool = False
     is_both: bool = False
-    """In one file, and in seconds: something of it was missing for a while. Such a lap is compared, and not copied."""
+    """In one file and in seconds, because some of it was missing for a while. Such a lap is compared, not copied."""
 
 
 class LapPlanner:
-    """What two wheels have of each lap at one time."""
+    """The laps of two wheels at one time."""
 
     def __init__(self, first: Directory, second: Directory, theirs: Checkpoint) -> None:
         """Read the first wheel's checkpoint. Raises OSError."""
@@ -84,14 +84,14 @@ class LapPlanner:
         return lap_floor(self._first, lap) if lap < self._end else ID_END
 
     def can_copy(self, lap: int) -> bool:
-        """Tell whether a lap can be copied: it is there, and the second wheel has it in the same form or not at all."""
+        """Return whether a lap can be copied: the first wheel has it, the second in the same form or not at all."""
         ours, theirs = self._ours.get(lap), self._theirs.get(lap)
         if not self._is_known or ours is None or ours.is_both:
             return False
         return theirs is None or (theirs.is_file == ours.is_file and not theirs.is_both)  # mutant: graft-forms
 
     def next(self, lo: bytes, size_bytes: int, refused: Set[int], *, by_id: bool = False) -> Plan:
-        """Return what is to be done from `lo` on, for about so much of the first wheel; `by_id`: nothing is bygone."""
+        """Return the step from `lo` on, of about `size_bytes` of the first wheel; `by_id`: no file is absent."""
         plan = Plan(ID_END)
         first: _Part | None = None
         size = 0
@@ -107,7 +107,7 @@ class LapPlanner:
                 plan.copy.append(part.copy)
             if part.alike is not None:
                 plan.alike.append(part.alike)
-            plan.bygone += part.bygone
+            plan.absent += part.absent
             size += part.size
         return plan
 
@@ -126,7 +126,7 @@ class LapPlanner:
             elif by_id or not self._is_known or theirs is None:
                 yield _Part(floor, size)
             elif ours is None and floor >= lo:
-                yield _Part(floor, size, bygone=files_in(self._second.settings, self._their, lap))
+                yield _Part(floor, size, absent=files_in(self._second.settings, self._their, lap))
             elif theirs.is_file or (ours is not None and ours.is_file):
                 yield _Part(floor, size)
             else:
@@ -141,7 +141,7 @@ class LapPlanner:
             if ours is not None or (theirs is not None and floor < lo):
                 yield _Part(floor, ours or 0)
             elif theirs is not None:
-                yield _Part(floor, 0, bygone=[slot_file(self._second.settings, second, theirs)])
+                yield _Part(floor, 0, absent=[slot_file(self._second.settings, second, theirs)])
 
 
 def _sizes(directory: Directory, checkpoint: Checkpoint) -> dict[int, _Lap]:

@@ -1,12 +1,11 @@
 """The link: keeps one backup in step with its primary.
 
-It is the backup's keeper and the reader of the primary's journals in one, in one thread, so that what is decided about
-the backup holds until it is written. It writes to a journal of its own in the backup. When it cannot go on from where
-the backup was (it is new, it was away for too long, power was cut) it heals: a walk over both wheels in chunks, between
-which it goes on following. Positions are written down after what they stand for, so a link that was killed goes on from
-a little before, and writes some records twice, in the same order.
-Invariant: in the backup no drop comes before its put, and every position that was written down is covered by records
-that are there.
+It is the backup's keeper and the reader of the primary's journals, in one thread, so a decision about the backup still
+holds when it is written. It writes to a journal of its own in the backup. When it cannot continue from the stored
+position (the backup is new, was away for too long, or power was cut), it heals: it walks over both wheels in chunks,
+and follows the journals between chunks. A position is stored after the records below it are written, so a link that
+was killed resumes a little earlier, and writes some records twice, in the same order.
+Invariant: in the backup no drop comes before its put, and every stored position is covered by records in the backup.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Link:
         env: Env = SYSTEM,
         boot: str | None = None,
     ) -> None:
-        """Take the backup's lock. `fenced` follows a primary that was fenced already, as a promotion does.
+        """Take the backup's lock. A promotion sets `fenced`, to follow a primary that is fenced already.
 
         Raises Locked, NoWheel, Fenced, Damaged, DiskError.
         """
@@ -97,11 +96,11 @@ class Link:
     # -- life ------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Go on from where the backup was, if that is known; otherwise begin to heal."""
+        """Continue from the stored position if it is valid; otherwise start to heal."""
         give_up_missing(self.keeper, self.registration)
         self._passes = self._healed_pass = 0
         self._scrubbed_us = self._clock.steady_us()
-        self._looked_us = self._scrubbed_us - LOOK_US  # at once: something may have happened while nobody looked
+        self._looked_us = self._scrubbed_us - LOOK_US  # look at once: the set may have changed before this link
         self._replays = 0
         self._met_damage = False
         self._heal = Heal(self.source, self.keeper, self._progress)
@@ -109,7 +108,7 @@ class Link:
         self._state_us = self.registration.member.since_us
         self._overflow = self._read_overflow()
         self.bookmark = Bookmark(self.source, self.target, self.registration.epoch, self._boot)
-        # What was put aside since it was in step is found by the first look.
+        # The first look finds the files that went to quarantine since the backup was in step.
         self._sound_us = self.bookmark.in_step_us
         self._aside = [items_before(wheel, self._sound_us) for wheel in (self.source, self.target)]
         self._known = self._aside[0]
@@ -120,34 +119,34 @@ class Link:
         is_mirror = member.mode == "mirror" and member.state in IN_USE  # mutant: matching-unmatched
         if is_mirror:  # mutant: heals-unmatched
             self._match = MirrorMatch()
-        # A link that was killed may have known of what came to the mirror too late: it is found by comparing.
+        # A link that was killed may have waited for frames that the mirror lacked: a comparison finds them.
         if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):  # mutant: surplus-forgotten
             self.follower = self._follower = Follower(self.source, self.bookmark.positions)
             self._replays = PASSES
         else:
             self.follower = self._follower = Follower(self.source)
             self.follower.skip()
-            self._replays = PASSES  # the last pass holds moves of what was dropped in the first  # mutant: skip-blindly
+            self._replays = PASSES  # the last may move a message that the first dropped  # mutant: skip-blindly
             self.heal()
 
     def _absorb(self, member: Member) -> None:
-        """Give the primary what only this backup has: both followed another primary before."""
+        """Give the primary the messages that only this backup has: both followed another primary before."""
         absorbed = Absorption(
             self.target, self.source, overflow=member.overflow,
             progress=self._progress,
         ).run()  # fmt: skip
         if absorbed.kept or absorbed.dropped:
-            log.warning("%s: %d messages that only %s had were added, %d that it had fired were dropped",
+            log.warning("%s: added %d messages that only %s had, dropped %d that it had fired",
                         self.source.path, absorbed.kept, self.target.path, absorbed.dropped)  # fmt: skip
         self.report = replace(self.report, returned=self.report.returned + absorbed.kept)
-        # A crash before this absorbs again, which changes nothing more.
+        # After a crash before this line, the next link absorbs again, which changes nothing more.
         self.registration.change(member, lambda known: replace(known, absorb=False))
 
     def heal(self, *, scrub: bool = False, by_id: bool = False) -> None:
-        """Begin to compare both wheels from the start, and mend what differs; the journals are followed meanwhile.
+        """Start to compare both wheels from the first id, and repair each difference; following goes on.
 
-        A `scrub` is done for certainty's sake: the backup counts as it did. `by_id` looks into each message that only
-        the backup has, also where the primary has nothing near it.
+        A `scrub` is the daily check, and leaves the backup's state as it is. `by_id` looks at each message that only
+        the backup has, also where the primary has nothing of the same lap.
         """
         self._heal.begin(by_id=by_id or self._fenced)
         if not scrub:
@@ -156,14 +155,14 @@ class Link:
         self._set_state("healing")
 
     def close(self) -> None:
-        """Let go of the backup, and write down how far it has come if that is certain."""
+        """Release the backup, and store its position if that is certain."""
         try:
             if self._journal is not None:
                 self._journal.flush()
                 if self._follower is not None:
-                    self._follower.forget_gone()  # released meanwhile: the next link is not to miss it
+                    self._follower.forget_gone()  # so that the next link does not take it for deleted
                 self._note(self._clock.steady_us(), clean=True)
-                with contextlib.suppress(Fenced):  # the set has changed: what this backup is now, others say
+                with contextlib.suppress(Fenced):  # the set has changed, and another process has written the roster
                     self.registration.look()
         except OSError as exc:
             raise disk_error(exc, self.target.path) from exc
@@ -171,7 +170,7 @@ class Link:
             self._release(deal=not self._fenced)  # mutant: promote-deals-last
 
     def abandon(self) -> None:
-        """Let go of the backup after an error: nothing more is written to it."""
+        """Release the backup after an error: nothing more is written to it."""
         self._release()
 
     def _release(self, *, deal: bool = False) -> None:
@@ -190,9 +189,9 @@ class Link:
             self.source.disk.release()
 
     def catch_up(self, pause: Callable[[], object]) -> None:
-        """Call `tick` until the backup is in step with what the primary holds now; `pause` in between.
+        """Call `tick` until the backup has everything that the primary holds now; call `pause` in between.
 
-        Raises what `tick` does.
+        Ends early when `pause` returns True. Raises what `tick` raises.
         """
         first, now_us = self._passes, self._clock.steady_us()
         while not (
@@ -200,17 +199,17 @@ class Link:
         ):
             busy = self.tick()
             if not (busy and self._heal.is_on) and pause() is True:
-                return  # told to stop
+                return
         with disk_errors(self.target.path):
             self._note(self._clock.steady_us(), clean=True)
 
-    # -- one turn --------------------------------------------------------------------------------------------
+    # -- one tick --------------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """Bring the backup a step further; tell whether there was anything to do.
+        """Bring the backup a step further; return whether there was anything to do.
 
-        Raises Fenced when the set has changed so that this link is not wanted any more; other members of the error
-        tree when a disk fails: then the link is to be abandoned, and a new one made later.
+        Raises Fenced when the set has changed and this link is no longer needed, and other library errors when a disk
+        fails. After an error, abandon the link and make a new one later.
         """
         try:
             return self._tick()
@@ -229,11 +228,11 @@ class Link:
             busy = self._heal_on(now_us)
         else:
             busy = self._follow(self.follower.step(now_us), now_us)
-        # A primary that was fenced may have lost the drop of what it has: until it was read, that is remembered here.
+        # A fenced primary may have lost a drop that this backup has. A deal would forget it before the primary is read.
         self.keeper.tick(deal=not self._fenced)  # mutant: promote-deals-meanwhile
         if self._match is not None:
-            busy = self._level(self._match, now_us) or busy
-        busy = self._judge(now_us) or busy
+            busy = self._complete_mirror(self._match, now_us) or busy
+        busy = self._decide_extras(now_us) or busy
         self.journal.flush()
         self._note(now_us)
         return busy
@@ -243,7 +242,7 @@ class Link:
         return step.frames > 0
 
     def _ship(self, frames: Iterable[Frame], now_us: int) -> None:
-        """Write what a pass gives out, or leave it to whoever mirrors."""
+        """Write the frames of a pass to the backup; a mirror gets them from its producers."""
         if self._replays and self._match is None:  # mutant: replay-blindly
             frames = still_pending(self.source, frames)
         bundle = Bundle(self.journal)
@@ -259,10 +258,10 @@ class Link:
     def _stepped(self, records: int, now_us: int) -> None:
         self._passes += 1
         if self.follower.vanished:
-            log.warning("%s: journals of %d writers have vanished", self.source.path, len(self.follower.vanished))
+            log.warning("%s: journals of %d writers are gone", self.source.path, len(self.follower.vanished))
             self.follower.vanished.clear()
-            self._extras.be_uneasy(now_us)
-            # What was in them and was not dealt yet is in the backup only.
+            self._extras.wait(now_us)
+            # Their undealt messages are in the backup only.
             self._lost = self._must_heal = True  # mutant: gone-not-lost
         self._count(records)
 
@@ -271,14 +270,14 @@ class Link:
             self.report = replace(self.report, shipped=self.report.shipped + records)
 
     def _heal_on(self, now_us: int) -> bool:
-        """Mend one part. It is read, then the journals are, and then both are written in that order."""
+        """Repair one part. It is read, then the journals are read, and then both are written in that order."""
         part = self._heal.next()
         self._met_damage |= part.damaged
         step = self.follower.step(now_us)
         frames = list(step)
         self._add_missing(part, step)
-        self._suspect(part.extra)
-        self._extras.add_files(part.bygone)
+        self._add_extras(part.extra)
+        self._extras.add_files(part.absent)
         self._ship(frames, now_us)
         if not self._heal.is_on:
             self._healed_pass = self._passes
@@ -287,7 +286,7 @@ class Link:
         return True
 
     def _add_missing(self, part: HealStep, step: Pass) -> None:
-        """Write what the backup lacks, but the puts that were dropped while the part was looked at."""
+        """Write the messages that the backup lacks, without those dropped since the part was read."""
         gone: set[bytes] = set()
         for frame in step.dropped:
             with contextlib.suppress(Damaged):
@@ -309,39 +308,39 @@ class Link:
     def _expected(self) -> Callable[[Frame], None] | None:
         return None if self._match is None else self._match.expect
 
-    def _level(self, matcher: MirrorMatch, now_us: int) -> bool:
-        """Write what the mirror was not given, and suspect what only it was given."""
+    def _complete_mirror(self, matcher: MirrorMatch, now_us: int) -> bool:
+        """Write frames that the mirror did not get, and treat puts that only the mirror got as extras."""
         owed = matcher.owed(now_us)
         if owed:
             self._count(self._reconciler.supply(owed, matcher.expect))
         for frame in matcher.surplus(now_us):
             if frame.puts:
                 with contextlib.suppress(Damaged):
-                    self._suspect(p[ID] for p in records_of(frame)[0])
+                    self._add_extras(p[ID] for p in records_of(frame)[0])
         return bool(owed)
 
-    # -- what only the backup has ----------------------------------------------------------------------------
+    # -- extras: messages that only the backup has -----------------------------------------------------------
 
-    def _suspect(self, ids: Iterable[bytes]) -> None:
-        """Look into messages that only the backup seems to have; but a primary that was fenced may have failed.
+    def _add_extras(self, ids: Iterable[bytes]) -> None:
+        """Add messages that only the backup seems to have.
 
-        It may have lost what it does not have: only what it has a drop of goes.
+        A fenced primary may have lost messages, so its drops alone decide.
         """
         if self._fenced:  # mutant: fenced-suspects
             self._ended.add(ids)
         else:
             self._extras.add(ids)
 
-    def _judge(self, now_us: int) -> bool:
+    def _decide_extras(self, now_us: int) -> bool:
         if self._ended.is_due(at_end=not self._heal.is_on):
             self._ended.drop(self._expected())
             return True
-        verdict = self._extras.judge(
+        decision = self._extras.decide(
             now_us, self._passes, known=self._known, has_lost=self.follower.has_lost, all_lost=self._lost
         )
-        if verdict is None:
+        if decision is None:
             return len(self._extras) > 0
-        done = self._reconciler.carry_out(verdict, self._heal.moved, self._expected())
+        done = self._reconciler.carry_out(decision, self._heal.moved, self._expected())
         self.report = replace(
             self.report,
             healed_drops=self.report.healed_drops + done.dropped,
@@ -354,52 +353,52 @@ class Link:
     # -- the set ---------------------------------------------------------------------------------------------
 
     def is_in_step(self, us: int) -> bool:
-        """Tell whether the backup holds what the primary held at a (steady) time.
+        """Return whether the backup holds everything that the primary held at a (steady) time.
 
-        A primary that is in use is never read to its end: there are always drops of the last pass that wait for the
-        next. One that is fenced must have been.
+        While the primary is in use, drops of the last pass always wait for the next one. A fenced primary must have
+        been read to its end.
         """
         owed_us = None if self._match is None else self._match.owed_since_us()
         if self._fenced and not (self.follower.is_idle and owed_us is None):
             return False
         settled = self.follower.is_idle or self._passes >= self._healed_pass + 2  # mutant: never-idle
         even = owed_us is None or owed_us > us
-        is_mended = not (self._heal.is_on or self._must_heal or self._extras or self._ended)
-        return is_mended and settled and even
+        is_repaired = not (self._heal.is_on or self._must_heal or self._extras or self._ended)
+        return is_repaired and settled and even
 
     @property
     def has_met_damage(self) -> bool:
-        """Whether the primary held something that had been durable and could not be read."""
+        """Whether something in the primary had been durable and could not be read."""
         return self._met_damage or bool(self.follower.damage)
 
     @property
     def undecided(self) -> int:
-        """How many messages only the backup has that a primary which was fenced may have finished all the same.
+        """The number of messages that only the backup has and that a fenced primary may have finished.
 
-        0 where all of its journals since the backup was in step are there: then what has no drop has not ended.
+        0 if the primary has kept all journals since the backup was in step: then no drop means that it is pending.
         """
         return 0 if self.bookmark.has_all(self._overflow) else self._ended.undecided
 
     def has_read(self, writer: str, segment: int) -> bool:
-        """Tell whether a segment of the primary was read to its end, and that is written down."""
+        """Return whether a segment of the primary was read to its end, and a position behind it is stored."""
         position = self.bookmark.positions.get(writer)
         if position is None:
             return False
         return position.segment > segment or (position.segment == segment and self.follower.has_ended(writer, position))
 
     def look(self) -> None:
-        """Look what has changed in the set, and write it into the backup. Raises what `tick` does."""
+        """Check the set for changes, and copy the roster to the backup. Raises what `tick` raises."""
         try:
             self._look(self._clock.steady_us())
         except OSError as exc:
             raise disk_error(exc, self.target.path) from exc
 
     def _look(self, now_us: int) -> None:
-        """Look what has changed in the set, and whether anything was damaged or lost that calls for healing."""
+        """Check the set for changes, and both wheels for damage or losses; heal if there are any."""
         give_up_missing(self.keeper, self.registration)
         member = self.registration.look()
         if member.state != "current" and member.since_us != self._state_us:
-            # It was marked stale, and whoever did writes to it no more; or its mode has changed.
+            # It was marked stale, and the producer that did so has stopped writing to it; or its mode has changed.
             self._state_us = member.since_us
             self._match = self._announcement = None
             self.heal()  # mutant: mode-uncompared
@@ -416,19 +415,19 @@ class Link:
             self.heal(scrub=True)
         self._sound_us, self._aside = looked_us, aside
         if member.state != "current" and not self._fenced:
-            self._come_in(member, now_us)
+            self._advance(member, now_us)
 
-    def _come_in(self, member: Member, now_us: int) -> None:
-        """Have the backup count as in step when it is. Producers write to a mirror for a moment before that."""
+    def _advance(self, member: Member, now_us: int) -> None:
+        """Advance the backup's state to current when it is in step; a mirror is "matching" before that."""
         if member.mode == "mirror" and self._announcement is None:
-            if self.is_in_step(0):  # whatever is owed: the entrance waits for what matters
-                # Before producers learn of it: what they write to both from now on must not be shipped as well.
+            if self.is_in_step(0):  # also with frames owed: the announcement waits for those that matter
+                # Before producers read the new state: frames that they write to both wheels must not be shipped too.
                 self._match = self._match or MirrorMatch()
                 self._enter(member, "matching")
                 self._announcement = Announcement(self._clock.steady_us())
             return
         # mutant: mirror-current-at-once
-        since_us = now_us if self._announcement is None else self._announcement.given_us(now_us, self._passes)
+        since_us = now_us if self._announcement is None else self._announcement.complete_us(now_us, self._passes)
         if since_us is not None and self.is_in_step(since_us):
             self._announcement = None
             self._enter(member, "current")
@@ -436,7 +435,7 @@ class Link:
 
     def _enter(self, member: Member, state: State) -> None:
         self.registration.enter(member, state)
-        if self.registration.member.state == state:  # otherwise someone has marked it meanwhile, and it has to heal
+        if self.registration.member.state == state:  # else it was marked stale in between, and has to heal
             self._state_us = self.registration.member.since_us
 
     def _set_state(self, state: str) -> None:
@@ -448,13 +447,13 @@ class Link:
         except Damaged:
             return OVERFLOW_UNKNOWN
 
-    # -- how far ---------------------------------------------------------------------------------------------
+    # -- the stored position ---------------------------------------------------------------------------------
 
     def _note(self, now_us: int, *, clean: bool = False) -> None:
-        """Write down how far the backup has come, unless it is healing."""
+        """Store the backup's position, unless it is healing."""
         if not self._heal.is_on and not self._must_heal and not len(self._extras):
             self._lost = False
-            self._known = self._aside[0]  # what was lost with them has been given back  # mutant: damage-late
+            self._known = self._aside[0]  # the messages lost with them have been given back  # mutant: damage-late
             self.bookmark.note(
                 self.follower.positions(),
                 self._overflow,

@@ -49,14 +49,14 @@ def add_backup(
     force: bool = False,
     env: Env = SYSTEM,
 ) -> Member:
-    """Make `path` a backup of a wheel, and return how it is registered. A replicator brings it in step.
+    """Make `path` a backup of a wheel, and return its entry in the roster. A replicator brings it in step.
 
-    Makes the backup's wheel when nothing is there. What `on_failure`, `copies`, `timeout_s` and `retain_bytes` say
-    holds for the whole set. A member that is registered already gets the new mode, and is else left as it is. These
-    changes do not need its directory, so they also work while its disk is away.
+    Creates the backup's wheel when there is none. `on_failure`, `copies`, `timeout_s` and `retain_bytes` apply to the
+    whole set. A wheel that is a member already gets the new mode and nothing else changes; this needs no access to its
+    directory, so it also works while its disk is away.
 
-    Raises Fenced when the wheel is not a primary, WheelExists when something waits in the other one, NoWheel when a
-    member is registered there whose wheel is not there and nothing is to be changed, BadArgument.
+    Raises Fenced when the wheel is not a primary, WheelExists when messages are pending in the other one, NoWheel when
+    the registered wheel at `path` cannot be read and nothing would change, BadArgument.
     """
     where = os.path.abspath(os.fspath(path))
     _check(mode, on_failure, copies, timeout_s, retain_bytes)
@@ -93,13 +93,13 @@ def _join(
     mode: Mode,
     ruled: Callable[[Roster], Roster],
 ) -> Member:
-    """Register a wheel that is no member yet, or was one under another path."""
+    """Register a wheel that is no member yet, or is one under another path."""
     known = _check_free(theirs, ours, roster)
     wheel = theirs.settings.id
     if roster is not None and len(roster.members) >= MEMBERS_MAX and roster.member(wheel) is None:
         raise BadArgument(f"a set has {MEMBERS_MAX} backups at most", hint="`filewheel backup remove` one first")
     fresh = Member(theirs.path, wheel, mode, "joining", ours.env.clock.now_us())
-    # What an `add_backup` that was cut short has written there is taken up.
+    # After an `add_backup` that was interrupted, the set and epoch that it wrote there are used.
     made_up = (secrets.token_hex(16), 1) if known is None else (known.set, known.epoch)
     first = Roster(*made_up, "primary", os.path.abspath(ours.path), ours.settings.id)
 
@@ -109,11 +109,11 @@ def _join(
         if here is not None and here.wheel != wheel:
             raise _is_away(here, _ANOTHER, ours.path)
         was = now.member(wheel)
-        # What only it has goes to the primary, as it did before it moved.
+        # A wheel that was to be absorbed before it moved still is.
         kept = fresh if was is None else replace(fresh, absorb=was.absorb, overflow=was.overflow)
         return ruled(now.with_member(kept))
 
-    # A crash between the two leaves a backup that its primary does not know: added again, it is known.
+    # A crash between the two leaves a backup that its primary does not list; adding it again completes the change.
     planned = join(roster)
     change_roster(theirs, lambda _: replace(planned, role="backup"))
     made = change_roster(ours, join)
@@ -126,9 +126,9 @@ _ANOTHER = "another wheel is in its place"
 
 
 def _why_away(member: Member, env: Env) -> str:
-    """Return why a member's wheel cannot be read under its path; nothing when it can. Raises what says nothing of it.
+    """Return why a member's wheel cannot be read under its path; an empty string if it can.
 
-    This is for want of files or memory here.
+    Raises when this process is short of files or memory, which says nothing about the wheel.
     """
     try:
         with opened(member.path, env) as there:
@@ -161,16 +161,16 @@ def _change(
     away: str,
     env: Env,
 ) -> Member:
-    """Change the mode of a member and the rules of its set. Nothing is written to it but a copy of the roster."""
-    now_us = max(env.clock.now_us(), member.since_us + 1)  # another time than before: a state is known by it
+    """Change the mode of a member and the policy of its set. Only a copy of the roster is written to the member."""
+    now_us = max(env.clock.now_us(), member.since_us + 1)  # later than before: a state is recognised by its time
 
     def change(old: Roster | None) -> Roster | None:
         known = None if old is None else old.member(member.wheel)
         if old is None or known is None:
-            raise NotFound(f"{member.path} was taken out of the set meanwhile", path=ours.path, hint="add it again")
+            raise NotFound(f"{member.path} was removed from the set just now", path=ours.path, hint="add it again")
         changed = known if known.mode == mode else replace(known, mode=mode)
         if changed is not known and known.state != "fenced":
-            # What comes from another hand from now on is compared first.
+            # Another process writes to it from now on, so it is compared first.
             changed = replace(changed, state="joining", since_us=now_us, why="")
         now = ruled(old.with_member(changed))
         if away and now == old:
@@ -180,15 +180,15 @@ def _change(
     made = change_roster(ours, change)
     assert made is not None
 
-    def tell(old: Roster | None) -> Roster | None:
-        is_told = old is not None and old.role == "backup" and old.set == made.set
-        return replace(made, role="backup") if is_told else old
+    def copy(old: Roster | None) -> Roster | None:
+        is_ours = old is not None and old.role == "backup" and old.set == made.set
+        return replace(made, role="backup") if is_ours else old
 
-    # A replicator tells it otherwise, once it can be written.
+    # If this fails, a replicator writes the copy later.
     if not away:
         with contextlib.suppress(FilewheelError, OSError), opened(member.path, env) as theirs:
             if theirs.settings.id == member.wheel:
-                change_roster(theirs, tell)
+                change_roster(theirs, copy)
     return made.member(member.wheel) or member
 
 
@@ -208,7 +208,7 @@ def _check(mode: object, on_failure: object, copies: object, timeout_s: object, 
 
 
 def _make(where: str, ours: Directory, *, force: bool, env: Env) -> None:
-    """Make the backup's wheel unless there is one."""
+    """Create the backup's wheel unless there is one."""
     with contextlib.suppress(NoWheel), opened(where, env):
         return
     create_directory(
@@ -223,7 +223,7 @@ def _make(where: str, ours: Directory, *, force: bool, env: Env) -> None:
 
 
 def _check_free(theirs: Directory, primary: Directory, ours: Roster | None) -> Roster | None:
-    """Raise unless a wheel may become a backup in this set: it is of it, or nothing waits in it. Return its roster."""
+    """Raise unless a wheel may join this set: it is of the set, or has no pending messages. Return its roster."""
     if theirs.settings.id == primary.settings.id:
         raise BadArgument("this is the primary, or a copy of it", path=theirs.path, hint="name another directory")
     roster = read_roster(theirs.disk, theirs.path)
@@ -242,7 +242,7 @@ def _check_free(theirs: Directory, primary: Directory, ours: Roster | None) -> R
     with Snapshot(theirs) as snapshot:
         if next(snapshot.puts(hi=b"\xff" * 16), None) is not None:  # mutant: add-takes-any
             raise WheelExists(
-                "messages wait in this wheel; as a backup it would lose them", path=theirs.path,
+                "messages are pending in this wheel; as a backup it would lose them", path=theirs.path,
                 hint="name an empty directory, or `filewheel dump` it first",
             )  # fmt: skip
     return roster
@@ -254,9 +254,9 @@ def remove_backup(
     *,
     env: Env = SYSTEM,
 ) -> Member:
-    """Take a backup out of its set, by its path or the start of its wheel id; return it as it was registered.
+    """Remove a backup from its set, by its path or the start of its wheel id; return its former entry.
 
-    If it can be reached it stands alone afterwards: a keeper that is started on it fires what it holds.
+    If it can be reached, it is a wheel of its own afterwards: a keeper that is started on it fires its messages.
 
     Raises NotFound, Fenced, Damaged, DiskError.
     """
@@ -281,10 +281,10 @@ def remove_backup(
             left = old.without_member(member.wheel)
             return left if left.members else replace(left, copies=0)
 
-        # First here: from now on nobody waits for it, or writes to it. A crash leaves it as a backup without a set.
+        # Here first: from now on producers neither wait for it nor write to it. A crash leaves a backup without a set.
         left = change_roster(ours, leave)
         if left is not None and not left.members:
-            with contextlib.suppress(OSError):  # the next keeper does it otherwise
+            with contextlib.suppress(OSError):  # if this fails, the next keeper does it
                 discard_retained(ours)
 
     def stand_alone(old: Roster | None) -> Roster | None:
@@ -297,7 +297,7 @@ def remove_backup(
 
 
 def _left_over(ours: Directory, roster: Roster | None, which: str, env: Env) -> tuple[Member, str] | None:
-    """Return the wheel at this path, and its set, if it says that it is a backup of a primary that does not know it."""
+    """Return the wheel at this path, and its set, if it says that it is a backup of ours and is not registered."""
     where = os.path.abspath(which)
     with contextlib.suppress(FilewheelError, OSError), opened(where, env) as theirs:
         found = read_roster(theirs.disk, where)

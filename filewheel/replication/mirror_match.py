@@ -16,17 +16,17 @@ from filewheel.format.frame import Frame
 from filewheel.roster.fence import LOOK_US
 
 OWED_US = 300_000  # mutant: owed-at-once
-"""How long a mirror may be behind the primary before its copy is written for it."""
+"""A mirror that is behind the primary by this long gets the frames from the link."""
 SURPLUS_US = 1_000_000
-"""How long it may be ahead before that is looked into."""
+"""Puts that only the mirror has had for this long are extras."""
 HEARD_US = LOOK_US * 5 // 4  # mutant: mirror-heard-at-once
-"""How long after a mirror was announced some handle may still write to the primary alone."""
+"""For this long after a mirror was announced, a handle may still write to the primary alone."""
 
 Key = tuple[bytes, bytes, int, int, int]
 
 
 def key_of(frame: Frame) -> Key:
-    """Return what tells a frame from others."""
+    """Return the fields by which frames are compared."""
     return frame.first, frame.last, frame.puts, frame.drops, zlib.crc32(frame.body)
 
 
@@ -48,7 +48,7 @@ class MirrorMatch:
         """Note a frame that was read in the primary."""
         key = key_of(frame)
         if self._surplus.pop(key, None) is None:
-            # The same again (a message that is cancelled twice) is owed since the first time: the order is by time.
+            # An equal frame (a message cancelled twice) counts from the first one: the dict is in order of time.
             self._owed.setdefault(key, _Seen(frame, now_us))  # mutant: owed-out-of-order
 
     def in_target(self, frame: Frame, now_us: int) -> None:
@@ -60,7 +60,7 @@ class MirrorMatch:
             self._surplus.setdefault(key, _Seen(frame, now_us))
 
     def expect(self, frame: Frame) -> None:
-        """Note a frame that is about to be written to the mirror by whoever asks: it is nobody's copy."""
+        """Note a frame that the caller is about to write to the mirror: no producer writes it."""
         self._own.add(key_of(frame))
 
     @property
@@ -69,38 +69,38 @@ class MirrorMatch:
         return any(one.frame.puts for one in self._surplus.values())
 
     def owed_since_us(self) -> int | None:
-        """Return when the first of the frames was read that the mirror lacks; None when it lacks nothing."""
+        """Return when the oldest frame that the mirror lacks was read; None if it lacks nothing."""
         return next((one.at_us for one in self._owed.values()), None)
 
     def owed(self, now_us: int) -> list[Frame]:
-        """Take out and return what the mirror was not given for too long."""
+        """Remove and return the frames that the mirror has lacked for too long."""
         return _take_old(self._owed, now_us - OWED_US)
 
     def surplus(self, now_us: int) -> list[Frame]:
-        """Take out and return what only the mirror has had for too long."""
+        """Remove and return the frames that only the mirror has had for too long."""
         return _take_old(self._surplus, now_us - SURPLUS_US)
 
 
 class Announcement:
-    """Says when a mirror that was announced has what was written before all producers had heard of it.
+    """The time at which an announced mirror has all frames that producers wrote before they knew of it.
 
-    They hear of it within HEARD_US. Whatever was written until then has been read after one more pass over the
-    primary's journals, and given out after two: a frame with drops is held for a pass.
+    They know of it within HEARD_US. Frames written until then have been read after one more pass over the primary's
+    journals, and yielded after two: a frame with drops is held for a pass.
     """
 
     def __init__(self, now_us: int) -> None:
-        """Begin when the mirror has been announced."""
+        """Start when the mirror has been announced."""
         self._announced_us = now_us
         self._last_pass: int | None = None
-        self._given_us: int | None = None
+        self._complete_us: int | None = None
 
-    def given_us(self, now_us: int, passes: int) -> int | None:
-        """Return since when all of that has been given out, None until then. What is owed from then on is newer."""
+    def complete_us(self, now_us: int, passes: int) -> int | None:
+        """Return when all of them have been yielded, None before. Frames that are owed from then on are newer."""
         if self._last_pass is None and now_us - self._announced_us >= HEARD_US:
             self._last_pass = passes + 2  # mutant: mirror-held-forgotten
-        if self._given_us is None and self._last_pass is not None and passes >= self._last_pass:
-            self._given_us = now_us
-        return self._given_us
+        if self._complete_us is None and self._last_pass is not None and passes >= self._last_pass:
+            self._complete_us = now_us
+        return self._complete_us
 
 
 def _take_old(seen: dict[Key, _Seen], before_us: int) -> list[Frame]:

@@ -23,7 +23,7 @@ from filewheel.format import layout
 from filewheel.roster.roster import Roster, read_roster
 
 ANSWER_S = 5.0
-"""How long another wheel's disk may take to answer before it counts as out of reach."""
+"""Another wheel's disk that takes longer than this counts as unreachable."""
 
 
 class PeerRoster(NamedTuple):
@@ -35,8 +35,8 @@ class PeerRoster(NamedTuple):
 
 
 @contextlib.contextmanager
-def passing_by() -> Iterator[None]:
-    """Pass by a wheel that is out of reach. Raises when this process lacks files, memory or threads to look at it."""
+def skip_unreachable() -> Iterator[None]:
+    """Suppress the errors of an unreachable wheel. Raises when this process is short of files, memory or threads."""
     try:
         yield
     except (FilewheelError, OSError) as exc:
@@ -45,21 +45,21 @@ def passing_by() -> Iterator[None]:
 
 
 class Peers:
-    """The wheels of one set, asked by one promotion. Not thread-safe."""
+    """The other wheels of one set, for one promotion. Not thread-safe."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
         self._hanging: set[str] = set()
-        """Wheels whose disk did not answer."""
+        """The wheels whose disks did not answer."""
 
-    def ask(self, path: str, what: Callable[[], object]) -> None:
-        """Do something with another wheel. Raises what it does; TimeoutError when there is no answer, for good."""
+    def ask(self, path: str, act: Callable[[], object]) -> None:
+        """Call `act` for another wheel. Raises what it raises, or TimeoutError, then at each later call too."""
         self.check_answers(path)
         raised: list[BaseException] = []
 
         def run() -> None:
             try:
-                what()
+                act()
             except BaseException as exc:
                 raised.append(exc)
 
@@ -77,7 +77,7 @@ class Peers:
             raise TimeoutError(errno.ETIMEDOUT, "its disk does not answer", path)
 
     def seen(self, wheels: Iterable[tuple[str, str]], set_: str) -> list[PeerRoster]:
-        """Return the rosters of those that can be read, and are of this set. Raises what says nothing about them."""
+        """Return the rosters that can be read and are of this set. Raises when this process is short of resources."""
         found: list[PeerRoster] = []
 
         def look(path: str, wheel: str) -> None:
@@ -87,15 +87,15 @@ class Peers:
                     found.append(PeerRoster(path, wheel, theirs))
 
         for path, wheel in wheels:
-            with passing_by():
+            with skip_unreachable():
                 self.ask(path, functools.partial(look, path, wheel))
         return list(found)
 
     @contextlib.contextmanager
     def alone(self, wheels: Iterable[tuple[str, str]]) -> Iterator[None]:
-        """Keep other promotions of these wheels away meanwhile. Raises Locked when there is one.
+        """Exclude other promotions of these wheels inside the `with`. Raises Locked when there is one.
 
-        A wheel that cannot be reached, or written to, is left out. Raises DiskError, OSError for want of files here.
+        A wheel that cannot be reached, or written to, is left out. Raises DiskError, OSError when short of files.
         """
         with contextlib.ExitStack() as stack:
             for path, wheel in sorted(set(wheels), key=lambda one: one[1]):
@@ -110,7 +110,7 @@ class Peers:
 
 
 class _Hold:
-    """The lock in one wheel that keeps other promotions away."""
+    """The lock in one wheel that excludes other promotions."""
 
     def __init__(self, path: str, wheel: str, env: Env) -> None:
         self._path = path
@@ -128,7 +128,7 @@ class _Hold:
             fd = there.disk.open(layout.PROMOTE_LOCK, "rw")
             if not there.disk.lock(fd, wait=False):
                 raise Locked(
-                    "another promotion of this set is at work", role="promote", path=there.place(layout.PROMOTE_LOCK),
+                    "another promotion of this set is running", role="promote", path=there.place(layout.PROMOTE_LOCK),
                     hint="wait until it is done, or end it and promote again; `filewheel backup list` shows the set",
                 )  # fmt: skip
         except BaseException:

@@ -42,33 +42,33 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class FollowsFile:
-    """A place in all journals of a primary."""
+    """The content of follows.json: a position in all journals of a primary."""
 
     primary_wheel: str
-    """The id of the wheel that is followed."""
+    """The id of the primary's wheel."""
     epoch: int
-    """The epoch of the set when this was written."""
+    """The epoch of the set at the time of writing."""
     overflow: int
-    """The primary's count of segments that went too early; once it is another one, something may have been missed."""
+    """The primary's overflow counter. If it has changed since, the backup may have missed segments."""
     boot: str
-    """The boot of the machine in which this was written."""
+    """The boot of the machine at the time of writing."""
     positions: dict[str, Position]
     """For each writer: everything below is in the backup."""
     at_us: int
-    """When this was written."""
+    """The time of writing."""
     in_step_us: int
-    """When the backup last had everything that the primary had; 0 for never."""
+    """The last time when the backup had everything that the primary had; 0 for never."""
     clean: bool
-    """Whether whoever followed has stopped in order, with everything flushed."""
+    """Whether the link was closed in order, with everything flushed."""
 
     def to_json(self) -> bytes:
-        """Write follows.json, with its checksum at the end."""
+        """Return the bytes of follows.json, with the checksum at the end."""
         fields = {name: getattr(self, name) for name in _TYPES}
         return seal({"follows": _VERSION, **fields}, lines=False)
 
 
 def parse_follows(data: bytes) -> FollowsFile:
-    """Read follows.json. Raises ValueError when it is not what was written."""
+    """Parse follows.json. Raises ValueError when the checksum or a field is wrong."""
     try:
         fields = unseal(data, lines=False)
         if fields.pop("follows") != _VERSION or fields.keys() != _TYPES.keys():
@@ -78,7 +78,7 @@ def parse_follows(data: bytes) -> FollowsFile:
         follows = FollowsFile(**fields)
         return replace(follows, positions={w: _position(w, p) for w, p in follows.positions.items()})
     except (TypeError, KeyError, AttributeError) as exc:
-        raise ValueError(f"not a place in journals ({exc})") from exc
+        raise ValueError(f"not a position file ({exc})") from exc
 
 
 def _position(writer: str, found: object) -> Position:
@@ -91,7 +91,7 @@ def _position(writer: str, found: object) -> Position:
 
 
 def read_follows(disk: Disk, path: str) -> FollowsFile | None:
-    """Read how far a backup has followed; None when that is not known, and then it must heal. Raises OSError."""
+    """Read a backup's follows.json; None when there is no valid one, and then the backup must heal. Raises OSError."""
     try:
         fd = disk.open(layout.FOLLOWS, "r")
     except FileNotFoundError:
@@ -109,42 +109,42 @@ def read_follows(disk: Disk, path: str) -> FollowsFile | None:
 
 
 def write_follows(disk: Disk, follows: FollowsFile) -> None:
-    """Replace follows.json, without a flush. What it vouches for must be durable before. Raises OSError."""
+    """Replace follows.json, without a flush. Everything below its positions must be durable. Raises OSError."""
     replace_file(disk, layout.FOLLOWS, layout.FOLLOWS_TMP, follows.to_json(), flush=False)
 
 
 def boot_id() -> str:
-    """Return what tells this boot of the machine from any other; "" where the system has no such thing.
+    """Return the id of this boot of the machine; "" where the system has none.
 
-    Two empty ones say nothing: a place that was written in an unknown boot is not to be gone by.
+    Two empty ids prove nothing: a position that was stored in an unknown boot is not used.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
     except OSError:
-        return ""  # unlike any other: the backup heals
+        return ""  # so the backup heals
 
 
 NOTE_US = 250_000
 OVERFLOW_UNKNOWN = -2
 NEVER = -1
-"""No primary's retained segments have overflown so often: such a note says only when the backup was in step last."""
+"""The overflow counter of no primary: such a file only says when the backup was last in step."""
 
 
 class Bookmark:
-    """Writes follows.json for one backup and one primary. Not thread-safe."""
+    """Reads and writes follows.json for one backup and one primary. Not thread-safe."""
 
     def __init__(self, source: Directory, target: Directory, epoch: int, boot: str) -> None:
-        """Read what is written down. Raises OSError."""
+        """Read the file. Raises OSError."""
         self._source = source
         self._target = target
         self._epoch = epoch
         self._boot = boot
         clock = self._clock = source.env.clock
         self.positions: dict[str, Position] = {}
-        """What was written down last."""
+        """The positions that were stored last."""
         self.in_step_us = clock.now_us()
-        """When the backup was in step last, as far as that is known."""
+        """The last known time when the backup was in step."""
         self._next: tuple[dict[str, Position], int] | None = None
         self._wrote_us = clock.steady_us()
         self.found = read_follows(target.disk, target.path)
@@ -152,9 +152,9 @@ class Bookmark:
             self.in_step_us = self.found.in_step_us
 
     def go_on(self, overflow: int, *, clean: bool = False) -> bool:
-        """Take up the place that was written down; tell whether it can be gone on from.
+        """Take the stored positions; return whether a link can resume from them.
 
-        With `clean`, only if whoever wrote it stopped in order; from here on it is not said any more that this is so.
+        With `clean`, only if the link before was closed in order. The file is no longer marked clean afterwards.
         """
         found = self.found
         if (
@@ -171,14 +171,14 @@ class Bookmark:
         return True
 
     def has_all(self, overflow: int) -> bool:
-        """Tell whether this primary has kept every journal since the place that was written down, by its counter."""
+        """Return whether this primary has kept every journal since the stored position, by its overflow counter."""
         found = self.found
         if found is None or found.primary_wheel != self._source.settings.id:
             return False
         return 0 <= found.overflow == overflow
 
     def forget(self) -> None:
-        """Write down that no place can be gone on from: whoever dies now begins to heal anew."""
+        """Store that there is no valid position: after a crash the next link heals from the start."""
         self._next = None
         self._write({}, NEVER, clean=False)
 
@@ -193,10 +193,10 @@ class Bookmark:
         at_once: bool,
         clean: bool,
     ) -> None:
-        """Write down a place if it is time to, or `at_once`.
+        """Store positions if it is time to, or `at_once`.
 
-        `owed_us` is since when something read is not in the backup; `in_step_us` the time at which it was in step, if
-        it is; `clean` that this is the last word of whoever stops in order.
+        `owed_us` is the time since which a frame that was read is not in the backup; `in_step_us` the time at which the
+        backup was in step, if it is; `clean` marks the last position of a link that is closed in order.
         """
         if self._next is None or (at_once and owed_us is None):
             self._next = positions, now_us
@@ -232,7 +232,7 @@ Positions = Mapping[str, Position]
 
 
 def place_of(backup: Directory, primary: Directory, boot: str) -> Positions:
-    """Return how far a backup has followed a primary, for certain: nowhere where that is not known. Raises OSError."""
+    """Return a backup's valid positions in a primary's journals; none when there is no valid file. Raises OSError."""
     found = read_follows(backup.disk, backup.path)
     if found is None or found.primary_wheel != primary.settings.id or not boot or found.boot != boot:
         return {}

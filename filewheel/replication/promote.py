@@ -1,11 +1,15 @@
-"""Promoting a backup: it becomes the wheel that fires, and the one before is fenced.
+"""Promoting a backup: it becomes the primary, and the former primary is fenced.
 
-The order is what makes it safe. First the backup says that it is being promoted, and its lock is taken, so that no
-replicator writes to it. Then the new epoch is written here and into every other wheel that can be reached; from then on
-the old primary's keeper stops before its next claim, if it sees any of them. What the old primary has and this one
-lacks is copied, if it can be read. Last, the role: only then may a keeper fire here, or a producer write.
-A crash anywhere before that leaves a set without a primary; promoting again goes on.
-Invariant: an epoch has one primary, and its epoch is above that of every wheel that could be seen.
+The order of the steps makes it safe:
+
+1. The backup's roster says "promoting", and its lock is taken, so that no replicator writes to it.
+2. The new epoch is written here and into every other wheel that can be reached. From then on the old primary's keeper
+   stops before its next claim, if it can read any of them.
+3. Messages that the old primary has and this wheel lacks are copied, if it can be read.
+4. The role becomes "primary": only then may a keeper fire here, or a producer write.
+
+A crash before the last step leaves a set without a primary; promoting again completes it.
+Invariant: an epoch has one primary, and its epoch is above that of every wheel that could be read.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_e
 from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.health import missing_files
 from filewheel.replication.link import Link
-from filewheel.replication.peers import PeerRoster, Peers, passing_by
+from filewheel.replication.peers import PeerRoster, Peers, skip_unreachable
 from filewheel.replication.position import Positions, boot_id, place_of
 from filewheel.replication.shipping import carry_drops
 from filewheel.roster.fence import let_producers_look
@@ -44,18 +48,18 @@ _PAUSE_S = 0.02
 
 @dataclass
 class Promotion:
-    """What a promotion did."""
+    """The result of a promotion."""
 
     epoch: int
     old_primary: str
     fenced: list[str] = field(default_factory=list)
-    """The wheels that were told of the new epoch."""
+    """The wheels into which the new epoch was written."""
     unreachable: list[str] = field(default_factory=list)
     caught_up: bool = False
-    """Everything that the old primary held could be read, and is here; but for damage that cannot be seen."""
+    """The old primary was read to its end and everything is here, except for damage that cannot be detected."""
     was_mirror: bool = False
-    """It was a current mirror and each enqueue waited for all: of what was confirmed it lacks nothing that the old
-    primary had not gone on without it."""
+    """It was a current mirror, and each enqueue waited for all mirrors: it has every confirmed message, except those
+    that the old primary took after it had marked this mirror stale."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -69,11 +73,11 @@ def promote(
     """Make a backup the primary of its set. On return a keeper may be opened on it, and producers may write to it.
 
     Waits up to `wait_s` for the old primary's keeper to end, which it does before its next claim. `force` promotes a
-    backup that is known to lack messages. Cost: what the backup lacks, if the old primary can be read.
+    backup that is known to lack messages. Cost: a copy of the messages that the backup lacks.
 
-    Raises BadArgument when the wheel is no backup, or lacks messages; Locked when its replicator does not let go of it,
-    or another promotion of the set is at work; DiskError, also when this process is short of files, memory or threads
-    to look at the others; Damaged.
+    Raises BadArgument when the wheel is no backup, or lacks messages; Locked when its replicator does not release it,
+    or another promotion of the set is running; DiskError, also when this process is short of files, memory or threads;
+    Damaged.
     """
     where = os.path.abspath(os.fspath(path))
     with disk_errors(where), opened(where, env) as here:  # mutant: promote-bare-errors
@@ -96,7 +100,7 @@ def promote(
 
 
 def _taken_out(path: str) -> BadArgument:
-    return BadArgument(f"{path} was taken out of its set", hint="`filewheel backup add` it anew")
+    return BadArgument(f"{path} was removed from its set", hint="`filewheel backup add` it again")
 
 
 def _was_fenced(path: str) -> BadArgument:
@@ -114,9 +118,9 @@ class _Promoting:
         self._know(roster)
         self._done = Promotion(0, self._old)
         self._lacked: list[str] = []
-        """Why it lacked something when the promotion began, if it was forced."""
+        """Why this wheel lacked messages when a forced promotion started."""
         self._backups: set[str] = set()
-        """Wheels that said they are backups: one that rejoined a moment ago may be fenced by this wheel's roster."""
+        """Wheels whose own roster says "backup": after a recent rejoin, this wheel's roster may say "fenced"."""
 
     def _know(self, roster: Roster) -> None:
         self._roster = roster
@@ -125,24 +129,24 @@ class _Promoting:
         self._others = [one for one in dict.fromkeys(found) if one[1] != self._me.wheel]
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other promotions of the set away meanwhile. Raises Locked when there is one."""
+        """Exclude other promotions of the set. Raises Locked when there is one."""
         return self._ask.alone([(self._here.path, self._me.wheel), *self._others])
 
     def _seen(self) -> list[PeerRoster]:
         return self._ask.seen(self._others, self._roster.set)
 
     def is_outdone(self) -> bool:
-        """Tell whether another wheel has a higher epoch: then this one fires nothing, though it says otherwise."""
+        """Return whether another wheel has a higher epoch: then this one is fenced, although its roster differs."""
         return any(one.roster.epoch > self._roster.epoch for one in self._seen())
 
     def check_complete(self, *, force: bool) -> None:
-        """Find who was the primary last. Raise unless nobody who can be seen says that this wheel lacks something."""
+        """Find the last primary. Raise if a roster that can be read says that this wheel lacks messages."""
         was_primary = self._roster.primary_wheel == self._me.wheel
         fresher = self._roster
         latest, says = (self._roster.held, False, self._me.since_us), self._here.path
         for path, wheel, theirs in self._seen():
             me = theirs.member(self._me.wheel)
-            # A wheel that begins to be promoted is not the primary: its roster still names the one before.
+            # A wheel in promotion is not the primary: its roster still names the one before.
             is_primary = theirs.primary_wheel == wheel and theirs.role in ("primary", "fenced")
             # mutant: promote-highest-epoch
             if theirs.held > fresher.held or (is_primary and theirs.primary_wheel == fresher.primary_wheel):
@@ -153,12 +157,12 @@ class _Promoting:
                 latest, says, self._me = (theirs.held, is_primary, me.since_us), path, me
         if was_primary and fresher.primary_wheel != self._me.wheel:
             raise _was_fenced(self._here.path)
-        # Who came into the set just now may not stand in this wheel's roster yet.
+        # A wheel that joined just now may not be in this wheel's roster yet.
         self._know(fresher.announced(max(fresher.held, self._roster.epoch), self._roster.role))
         self._done.old_primary = self._old
         if self._me.state != "current" and not force:  # mutant: promote-incomplete
             raise BadArgument(
-                f"{self._here.path} is {self._me.state}, says {says}: messages that were enqueued are not in it",
+                f"{self._here.path} is {self._me.state}, says {says}: it lacks messages that were enqueued",
                 hint="wait until it is in step (`filewheel backup list`), promote another, or force it (`--force`)",
             )
         if self._me.state != "current":
@@ -166,7 +170,7 @@ class _Promoting:
         self._check_files(force=force)
 
     def _check_files(self, *, force: bool) -> None:
-        """Raise unless the files are there that this wheel's checkpoint names."""
+        """Raise if files are missing that this wheel's checkpoint names."""
         lacks = missing_files(self._here)
         if lacks and not force:  # mutant: lacking-promoted
             raise BadArgument(
@@ -179,7 +183,7 @@ class _Promoting:
     def run(self, wait_s: float) -> Promotion:
         """Promote."""
         was = self._roster.role
-        # No epoch yet: if this wheel's lock cannot be had, nothing has happened.
+        # Without the new epoch: if this wheel's lock cannot be taken, nothing has changed.
         self._say("promoting", self._roster.epoch)
         try:
             keeper = self._take_lock(max(wait_s, 10.0))
@@ -187,18 +191,18 @@ class _Promoting:
             if was != "promoting":
                 self._say(was, self._roster.epoch)
             raise
-        # Dealt before the old primary was read, a drop that only this wheel has would be forgotten.
+        # No deal: before the old primary is read, it would forget a drop that only this wheel has.
         keeper.close(deal=False)  # mutant: promote-deals-first
         begun = max([self._roster.epoch, *(one.roster.epoch for one in self._seen())])
         self._was_begun = begun > self._roster.held
         epoch = self._done.epoch = 1 + begun  # mutant: promote-lower-epoch
-        # Here first: an old primary that nobody can tell sees it here.
+        # Here first: an old primary that cannot be reached from here may still read it here.
         self._say("promoting", epoch)
         for path, wheel in self._others:  # mutant: promote-unfenced
             self._fence(path, wheel, epoch)
         with self._old_keeper_stopped(wait_s):  # mutant: promote-then-copy
             if self._old in self._done.fenced:
-                # What they enqueue until they look is confirmed: it must have been written before the last is read.
+                # Until its producers look, their messages are confirmed: these must be written before the last read.
                 let_producers_look()  # mutant: promote-in-haste
             self._catch_up(wait_s)  # mutant: promote-behind
         self._note_lacks()
@@ -208,31 +212,31 @@ class _Promoting:
         self._check_alone(epoch)  # mutant: promote-then-copy.2
         self._become_primary(epoch)  # mutant: promote-then-copy.3
         for path, wheel in self._others:
-            self._tell(path, wheel, epoch)
+            self._announce(path, wheel, epoch)
         return self._done
 
     def _note_lacks(self) -> None:
-        """Note what a promotion that was forced went without: nothing, if the old primary could be read to its end."""
+        """Add notes on the messages that a forced promotion lacks; none if the old primary was read to its end."""
         is_whole = self._done.caught_up and self._old_wheel != self._me.wheel
         became = f"was taken from {self._old}" if is_whole else "is not in it"
         self._done.notes += [f"{why}: what it lacked {became}" for why in self._lacked]
 
     def _check_seen(self) -> None:
-        """Note when a promotion was begun before, of a wheel that cannot be seen: it may have become the primary."""
+        """Add a note if an earlier promotion was started: a wheel that cannot be reached may be the primary since."""
         hidden = [path for path in self._done.unreachable if path != self._old]
         if self._was_begun and hidden:  # mutant: promote-hidden-unsaid
             self._done.caught_up = self._done.was_mirror = False
             self._done.notes.append(
-                f"a promotion was begun before, and {', '.join(hidden)} cannot be seen: if it was promoted, what only "
-                "it has is not here"
+                f"an earlier promotion was started, and {', '.join(hidden)} cannot be reached: if it was promoted, "
+                "messages that only it has are not here"
             )
 
     def _say(self, role: Role, epoch: int) -> None:
-        """Write what this wheel is. Raises Fenced when it has become something else meanwhile."""
+        """Write this wheel's role. Raises Fenced when another process has changed it."""
 
         def change(old: Roster | None) -> Roster:
             known = self._roster if old is None else old
-            # Once it says that it is promoted, only another promotion makes a backup of it.
+            # Once the role is "promoting", only another promotion makes it a backup again.
             begins = role == "promoting" and epoch == self._roster.epoch
             allowed = (self._roster.role, "promoting") if begins else ("promoting",)
             if known.epoch > epoch or known.role not in allowed:  # mutant: promote-unlocked
@@ -243,12 +247,12 @@ class _Promoting:
 
     def _overtaken(self, path: str, epoch: int) -> Fenced:
         return Fenced(
-            f"{path} is promoted at the same time", primary=path, epoch=epoch, path=self._here.path,
+            f"{path} is being promoted at the same time", primary=path, epoch=epoch, path=self._here.path,
             hint="`filewheel backup list` shows who is the primary",
         )  # fmt: skip
 
     def _take_lock(self, wait_s: float) -> BackupKeeper:
-        """Take this wheel's lock; opening it as a backup's keeper enters the keys of what it has not dealt yet."""
+        """Take this wheel's lock, as a backup's keeper: that enters the keys of its undealt messages."""
 
         def take() -> BackupKeeper:
             return BackupKeeper(self._here.path, role="promote", env=self._env)
@@ -256,7 +260,7 @@ class _Promoting:
         try:
             return _when_free(wait_s, take)
         except Locked as exc:
-            exc.hint = "stop whoever holds it (a replicator lets go by itself), and promote again"
+            exc.hint = "stop the process that holds it (a replicator releases it by itself), and promote again"
             raise
 
     def _fence(self, path: str, wheel: str, epoch: int) -> None:
@@ -265,13 +269,13 @@ class _Promoting:
         def change(old: Roster | None) -> Roster | None:
             if old is None or old.set != self._roster.set or old.epoch >= epoch:
                 return old
-            # One that was a primary at any time and has not rejoined has what no other wheel has.
+            # A wheel that was ever a primary and has not rejoined may have messages that no other wheel has.
             # mutant: promote-fenced-forgotten
             was_backup = old.role in ("backup", "promoting") and wheel != self._old_wheel
             role: Role = "backup" if was_backup else "fenced"
             if was_backup:
                 self._backups.add(wheel)
-            # Not who is promoted: until that is the primary, whoever is promoted in its place needs the one before.
+            # The roster still names the old primary: if this promotion fails, the next one needs it.
             return old.announced(epoch, role)  # mutant: promote-announces-itself
 
         def tell() -> None:
@@ -291,9 +295,9 @@ class _Promoting:
 
     @contextlib.contextmanager
     def _old_keeper_stopped(self, wait_s: float) -> Iterator[None]:
-        """Hold the old primary's keeper lock meanwhile, if it can be had: then what it acknowledged is all there is."""
+        """Hold the old primary's keeper lock, if it can be taken: then no more acknowledgements are written."""
         with contextlib.ExitStack() as stack:
-            with passing_by():  # one that is out of reach has been noted as such
+            with skip_unreachable():  # an unreachable wheel was noted before
                 self._ask.check_answers(self._old)
                 there = stack.enter_context(opened(self._old, self._env))
                 keeper_lock = KeeperLock(there)
@@ -301,13 +305,11 @@ class _Promoting:
                     _when_free(wait_s, lambda: keeper_lock.take("promote", wait=False))
                     stack.callback(keeper_lock.release)
                 except Locked:
-                    self._done.notes.append(
-                        f"the keeper of {self._old} has not ended yet; it ends before its next claim"
-                    )
+                    self._done.notes.append(f"the keeper of {self._old} still runs; it ends before its next claim")
             yield
 
     def _catch_up(self, wait_s: float) -> None:
-        """Copy what the old primary has and this wheel lacks."""
+        """Copy the messages that the old primary has and this wheel lacks."""
         if self._old_wheel == self._me.wheel:
             self._done.caught_up = True  # it was the primary last
             return
@@ -323,11 +325,11 @@ class _Promoting:
             self._done.caught_up = not (link.has_met_damage or link.undecided)
             if link.undecided:
                 self._done.notes.append(
-                    f"{self._old} has not kept all of its journals: what only {self._here.path} has may have been "
-                    f"finished there, and fires ({link.undecided})"
+                    f"{self._old} has not kept all of its journals: {link.undecided} messages that only "
+                    f"{self._here.path} has may have fired there already, and will fire here"
                 )
             if link.has_met_damage:
-                self._done.notes.append(f"{self._old} is damaged: what could not be read there is not here")
+                self._done.notes.append(f"{self._old} is damaged: messages that could not be read there are not here")
         except (FilewheelError, OSError) as exc:
             if link is not None:
                 link.abandon()
@@ -338,7 +340,7 @@ class _Promoting:
                 self._done.notes.append(f"{self._old} could not be read to its end: {why}")
 
     def _carry_drops(self) -> None:
-        """Tell this wheel what the old primary has finished and another backup that was in step may still hold."""
+        """Write the old primary's drops that another backup may lack to this wheel."""
         wheels = [m for m in self._roster.members if m.wheel != self._me.wheel and (m.state in IN_USE or m.absorb)]
         if not wheels:
             return
@@ -351,14 +353,14 @@ class _Promoting:
         with opened(self._old, self._env) as old:
             for member in wheels:
                 count = len(places)
-                with passing_by():
+                with skip_unreachable():
                     self._ask.ask(member.path, functools.partial(look, member.path, old))
                 if len(places) == count:
-                    places.append({})  # it may come back, and then it may lack anything
+                    places.append({})  # unreachable: when it comes back, it may lack any drop
             carry_drops(old, self._here, places)
 
     def _link(self, wait_s: float) -> Link:
-        """Open the link from the old primary; a replicator that looks whether it is still wanted lets go at once."""
+        """Open the link from the old primary; a replicator that holds the lock releases it at its next look."""
 
         def link() -> Link:
             return Link(
@@ -368,10 +370,10 @@ class _Promoting:
         return _when_free(max(wait_s, 1.0), link)
 
     def _check_alone(self, epoch: int) -> None:
-        """Raise when another wheel is being promoted too: of two, each of which sees the other, one goes on.
+        """Raise when another wheel is being promoted too: of two that can read each other, one continues.
 
-        Each has written that it is being promoted before it looks. The one with the lower id gives way. The other
-        one writes into its roster that it is a backup, by which it stops if it had looked before.
+        Each has written "promoting" before it looks. The one with the lower id yields. The other one writes the role
+        "backup" into its roster, which stops it if it had looked too early.
         """
         rivals: list[tuple[str, int]] = []
 
@@ -392,7 +394,7 @@ class _Promoting:
                     change_roster(there, functools.partial(settle, path, wheel))
 
         for path, wheel in self._others:
-            with passing_by():
+            with skip_unreachable():
                 self._ask.ask(path, functools.partial(look, path, wheel))
         if rivals:  # mutant: promote-not-alone.2
             path, higher = rivals[0]
@@ -412,7 +414,7 @@ class _Promoting:
             if known.role != "promoting" or known.epoch != epoch:  # mutant: promote-unlocked.2
                 raise self._overtaken(known.primary, known.epoch)
             now = known.without_member(self._me.wheel)
-            # What the primaries in between fired is in their journals: who was fenced before them cannot know it.
+            # Drops of later primaries are in their journals: a wheel that was fenced before them may lack them.
             members = tuple(
                 replace(m, overflow=NO_OVERFLOW) if m.state == "fenced" and m.wheel not in self._backups
                 else _joining(m, now_us, old.overflow) for m in now.members
@@ -426,8 +428,8 @@ class _Promoting:
         # From here on this wheel fires.
         change_roster(self._here, change)
 
-    def _tell(self, path: str, wheel: str, epoch: int) -> None:
-        """Write into another wheel's roster that this one is the primary now. A replicator does it otherwise."""
+    def _announce(self, path: str, wheel: str, epoch: int) -> None:
+        """Write the new primary into another wheel's roster. If that fails, a replicator does it later."""
 
         def change(old: Roster | None) -> Roster | None:
             if old is None or old.set != self._roster.set or old.epoch != epoch or old.role == "primary":
@@ -444,7 +446,7 @@ class _Promoting:
 
 
 def _when_free(wait_s: float, act: Callable[[], T]) -> T:
-    """Do what takes a lock, again and again until it is free. Raises Locked when it is not after `wait_s`."""
+    """Call `act` until the lock that it takes is free. Raises Locked when it is not after `wait_s`."""
     pause = threading.Event()
     waited_s = 0.0
     while True:
@@ -458,7 +460,7 @@ def _when_free(wait_s: float, act: Callable[[], T]) -> T:
 
 
 def _joining(member: Member, now_us: int, overflow: int) -> Member:
-    """Return a backup as the new primary sees it: one that was in step may have what this one never got."""
+    """Return a backup's entry in the new primary's roster: one that was in step may have messages to absorb."""
     return replace(
         member,
         state="joining",

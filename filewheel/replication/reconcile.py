@@ -34,21 +34,21 @@ from filewheel.roster.repeats import note_repeats
 
 
 class GiveBack:
-    """Writes to one primary. Makes its journal there with the first message. Not thread-safe. Close it."""
+    """Writes lost messages to one primary. Creates its journal with the first one. Not thread-safe. Close it."""
 
     def __init__(self, primary: Directory) -> None:
         self._primary = primary
         self._journal: Journal | None = None
 
     def write(self, commits: list[tuple[list[bytes], list[bytes]]]) -> None:
-        """Write (puts, drops), each pair whole or not at all. On return they are durable. Raises DiskError, Locked."""
+        """Write commits of (puts, drops). On return they are durable. Raises DiskError, Locked."""
         if self._journal is None:
-            # What could not be read may turn up again, a disk that was away with all that is on it.
+            # The lost bytes may come back, with a disk that was away, and then a message is there twice.
             with disk_errors(self._primary.path):
                 note_repeats(self._primary.disk)  # mutant: given-back-unmarked
             self._journal = Journal(self._primary)
         puts = [put for some, _ in commits for put in some]
-        # The index may have forgotten a message that was lost: its key is its own again before it is there.
+        # The index may have forgotten a lost message. Its key is entered again before the message is written.
         # mutant: given-back-keyless
         enter_keys(Keys(self._primary), puts, self._primary.env.clock.now_us(), self._primary.path)
         bundle = Bundle(self._journal)
@@ -58,7 +58,7 @@ class GiveBack:
         self._journal.flush()
 
     def close(self) -> None:
-        """Let go of the journal. Never raises for the disk: what was written is durable."""
+        """Close the journal. Never raises for the disk: all writes are durable."""
         journal, self._journal = self._journal, None
         if journal is not None:
             with contextlib.suppress(FilewheelError, OSError):
@@ -70,10 +70,10 @@ Moves = dict[bytes, tuple[bytes, bytes]]
 
 
 def lost_moves(source: Directory, target: Directory, ids: Iterable[bytes], given: Mapping[bytes, bytes]) -> Moves:
-    """Return, of ids that only the backup has, those of messages that the primary has under another id.
+    """Return those of the backup's extras that the primary has under the id before the move.
 
-    `given` has what the backup lacked and was given, of what had moved before: first id → present id. What had not has
-    its first id still. Raises DiskError, Damaged.
+    `given` maps first id → present id of the moved messages that the backup was given. All others have their first id
+    there. Raises DiskError, Damaged.
     """
     with Snapshot(target) as snapshot:
         puts = moved(list(snapshot.find(ids).values()))
@@ -88,14 +88,14 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Reconciled:
-    """What was done."""
+    """The result of a decision."""
 
     dropped: int = 0
-    """Messages that went from the backup."""
+    """Messages dropped from the backup."""
     returned: int = 0
-    """Messages that went back to the primary."""
+    """Messages given back to the primary."""
     by_id: bool = False
-    """Whether files have to be looked into after all."""
+    """Whether the messages in some files must be looked at one by one after all."""
 
 
 class Reconciler:
@@ -108,8 +108,11 @@ class Reconciler:
         self._journal = journal
         self._give_back = give_back
 
-    def supply(self, frames: Iterable[Frame], told: Callable[[Frame], None] | None) -> int:
-        """Write what a mirror was not given, as one commit; return how many records. Raises DiskError, OSError."""
+    def supply(self, frames: Iterable[Frame], on_frame: Callable[[Frame], None] | None) -> int:
+        """Write frames that a mirror did not get, as one commit; return the number of records.
+
+        Raises DiskError, OSError.
+        """
         puts: list[bytes] = []
         drops: list[bytes] = []
         for frame in frames:
@@ -117,46 +120,46 @@ class Reconciler:
                 found = records_of(frame)
                 puts += found[0]
                 drops += found[1]
-        # What was fired since may have been dropped here already, and forgotten: it must not come back.
+        # A message that was fired since may have been dropped here and forgotten: it must not come back.
         there = pending(self._source, [p[ID] for p in puts])
-        bundle = Bundle(self._journal, told)
+        bundle = Bundle(self._journal, on_frame)
         bundle.add_records([p for p in puts if p[ID] in there], drops)
         bundle.write()
         return bundle.records
 
     def carry_out(
-        self, verdict: Decision, given: Mapping[bytes, bytes], told: Callable[[Frame], None] | None
+        self, decision: Decision, given: Mapping[bytes, bytes], on_frame: Callable[[Frame], None] | None
     ) -> Reconciled:
-        """Do what a verdict says; `given` as `lost_moves` has it, `told` as `Bundle`. Raises DiskError, OSError."""
-        done = Reconciled(by_id=verdict.by_id)
-        drop = self._without_lost_moves(verdict.drop, given)
+        """Carry out a decision; `given` as in `lost_moves`, `on_frame` as in `Bundle`. Raises DiskError, OSError."""
+        done = Reconciled(by_id=decision.by_id)
+        drop = self._without_lost_moves(decision.drop, given)
         if drop:
-            bundle = Bundle(self._journal, told)
+            bundle = Bundle(self._journal, on_frame)
             bundle.add_records([], [pack_drop(i, CANCELLED) for i in drop])
             bundle.write()
             done.dropped = len(drop)
-        if verdict.give_back:
-            done.returned = self._return(verdict.give_back)
-        if verdict.forget and not done.by_id:
-            count = self._forget(verdict.forget, given)
+        if decision.give_back:
+            done.returned = self._return(decision.give_back)
+        if decision.delete and not done.by_id:
+            count = self._delete(decision.delete, given)
             done.by_id = count is None
             done.dropped += count or 0
         if done.dropped:
-            log.info("%s: dropped %d messages that %s has not any more",
+            log.info("%s: dropped %d messages that are no longer in %s",
                      self._target.path, done.dropped, self._source.path)  # fmt: skip
         return done
 
     def _without_lost_moves(self, ids: list[bytes], given: Mapping[bytes, bytes]) -> list[bytes]:
-        """Make moves again that the primary has lost; return the other ids."""
+        """Write the moves that the primary has lost again; return the other ids."""
         if not ids or not (found := lost_moves(self._source, self._target, ids, given)):  # mutant: move-lost
             return ids
         self._give_back.write([([put], [pack_drop(old, RESCHEDULED)]) for put, old in found.values()])
         return [i for i in ids if i not in found]
 
-    def _forget(self, files: list[File], given: Mapping[bytes, bytes]) -> int | None:
-        """Delete files for what the primary has finished; return how many messages they had, None if that cannot be."""
-        # What the journals have for them may have its drop in them, and would come back: first it is dealt to them.
-        # So they hold what they did not when they were looked at, and are looked at once more.
+    def _delete(self, files: list[File], given: Mapping[bytes, bytes]) -> int | None:
+        """Delete files of finished messages; return the number of messages in them, None if they must stay."""
+        # A put in the backup's journals may have its drop in one of these files, and would come back without it. So the
+        # journals are dealt first; the files may contain more than before then, and are checked once more.
         self._keeper.deal_all()  # mutant: bygone-undealt
         ranges = [file.range for file in files]
         undealt = self._keeper.undealt(ranges[0][0], ranges[-1][1])
@@ -165,7 +168,7 @@ class Reconciler:
         lap_of, slots = self._target.settings.lap_of, self._keeper.store.checkpoint.slots
         in_seconds = {lap_of(second) for second in slots}
         # mutant: bygone-opened
-        if is_met or any(file.is_lap and file.lap in in_seconds for file in files):  # or opened since it was seen
+        if is_met or any(file.is_lap and file.lap in in_seconds for file in files):  # or was opened since
             return None
         ids, count = moved_in(self._target, files)
         self._without_lost_moves(ids, given)  # mutant: bygone-moves
@@ -174,20 +177,20 @@ class Reconciler:
         return count
 
     def _return(self, ids: list[bytes]) -> int:
-        """Give messages back to a primary that has lost them; return how many."""
+        """Give messages back to a primary that has lost them; return their number."""
         with Snapshot(self._target) as snapshot:
             puts = list(snapshot.find(ids).values())
         self._give_back.write([([put], []) for put in puts])
-        log.warning("%s: %d messages that it had lost were given back from %s",
+        log.warning("%s: %d lost messages were given back from %s",
                     self._source.path, len(puts), self._target.path)  # fmt: skip
         return len(puts)
 
 
 def give_up_missing(keeper: BackupKeeper, membership: Registration) -> None:
-    """Have the files healed that a backup lacks. Raises Fenced, FilewheelError, OSError.
+    """Accept the loss of a backup's missing files, so that they are healed. Raises Fenced, FilewheelError, OSError.
 
-    Marked stale first: a crash after they are forgotten must not leave a backup that counts as whole. A promotion
-    forgets nothing: they may come back, and their wheel is about to fire.
+    The backup is marked stale first: a crash after the checkpoint forgets the files must not leave a backup that counts
+    as complete. A promotion accepts no loss: the files may come back, and this wheel is about to fire.
     """
     lacks = keeper.lacks
     if lacks and not membership.fenced:

@@ -18,10 +18,10 @@ from filewheel.roster.roster import WHY_MAX, Member, Roster, State, change_roste
 
 
 class Registration:
-    """One backup in the rosters of its primary and its own. Not thread-safe."""
+    """The entry of one backup in its primary's roster and its own. Not thread-safe."""
 
     def __init__(self, source: Directory, wheel: str, *, fenced: bool) -> None:
-        """Read the primary's roster. Raises Fenced when it is none, Damaged, OSError."""
+        """Read the primary's roster. Raises Fenced when it is no primary, Damaged, OSError."""
         self._source = source
         self._wheel = wheel
         self._clock = source.env.clock
@@ -41,15 +41,15 @@ class Registration:
 
     @property
     def member(self) -> Member:
-        """How the backup is registered. Raises Fenced when it is not any more."""
+        """The backup's entry. Raises Fenced when it was removed."""
         member = self.roster.member(self._wheel)
         if member is None:
-            raise Fenced("a backup was taken out of the set", path=self._source.path, hint="`filewheel backup list`")
+            raise Fenced("a backup was removed from the set", path=self._source.path, hint="`filewheel backup list`")
         return member
 
     @property
     def is_current(self) -> bool:
-        """Whether the backup counts as in step."""
+        """Whether the backup's state is "current"."""
         return self.member.state == "current"
 
     def check(self, target: Directory) -> None:
@@ -63,14 +63,14 @@ class Registration:
             )  # fmt: skip
         if roster is None or roster.set != self.roster.set or (roster.role != "backup" and not self.fenced):
             raise Fenced(
-                "this wheel is not a backup of the set", path=target.path, hint="`filewheel backup add` it anew"
+                "this wheel is not a backup of the set", path=target.path, hint="`filewheel backup add` it again"
             )
         if roster.epoch > self.epoch and not self.fenced:
             raise Fenced("this wheel has a higher epoch than its primary", path=target.path, hint="`filewheel rejoin`")
         self._target = target
 
     def _take_back(self, target: Directory) -> None:
-        """Make a backup again of one whose promotion ended before it had told anybody: who promotes holds a lock."""
+        """Undo a promotion that was killed before it raised the epoch; one that still runs holds the lock."""
 
         def take_back(mine: Roster | None) -> Roster | None:
             if mine is None or mine.role != "promoting" or mine.set != self.roster.set or mine.epoch > self.epoch:
@@ -88,39 +88,39 @@ class Registration:
             target.disk.close(fd)
 
     def look(self) -> Member:
-        """Read the primary's roster anew, and give the backup a copy. Raises Fenced when the set has changed."""
+        """Read the primary's roster again, and copy it to the backup. Raises Fenced when the set has changed."""
         roster = self._read()
         if roster.epoch != self.epoch:
             raise Fenced("the epoch has changed", path=self._source.path)
         self.roster = roster
-        self._tell()
+        self._copy_roster()
         return self.member
 
-    def _tell(self) -> None:
-        """Give the backup a copy of the roster. Raises Fenced when it is no backup of this primary any more."""
+    def _copy_roster(self) -> None:
+        """Copy the roster to the backup. Raises Fenced when it is no longer a backup of this primary."""
         target = self._target
         if self.fenced or target is None:
             return
         mine = replace(self.roster, role="backup")
         theirs = read_roster(target.disk, target.path)
         if theirs is None or theirs.role != "backup" or theirs.epoch > self.epoch:
-            raise Fenced("this backup is being promoted, or was taken out of its set", path=target.path)
+            raise Fenced("this backup is being promoted, or was removed from its set", path=target.path)
         if theirs != mine:
             change_roster(target, lambda old: mine if old is not None and old.role == "backup" else old)
 
     def enter(self, member: Member, state: State) -> None:
-        """Note that the backup has come into another state, unless someone has marked it meanwhile."""
+        """Change the backup's state, unless another process has marked it since the last look."""
         now_us = self._clock.now_us()
         self.change(member, lambda known: replace(known, state=state, since_us=now_us, why=""))
 
     def mark_stale(self, why: str) -> None:
-        """Note that the backup lacks something, so that nobody counts on it until it has been healed."""
+        """Mark the backup as stale: it does not count as a copy until it has been healed."""
         member = self.member
-        since_us = max(self._clock.now_us(), member.since_us + 1)  # another time than before: a mark is known by it
+        since_us = max(self._clock.now_us(), member.since_us + 1)  # later than before: a mark is recognised by its time
         self.change(member, lambda known: replace(known, state="stale", since_us=since_us, why=why[:WHY_MAX]))
 
     def change(self, member: Member, change: Callable[[Member], Member]) -> None:
-        """Change how the backup is registered, unless someone has marked it meanwhile."""
+        """Change the backup's entry, unless another process has marked it since the last look."""
 
         def change_known(roster: Roster | None) -> Roster | None:
             known = None if roster is None else roster.member(member.wheel)
@@ -131,5 +131,5 @@ class Registration:
         changed = change_roster(self._source, change_known)
         if changed is not None:
             self.roster = changed
-            # If the primary is lost now, this is the copy that says whether the backup may be promoted.
-            self._tell()  # mutant: current-untold
+            # If the primary is lost now, the backup's copy says whether it may be promoted.
+            self._copy_roster()  # mutant: current-untold

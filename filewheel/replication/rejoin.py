@@ -1,8 +1,8 @@
 """Rejoining: a wheel that was fenced becomes a backup of the primary that took its place.
 
-What only it has was enqueued there and never copied: the new primary absorbs it first (absorb.py). Then it says in its
-own roster that it is a backup, and so does the primary's; a replicator makes it equal to the new one.
-Invariant: no message that was only here is dropped before it is durable in the new primary.
+Messages that only the old wheel has were never copied; the new primary absorbs them first (absorb.py). Then the old
+wheel's roster and the primary's roster say that it is a backup, and a replicator brings it in step.
+Invariant: no message that only the old wheel had is dropped before it is durable in the new primary.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class Rejoin:
-    """What a rejoin did."""
+    """The result of a rejoin."""
 
     primary: str
     kept: int = 0
     """Messages that only the old wheel had, and that are in the new primary now."""
     dropped: int = 0
-    """Messages that the old wheel had fired, and the new primary did not know of."""
+    """Messages that the old wheel had finished, and the new primary had not."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -44,13 +44,13 @@ def rejoin(
     env: Env = SYSTEM,
     progress: Progress | None = None,
 ) -> Rejoin:
-    """Make a fenced wheel a backup of the new primary, which first gets what only the old one has.
+    """Make a fenced wheel a backup of the new primary, which first gets the messages that only the old one has.
 
-    On return it is registered as a backup that is joining; a replicator brings it in step. `force` also takes a wheel
-    that is a backup already. Cost: a walk over both wheels, and over the journals that the new primary has retained.
+    On return it is registered as a backup in state "joining"; a replicator brings it in step. `force` also accepts a
+    wheel that is a backup already. Cost: a walk over both wheels, and over the journals that the new primary retained.
 
-    Raises BadArgument when the wheel was not fenced, NoWheel when the new primary cannot be seen, Locked while its
-    keeper runs, DiskError, Damaged.
+    Raises BadArgument when the wheel was not fenced, NoWheel when no primary can be found, Locked while its keeper
+    runs, DiskError, Damaged.
     """
     where = os.path.abspath(os.fspath(path))
     with disk_errors(where), opened(where, env) as old:
@@ -61,7 +61,7 @@ def rejoin(
         if theirs.primary_wheel == old.settings.id:
             raise BadArgument(f"{where} is the primary", hint="promote another wheel first")
         member = theirs.member(old.settings.id)
-        # Cut short between the two rosters it says so already, and the new primary does not.
+        # After a crash between the two rosters, it says that it is a backup, and the new primary does not.
         is_registered = member is not None and member.state != "fenced"
         if mine.role == "backup" and is_registered and not force:
             raise BadArgument(f"{where} is a backup already", hint="`filewheel replicate` keeps it in step")
@@ -75,7 +75,7 @@ def rejoin(
                     progress=progress,
                 ).run()  # fmt: skip
                 if any(m.absorb for m in theirs.members):
-                    # A backup that is still to be absorbed may hold what was finished here.
+                    # A backup that is still to be absorbed may have messages that were finished here.
                     carry_drops(old, new, [{}])  # mutant: rejoin-untold
                 _register(old, new, mine, member)
                 return Rejoin(primary, found.kept, found.dropped, found.notes)
@@ -84,7 +84,7 @@ def rejoin(
 
 
 def _fence(old: Directory, theirs: Roster) -> None:
-    """Have nobody write to the old wheel any more, and wait until its producers have seen that."""
+    """Fence the old wheel, and wait until its producers have seen that."""
 
     def fence(mine: Roster | None) -> Roster | None:
         if mine is None or mine.role not in ("primary", "promoting"):
@@ -103,7 +103,7 @@ def _fence(old: Directory, theirs: Roster) -> None:
 
 
 def _register(old: Directory, new: Directory, mine: Roster, member: Member | None) -> None:
-    """Write into both rosters that the old wheel is a backup now: into its own first, so that it never fires again."""
+    """Register the old wheel as a backup in both rosters: in its own first, so that it never fires again."""
     mode = member.mode if member is not None else "ship"
     back = Member(old.path, old.settings.id, mode, "joining", new.env.clock.now_us())
 
@@ -113,6 +113,6 @@ def _register(old: Directory, new: Directory, mine: Roster, member: Member | Non
         return roster.with_member(back)
 
     joined = join(read_roster(new.disk, new.path))
-    # A crash between the two leaves a backup that the new primary takes for a fenced wheel: it is kept as one.
+    # A crash between the two leaves a backup that the new primary still lists as fenced.
     change_roster(old, lambda _: replace(joined, role="backup"))
     change_roster(new, join)

@@ -34,9 +34,9 @@ IDLE_S = 0.1
 RETRY_S = 1.0
 LOOK_S = 0.2
 PROMOTION_S = 60.0
-"""How long a set without a primary may be in a promotion before that is logged as a failure."""
+"""A promotion that leaves the set without a primary for this long is logged as a failure."""
 FENCED_S = 10.0
-"""How long a backup may be another one's before that is logged: in a promotion it is for a moment."""
+"""A backup that belongs to another primary for this long is logged: in a promotion it does for a moment."""
 _PRIMARY = "primary"
 
 OnChange = Callable[[LinkReport], None]
@@ -53,9 +53,9 @@ class Replicator:
         on_change: OnChange | None = None,
         env: Env = SYSTEM,
     ) -> None:
-        """Serve the set that the wheel at `path` is of. `on_change` is told of a link's report when its state changes.
+        """Serve the set of the wheel at `path`. `on_change` is called with a link's report when its state changes.
 
-        Raises NoWheel, BadArgument when the wheel stands alone.
+        Raises NoWheel, BadArgument when the wheel is in no set.
         """
         if not 0.001 <= interval_s <= 60:
             raise BadArgument(f"interval_s is 0.001 to 60, not {interval_s!r}")
@@ -69,7 +69,7 @@ class Replicator:
         self.failures = FailureLog(env.clock)
         with disk_errors(self._path):
             self._known = find_primary(self._path, env)[1]
-        """The set as it was last seen: the wheel at `path` may be the one that is lost."""
+        """The last known roster: the wheel at `path` may be the one that is lost."""
 
     def __enter__(self) -> Replicator:
         return self
@@ -78,11 +78,11 @@ class Replicator:
         self.stop()
 
     def stop(self) -> None:
-        """End `run` within a second; each link finishes what it has in hand. May be called from a signal handler."""
+        """End `run` within a second; each link finishes its current tick. May be called from a signal handler."""
         self._stopped = True  # an Event has a lock, which the main thread may hold when the signal comes
 
     def status(self) -> list[LinkReport]:
-        """Return how each backup is doing."""
+        """Return a report for each backup."""
         return [s.report for s in list(self._links.values())]
 
     def run(self) -> None:
@@ -96,7 +96,7 @@ class Replicator:
                 except NoPrimary as exc:
                     self.failures.failed(_PRIMARY, str(exc), after_s=PROMOTION_S if exc.promoting else 0)
                 except (FilewheelError, OSError) as exc:
-                    self.failures.failed(_PRIMARY, str(exc))  # the links say so too; it may come back
+                    self.failures.failed(_PRIMARY, str(exc))  # retried: it may come back
                 self._stopping.wait(LOOK_S)
         finally:
             self._stopping.set()
@@ -118,7 +118,7 @@ class Replicator:
         self.failures.over(_PRIMARY, f"{primary}: the primary of this set can be read again")
 
     def _serve(self, primary: str, roster: Roster) -> None:
-        """Have a thread for each backup, and none for what is no backup any more."""
+        """Start a thread for each new backup, and stop those of former ones."""
         wanted = {m.wheel: m for m in roster.members if m.state != "fenced"}
         for wheel, service in list(self._links.items()):
             if service.primary != primary or not service.is_for(wanted.get(wheel)) or not service.is_alive():
@@ -138,11 +138,11 @@ class Replicator:
         release_read(primary, [link for link in links if link is not None], self._env)
 
     def once(self, progress: Progress | None = None) -> list[LinkReport]:
-        """Bring every backup in step that can be reached, one after the other, and return how each fared.
+        """Bring every backup that can be reached in step, one after the other, and return a report for each.
 
         A backup that cannot be brought in step has an `error` in its report. Ends early when `stop` is called.
 
-        Raises BadArgument, NoWheel when no primary can be seen, DiskError, Damaged.
+        Raises BadArgument, NoWheel when no primary can be read, DiskError, Damaged.
         """
         with disk_errors(self._path):
             return self._once(progress)
@@ -161,7 +161,7 @@ class Replicator:
                         open_links.callback(link.close)  # mutant: links-left-open
             release_read(primary, links, self._env)
             for link in links:
-                link.look()  # each is told of what became of the others
+                link.look()  # each backup gets a copy of the final roster
         return reports
 
     def _bring(self, primary: str, member: Member, progress: Progress | None) -> tuple[LinkReport, Link | None]:
@@ -180,9 +180,9 @@ class Replicator:
 
 
 def release_read(primary: str, links: list[Link], env: Env) -> int:
-    """Remove the retained segments of a primary that all its backups have read; return how many."""
+    """Remove the retained segments of a primary that all its backups have read; return their number."""
     with opened(primary, env) as directory:
-        # Read now: for who has come into the set since `links` was made, nothing has been read yet.
+        # The roster is read here: a backup that joined since `links` was made has read nothing yet.
         roster = read_roster(directory.disk, primary)
         # mutant: release-one-missing
         if roster is None or roster.role != "primary" or {m.wheel for m in roster.members} - {
@@ -204,7 +204,7 @@ def _state_of(exc: FilewheelError) -> str:
 
 
 class _Service(threading.Thread):
-    """One backup's thread: makes a link, and another one when it fails."""
+    """The thread of one backup: opens a link, and another one when it fails."""
 
     def __init__(self, replicator: Replicator, primary: str, member: Member) -> None:
         super().__init__(name=f"filewheel-link-{member.path}", daemon=True)
@@ -216,28 +216,28 @@ class _Service(threading.Thread):
         self.report = LinkReport(member.path, member.wheel, member.mode, "unreachable")
 
     def is_for(self, member: Member | None) -> bool:
-        """Tell whether this serves the backup as it is registered now."""
+        """Return whether this serves the backup as it is registered now."""
         return member is not None and (member.path, member.mode) == (self._member.path, self._member.mode)
 
     def stop(self) -> None:
-        """End at the next turn."""
+        """End the thread after the current tick."""
         self._ending.set()
 
     def run(self) -> None:
-        """Serve until told to stop, or until the set has changed."""
+        """Serve until `stop` is called, or the set has changed."""
         while not self._is_ending():
             try:
                 self._serve()
             except Fenced as exc:
                 self._failed(exc, after_s=FENCED_S)
                 self._ending.wait(LOOK_S)
-                return  # the replicator looks who is the primary now
+                return  # the replicator looks for the new primary
             except FilewheelError as exc:
                 is_promoted = isinstance(exc, Locked) and exc.role == "promote"
                 self._failed(exc, after_s=FENCED_S if is_promoted else 0)
             except Exception as exc:
                 log.exception("%s: replicating failed", self._member.path)
-                self._tell(replace(self.report, state="failed", error=repr(exc)))
+                self._report(replace(self.report, state="failed", error=repr(exc)))
             if not self._is_ending():
                 self._ending.wait(RETRY_S)
 
@@ -251,7 +251,7 @@ class _Service(threading.Thread):
             self.link = link
             while not self._is_ending():
                 busy = link.tick()
-                self._tell(link.report)
+                self._report(link.report)
                 if not (busy and link.report.state == "healing"):
                     self._ending.wait(of._interval_s if busy else max(IDLE_S, of._interval_s))
         except BaseException:
@@ -262,7 +262,7 @@ class _Service(threading.Thread):
         link.close()
 
     def _failed(self, exc: FilewheelError, *, after_s: float) -> None:
-        """Log and tell that the backup cannot be served. A directory that has gone is called gone, whatever failed."""
+        """Log and report that the backup cannot be served. If its directory is gone, that is the reason given."""
         gone = exc if isinstance(exc, NoWheel) else self._why_gone()
         shown = gone or exc
         path = self._member.path
@@ -271,7 +271,7 @@ class _Service(threading.Thread):
             "cannot be reached" if gone else "cannot be followed" if isinstance(exc, Fenced) else "cannot be written"
         )
         self._of.failures.failed(self._member.wheel, f"{path} {cannot}: {said_of(shown, path)}{hint}", after_s=after_s)
-        self._tell(replace(self.report, state=_state_of(shown), error=said(shown)))
+        self._report(replace(self.report, state=_state_of(shown), error=said(shown)))
 
     def _why_gone(self) -> NoWheel | None:
         try:
@@ -280,9 +280,9 @@ class _Service(threading.Thread):
         except NoWheel as exc:
             return exc
         except (FilewheelError, OSError):
-            return None  # what was met first says more
+            return None  # the first error says more
 
-    def _tell(self, report: LinkReport) -> None:
+    def _report(self, report: LinkReport) -> None:
         changed = (report.state, report.error) != (self.report.state, self.report.error)
         self.report = report
         if not report.error:

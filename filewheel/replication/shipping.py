@@ -39,12 +39,12 @@ BUNDLE_BYTES = 4 << 20
 class Bundle:
     """Gathers records and writes them to a journal, without a flush. Not thread-safe."""
 
-    def __init__(self, journal: Journal, told: Callable[[Frame], None] | None = None) -> None:
-        """Begin an empty one. `told` hears of each frame before it is written."""
+    def __init__(self, journal: Journal, on_frame: Callable[[Frame], None] | None = None) -> None:
+        """Start empty. `on_frame` is called with each frame before it is written."""
         self._journal = journal
-        self._told = told
+        self._on_frame = on_frame
         self.records = 0
-        """How many records were added."""
+        """The number of records that were added."""
         self._clear()
 
     def _clear(self) -> None:
@@ -53,7 +53,7 @@ class Bundle:
         self._first, self._last = ID_END, ID_MIN
 
     def add(self, frame: Frame) -> None:
-        """Add what a frame holds."""
+        """Add the records of a frame."""
         self._add(frame.body, frame.puts, frame.drops, frame.first, frame.last)
 
     def add_put(self, put: bytes) -> None:
@@ -61,7 +61,7 @@ class Bundle:
         self._add(put, 1, 0, put[ID], put[ID])
 
     def add_puts(self, puts: Sequence[bytes]) -> None:
-        """Add packed puts in the order of their ids, in commits of a good size: the cheap form."""
+        """Add packed puts in the order of their ids, in commits of a good size. Cheaper than one by one."""
         for start, upto in portions([len(put) for put in puts], BUNDLE_BYTES):
             some = puts[start:upto]
             self._add(b"".join(some), len(some), 0, some[0][ID], some[-1][ID])
@@ -90,23 +90,23 @@ class Bundle:
         self.records += puts + drops
 
     def write(self) -> None:
-        """Write what has been gathered since the last write."""
+        """Write the records that were gathered since the last write."""
         if not self._bodies:
             return
         body = b"".join(self._bodies)
-        if self._told is not None:
-            self._told(Frame(0, 0, 0, 0, self._puts, self._drops, self._first, self._last, body))
+        if self._on_frame is not None:
+            self._on_frame(Frame(0, 0, 0, 0, self._puts, self._drops, self._first, self._last, body))
         self._journal.write_body(body, self._puts, self._drops, self._first, self._last)
         self._clear()
 
 
 PASSES = 2
-"""After so many passes everything is given out that was there at the beginning."""
+"""After so many passes, everything that was there at the start has been yielded."""
 _BYTES = 8 << 20
 
 
 def still_pending(source: Directory, frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Yield frames without the puts that are not pending in a wheel any more. Memory: some mebibytes of frames.
+    """Yield frames without the puts that are no longer pending in a wheel. Memory: some mebibytes of frames.
 
     Cost: a reading of the wheel's undealt journals for each 8 MiB of frames. Raises DiskError, Damaged.
     """
@@ -138,7 +138,7 @@ def _puts(frame: Frame) -> list[bytes]:
     try:
         return records_of(frame)[0] if frame.puts else []
     except Damaged:
-        return []  # its checksums hold: it was written like this, and is copied like this
+        return []  # its checksums are right: it was written like this, and is copied like this
 
 
 def carry_drops(old: Directory, new: Directory, places: Sequence[Positions]) -> int:

@@ -1,11 +1,12 @@
-"""The standby: promotes a backup by itself when the primary's wheel is gone, or its disk fails.
+"""The standby: promotes a backup automatically when the primary's wheel is gone or its disk fails.
 
-It looks at the primary as a producer would: is the wheel there, under its path, with its id, and can a small file be
-written and flushed in it? Only when the answer has been no, without a break, for `after_s` it promotes. It does not ask
-whether a keeper runs: another keeper on the same wheel takes over from one that dies, without a promotion. Nor does it
-promote in the place of a primary that is well and has another backup, or none, or of one that was promoted meanwhile.
-A primary that this process cannot see but others can goes on firing until it sees the new epoch: what is due meanwhile
-fires twice, and nothing is lost.
+It probes the primary as a producer would use it: is the wheel at its path, with its id, and can a small file be written
+and flushed in it? It promotes only when every probe has failed for `after_s`. It does not check for a running keeper:
+another keeper on the same wheel takes over from one that dies, without a promotion. It does not replace a primary that
+works but has other backups now, or one that was promoted in the meantime.
+
+A primary that this process cannot reach but others can goes on firing until its keeper reads the new epoch: messages
+that are due in that time fire twice, and none is lost.
 Invariant: a primary that answered within the last `after_s` is never fenced.
 """
 
@@ -30,7 +31,7 @@ from filewheel.roster.roster import Roster, read_roster, roster_at
 AFTER_S = 5.0
 _REST_S = 0.2
 _PROBES = 5
-"""How often it looks within `after_s`."""
+"""The number of probes within `after_s`."""
 
 
 class Standby:
@@ -43,7 +44,7 @@ class Standby:
         after_s: float = AFTER_S,
         env: Env = SYSTEM,
     ) -> None:
-        """Watch for the backup at `path`. Raises BadArgument when it is none."""
+        """Watch the primary of the backup at `path`. Raises BadArgument when it is no backup."""
         if not 0.05 <= after_s <= 86_400:
             raise BadArgument(f"after_s is 0.05 to 86400, not {after_s!r}")
         self._path = os.path.abspath(os.fspath(path))
@@ -53,34 +54,34 @@ class Standby:
         self._stopped = False
         self._pause = threading.Event()
         self._asked: dict[str, threading.Thread] = {}
-        """For each wheel, who waits for its disk: a disk that hangs is not asked again and again."""
+        """For each wheel, the thread that waits for its disk: a disk that hangs is asked only once."""
         self._watched = self._roster()
 
     def stop(self) -> None:
-        """End `run` at its next look. May be called from a signal handler."""
+        """End `run` at its next probe. May be called from a signal handler."""
         self._stopped = True  # an Event has a lock, which the main thread may hold when the signal comes
 
     def run(self, on_event: Callable[[str], None] | None = None) -> Promotion | None:
-        """Wait until the primary has failed for `after_s`, then promote; None when stopped before.
+        """Wait until the primary has failed for `after_s`, then promote; return None if stopped before.
 
-        `on_event` is told what changes, in words. Raises what `promote` does.
+        `on_event` is called with a sentence for each change. Raises what `promote` raises.
         """
-        tell = on_event or (lambda _: None)
+        report = on_event or (lambda _: None)
         failing_us: int | None = None
-        told = ""
+        reported = ""
         while not self._stopped:
             roster = self._roster()
             if roster.role == "primary":
-                return Promotion(roster.epoch, self._path, caught_up=True, notes=["it was promoted by someone else"])
+                return Promotion(roster.epoch, self._path, caught_up=True, notes=["another process promoted it"])
             if roster.epoch >= self._watched.epoch:
                 self._watched = roster
             roster = self._watched
             began_us = self._clock.steady_us()
             why = self._look(roster)
             now_us = self._clock.steady_us()
-            if why != told:
-                tell(f"{roster.primary}: {why}" if why else f"{roster.primary} is well")
-                told = why
+            if why != reported:
+                report(f"{roster.primary}: {why}" if why else f"{roster.primary} works")
+                reported = why
             if not why:
                 failing_us = None  # mutant: standby-sums-up
             elif failing_us is None:
@@ -89,20 +90,20 @@ class Standby:
             if failing_us is not None and now_us - failing_us >= self._after_s * US_PER_S and not self._stopped:
                 self._watched, failing_us = self._newer(roster) or roster, None  # mutant: standby-over-another
                 if self._watched is roster:
-                    tell(f"promoting {self._path}")
+                    report(f"promoting {self._path}")
                     try:
                         return promote(self._path, env=self._env)
                     except (Fenced, BadArgument, Locked) as exc:
                         if isinstance(exc, Locked) and exc.role != "promote":
                             raise
-                        # Another backup was faster, and says that this one has to be compared: it is watched then.
-                        # It has told this one, as a rule; asked, it may answer too late.
+                        # Another backup was promoted first; this one has to be compared, and watches that one then.
+                        # Usually it has written to this roster; its own may be read too late.
                         ours = self._roster()
                         # mutant: standby-asks-only
                         self._watched = ours if ours.epoch > roster.epoch else self._newer(roster) or roster
                         if isinstance(exc, BadArgument) and self._watched is roster:
                             raise
-                        tell(said(exc))
+                        report(said(exc))
                 continue
             self._rest()
         return None
@@ -114,7 +115,7 @@ class Standby:
             left_s -= _REST_S
 
     def _newer(self, roster: Roster) -> Roster | None:
-        """Return the roster of a wheel that was promoted since this one was written."""
+        """Return the roster of a wheel that was promoted after this roster was written."""
         for member in roster.members:
             found: list[Roster] = []
             if member.path != self._path:
@@ -139,22 +140,22 @@ class Standby:
         return roster
 
     def _look(self, roster: Roster) -> str:
-        """Return what is wrong with the primary, in words; nothing when it is well.
+        """Return the primary's problem as a sentence; an empty string if it works.
 
-        In a thread of its own: a disk that hangs answers never, and that is an answer too.
+        The probe runs in a thread of its own, because a disk that hangs never answers, which is a failure too.
         """
         answer: list[str] = []
         try:
             self._ask(roster.primary, lambda: answer.append(self._probe(roster)))
         except OSError:
-            return ""  # no thread to be had here: of the primary that says nothing
+            return ""  # this process has no thread left, which says nothing about the primary
         return answer[0] if answer else "its disk does not answer"
 
-    def _ask(self, path: str, what: Callable[[], object]) -> None:
-        """Do something with a wheel, and wait for it no longer than `after_s`. Raises OSError without a thread."""
+    def _ask(self, path: str, act: Callable[[], object]) -> None:
+        """Call `act` for a wheel, and wait at most `after_s`. Raises OSError when no thread can be started."""
         thread = self._asked.get(path)
         if thread is None or not thread.is_alive():
-            thread = started(threading.Thread(target=what, name="filewheel-probe", daemon=True))
+            thread = started(threading.Thread(target=act, name="filewheel-probe", daemon=True))
             self._asked[path] = thread
         thread.join(self._after_s)
 
@@ -165,12 +166,12 @@ class Standby:
                     return "another wheel is in its place"
                 theirs = read_roster(directory.disk, roster.primary)
                 if theirs is None or theirs.set != roster.set:
-                    return ""  # it is there, and was taken out of this set: it goes on firing alone
+                    return ""  # it works, and was removed from this set: it goes on firing alone
                 if theirs.held < theirs.epoch or theirs.role == "promoting":
-                    return "a promotion has begun, and has not ended"
+                    return "a promotion was started, and has not ended"
                 if theirs.role != "primary":
                     return f"{theirs.primary} was promoted in its place"
                 return why_not_durable(directory)
         except (FilewheelError, OSError) as exc:
-            # Want of files or memory here says nothing about the primary, and is no reason to take its place.
+            # A shortage of files or memory here says nothing about the primary.
             return "" if is_scarce(exc) else said(exc)  # mutant: scarce-is-failure

@@ -38,7 +38,7 @@ from filewheel.roster.roster import (
 
 @dataclass(frozen=True)
 class LinkReport:
-    """How one backup is doing."""
+    """The state of one link."""
 
     path: str
     wheel: str
@@ -55,7 +55,7 @@ class LinkReport:
 
 
 Progress = Callable[[str, int, int], None]
-"""Told (path of the backup, how many bytes of the primary the backup was compared with or given, bytes in all)."""
+"""Called with (path of the backup, bytes of the primary that were compared or copied, bytes in all)."""
 
 
 _ANOTHER = "another wheel is in its place"
@@ -66,38 +66,38 @@ _ANOTHER = "another wheel is in its place"
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """How one backup is."""
+    """The status of one backup."""
 
     member: Member
     reachable: bool
     lag_messages: int | None = None
-    """Records of the primary's journals that it has not got yet; None when that is not known."""
+    """Records of the primary's journals that it does not have yet; None when unknown."""
     lag_bytes: int | None = None
     lag_s: float | None = None
-    """How long ago it was in step; 0 when nothing is behind."""
+    """Time since it was in step; 0 when it is."""
     following: bool = False
-    """A replicator is at work on it now."""
+    """Whether a replicator follows it now."""
     why: str = ""
-    """What is wrong with it."""
+    """The problem with it, if any."""
     lacks: int = 0
-    """How many files are missing, or too short, that its checkpoint names."""
+    """The number of files that its checkpoint names and that are missing or too short."""
 
 
 @dataclass(frozen=True)
 class SetStatus:
-    """How a set of wheels is."""
+    """The status of a set of wheels."""
 
     roster: Roster
     primary: str
     members: list[MemberStatus]
     primary_why: str = ""
-    """Why the primary cannot be asked, as this wheel sees it; nothing when it can."""
+    """Why the primary cannot be read, as seen from this wheel; an empty string if it can."""
     successor: str = ""
-    """The wheel that was promoted in the primary's place, when this wheel was not told of it yet."""
+    """The wheel that was promoted in the primary's place, if this wheel's roster does not say so yet."""
 
 
 def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus | None:
-    """Say how the set of this wheel is, as its primary sees it; None when the wheel stands alone. Takes no lock.
+    """Return the status of this wheel's set, as its primary sees it; None when the wheel is in no set. Takes no lock.
 
     Cost: a stat of each journal segment and of each file of a backup, and the headers of the frames that a backup has
     not read.
@@ -127,13 +127,13 @@ def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus 
 
 
 def _why_not_primary(there: Directory, theirs: Roster | None, ours: Roster) -> str:
-    """Return why the wheel that a roster calls the primary is not; nothing when it is."""
+    """Return why the wheel that a roster names as the primary is none; an empty string if it is."""
     if theirs is None or theirs.set != ours.set:
-        return "it is not of this set any more" if there.settings.id == ours.primary_wheel else _ANOTHER
+        return "it is no longer in this set" if there.settings.id == ours.primary_wheel else _ANOTHER
     if theirs.role == "primary" and theirs.epoch >= ours.epoch:
         return ""
     if theirs.held < theirs.epoch or ours.held < ours.epoch or theirs.role == "promoting":
-        return "a promotion was begun, and has not ended"
+        return "a promotion was started, and has not ended"
     return _promoted(theirs)
 
 
@@ -158,8 +158,8 @@ def _status(primary: Directory | None, member: Member, env: Env) -> MemberStatus
                 is_known = 0 <= follows.overflow == read_overflow(primary)
                 behind = lag_of(primary, follows.positions) if is_known else Lag()
             # mutant: primary-blames-backup
-            except (FilewheelError, OSError) as exc:  # the primary's, and no fault of this backup
-                why = f"what it lacks is not known, for the primary cannot be read: {said_of(exc, primary.path)}"
+            except (FilewheelError, OSError) as exc:  # an error of the primary, not of this backup
+                why = f"its lag is unknown, because the primary cannot be read: {said_of(exc, primary.path)}"
                 return MemberStatus(member, True, following=following, why=why, lacks=lacks)
             lag_s = 0.0
             if behind.bytes is None or behind.bytes > 0:
@@ -170,19 +170,19 @@ def _status(primary: Directory | None, member: Member, env: Env) -> MemberStatus
 
 
 class NoPrimary(NoWheel):
-    """No wheel of a set can be seen that is its primary."""
+    """No wheel of the set that can be read is its primary."""
 
     def __init__(self, what: str, *, path: str, hint: str, promoting: bool) -> None:
         super().__init__(what, path=path, hint=hint)
         self.promoting = promoting
-        """A promotion was begun, and has not ended."""
+        """A promotion was started, and has not ended."""
 
 
 def find_primary(path: str, env: Env = SYSTEM, known: Roster | None = None) -> tuple[str, Roster]:
-    """Return where the primary of this wheel's set is, by the highest epoch that can be seen, and its roster.
+    """Return the path of the primary of this wheel's set, by the highest epoch that can be read, and its roster.
 
-    `known` is the set as it was last seen, and does for the roster of a wheel that cannot be reached. Raises
-    BadArgument when the wheel stands alone, NoWheel when no primary can be seen.
+    `known` is the last known roster, for a wheel that cannot be reached. Raises BadArgument when the wheel is in no
+    set, NoWheel when no primary can be read.
     """
     try:
         mine = roster_at(path, env)
@@ -201,7 +201,7 @@ def find_primary(path: str, env: Env = SYSTEM, known: Roster | None = None) -> t
             theirs = roster_at(other, env)
         except (FilewheelError, OSError) as exc:
             if is_scarce(exc):  # mutant: scarce-passed-over
-                raise  # it may be a newer primary, and could be seen but for want of files or memory here
+                raise  # it may be a newer primary, and this process is short of files or memory
             away[other] = said_of(exc, other)
             continue
         if theirs is None or theirs.set != mine.set:
@@ -219,11 +219,12 @@ def _is_promoting(roster: Roster) -> bool:
 
 
 def _no_primary(path: str, mine: Roster, away: dict[str, str], *, is_promoting: bool) -> NoPrimary:
-    """Return the error for a set whose primary is not among the wheels that can be read; `away` says which cannot."""
+    """Return the error for a set whose primary cannot be read; `away` has the reasons by wheel."""
     if is_promoting:
         return NoPrimary(
-            "no wheel of this set is the primary: a promotion was begun, and has not ended", path=path, promoting=True,
-            hint="wait a moment; if it was cut short, `filewheel promote` it again",
+            "no wheel of this set is the primary: a promotion was started, and has not ended", path=path,
+            promoting=True,
+            hint="wait a moment; if it was interrupted, `filewheel promote` it again",
         )  # fmt: skip
     why = away.get(mine.primary)
     if why is not None:
@@ -235,7 +236,7 @@ def _no_primary(path: str, mine: Roster, away: dict[str, str], *, is_promoting: 
 
 
 def way_out(roster: Roster, path: str) -> str:
-    """Say what to do when the primary of a set cannot be read, seen from the wheel at `path`."""
+    """Return a hint for a set whose primary cannot be read, as seen from the wheel at `path`."""
     first = next(iter(roster.promotable()), None)
     if first is None:
         return f"mount its disk; no backup is current, `filewheel -C {shlex.quote(path)} backup list` lists them"

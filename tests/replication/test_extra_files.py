@@ -186,7 +186,7 @@ def test_a_file_that_was_opened_into_seconds_since_it_was_seen_is_looked_into(pa
         Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
     lap = link.target.settings.lap_of(ids[0].due_us // 1_000_000)
     seen = LapFile(lap, link.target.settings.slots, 1000)
-    assert link._reconciler.carry_out(Decision(forget=[seen]), {}, None).by_id
+    assert link._reconciler.carry_out(Decision(delete=[seen]), {}, None).by_id
     pair.settle(4)
     assert pair.pending(pair.backup) == set()
 
@@ -297,9 +297,9 @@ def test_a_lap_of_seconds_is_planned_second_by_second(pair: Pair) -> None:
         Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
     seconds = sorted(theirs.slots)
     plan = LapPlanner(first, second, theirs).next(bytes(16), 1, set())
-    assert [file.key for file in plan.bygone] == seconds[: len(plan.bygone)]
-    assert len(plan.bygone) >= 3
+    assert [file.key for file in plan.absent] == seconds[: len(plan.absent)]
+    assert len(plan.absent) >= 3
     after = LapPlanner(first, second, theirs).next(plan.hi, 1, set())
-    assert not after.bygone
+    assert not after.absent
     assert not after.copy
-    assert not LapPlanner(first, second, theirs).next(bytes(16), 1, set(), by_id=True).bygone
+    assert not LapPlanner(first, second, theirs).next(bytes(16), 1, set(), by_id=True).absent

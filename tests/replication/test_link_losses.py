@@ -141,7 +141,9 @@ def test_what_was_fired_while_no_link_was_there_is_not_given_back_for_a_damaged_
     pair.damaged = [pair.primary]
     with pair.wheel() as wheel:
         wheel.enqueue_many([b"x"] * 10, delay=1)
-        later = wheel.enqueue(b"later", delay=50)  # so the backup's file is not bygone: each message is looked into
+        later = wheel.enqueue(
+            b"later", delay=50
+        )  # so the backup's file is not absent in the primary: each message is looked into
         pair.settle(0.5)
         pair.close()
         pair.clock.advance(5)

@@ -206,11 +206,11 @@ def test_nor_is_it_by_a_link_that_begins_while_the_mirror_is_matching(pair: Pair
 
 def test_a_mirror_that_was_announced_waits_for_two_passes_after_everybody_has_heard_of_it() -> None:
     entrance = Announcement(0)
-    assert entrance.given_us(LOOK_US, passes=8) is None
-    assert entrance.given_us(HEARD_US, passes=10) is None
-    assert entrance.given_us(HEARD_US + 1, passes=11) is None
-    assert entrance.given_us(HEARD_US + 2, passes=12) == HEARD_US + 2
-    assert entrance.given_us(HEARD_US + 3, passes=13) == HEARD_US + 2
+    assert entrance.complete_us(LOOK_US, passes=8) is None
+    assert entrance.complete_us(HEARD_US, passes=10) is None
+    assert entrance.complete_us(HEARD_US + 1, passes=11) is None
+    assert entrance.complete_us(HEARD_US + 2, passes=12) == HEARD_US + 2
+    assert entrance.complete_us(HEARD_US + 3, passes=13) == HEARD_US + 2
 
 
 @mirrored

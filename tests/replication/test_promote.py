@@ -59,7 +59,7 @@ def test_a_keeper_that_runs_stops_before_its_next_claim_and_acknowledges_what_is
     batch = keeper.claim(1)
     done = go(place, place.b)
     assert done.caught_up
-    assert any("has not ended yet" in note for note in done.notes)
+    assert any("still runs" in note for note in done.notes)
     with pytest.raises(Fenced):
         keeper.claim()
     assert keeper.ack(batch) == 1
@@ -427,7 +427,7 @@ def test_when_what_had_begun_to_be_promoted_cannot_be_seen_another_is_not_called
     place.c.rename(place.base / "lost")
     done = go(place, place.b)
     assert not done.caught_up
-    assert any(f"{place.c} cannot be seen" in note for note in done.notes)
+    assert any(f"{place.c} cannot be reached" in note for note in done.notes)
     (place.base / "lost").rename(place.c)
     assert place.may_fire() == [place.b]
 
@@ -484,7 +484,7 @@ def test_of_several_that_were_promoted_the_last_is_read_though_a_backup_has_not_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.make_set(place.b, place.c)
-    monkeypatch.setattr(promoting._Promoting, "_tell", lambda *args: None)
+    monkeypatch.setattr(promoting._Promoting, "_announce", lambda *args: None)
     go(place, place.b)
     place.enqueue(place.b, "new")
     done = go(place, place.c, force=True)

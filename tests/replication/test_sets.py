@@ -299,7 +299,7 @@ def test_an_unreachable_backup_is_removed_and_what_it_became_is_known_when_it_is
     remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
     (place.base / "away").rename(place.b)
     assert role_of(place.b) == "backup"
-    with pytest.raises(BadArgument, match="taken out of its set"):
+    with pytest.raises(BadArgument, match="removed from its set"):
         promote(place.b, force=True, env=SYSTEM.using(clock=place.clock))
     remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
     assert (role_of(place.a), role_of(place.b)) == ("primary", "alone")

@@ -142,10 +142,10 @@ def test_a_flicker_that_is_shorter_promotes_nobody(place: Place) -> None:
     with watching(place.b, after_s=1.0) as watch:
         for turn in range(1, 3):
             place.a.rename(place.base / "away")
-            eventually(lambda turn=turn: sum("no wheel" in s or "No such" in s or "away" in s or "is well" not in s
+            eventually(lambda turn=turn: sum("no wheel" in s or "No such" in s or "away" in s or "works" not in s
                                              for s in watch.said) >= turn)  # fmt: skip
             (place.base / "away").rename(place.a)
-            eventually(lambda turn=turn: sum("is well" in s for s in watch.said) >= turn)
+            eventually(lambda turn=turn: sum("works" in s for s in watch.said) >= turn)
         looks(watch)
     assert watch.end() is None
     assert (role_of(place.a), role_of(place.b)) == ("primary", "backup")
@@ -157,7 +157,7 @@ def test_promoted_by_someone_else_it_ends_and_says_so(place: Place) -> None:
         promote(place.b, wait_s=0)
         done = watch.end()
     assert isinstance(done, Promotion)
-    assert done.notes == ["it was promoted by someone else"]
+    assert done.notes == ["another process promoted it"]
 
 
 def test_when_another_backup_was_promoted_that_one_is_watched(place: Place) -> None:

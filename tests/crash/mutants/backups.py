@@ -60,7 +60,7 @@ MUTANTS: list[Mutant] = [
     m("promote-undecided-unsaid", "B", without(2), "a promotion says when the old primary has not kept all of its drops",
       "tests/replication/test_caught_up.py::test_when_the_primary_gave_its_journals_up_a_promotion_does_not_say_that_it_caught_up"),
     m("mirror-current-at-once", "M",
-      gives("now_us if True else self._announcement.given_us(now_us, self._passes)"),
+      gives("now_us if True else self._announcement.complete_us(now_us, self._passes)"),
       "a mirror is current when it has what was written before all producers heard of it",
       "tests/replication/test_mirrors.py::test_a_mirror_is_current_when_it_has_what_was_cancelled_and_enqueued_before_producers_heard_of_it"),
     m("mirror-heard-at-once", "M", gives("0"), "a producer hears of a mirror a fifth of a second late",
