@@ -309,13 +309,13 @@ def test_where_the_table_cannot_be_read_a_cancel_is_done_and_says_maybe(wheel_di
     with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda p: FaultyDisk(p, fail))) as wheel:
         wheel.cancel(wheel.enqueue(b"first"))
         id_ = wheel.enqueue(b"x", delay=60)
-        tell = wheel._writer().tell
+        mark = wheel._writer().mark_drops
 
         def told() -> None:
-            tell()
+            mark()
             trouble.add("open")
 
-        wheel._writer().tell = told  # type: ignore[method-assign]
+        wheel._writer().mark_drops = told  # type: ignore[method-assign]
         assert wheel.cancel(id_) is MAYBE
         assert wheel.get(id_) is None
 

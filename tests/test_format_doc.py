@@ -5,6 +5,7 @@ The decoder (tests/support_reader.py) is written from the page alone; filewheel 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
@@ -23,6 +24,7 @@ from filewheel.roster.roster import Member, Roster
 from filewheel.wheel import Wheel
 from tests import support_reader as reader
 
+LIBRARY = Path(__file__).parent.parent / "filewheel"
 DOCS = Path(__file__).parent.parent / "docs"
 DOC = (DOCS / "format.md").read_text(encoding="utf-8")
 SETS = (DOCS / "format-sets.md").read_text(encoding="utf-8")
@@ -169,3 +171,23 @@ def test_every_link_within_the_page_has_its_heading() -> None:
     links = set(re.findall(r"\]\(#([^)]+)\)", DOC))
     assert links
     assert links <= slugs
+
+
+def chapters() -> dict[str, set[int]]:
+    """The files of the library that chapters name as their code, with the numbers of these chapters."""
+    found: dict[str, set[int]] = {}
+    for number, files in re.findall(r"^## (\d+)\. .*\n\nCode: (.*)\.$", DOC, re.MULTILINE):
+        for file in re.findall(r"`([\w/]+\.py)`", files):
+            found.setdefault(file, set()).add(int(number))
+    return found
+
+
+def test_each_file_of_the_format_has_a_chapter() -> None:
+    files = {f"format/{p.name}" for p in (LIBRARY / "format").glob("*.py") if not p.name.startswith("_")}
+    assert files <= chapters().keys()
+
+
+@pytest.mark.parametrize("file", sorted(chapters()))
+def test_a_file_names_the_chapters_that_name_it(file: str) -> None:
+    text = ast.get_docstring(ast.parse((LIBRARY / file).read_text(encoding="utf-8"))) or ""
+    assert {int(n) for n in re.findall(r"docs/format\.md, (\d+)", text)} == chapters()[file]

@@ -2,6 +2,7 @@
 
 It is made with the wheel, so that a disk that is full before the first keeper runs has one. A keeper makes one where
 there is none, and a larger one when there is more room.
+Format: docs/format.md, 13.
 Invariant: nothing depends on it being there. A wheel without one works until its disk is full.
 """
 

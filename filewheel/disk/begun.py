@@ -1,15 +1,15 @@
-"""The file `begun`: how a keeper and a call that cancels hear of each other.
+"""The file `begun`: a keeper and a call that cancels find out about each other (docs/format.md, 13).
 
 A call that cancels, moves or replaces a message writes its drop, then a new *mark* at the start of this file, then
-reads the *table* behind it (cancelled.py). A keeper writes the id of what it is about to begin into the table, then
-reads the mark; while that is the one from before its last look at the journals, nothing was cancelled since. So a begin
-costs a write and a read of 16 bytes, and at least one of the two sees the other: both write into one file before they
-read it, and the kernel lets one write into a file at a time.
+reads the *table* behind it (cancelled.py). A keeper writes the id of a message into the table before it begins it, then
+reads the mark. If the mark is still that of its last look at the journals, nothing was cancelled since. So a begin
+costs a write and a read of 16 bytes. At least one of the two sees the other: both write into one file before they read
+it, and the kernel lets one write into a file at a time.
 
-The keeper holds the lock of this file as long as the table has everything that it has begun and not settled. Where that
-cannot be written, on a full disk, it lets go of the lock: then a cancel says that it does not know. A slot of the table
-is written again only after two sweeps have found its message settled, each of which changes the *epoch* first; a reader
-that saw one sweep at most has missed nothing.
+The keeper holds the lock of this file while the table has each message that has begun and is not settled. If it cannot
+write the table, on a full disk, it releases the lock; then a cancel reports that it does not know. A slot of the table
+is written again only after two sweeps have found its message settled. Each sweep changes the *generation* first, so a
+reader that saw one sweep at most has missed nothing.
 Invariant: a drop is in its journal before the mark changes, and no two drops have one mark. An id is in the table
 before the mark is read, and stays there while its message is in hand. After a crash nothing in the file is needed.
 """
@@ -26,10 +26,10 @@ from filewheel.errors import disk_error, disk_errors
 from filewheel.format import layout
 
 MARK_BYTES = 16
-EPOCH_AT = MARK_BYTES
-EPOCH_BYTES = 16
+GENERATION_AT = MARK_BYTES
+GENERATION_BYTES = 16
 """The keeper's name for itself (8 random bytes) and the number of its sweeps (8 bytes, little-endian)."""
-TABLE_AT = EPOCH_AT + EPOCH_BYTES
+TABLE_AT = GENERATION_AT + GENERATION_BYTES
 SLOT_BYTES = 16
 LIFE_BYTES = 8
 _EMPTY = bytes(SLOT_BYTES)
@@ -44,9 +44,9 @@ class Begun:
     """The keeper's end. Thread-safe: a coroutine asks while a thread is in the middle of a claim."""
 
     def __init__(self, disk: Disk, in_hand: Container[bytes], life: bytes) -> None:
-        """Put an empty table in the place of that of the keeper before.
+        """Replace the former keeper's table by an empty one.
 
-        `in_hand` tells what is claimed; `life` is bytes that no other keeper has.
+        `in_hand` holds the claimed ids; `life` is bytes that no other keeper has.
         """
         self._disk = disk
         self._in_hand = in_hand
@@ -85,7 +85,7 @@ class Begun:
                 self._write(slots[0], slots[-1] + 1)
 
     def retract(self, ids: Sequence[bytes]) -> None:
-        """Take messages out that were entered, and whose work does not begin after all. Cost: 20 ns a slot."""
+        """Remove messages that do not begin after all. Cost: 20 ns a slot."""
         gone = set(ids)
         with self._lock:
             slots = [slot for slot, id_ in enumerate(self._ids) if id_ in gone]
@@ -95,7 +95,7 @@ class Begun:
                 self._write(slots[0], slots[-1] + 1)
 
     def _sweep(self, count: int) -> None:
-        """Find slots for so many ids: what was settled two sweeps ago, and new ones."""
+        """Find slots for so many ids: those settled two sweeps ago, and new ones."""
         ids, in_hand = self._ids, self._in_hand
         free = sorted(self._free + self._settled)  # mutant: slot-written-soon
         known = set(free)
@@ -108,11 +108,11 @@ class Begun:
         self._sweeps += 1
         if self._fd is not None:
             try:  # before a slot is written again
-                self._disk.pwrite(self._fd, self._epoch(), EPOCH_AT)
+                self._disk.pwrite(self._fd, self._generation(), GENERATION_AT)
             except OSError:
                 self.close()
 
-    def _epoch(self) -> bytes:
+    def _generation(self) -> bytes:
         return self._life + self._sweeps.to_bytes(8, "little")
 
     def _write(self, start: int, end: int) -> None:
@@ -123,11 +123,11 @@ class Begun:
                 self.close()  # mutant: table-half-counts
 
     def _announce(self) -> None:
-        """Write the whole table, and hold the lock from then on; nothing when that cannot be done."""
+        """Write the whole table, and hold the lock from then on; do nothing if that fails."""
         disk = self._disk
         try:
             fd = self._fd = disk.open(layout.BEGUN, "rw")
-            disk.pwrite(fd, bytes(EPOCH_BYTES), EPOCH_AT)  # the table that is there is nobody's while this is written
+            disk.pwrite(fd, bytes(GENERATION_BYTES), GENERATION_AT)  # the old table counts for nothing from here on
             if not self._take(fd):
                 self.close()
                 return
@@ -135,12 +135,12 @@ class Begun:
             if self._ids:
                 self._write(0, len(self._ids))
             if self._fd is not None:
-                disk.pwrite(fd, self._epoch(), EPOCH_AT)
+                disk.pwrite(fd, self._generation(), GENERATION_AT)
         except OSError:
             self.close()
 
     def _take(self, fd: int) -> bool:
-        """Take the lock; those that ask whether it is held have it for a moment, shared."""
+        """Take the lock; readers that test it hold it shared for a moment."""
         disk = self._disk
         for _ in range(_TRIES):
             if disk.lock(fd, wait=False):
@@ -172,7 +172,7 @@ class Begun:
         return self.is_known(self.mark())
 
     def close(self) -> None:
-        """Let go of the file, and of its lock: what has begun from now on cannot be told."""
+        """Release the file and its lock: begins from now on are unknown to others."""
         with self._lock:
             fd, self._fd = self._fd, None
             if fd is not None:
@@ -180,7 +180,7 @@ class Begun:
 
 
 class Marks:
-    """The other end: that of a journal that cancels. Thread-safe."""
+    """The other side: a journal that cancels. Thread-safe."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory

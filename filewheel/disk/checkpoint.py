@@ -8,6 +8,7 @@ the atomic replacement of this file commits (docs/adr/0003-the-checkpoint-is-a-m
 Replacing it is K1: write aside, flush, rename, flush the directory. The one before is kept as a link: if the newest
 cannot be read, everything that is found is taken as covered to its full size ("doubt"), which loses nothing but may
 fire messages again that were acknowledged.
+Format: docs/format.md, 10.
 Invariant: a manifest on disk is durable only after everything that it covers is.
 """
 

@@ -4,6 +4,7 @@ A pipe in the wheel's directory. A producer opens it when it first rings, and ag
 gone; the keeper sleeps at it. It is a hint: one that is lost costs half a second.
 A standby uses the pipe the other way round. The keeper is its only reader, and the kernel tells a writer that the last
 reader has gone, however it went: so a standby that must also hear of its own end sleeps at the pipe, not at the lock.
+Format: docs/format.md, 13.
 Invariant: ringing never waits, and never fails; the keeper's end stays open while a thread sleeps at it.
 """
 

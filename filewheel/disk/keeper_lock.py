@@ -5,6 +5,7 @@ time-out. A reader asks the lock, too; the note says who holds it, for people.
 
 A lock is that of a file, and the file may be removed or replaced: then a second process gets the lock of a new one. So
 the holder looks whether its file still has the name, before it fires and before it deals (`check`).
+Format: docs/format.md, 13.
 Invariant: of the processes that have an Owner that is `held`, at most one passes `check`.
 """
 

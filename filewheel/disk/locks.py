@@ -8,6 +8,7 @@ The rules of ids (docs/adr/0028-one-move-wins.md):
 V1 Whoever moves a waiting message, or cancels it, holds the lock of its id from the look at it to the frame.
 V2 The keeper, which puts messages back, takes these locks too and never waits for one.
 Locks of keys are taken before those of ids, and each kind in ascending order.
+Format: docs/format.md, 13.
 Invariant: of two that hold one id nobody is between look and frame at the same time.
 """
 

@@ -3,6 +3,7 @@
 One item is a pair of files in quarantine/: `<file>@<offset>.bin` with the bytes as they were found and
 `<file>@<offset>.json` saying where they come from, why they were put aside and when. Only the keeper and `repair`
 write here; `verify`, `stats` and people read.
+Format: docs/format.md, 13.
 Invariant: keeping the same range twice keeps it once, and a full disk here never stops the firing.
 """
 

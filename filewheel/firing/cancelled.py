@@ -1,7 +1,7 @@
 """What a cancel came to: stopped in time, begun, or not found.
 
-The reading of the file `begun` (begun.py) by a call that cancels, moves or replaces. It reads the epoch before it looks
-for its messages, and the table after it has written its drop and the mark. Only a living keeper counts: while the lock
+A call that cancels, moves or replaces reads the file `begun` (begun.py). It reads the generation before it looks for
+its messages, and the table after it has written its drop and the mark. Only a living keeper counts: while the lock
 of the file is held, the table has everything; while it is free, the keeper's own lock tells whether there is one.
 Invariant: what is called stopped does not begin. What is called begun may have been at its begin that very moment.
 """
@@ -12,7 +12,7 @@ import enum
 import struct
 from collections.abc import Collection, Mapping
 
-from filewheel.disk.begun import EPOCH_AT, EPOCH_BYTES, LIFE_BYTES, SLOT_BYTES, TABLE_AT
+from filewheel.disk.begun import GENERATION_AT, GENERATION_BYTES, LIFE_BYTES, SLOT_BYTES, TABLE_AT
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import holder
@@ -81,18 +81,18 @@ class Look:
                 return dict.fromkeys(ids, Cancelled.MAYBE_BEGUN if alive else Cancelled.STOPPED)
         except (OSError, FilewheelError):
             return dict.fromkeys(ids, Cancelled.MAYBE_BEGUN)
-        epoch, table = data[:EPOCH_BYTES], data[EPOCH_BYTES:]
-        other = Cancelled.STOPPED if self._misses_nothing(epoch) else Cancelled.MAYBE_BEGUN  # mutant: epoch-unread
+        generation, table = data[:GENERATION_BYTES], data[GENERATION_BYTES:]
+        other = Cancelled.STOPPED if self._misses_nothing(generation) else Cancelled.MAYBE_BEGUN  # mutant: epoch-unread
         begun = begun_of(table, ids)
         return {id_: Cancelled.BEGUN if id_ in begun else other for id_ in ids}
 
-    def _misses_nothing(self, epoch: bytes) -> bool:
+    def _misses_nothing(self, generation: bytes) -> bool:
         """Tell whether all that was in the table at the first look, or has begun since, is there at the second."""
-        sweeps, before = _sweeps(epoch), _sweeps(self._before)
-        return sweeps <= _SAFE_SWEEPS or (epoch[:LIFE_BYTES] == self._before[:LIFE_BYTES] and sweeps - before <= 1)
+        sweeps, before = _sweeps(generation), _sweeps(self._before)
+        return sweeps <= _SAFE_SWEEPS or (generation[:LIFE_BYTES] == self._before[:LIFE_BYTES] and sweeps - before <= 1)
 
     def _read(self, *, whole: bool) -> bytes:
-        """Return the epoch, and the table as it was before; nothing when no living keeper holds a table."""
+        """Return the generation, and the table as it was before; nothing when no living keeper holds a table."""
         disk = self._dir.disk
         try:
             fd = disk.open(layout.BEGUN, "r")
@@ -100,18 +100,19 @@ class Look:
             return b""
         try:
             if not whole:
-                return disk.pread(fd, EPOCH_BYTES, EPOCH_AT)
+                return disk.pread(fd, GENERATION_BYTES, GENERATION_AT)
             if disk.is_free(fd):  # mutant: dead-table-counts
                 return b""
             table = disk.pread(fd, max(0, disk.size(fd) - TABLE_AT), TABLE_AT)
-            epoch = disk.pread(fd, EPOCH_BYTES, EPOCH_AT)  # last: until it changes, no slot is written again
+            # Last: until it changes, no slot is written again.
+            generation = disk.pread(fd, GENERATION_BYTES, GENERATION_AT)
         finally:
             disk.close(fd)
-        return epoch + table if len(epoch) == EPOCH_BYTES and any(epoch) else b""
+        return generation + table if len(generation) == GENERATION_BYTES and any(generation) else b""
 
 
-def _sweeps(epoch: bytes) -> int:
-    return int.from_bytes(epoch[LIFE_BYTES:], "little")
+def _sweeps(generation: bytes) -> int:
+    return int.from_bytes(generation[LIFE_BYTES:], "little")
 
 
 def begun_of(table: bytes, ids: Collection[MessageId]) -> Collection[bytes]:

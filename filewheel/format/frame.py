@@ -11,6 +11,7 @@ synced was acknowledged, so its absence is damage; any other is a commit that ne
 
 Format rule: any change to what is written here raises FORMAT, also in development, keeps the old reader, and adds
 golden files.
+Format: docs/format.md, 5.
 Invariant: a frame that is yielded is what its writer wrote at this place; what is not is reported as a Gap.
 """
 

@@ -1,6 +1,6 @@
-"""What a message may hold: the limits, and the errors that name them.
+"""The limits of a message (docs/format.md, 14), and the errors that name them.
 
-Invariant: what passes here can be packed, stored in one frame and shown.
+Invariant: a message that passes here can be packed, stored in one frame and shown.
 """
 
 from __future__ import annotations

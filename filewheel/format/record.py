@@ -7,6 +7,7 @@ and the id, so a run of records sorts by (due, writer, sequence) as plain bytes,
     put   [1, id, root | nil, enqueued_us, attempt, topic, headers, payload]
     drop  [2, id, reason]
 
+Format: docs/format.md, 7.
 Invariant: bytes 4..20 of a record are its id, byte 1 its kind.
 """
 

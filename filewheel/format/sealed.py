@@ -1,8 +1,7 @@
-"""JSON with a checksum as its last field: wheel.json, roster.json and follows.json.
+"""JSON with a checksum as its last field (docs/format.md, 3): wheel.json, roster.json and follows.json.
 
-The checksum is over the bytes before it and the closing brace, so any tool can check the file without this library
-(docs/format.md).
-Invariant: `unseal(seal(fields))` returns equal fields; a file that was cut or changed raises ValueError.
+The checksum covers the bytes before it and the closing brace, so any tool can check the file without this library.
+Invariant: `unseal(seal(fields))` returns equal fields; a truncated or changed file raises ValueError.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ later frame proves it. All later frames are consulted, because `synced` lags whe
 interval or "never" as `sync`; then only a frame much later, or the seal, covers the missing one.
 
 The keeper, a follower, verify and snapshots pass all that they read of a writer, in order, to a `Judge`.
+Format: docs/format.md, 8.
 Invariant: missing frames are damage if, and only if, a later frame that verifies calls one of them durable.
 """
 

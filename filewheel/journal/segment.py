@@ -3,6 +3,7 @@
 It is created under a temporary name, locked, and only then renamed to its own name (E1), so a keeper never finds it
 unlocked while it is in use. The name is durable before anything in the segment is acknowledged (E2). The writer
 appends frames, and may write zeros ahead of them.
+Format: docs/format.md, 8.
 Invariants: the kernel lock is held from before the name appears until `release`; after a write failed, nothing more is
 written to the segment.
 """

@@ -6,6 +6,7 @@ An entry is found at any alignment, and counts only when its checksum holds: one
 entry is a mark, with zeros for hash and id; a file that is put in place of another has zeros there until it is marked.
 The file of recent entries (recent.py) has random bytes for the id of its mark.
 Behind the last entry may be zeros that were written ahead. A file is read whole, so its length is bounded first.
+Format: docs/format.md, 13.
 Invariant: what is yielded as an entry was written as one, to this file of this wheel.
 """
 

@@ -6,6 +6,7 @@ other code parses such a name. `files_of` lists the files that a checkpoint name
 Both kinds are runs of frames. Only the keeper writes them: it appends at the covered length and deletes whole files.
 The records of one append are sorted and cut into frames of at most FRAME_BYTES, so that a reader of a dense second can
 step over frames without a wanted id.
+Format: docs/format.md, 9.
 Invariant: below its covered length a file holds exactly the frames of completed deals. Bytes above it are not read.
 """
 
