@@ -3,7 +3,7 @@
 Each command is a session of its own, so that a Ctrl-C in the terminal reaches `run` alone, which then lets the command
 finish; and so that a command that takes too long can be ended with all that it started. The body is handed over as an
 unlinked file, not a pipe: a command that does not read it cannot block anyone.
-Invariant: whatever way a command ends, its outcome is a reason, and an empty reason means that it succeeded.
+Invariant: the outcome of a command is a reason, and an empty reason means success.
 """
 
 from __future__ import annotations

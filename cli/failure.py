@@ -38,9 +38,9 @@ MEANING = {
     USAGE: "usage: the command line or its input is wrong; nothing was done",
     PARTLY: "partly done: some ids unknown, some lines or messages failed",
     NOT_FOUND: "not found: no such message",
-    KEY_HELD: "key held: another message that lives has this key; nothing was enqueued",
-    TOO_FEW_COPIES: "too few copies: it is not confirmed, and may fire",
-    BEGUN: "begun: what was cancelled had begun or may have; it goes on",
+    KEY_HELD: "key held: another living message has this key; nothing was enqueued",
+    TOO_FEW_COPIES: "too few copies: the message is not confirmed, and may fire",
+    BEGUN: "begun: a cancelled message had begun, or may have; it goes on",
     NO_WHEEL: "no wheel there",
     LOCKED: "locked: another process is the keeper, or is busy with the key",
     DAMAGED: "damaged: try `filewheel verify`, then `filewheel repair`",
@@ -66,7 +66,7 @@ _CODES = {
 
 
 class Failure(click.ClickException):
-    """A command ends otherwise than well, and says so in one line."""
+    """A command did not succeed; the message is one line."""
 
     def __init__(self, kind: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ class Failure(click.ClickException):
 
 
 def check_damage(places: int) -> None:
-    """Raise what `verify` ends with unless nothing is damaged. It comes last, when all that was found is printed."""
+    """Raise the failure that `verify` ends with where places are damaged. Call it last, after the data is printed."""
     if places:
         raise Failure(
             "damaged", f"{count(places, 'place is', 'places are')} damaged", hint="`filewheel verify` names each"
@@ -84,7 +84,7 @@ def check_damage(places: int) -> None:
 
 
 def failure_of(exc: BaseException) -> Failure:
-    """Turn whatever a command raised into the failure it means."""
+    """Turn an exception of a command into a failure."""
     if isinstance(exc, Failure):
         return exc
     if isinstance(exc, FilewheelError):

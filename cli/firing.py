@@ -1,10 +1,10 @@
 """The loops of `run`: claim what is due, hand it on, acknowledge what was taken.
 
 `print_due` writes each message as a JSON line and acknowledges it after stdout was flushed. `Dispatcher` runs a
-command for each: the main thread claims as many messages as workers are free, the workers run the command and tell the
-keeper what became of it. Nothing is claimed before someone is free to work on it.
-A call of a handler and an occurrence of a schedule are refused unless `raw`: whoever fires them is a scheduler.
-Invariant: what was claimed is acknowledged, put back or buried; what is not, because this process ends, fires again.
+command for each: the main thread claims as many messages as workers are free, the workers run the command and
+settle the message. A message is claimed only when a worker is free.
+A call of a handler and an occurrence of a schedule are refused unless `raw`: only a scheduler fires them.
+Invariant: a claimed message is acknowledged, put back or buried, or fires again after this process has ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOOK_S = 0.2
 _LOOK_SHARE = 20
 
 GoOn = Callable[[], bool]
-"""Told that nothing is due now and nothing in hand; whether to wait for more."""
+"""Called when nothing is due and nothing is claimed; returns whether to wait for more."""
 
 
 def late_ms(message: Message) -> float:
@@ -48,16 +48,16 @@ def late_ms(message: Message) -> float:
 
 
 class UntilEmpty:
-    """Looks whether anything is pending at all, and not more often than it costs."""
+    """Checks whether anything is pending; the share of time that it takes is bounded."""
 
     def __init__(self, wheel: Wheel) -> None:
         self._wheel = wheel
         self._next = 0.0
         self.left: set[bytes] = set()
-        """What this process cannot settle, so that it waits for another."""
+        """Messages that this process cannot settle: the next keeper fires them."""
 
     def __call__(self) -> bool:
-        """Return whether something still waits."""
+        """Return whether a message is pending."""
         start = time.monotonic()
         if start < self._next:
             return True
@@ -164,7 +164,7 @@ class Dispatcher:
         """What became of messages: done, retried, buried, cancelled."""
 
     def wake(self) -> None:
-        """Interrupt whatever the main thread waits for. For signal handlers."""
+        """Wake the main thread. For signal handlers."""
         self._events.put("signal")
         self._keeper.wake()
 

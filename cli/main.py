@@ -1,6 +1,6 @@
 """The command `filewheel`: global options, the verbs by name, and how every invocation ends.
 
-A verb's module is loaded when it is used, so that `enqueue` does not pay for `demo`. Whatever a verb raises becomes
+A verb's module is loaded when it is used, so that `enqueue` does not pay for `demo`. An error of a verb becomes
 one line on stderr and a documented exit code here, and nowhere else.
 Invariant: no error of the library or of the operating system ends in a traceback.
 """
@@ -58,7 +58,7 @@ _EPILOG = "\n\n".join(
         "  $ filewheel inspect\n"
         "  $ filewheel run --once",
         "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {text}" for code, text in MEANING.items()),
-        "What is printed on stdout is data, on stderr talk. On a terminal data is a table, piped it is JSON lines. "
+        "Data goes to stdout, messages to stderr. On a terminal data is a table, piped it is JSON lines. "
         "The options above may also stand after the verb.",
     ]
 )
@@ -80,7 +80,7 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb; of one that there is not say which verbs, and which verbs of a verb, are like it."""
+        """Find a verb; for an unknown one, name similar verbs and sub-verbs."""
         if args and args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
             named = {verb: [verb] for verb in VERBS}
             for verb in _GROUPS:
@@ -125,7 +125,7 @@ def _fail(out: Output, exc: BaseException, args: list[str]) -> int:
 
 
 def _leave_quietly() -> int:
-    """The reader of stdout has gone: nobody is left to tell. What Python flushes at its end must go somewhere."""
+    """The reader of stdout has gone. Send to /dev/null what Python still flushes at its end."""
     try:
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, sys.stdout.fileno())
@@ -153,7 +153,7 @@ def cli(ctx: click.Context) -> None:
     """
     ctx.color = ctx.ensure_object(Output).colour_choice()
     if ctx.invoked_subcommand is None:
-        # Whoever reads this is a person; whoever does not is a script that forgot the verb.
+        # For a person who reads it; in a script a missing verb is an error.
         click.echo(ctx.get_help(), err=True)
         ctx.exit(USAGE)
 

@@ -4,8 +4,8 @@
 program is imported; then the scheduler takes the signals. `demo` and `bench`, which clean up behind them: any of the
 signals is a Ctrl-C.
 
-A handler cannot break into a wait that Python resumes by itself (PEP 475), so it calls back whoever waits. While the
-command is still waiting to become the keeper nothing is in hand, and the first signal ends it there and then.
+A handler cannot break into a wait that Python resumes by itself (PEP 475), so it calls a function that wakes
+it. While the command waits to become the keeper no message is claimed, and the first signal ends it at once.
 Invariant: the handlers that were there before are back when this is left.
 """
 

@@ -241,7 +241,7 @@ def test_a_set_whose_promotion_was_cut_short_says_so_and_how_to_go_on(wheels: Se
             change_roster(directory, lambda r, role=role: r and r.announced(2, role))  # type: ignore[misc]
     for fw in (wheels.b, wheels.a):
         failed = fw("backup", "list", "--json", code=3).error
-        assert "a promotion to epoch 2 was begun, and has not ended" in failed["message"]
+        assert "a promotion to epoch 2 has started and not ended" in failed["message"]
         assert commands_in(failed["hint"]) == [["-C", str(fw.wheel), "promote"]]
     wheels.b("promote", "--yes", "--wait", "0")
 

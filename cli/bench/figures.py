@@ -33,7 +33,7 @@ class Figures:
     """With sync=0.05, one thread."""
     never_per_s: float
     fire_per_s: float
-    """A backlog that lies in the laps, fired and acknowledged in batches of 1,000."""
+    """A backlog in the laps, fired and acknowledged in batches of 1,000."""
     late_p50_ms: float
     late_p99_ms: float
     early: int
@@ -54,6 +54,6 @@ def machine(path: Path) -> dict[str, object]:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Return the value below which a share of the values lies."""
+    """Return the value below which a share of the values is."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

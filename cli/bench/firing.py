@@ -39,7 +39,7 @@ with Wheel(path, sync="never", force=True) as wheel:
 
 
 def backlog(path: Path, count: int, *, force: bool) -> float:
-    """Return how many messages a second of a backlog that lies in the laps are fired and acknowledged."""
+    """Return how many messages a second of a backlog in the laps are fired and acknowledged."""
     now = time.time()
     with Wheel.create(path, sync="never", force=force) as wheel, Keeper(path, force=force):
         for _ in range(count // 1000):
@@ -94,7 +94,7 @@ def lateness(path: Path, seconds: float, tick: Callable[[], None], *, force: boo
 
 @contextlib.contextmanager
 def _producer(*args: object) -> Iterator[subprocess.Popen[str]]:
-    # This very library, then whatever this process was told to look in.
+    # This library first, then the path of this process.
     where = [str(Path(filewheel.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, where))}
     process: subprocess.Popen[str] | None = None

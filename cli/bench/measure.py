@@ -1,6 +1,6 @@
 """One run: how a budget of seconds is spent on rounds, a backlog and punctuality, and the figures that come out.
 
-Invariant: every wheel lies in the directory that is given, and is gone before the next round, so that the room needed
+Invariant: every wheel is in the given directory, and is removed before the next round, so that the room needed
 is that of one round.
 """
 

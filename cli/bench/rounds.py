@@ -161,7 +161,7 @@ def _in_threads(act: Callable[[], object], slice_s: float) -> float:
         while any(w.is_alive() for w in workers) and (left := start + slice_s - time.perf_counter()) > 0:
             stopped.wait(min(left, 0.05))
     finally:
-        # Also when someone presses Ctrl-C: the wheel must not be closed under a thread that uses it.
+        # Also after Ctrl-C: the wheel must not be closed under a thread that uses it.
         stopped.set()
         for worker in workers:
             if worker.ident is not None:

@@ -157,7 +157,7 @@ def add(
             hint=f"`filewheel -C {quote(out.dir)} replicate` goes on with it",
         )  # fmt: skip
     if seen is not None and is_away:
-        out.warn(f"{member.path} cannot be read now ({seen.why}); it is told of this when its disk is back")
+        out.warn(f"{member.path} cannot be read now ({seen.why}); it gets the change when its disk is back")
     if change.is_any and status is not None:
         for line in rules_of(status.roster):
             out.note(line)
@@ -272,7 +272,7 @@ def show(out: Output) -> None:
 _ROLE = {
     "backup": "a backup",
     "fenced": "fenced: another wheel was promoted",
-    "promoting": "a backup whose promotion was begun, and has not ended",
+    "promoting": "a backup whose promotion has started and not ended",
 }
 
 
@@ -312,7 +312,7 @@ def _fail_without_primary(out: Output, own: Roster, status: SetStatus) -> NoRetu
     cannot = f"the primary {status.primary} cannot be asked: {status.primary_why}"
     if own.held < own.epoch or own.role == "promoting":
         raise Failure(
-            "partly", f"this set has no primary: a promotion to epoch {own.epoch} was begun, and has not ended",
+            "partly", f"this set has no primary: a promotion to epoch {own.epoch} has started and not ended",
             hint=f"wait a moment; if it was cut short, `filewheel -C {quote(out.dir)} promote`",
         )  # fmt: skip
     if status.successor:

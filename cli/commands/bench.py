@@ -1,8 +1,7 @@
 """`bench`: what this disk's flush costs, how close filewheel comes to it, and which `sync` to choose.
 
-On a throw-away wheel in the directory that is asked about, because the file system decides what a flush costs: a home
-directory, a tmpfs and a journaled disk tell three different stories.
-Invariant: however it ends, nothing is left behind; and it does not fill a disk that others live on.
+It measures on a temporary wheel in the given directory, because the cost of a flush depends on the file system.
+Invariant: it removes everything that it made, and does not fill a disk that others use.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def _beside(wheel: Path) -> Path:
     if not wheel.is_dir():
         return parent
     is_wheel = (wheel / "wheel.json").exists()
-    # A wheel that is a mount point lies on another disk than what is beside it: only inside is its disk.
+    # A wheel that is a mount point is on another disk than its parent: only inside is its disk.
     is_mount = wheel.stat().st_dev != parent.stat().st_dev
     return parent if is_wheel and not is_mount else wheel
 
@@ -123,7 +122,7 @@ def _throw_away(place: Path) -> Iterator[Path]:
     if free.f_bavail * free.f_frsize < ROOM_BYTES:
         raise _full(place)
     directory = place / f"filewheel-bench-{secrets.token_hex(6)}"
-    # The name comes first, and is nobody else's: whatever interrupts the making, the end removes what was made. Twice,
+    # The name comes first, and is unique: after an interrupt the end removes what was made. Twice,
     # because an interrupt can also come when all is done and the removal is about to start.
     try:
         try:

@@ -46,15 +46,15 @@ def command(
 
     Prints the ids of those that were pending. `-` reads ids from stdin, one a line (or JSON lines with an `id`). Once
     this has returned, none of them begins. A message that had begun goes on to its end, and is not tried again: stderr
-    names it, and --json says of each whether it was "stopped" in time or had "begun" ("maybe begun" where the keeper
-    cannot say). A schedule ends with its next occurrence: stderr names it, and --json has it as "schedule".
+    names it. In --json the outcome of each is "stopped" (in time), "begun", or "maybe begun" where the keeper does not
+    know. A schedule ends with its next occurrence: stderr names it, and --json has it as "schedule".
 
     \b
     Exit codes:
       3  some of the ids were not pending
       4  none of them was
       7  all were, and some had begun
-     12  one of them may lie in a file that is missing or damaged
+     12  a missing or damaged file may hold one of them
     """
     if everything + (key is not None) + bool(ids) > 1:
         raise click.UsageError("give ids, --key or --all, and only one of them")
@@ -77,7 +77,7 @@ def command(
             unknown += [id_ for id_ in some if id_ not in found]
             begun.update(_begun_of(found))
             progress.add(len(some))
-        done = "; the cancel is written, and holds whatever comes back"
+        done = "; the cancel is written, and holds in any case"
         lost = lost_of(wheel, unknown, len(wanted), done=done) or only_not_pending(wheel, unknown, len(wanted))
     if unknown:
         _name_begun(out, begun)
@@ -133,7 +133,7 @@ def _schedules_of(wheel: Wheel, ids: list[MessageId]) -> dict[MessageId, StoredS
 
 
 def _tell_ended(out: Output, schedule: StoredSchedule) -> None:
-    again = "; the program that declares it starts it anew" if schedule.is_declared else ""
+    again = "; the program that declares it starts it again" if schedule.is_declared else ""
     out.warn(f"the schedule {schedule.name!r} has ended: this was its next occurrence{again}")
 
 

@@ -58,7 +58,7 @@ def _open(target: str) -> Iterator[Callable[[str], object]]:
     if target == "-":
         yield _Utf8(sys.stdout).write
         return
-    # Aside, durable, then renamed: whoever finds the file finds all of it.
+    # Written aside, flushed, then renamed: a reader finds the whole file or none.
     aside = f"{target}.{os.getpid()}.tmp"
     try:
         with open(aside, "w", encoding="utf-8", newline="\n") as file:
@@ -73,7 +73,7 @@ def _open(target: str) -> Iterator[Callable[[str], object]]:
 
 
 class _Utf8:
-    """Writes UTF-8 whatever the locale says: the same wheel gives the same bytes everywhere."""
+    """Writes UTF-8 in every locale: the same wheel gives the same bytes everywhere."""
 
     def __init__(self, stream: TextIO) -> None:
         stream.flush()

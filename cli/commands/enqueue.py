@@ -52,7 +52,7 @@ _STDIN_BYTES_MAX = (1 << 30) + 1
     help="In place of BODY: arguments for the handler that --topic names. A list, or an object of keyword arguments.",
 )  # fmt: skip
 @click.option("--header", "headers", type=HEADER, multiple=True, metavar="K=V", help="A header; may be repeated.")
-@click.option("--key", metavar="KEY", help="A unique key: of the messages with it at most one lives.")
+@click.option("--key", metavar="KEY", help="A unique key: at most one living message has it.")
 @click.option(
     "--on-conflict", type=click.Choice(get_args(OnConflict)), default="reject", show_default=True,
     help="When another message has the key: fail (exit code 5), print that one's id, or cancel that one.",
@@ -66,7 +66,7 @@ _STDIN_BYTES_MAX = (1 << 30) + 1
     help="Each line of stdin is a JSON object: `payload`, `payload_b64` or `args`; one of `in` (\"5m\" or seconds), "
     "`at` (a time), `due_us`; `topic`; `headers`; `key`. The options above hold for lines without.",
 )  # fmt: skip
-@click.option("--skip-bad", is_flag=True, help="Tell of lines that are wrong and enqueue the others (exit code 3).")
+@click.option("--skip-bad", is_flag=True, help="Report wrong lines and enqueue the others (exit code 3).")
 @click.argument("body", required=False)
 def command(
     out: Output,
@@ -94,7 +94,7 @@ def command(
     whose key is held is named and passed over (exit code 3). With --on-conflict keep the id of the message that has
     the key is printed in its place; --json marks it `"kept": true`, and it is not counted as enqueued.
 
-    Where the wheel has backups, --json tells in `copies` how many wheels held the message when it was confirmed.
+    Where the wheel has backups, `copies` in --json is how many wheels held the message when it was confirmed.
 
     A message with a --key has it from now until it was acknowledged, cancelled or became a dead letter.
     """
@@ -171,7 +171,7 @@ def _payload(out: Output, body: str | None, in_us: int | None) -> bytes:
         if body is None and not read:  # a timer's, or the wrong end of a pipe: hardly meant
             raise click.UsageError("BODY is missing, and nothing is on stdin; '' is an empty one, and so may be `-`")
         return read
-    return os.fsencode(body)  # the bytes that the shell gave, whatever the locale makes of them
+    return os.fsencode(body)  # the bytes that the shell gave, in every locale
 
 
 def _fires_now(out: Output, *, many: bool = False, is_call: bool = False) -> str:

@@ -1,8 +1,8 @@
 """`load`: bring back what `dump` wrote, with its ids, or as new messages.
 
-Every line is checked and put aside before the first message is added, so a bad line means that nothing was. Adding a
-message that is pending already changes nothing; one that was cancelled or has fired in this wheel, and is still on
-record there, does not come back by its old id, and that is told.
+Every line is checked and put aside before the first message is added, so after a bad line nothing was added. Adding a
+message that is pending already changes nothing. One that was cancelled or has fired in this wheel does not come back by
+its old id while the wheel has a record of it; such messages are reported.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def command(out: Output, new_ids: bool, source: str | None) -> None:
     Reads JSON lines from FILE, or from stdin. All lines are checked first: if one is wrong it is named, and nothing is
     added. Messages that are pending already are left as they are. A message that was cancelled or has fired in this
     wheel stays so while the wheel has a record of it (exit code 3): do not load an old dump into the wheel it came
-    from, where it would fire again. --new-ids adds all of it anew.
+    from, where it would fire again. --new-ids adds all messages as new ones.
     """
     if source is None and out.stdin_is_terminal:
         raise click.UsageError("from where? Give a FILE, or `-` to read lines from here to Ctrl-D")
@@ -112,7 +112,7 @@ class _Check:
             return set(snapshot.find(self._ids))
 
     def finish(self, out: Output) -> None:
-        """Tell how many messages came, and which are not pending now."""
+        """Report how many messages were added, and which are not pending now."""
         pending, now_us = self._pending(), times.now_us()
         # A keeper that runs may have fired by now what was due.
         fired = self._wheel.stats().keeper_up

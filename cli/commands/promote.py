@@ -53,7 +53,7 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
     that nothing fires from it.
 
     --auto waits until the primary is lost, promotes and exits with 0, so that `promote --auto && filewheel run` is a
-    standby. It exits with 130 when it is told to stop before.
+    standby. It exits with 130 when a signal stops it before.
     """
     if auto and force:
         raise click.UsageError(
@@ -117,7 +117,7 @@ def _how_far(result: Promotion) -> str:
 
 
 def print_promotion(out: Output, result: Promotion) -> None:
-    """Tell whom a promotion fenced, whom it could not reach, and whether the wheel was up to date."""
+    """Print which wheels a promotion fenced and could not reach, and whether the wheel was up to date."""
     old = result.old_primary
     if out.wants_json:
         out.record(promotion_fields(result))

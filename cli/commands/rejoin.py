@@ -33,7 +33,7 @@ def command(out: Output, yes: bool, force: bool) -> None:
     """Make the wheel that -C names, once the primary, a backup of the primary that there is now.
 
     Messages that only it holds are added to the new primary first, so nothing is lost. Then it is brought in step:
-    messages that fired or were cancelled meanwhile are removed from it.
+    messages that have fired or were cancelled since are removed from it.
     """
     set_roster_of(out)
     where = _primary(out)
@@ -59,7 +59,7 @@ def command(out: Output, yes: bool, force: bool) -> None:
 
 
 def _primary(out: Output) -> str:
-    """Return the words for the primary that there is now: this wheel may not have been told of it."""
+    """Return the words for the present primary; the roster of this wheel may not name it yet."""
     with contextlib.suppress(FilewheelError, OSError):
         here = os.path.abspath(out.dir)
         primary, _ = find_primary(here)

@@ -1,4 +1,4 @@
-"""`replicate`: the service that keeps a wheel's backups in step, until it is told to stop, or once."""
+"""`replicate`: the service that keeps a wheel's backups in step until a signal stops it, or once."""
 
 from __future__ import annotations
 

@@ -36,9 +36,8 @@ def command(out: Output, in_us: int | None, at: When | None, key: str | None, id
     """Move messages to another time.
 
     Prints the new id of each, a line each, in the order in which they were given; with --json the old one, too. `-`
-    reads ids from stdin. A dead letter starts anew, its attempts at 0. Exit code 3
-    when some of the ids were not pending, 4 when none was, 12 when one of them may lie in a file that is missing or
-    damaged.
+    reads ids from stdin. A dead letter starts again with attempt 0. Exit code 3
+    when some of the ids were not pending, 4 when none was, 12 when a missing or damaged file may hold one of them.
     """
     now_us = times.now_us()
     due_us = require_due(in_us, at, now_us)

@@ -122,7 +122,7 @@ def _refuse_calls(out: Output) -> None:
 
 
 def _open(out: Output, no_wait: bool, on_jump: str) -> Keeper:
-    """Become the keeper, saying so when someone else still is."""
+    """Become the keeper; print a note while another process still is."""
     for patience in (True, True, True, False):
         try:
             return Keeper(out.dir, wait=False, on_jump=on_jump, force=out.force)

@@ -1,4 +1,4 @@
-"""`verify`: read every byte of the wheel and name what is not as it should be."""
+"""`verify`: read every byte of the wheel and name each place that is wrong."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ..verb import verb
 def command(out: Output) -> None:
     """Check the whole wheel. Takes no lock and changes nothing; a keeper may be running.
 
-    Finds damage (bytes that had been durable cannot be read: exit code 12) and notes (left by a crash, or put there
-    by someone, and harmless: exit code 0).
+    Finds damage (bytes that had been durable cannot be read: exit code 12) and notes (harmless: left by a
+    crash, or not a file of filewheel: exit code 0).
     """
     report = read_all(out, out.directory())
     print_findings(out, report.findings)

@@ -1,4 +1,4 @@
-"""`work`: run the scheduler that a program defines, until it is told to stop, or once."""
+"""`work`: run the scheduler that a program defines until a signal stops it, or once."""
 
 from __future__ import annotations
 

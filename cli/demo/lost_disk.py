@@ -1,8 +1,8 @@
 """The demo that loses a disk: a wheel with backups under load, its directory deleted, a backup promoted.
 
-Everything is done by the real commands, which are shown as they are run. What is told at the end is counted in what the
-producer wrote down when an enqueue was confirmed, and in what the keepers wrote down when a message fired.
-Invariant: no figure of the verdict comes from a wheel, and none from this text.
+It runs the real commands and shows them. The report is counted from the file in which the producer wrote each confirmed
+enqueue, and from the files in which the keepers wrote each message that fired.
+Invariant: no figure of the report comes from a wheel.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Play:
         self._panel.tell(f"rm -rf {disk.name}", "loss")
         end = time.monotonic() + PATIENCE_S
         while disk.wheel.parent.exists():
-            # Whoever writes there makes files while others go.
+            # Processes that write there make files while others are removed.
             shutil.rmtree(disk.wheel.parent, ignore_errors=True)
             if time.monotonic() > end:
                 raise Failure("failed", f"{disk.wheel.parent} cannot be deleted")
@@ -214,7 +214,7 @@ class Verdict:
     def holds(self) -> bool:
         """Whether nothing that was confirmed is lost, nothing fired early, and the other backups followed."""
         proof = self.proof
-        # What failed may have been written all the same: the producer was not told either way, and tried again.
+        # An enqueue that failed may have been written all the same, and the producer tried it again.
         known = len(proof.unknown) <= len(self.confirmed.failed)
         sound = not self.damage and self.story.in_step is not False
         return bool(proof.enqueued and not proof.missing and not proof.early and known and sound and not self.stray)
@@ -227,7 +227,7 @@ class Verdict:
 
     @property
     def stray(self) -> int:
-        """How many messages the first keeper fired when the second had begun."""
+        """How many messages the first keeper fired after the first one of the second."""
         old, new = self.keepers[0], self.keepers[-1]
         return sum(at >= new.first_at for at in old.times) if new.first_at is not None else 0
 
@@ -254,7 +254,7 @@ class Verdict:
             ("twice", f"{proof.twice}" + (", from both disks" if proof.twice else ""), True),
             ("without firing", f"{self.silent_s:.1f} s", True),
             ("without an ack", f"{self.confirmed.longest_gap_s():.1f} s; {failed} attempts failed, {tried}", True),
-            ("the old keeper", f"{ended}; after {self.disks[1].name} began it fired {stray}", not stray),
+            ("the old keeper", f"{ended}; after {self.disks[1].name} started it fired {stray}", not stray),
         ]
         if self.story.in_step is not None:
             names = ", ".join(disk.name for disk in self.disks[2:])

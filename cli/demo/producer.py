@@ -1,8 +1,8 @@
 """The demo's producer: a program that goes on when the wheel it enqueues into is lost, as an application would.
 
-`python -m cli.producer RATE WHEEL...` reads messages as JSON lines and enqueues so many a second, in whichever of the
-wheels is the primary. It writes a line for each that was confirmed, and for each attempt that failed; what failed is
-tried again, as a new message.
+`python -m cli.demo.producer RATE WHEEL...` reads messages as JSON lines and enqueues so many a second into
+the primary of these wheels. It writes a line for each confirmed message and for each failed attempt; after a failure it
+enqueues a new message.
 Invariant: a message is written down as confirmed only after the library said so, and in no wheel's directory.
 """
 
@@ -31,7 +31,7 @@ class Producer:
         self._wheel: Wheel | None = None
 
     def enqueue(self, row: dict[str, Any]) -> MessageId:
-        """Enqueue a message once. Raises whatever speaks against it, and tries another wheel the next time."""
+        """Enqueue a message once. After an error the next call tries another wheel."""
         try:
             if self._wheel is None:
                 self._wheel = Wheel(self._paths[self._at])

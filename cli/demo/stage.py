@@ -1,9 +1,9 @@
-"""What the demo plays with: producers and keepers as processes of their own, and the records by which it is judged.
+"""The processes of the demo: producers and keepers, and the records that they write.
 
 They are the real commands: a producer is `filewheel enqueue --batch` (or producer.py, which goes on when its wheel is
 lost), a keeper is `filewheel run` with its stdout appended to a file outside the wheel. What fired is judged by those
 files alone, not by what the wheel says of itself.
-Invariant: whatever happens, no process outlives its Stage.
+Invariant: no process outlives its Stage.
 """
 
 from __future__ import annotations

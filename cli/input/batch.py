@@ -52,7 +52,7 @@ class Defaults:
 
 @dataclass
 class Intake:
-    """Reads and checks lines, and remembers what there is to tell about them."""
+    """Reads and checks lines, and counts the ones that need a note."""
 
     now_us: int
     wheel: Wheel

@@ -2,7 +2,7 @@
 
 A line is bytes up to a newline, which is not part of it; a last line needs none. A line that is longer than any
 message could be is not taken into memory.
-Invariant: whatever stdin holds, a bad line is named by its number.
+Invariant: the error for a bad line names its number.
 """
 
 from __future__ import annotations

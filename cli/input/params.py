@@ -30,9 +30,9 @@ else:
 
 
 class Local(tzinfo):
-    """The zone of this machine, with its rules: a summer's date gets the summer's offset, whatever the season now.
+    """The zone of this machine, with its rules: a summer's date gets the summer's offset in every season.
 
-    Around a change it does what PEP 495 says, whatever this Python's `astimezone` makes of a naive time: the first of
+    Around a change it follows PEP 495, in every version of Python: the first of
     two, and of one that is skipped, the one counted with the offset before the change.
     """
 
@@ -69,7 +69,7 @@ LOCAL = Local()
 
 @dataclass(frozen=True)
 class When:
-    """A moment that someone wrote down."""
+    """A time as it was typed."""
 
     due_us: int
     is_local: bool

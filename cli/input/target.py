@@ -1,6 +1,6 @@
 """A scheduler that the command line names as MODULE:NAME, imported as the program itself would import it.
 
-Invariant: whatever the module does when it is imported, what went wrong is one line with the place where it did.
+Invariant: an error of the import becomes one line with the file and line where it was raised.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def when_of(recurrence: Recurrence) -> tuple[str, str | None]:
         return recurrence.text, recurrence.tz
     us = recurrence.interval_us
     text = span(us).replace(" ", "") if us % US_PER_S == 0 else ""
-    # Two units are shown; what has more is told in seconds.
+    # `span` shows two units; an interval with more is written in seconds.
     return f"every {text if _parsed_us(text) == us else f'{us / US_PER_S:.15g}s'}", None
 
 

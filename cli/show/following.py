@@ -1,8 +1,8 @@
-"""What a replicator tells while it runs: a line for each change of state, and now and then how far the backups are.
+"""The output of a running replicator: a line for each change of state, and a summary from time to time.
 
 On a terminal the last line says how the backups are and is redrawn; piped, each change and each summary is a line of
 JSON. It looks from a thread of its own, because the replicator has the main one.
-Invariant: what is told comes from what the library reports, and nothing is told twice in a row.
+Invariant: every line comes from a report of the library, and no line comes twice in a row.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _STATES = {
 
 
 class Teller:
-    """Tells of changes, from whatever thread they come."""
+    """Reports changes; any thread may call it."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
         self._lock = threading.Lock()
         self._told: dict[str, tuple[str, str]] = {}
         self.error: OSError | None = None
-        """Why nothing can be told any more: the reader of stdout has gone."""
+        """Set when the reader of stdout has gone."""
         self.on_error: Callable[[], object] = lambda: None
 
     def tell(self, report: LinkReport) -> None:
-        """Tell that a backup has come into another state."""
+        """Report that the state of a backup has changed."""
         with self._lock:
             state = report.state, report.error
             if self._told.get(report.wheel) == state:
@@ -60,7 +60,7 @@ class Teller:
             self._record({"kind": "state", **report_fields(report)})
 
     def summary(self, status: SetStatus) -> None:
-        """Tell how far every backup is."""
+        """Report how far each backup is behind."""
         backups = [member_fields(one) for one in status.members]
         with self._lock:
             self._record({"kind": "summary", "epoch": status.roster.epoch, "backups": backups})

@@ -40,9 +40,9 @@ def _safe(sample: Sample) -> tuple[tuple[str, str], ...]:
 
 
 def set_gauges(status: SetStatus) -> list[Family]:
-    """Return what there is to tell of a set: its epoch, and of each backup its state and how far it is behind.
+    """Return the gauges of a set: its epoch, and for each backup its state and how far it is behind.
 
-    What is not known of a backup that cannot be reached is left out.
+    An unknown value of a backup that cannot be reached is left out.
     """
     members = status.members
     states = [

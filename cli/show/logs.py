@@ -1,7 +1,7 @@
 """What a program that goes on logs: lines of one format on stderr, for people and for a journal alike.
 
 A program that configures logging itself keeps what it configured: then nothing is added, and nothing is said twice.
-Invariant: a record of several lines (a traceback) is told from the next record by its indentation.
+Invariant: a record of several lines (a traceback) is separated from the next record by its indentation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Lines(logging.Handler):
 
 @contextlib.contextmanager
 def log_lines(out: Output, level: int) -> Iterator[None]:
-    """Write what is logged meanwhile: the library's from `level` on, a program's own from WARNING on."""
+    """Write what is logged in this block: the library's records from `level` on, a program's own from WARNING on."""
     root, library = logging.getLogger(), logging.getLogger(_LIBRARY)
     with out.unheard():
         if root.handlers:

@@ -38,7 +38,7 @@ def set_roster_of(out: Output) -> Roster | None:
 
 
 def find_set(out: Output) -> SetStatus | None:
-    """Return the set of the wheel that `-C` names; None when it stands alone, or, with a warning, cannot tell."""
+    """Return the set of the wheel that `-C` names; None when it stands alone or, with a warning, cannot be read."""
     try:
         own = roster_of(out)
         if own is None:
@@ -176,10 +176,12 @@ def set_line(status: SetStatus) -> str:
         away = f"; the primary cannot be asked ({status.primary_why})" if status.primary_why else ""
         return f"a backup of {status.primary}, epoch {roster.epoch}{away}"
     if roster.role == "promoting":
-        return f"a promotion to epoch {roster.epoch} was begun: `filewheel promote` goes on with it"
+        return f"a promotion to epoch {roster.epoch} has started and not ended: `filewheel promote` completes it"
     if roster.role == "fenced":
         if roster.held < roster.epoch:
-            return f"fenced: a promotion to epoch {roster.epoch} was begun, and has not ended: `filewheel promote` one"
+            return (
+                f"fenced: a promotion to epoch {roster.epoch} has started and not ended: `filewheel promote` a backup"
+            )
         return f"fenced: {status.primary} is the primary since epoch {roster.epoch}"
     backups = [f"{one.member.path} ({one.member.mode}) {trouble_of(one) or lag_text(one)}" for one in status.members]
     return f"the primary, epoch {roster.epoch}; " + ("; ".join(backups) or "no backups")
@@ -189,7 +191,7 @@ def set_line(status: SetStatus) -> str:
 
 
 class Copying:
-    """How far the copies are, all backups together: what the library calls as they go on, from whatever thread."""
+    """The progress of the copies to all backups together; the library calls it from any thread."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""Where a command's words go: data to stdout, talk to stderr, and how both look.
+"""The output of a command: data to stdout, messages to stderr, and how both look.
 
 The one place that asks whether a stream is a terminal. On one, data is a table for people; piped, it is one JSON
 object a line; `--json` and `--no-json` decide otherwise. Colour only helps, it never says anything alone, and
@@ -39,7 +39,7 @@ class Column:
 
     title: str
     most: int | None = None
-    """Text that may be cut, beyond this where nobody looks at the terminal. None for what is shown whole."""
+    """The width beyond which text is cut where stdout is no terminal. None for text that is never cut."""
     right: bool = False
     style: str | None = None
 
@@ -71,7 +71,7 @@ class Output:
     # -- what there is to write to -----------------------------------------------------------------------------
 
     def is_terminal(self, stream: TextIO | None) -> bool:
-        """Tell whether someone looks at this stream."""
+        """Tell whether this stream is a terminal."""
         try:
             return stream is not None and stream.isatty()
         except ValueError:  # closed
@@ -84,17 +84,17 @@ class Output:
 
     @property
     def stdout_is_terminal(self) -> bool:
-        """Whether someone looks at the data."""
+        """Whether stdout is a terminal."""
         return self.is_terminal(sys.stdout)
 
     @property
     def stdin_is_terminal(self) -> bool:
-        """Whether someone types what is read."""
+        """Whether stdin is a terminal."""
         return self.is_terminal(sys.stdin)
 
     @property
     def can_ask(self) -> bool:
-        """Whether someone is there to answer a question."""
+        """Whether a question can be answered."""
         return self.stdin_is_terminal and self.is_terminal(sys.stderr)
 
     @property
@@ -198,17 +198,17 @@ class Output:
     # -- talk ----------------------------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """Say something on stderr that `--quiet` silences."""
+        """Print a note on stderr; `--quiet` silences it."""
         if not self.quiet:
             self._talk(safe(text))
 
     def warn(self, text: str) -> None:
-        """Say something on stderr that has to be heard."""
+        """Print a warning on stderr, with `--quiet` too."""
         self._talk(self._err_style("warning:", "yellow") + f" {safe(text)}")
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Say as warnings what the library logs meanwhile."""
+        """Print what the library logs in this block as warnings."""
         logger = logging.getLogger("filewheel")
         logger.addHandler(self._heard)
         try:
@@ -235,7 +235,7 @@ class Output:
 
     @contextlib.contextmanager
     def unheard(self) -> Iterator[None]:
-        """Leave it to another handler to tell what is logged."""
+        """Leave the library's log records to another handler."""
         logger = logging.getLogger("filewheel")
         was_heard = self._heard in logger.handlers
         logger.removeHandler(self._heard)
@@ -255,7 +255,7 @@ class Output:
             fields = {"error": failure.kind, "code": failure.code}
             self._talk(to_line(fields | {"message": failure.message, "hint": failure.hint}, ascii_only=True))
             return
-        # Partly done is an outcome, not an error of whoever typed this.
+        # Partly done is an outcome, and no error of the command line.
         word, colour = ("note:", "yellow") if failure.kind in ("partly", "interrupted") else ("Error:", "red")
         self._talk(self._err_style(word, colour) + f" {safe(failure.message)}")
         if failure.hint:
@@ -267,7 +267,7 @@ class Output:
     def _talk(self, text: str) -> None:
         if self._progress is not None:
             self._progress.clear()
-        # Nobody reads the talk: that is no reason to fail.
+        # A closed stderr is no reason to fail.
         with contextlib.suppress(OSError, ValueError):
             if self.stdout_is_terminal:
                 sys.stdout.flush()
@@ -275,11 +275,15 @@ class Output:
             sys.stderr.flush()
 
     def ask(self, question: str, *, yes: bool) -> bool:
-        """Ask before something that cannot be undone. Where nobody can answer, only `--yes` will do."""
+        """Ask before something that cannot be undone. Without a terminal, `--yes` is needed."""
         if yes:
             return True
         if not self.can_ask:
-            raise Failure("usage", "nobody is there to confirm this, so nothing was done", hint="add --yes")
+            raise Failure(
+                "usage",
+                "this needs a confirmation, and there is no terminal to ask on; nothing was done",
+                hint="add --yes",
+            )
         return click.confirm(safe(question), default=False, err=True)
 
     @contextlib.contextmanager

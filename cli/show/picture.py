@@ -1,6 +1,6 @@
 """The time ahead as a picture: how much is due in each second of the next minute, minute of the next hour, and on.
 
-Bars begin at whole seconds, minutes and half hours, so that most files of the wheel lie between two edges and are
+Bars start at whole seconds, minutes and half hours, so that most files of the wheel lie between two edges and are
 counted by their headers, and so that the labels are times that people know. A view goes from now to exactly a minute,
 an hour or a day from now, so its first bar and its last are parts of one. What is overdue is counted apart.
 Invariant: each message is counted once in each view that reaches as far as its due time.
@@ -100,7 +100,7 @@ class Ahead:
         return [self._between(view.edge(i), view.edge(i + 1)) for i in range(view.bars)]
 
     def far(self) -> list[tuple[str, int]]:
-        """Return what lies beyond the next day, row by row."""
+        """Return the counts beyond the next day, row by row."""
         rows = []
         day = self.views[-1]
         start = day.edge(day.bars)
@@ -141,7 +141,7 @@ def bars(counts: Sequence[int], height: int, *, blocks: bool) -> list[str]:
 
 
 def lying_bar(number: int, most: int, columns: int, *, blocks: bool) -> str:
-    """Draw one count as a bar that lies."""
+    """Draw one count as a horizontal bar."""
     if not number or not most:
         return ""
     eighths = max(1, round(number * columns * 8 / most))

@@ -1,8 +1,8 @@
 """Words and numbers for people: made safe to print, cut to a width, with units.
 
-What a message carries was written by someone else, so it can hold escape sequences that move the cursor, rename the
-window or turn the line around. Nothing of it reaches a terminal but through `safe` (or, as JSON, through `to_line`).
-Invariant: what `safe` returns is one line of printable characters.
+A payload, topic or header can hold escape sequences that move the cursor, rename the window or reverse the line. It
+reaches a terminal only through `safe` (or, as JSON, through `to_line`).
+Invariant: `safe` returns one line of printable characters.
 """
 
 from __future__ import annotations

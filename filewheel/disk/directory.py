@@ -207,7 +207,7 @@ def open_directory(
         raise NoWheel(
             "no such directory" if missing else "not a directory",
             path=_absolute(where), hint=_where_is(where) if missing else "name a wheel's directory",
-        ) from exc  # fmt: skip
+        ) from None  # fmt: skip
     except OSError as exc:
         raise disk_error(exc, where) from exc
     if write:
