@@ -63,7 +63,7 @@ class Copied:
 
 
 @dataclass
-class _Begun:
+class _Unfinished:
     """The state of the laps that are not copied to their end."""
 
     lap: int
@@ -81,21 +81,21 @@ class LapCopy:
     def __init__(self, source: Directory, keeper: BackupKeeper) -> None:
         self._source = source
         self._keeper = keeper
-        self._begun: _Begun | None = None
+        self._unfinished: _Unfinished | None = None
         self._refused: set[int] = set()
 
     def begin(self) -> None:
         """Forget the state of single laps: a walk starts again."""
-        self._begun = None
+        self._unfinished = None
         self._refused.clear()
 
     def plan(self, lo: bytes, *, by_id: bool = False) -> Plan:
         """Return the next step from `lo` on. Cost: a reading of the first wheel's checkpoint. Raises DiskError."""
         laps = LapPlanner(self._source, self._keeper.dir, self._keeper.store.checkpoint)
-        begun = self._begun
-        if begun is not None and laps.can_copy(begun.lap):
-            return Plan(laps.floor(begun.lap + 1), [begun.lap])
-        self._begun = None
+        unfinished = self._unfinished
+        if unfinished is not None and laps.can_copy(unfinished.lap):
+            return Plan(laps.floor(unfinished.lap + 1), [unfinished.lap])
+        self._unfinished = None
         return laps.next(lo, STEP_BYTES, self._refused, by_id=by_id)
 
     def copy(self, laps: list[int], lo: bytes, hi: bytes) -> Copied:
@@ -104,27 +104,27 @@ class LapCopy:
         On return the copy is durable. A lap with an unreadable part is left to be compared. Cost: two checksums of the
         copied bytes, and a reading of the first wheel's journals. Raises DiskError, Poisoned, OSError.
         """
-        begun, self._begun = self._begun, None
-        if begun is None:
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is None:
             known = self._keeper.store.window(lo, hi, _KNOWN)
             if known.cut:
                 return self._refuse(laps, lo)
-            begun = _Begun(laps[0], unseen=set(ids_of(known.puts)), has_drops=known.has_drops)
+            unfinished = _Unfinished(laps[0], unseen=set(ids_of(known.puts)), has_drops=known.has_drops)
         with Snapshot(self._source) as snapshot:
             if snapshot.checkpoint.doubt:
                 return self._refuse(laps, lo)
-            step = _CopyStep(snapshot, self._source, self._keeper, begun)
+            step = _CopyStep(snapshot, self._source, self._keeper, unfinished)
             lap = step.run(laps)
             if lap is not None:
                 return self._refuse([lap], lo)
             done = Copied(hi, moved=step.moved, copied=step.copied, size_bytes=step.size_bytes)
             if step.stopped_in is not None:
-                self._begun = _Begun(step.stopped_in, step.offsets, begun.unseen, begun.has_drops)
+                self._unfinished = _Unfinished(step.stopped_in, step.offsets, unfinished.unseen, unfinished.has_drops)
                 done.hi = max(lo, lap_floor(self._source, step.stopped_in))
             # The rest of a lap is read when all of its files are copied.
-            self._read_journals(snapshot, lo, done, begun.unseen)
-            done.extra = {i for i in begun.unseen if i < done.hi}  # mutant: graft-extra
-            begun.unseen -= done.extra
+            self._read_journals(snapshot, lo, done, unfinished.unseen)
+            done.extra = {i for i in unfinished.unseen if i < done.hi}  # mutant: graft-extra
+            unfinished.unseen -= done.extra
             return done
 
     def pass_over(self, laps: list[int], lo: bytes, hi: bytes) -> Copied:
@@ -190,11 +190,11 @@ class LapCopy:
 class _CopyStep:
     """One step of copying: one transaction in the second wheel."""
 
-    def __init__(self, snapshot: Snapshot, source: Directory, keeper: BackupKeeper, begun: _Begun) -> None:
+    def __init__(self, snapshot: Snapshot, source: Directory, keeper: BackupKeeper, unfinished: _Unfinished) -> None:
         self._snapshot = snapshot
         self._source = source
         self._keeper = keeper
-        self._begun = begun
+        self._unfinished = unfinished
         self._added = Additions(keeper.dir)
         self._new = keeper.store.checkpoint.copy()
         self._new.deal += 1
@@ -241,7 +241,7 @@ class _CopyStep:
         theirs = files_in(self._keeper.dir.settings, self._new, lap)
         if files and theirs and files[0].is_lap != theirs[0].is_lap:  # mutant: graft-opened
             return False  # opened into seconds since the plan was made
-        self.offsets = dict(self._begun.offsets) if lap == self._begun.lap else {}
+        self.offsets = dict(self._unfinished.offsets) if lap == self._unfinished.lap else {}
         for file in files:
             if self.size_bytes >= STEP_BYTES:
                 self.stopped_in = lap
@@ -289,10 +289,10 @@ class _CopyStep:
         """Note the keys, ids and moves of a copied frame, where they are needed."""
         with contextlib.suppress(Damaged):  # its checksums are right: it was written like this, and is copied like this
             self._keeper.enter_keys_of(frame)  # mutant: graft-keyless
-            if self._begun.unseen or self._begun.has_drops:
+            if self._unfinished.unseen or self._unfinished.has_drops:
                 puts = records_of(frame)[0]
-                self._begun.unseen.difference_update(ids_of(puts))
-                if self._begun.has_drops:
+                self._unfinished.unseen.difference_update(ids_of(puts))
+                if self._unfinished.has_drops:
                     self.moved.update((root_of(put), put[ID]) for put in moved(puts))
 
 

@@ -278,14 +278,14 @@ class _Promoting:
             # The roster still names the old primary: if this promotion fails, the next one needs it.
             return old.announced(epoch, role)  # mutant: promote-announces-itself
 
-        def tell() -> None:
+        def write() -> None:
             with opened(path, self._env) as there:
                 if there.settings.id != wheel:
                     raise BadArgument("another wheel is in its place")
                 change_roster(there, change)
 
         try:
-            self._ask.ask(path, tell)
+            self._ask.ask(path, write)
             self._done.fenced.append(path)
         except (FilewheelError, OSError) as exc:
             if is_scarce(exc):  # mutant: scarce-unfenced
@@ -436,13 +436,13 @@ class _Promoting:
                 return old
             return replace(old, office=0, primary=self._here.path, primary_wheel=self._me.wheel)
 
-        def tell() -> None:
+        def write() -> None:
             with opened(path, self._env) as there:
                 if there.settings.id == wheel:
                     change_roster(there, change)
 
         with contextlib.suppress(FilewheelError, OSError):
-            self._ask.ask(path, tell)
+            self._ask.ask(path, write)
 
 
 def _when_free(wait_s: float, act: Callable[[], T]) -> T:
