@@ -430,7 +430,7 @@ class Keeper(Outcomes):
                 name = slot_file(self._dir.settings, second).name
                 self._store.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
                 self._reserve.drop([id_], SET_ASIDE)
-                self._head.settle([id_])
+                self._head.release([id_])
 
     # -- time ------------------------------------------------------------------------------------------------
 

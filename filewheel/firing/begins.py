@@ -1,9 +1,9 @@
-"""Hands out what is due, and lets claimed messages begin: the keeper's order of writes and looks against a cancel.
+"""Claims and begins, and the order of writes and reads that decides between a begin and a cancel.
 
-Between the head, which knows what is claimed, and the file `begun`, in which begins are published. A begin is
-published, then the mark is read, then the journals are looked at if it has changed: so either a cancel finds the
-message begun, or the begin finds it cancelled. A claim is such a begin, unless its consumer says later what begins.
-Invariant: nothing is handed out, or begins, that was cancelled by a call that did not find it begun.
+A begin is published in the file `begun`, then the mark is read, then the journals if the mark has changed. So either
+the cancel finds the message begun, or the begin finds it cancelled. A claim is such a begin, unless its consumer calls
+`begin` later.
+Invariant: a message is neither handed out nor begun after a cancel that did not find it begun has returned.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from filewheel.native.compiled import ids_of
 
 
 class Begins:
-    """The begins of one keeper. The ledger's lock guards everything but `may_begin`."""
+    """The begins of one keeper. The store's lock guards everything but `may_begin`."""
 
     def __init__(self, store: Store, head: Head) -> None:
-        """Put an empty table in the place of that of the keeper before, whose lock this one has now."""
+        """Replace the table of the former keeper, whose lock this one has now, by an empty one."""
         self._store = store
         self._head = head
         self._begun = Begun(store.disk, head.claims, store.dir.env.entropy(LIFE_BYTES))
@@ -37,7 +37,7 @@ class Begins:
         if begun and ids:
             try:
                 stopped = self.begin(ids)  # mutant: claim-begun-unlooked
-            except BaseException:  # nobody has them
+            except BaseException:  # no caller has them
                 self._head.give_back(ids)  # mutant: failed-claim-kept
                 raise
             if stopped:
@@ -63,7 +63,7 @@ class Begins:
         if not self._begun.is_public:  # to write the whole table, and to take its lock, is no work for an event loop
             return False
         self._begun.publish(ids)
-        # The mark first: what was cancelled before the look that it belongs to is in `cancelled` by then.
+        # The mark first: messages cancelled before the look that it belongs to are in `cancelled` by then.
         begins = self._begun.is_old() and all(  # mutant: may-begin-many
             id_ in self._head.claims and id_ not in self._head.cancelled for id_ in ids
         )
@@ -72,7 +72,7 @@ class Begins:
         return begins
 
     def unbegin(self, ids: Sequence[bytes]) -> None:
-        """Take back that claimed messages have begun."""
+        """Retract the begins of claimed messages."""
         self._begun.retract(ids)
 
     def give_back(self, ids: list[bytes]) -> None:
@@ -81,5 +81,5 @@ class Begins:
         self._head.give_back(ids)
 
     def close(self) -> None:
-        """Let go of the file: what had begun counts no more."""
+        """Close the file: the begins in it do not count any more."""
         self._begun.close()

@@ -1,9 +1,9 @@
-"""What a cancel came to: stopped in time, begun, or not found.
+"""The result of a cancel: stopped in time, begun, or not found.
 
-A call that cancels, moves or replaces reads the file `begun` (begun.py). It reads the generation before it looks for
-its messages, and the table after it has written its drop and the mark. Only a living keeper counts: while the lock
-of the file is held, the table has everything; while it is free, the keeper's own lock tells whether there is one.
-Invariant: what is called stopped does not begin. What is called begun may have been at its begin that very moment.
+A call that cancels, moves or replaces messages reads the file `begun` (disk/begun.py): its generation before it looks
+for the messages, its table after it has written its drop and the mark. Only a living keeper counts. While the lock of
+the file is held, the table is complete; while it is free, the keeper's own lock says whether there is a keeper.
+Invariant: a message that is called stopped does not begin. One that is called begun may have begun that very moment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FEW = 16
 
 
 class Cancelled(enum.StrEnum):
-    """What a cancel came to. True but for NOT_FOUND: the message was pending, and is not offered again.
+    """The result of a cancel. True except NOT_FOUND: the message was pending, and is not offered again.
 
     Each equals its text, and is written as it by `str`, f-strings and JSON.
     """
@@ -45,7 +45,7 @@ class Cancelled(enum.StrEnum):
 
 
 class CancelledIds(set[MessageId]):
-    """The ids of the messages that a call cancelled, and what came of each."""
+    """The ids of the messages that a call cancelled, with the outcome of each."""
 
     def __init__(self, outcomes: Mapping[MessageId, Cancelled]) -> None:
         super().__init__(outcomes)
@@ -53,7 +53,7 @@ class CancelledIds(set[MessageId]):
         """STOPPED, BEGUN or MAYBE_BEGUN, for each id of the set."""
 
     def outcome(self, id_: MessageId) -> Cancelled:
-        """Return what came of one; NOT_FOUND for an id that is not in the set."""
+        """Return the outcome for an id; NOT_FOUND for one that is not in the set."""
         return self.outcomes.get(id_, Cancelled.NOT_FOUND)
 
 
@@ -68,7 +68,7 @@ class Look:
             self._before = b""
 
     def outcomes(self, ids: Collection[MessageId]) -> dict[MessageId, Cancelled]:
-        """Return what became of messages that were pending, once their drops and the mark are written. Never raises.
+        """Return the outcomes for messages that were pending, once their drops and the mark are written. Never raises.
 
         Cost: 20 µs, and 1 µs an id.
         """
@@ -87,7 +87,7 @@ class Look:
         return {id_: Cancelled.BEGUN if id_ in begun else other for id_ in ids}
 
     def _misses_nothing(self, generation: bytes) -> bool:
-        """Tell whether all that was in the table at the first look, or has begun since, is there at the second."""
+        """Tell whether the second look sees everything that was in the table at the first, or has begun since."""
         sweeps, before = _sweeps(generation), _sweeps(self._before)
         return sweeps <= _SAFE_SWEEPS or (generation[:LIFE_BYTES] == self._before[:LIFE_BYTES] and sweeps - before <= 1)
 

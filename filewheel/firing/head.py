@@ -1,10 +1,10 @@
-"""The head of a wheel: what fires next, kept in step with what producers write.
+"""The head of a wheel: the messages that fire next, kept in step with the journals.
 
-Between the ledger, which reads the disk, and the keeper, which talks to consumers: it loads windows into the ready
-queue, lets in what arrives below the frontier, takes out what was cancelled, and knows what is claimed.
+It is between the store, which reads the disk, and the keeper, which serves consumers. It loads windows into the ready
+queue, adds messages that arrive below the frontier, removes cancelled ones, and knows which are claimed.
 
-A drop may be read before its put, when they lie in two journals and one pass read them in that order. Such a drop is
-remembered until a whole pass has begun and ended after it was seen; then its put has been read, or there is none.
+A drop may be read before its put, when they are in two journals and one pass reads them in that order. Such a drop is
+remembered until a whole pass has started and ended after it was read. By then its put was read, or there is none.
 Invariant: every message below the frontier is in `ready`, in `claims`, dropped, or in a gap of `ready.aside`.
 """
 
@@ -21,12 +21,12 @@ from filewheel.message import US_PER_S, due_of, id_floor
 from filewheel.native.compiled import ids_of
 
 AHEAD_US = 1 * US_PER_S
-"""Loading starts when less than this lies ahead in memory."""
+"""Loading starts when memory holds less than this ahead of the present time."""
 LOOKAHEAD_US = 4 * US_PER_S
 
 
 class Head:
-    """Ready and claimed messages. Not thread-safe: the ledger's lock guards it."""
+    """Ready and claimed messages. Not thread-safe: the store's lock guards it."""
 
     def __init__(self, store: Store, budget: Budget) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class Head:
         self.claims: dict[bytes, bytes] = {}
         """id → put, for what was handed out."""
         self.cancelled: set[bytes] = set()
-        """Claimed ids that were cancelled meanwhile: they are not put back."""
+        """Claimed ids that were cancelled: they are not put back."""
         self._early: dict[bytes, int] = {}
         store.on_frame = self._on_frame
         store.on_return = self.ready.forget_from
@@ -42,7 +42,7 @@ class Head:
     # -- coming in -------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Frame) -> None:
-        """Take from a producer's frame what concerns what is below the frontier."""
+        """Apply the records of a producer's frame that are below the frontier."""
         frontier = self.ready.frontier
         if frame.first >= frontier:
             return
@@ -57,7 +57,7 @@ class Head:
         for drop in drops:
             id_ = drop[ID]
             if id_ >= frontier:
-                continue  # found again, with its put, when that window is loaded
+                continue  # read again, with its put, when that window is loaded
             if id_ in self.claims:
                 self.cancelled.add(id_)
             else:
@@ -134,8 +134,8 @@ class Head:
         """Tell whether what is due may lie on disk, and there is room for it."""
         return self.ready.frontier <= id_floor(max(0, now_us)) and self.ready.wants_more()
 
-    def settle(self, ids: list[bytes]) -> None:
-        """Forget claimed messages: what became of them is written."""
+    def release(self, ids: list[bytes]) -> None:
+        """Forget claimed messages, whose outcome is written."""
         for id_ in ids:
             del self.claims[id_]
         self.ready.done(ids)
@@ -143,28 +143,28 @@ class Head:
             self.cancelled.difference_update(ids)
 
     def stop(self, ids: list[bytes]) -> set[bytes]:
-        """Forget those of claimed messages that were cancelled meanwhile; return them."""
+        """Forget claimed messages that were cancelled; return them."""
         stopped = self.cancelled.intersection(ids)
         if stopped:
-            self.settle(list(stopped))
+            self.release(list(stopped))
         return stopped
 
     def give_back(self, ids: list[bytes]) -> None:
-        """Offer claimed messages again, as they were; those that were cancelled meanwhile are forgotten."""
+        """Offer claimed messages again, as they were; those that were cancelled are forgotten."""
         puts = [self.claims[id_] for id_ in ids if id_ not in self.cancelled]
-        self.settle(ids)
+        self.release(ids)
         near = [put for put in puts if put[ID] < self.ready.frontier]  # the others are loaded again, from disk
         if near:
             self.ready.add(near)
 
     def finished(self) -> tuple[set[int], set[int]]:
-        """Return the seconds and laps whose files hold nothing that is pending any more (X3: by what is, now)."""
+        """Return the seconds and laps whose files hold no pending message any more (X3: by the present state)."""
         ready = self.ready
         frontier, waiting = ready.aside.floor(ready.frontier), ready.waiting  # mutant: gap-is-finished
         checkpoint, settings, missing = self._store.checkpoint, self._store.dir.settings, self._store.missing
         # mutant: claimed-is-finished
         slots = {s for s in checkpoint.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
-        slots -= missing.slots  # nobody knows what waits in these  # mutant: missing-finished
+        slots -= missing.slots  # their messages are unknown  # mutant: missing-finished
         laps: set[int] = set()
         if checkpoint.laps:
             busy = {settings.lap_of(s) for s in waiting} | missing.near()

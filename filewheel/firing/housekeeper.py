@@ -1,8 +1,8 @@
-"""What the keeper does off the firing path: flush acknowledgements, deal, delete what is finished, keep a ballast.
+"""The keeper's background work: it flushes acknowledgements, deals, removes finished files and keeps a ballast.
 
-It looks at what is, not at notes of what happened (X3): a second is finished when it lies below the frontier and
-nothing of it waits. What is finished goes with the next deal.
-Invariant: nothing here decides what fires, and stopping it at any point loses nothing.
+It decides by the present state, not by notes of past events (X3): a second is finished when it is below the frontier
+and none of its messages waits. Finished files go with the next deal.
+Invariant: nothing here decides which messages fire, and stopping it at any point loses nothing.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Housekeeper:
 
     def start(self) -> None:
         """Run in a thread of its own. Raises OSError when there can be no more threads."""
-        self.reserve.ballast.keep()  # before the first claim: what is handed out needs room to be acknowledged
+        self.reserve.ballast.keep()  # before the first claim: claimed messages need room for their acknowledgements
         self._thread = started(threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True))
 
     def stop(self) -> None:
-        """End the thread; what it has begun is finished."""
+        """End the thread, after its present step."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -101,7 +101,7 @@ class Housekeeper:
                 return
 
     def step(self) -> None:
-        """Do what is to be done now."""
+        """Do the work that is due now."""
         if self._dirty:
             self._dirty = False
             self._store.own.flush()  # mutant: acks-unflushed
@@ -109,7 +109,7 @@ class Housekeeper:
         if self._behind or now - self._looked_us >= LOOK_US:
             self._looked_us, self._behind = now, False
             self._check()  # mutant: lock-lost-steps
-            # Whoever fires may be busy for hours; what is written meanwhile must not pile up.
+            # The consumer may be busy for hours; new frames must not pile up.
             self._store.ingest()
             self._store.look_for_missing()
             self.reserve.ballast.keep()
@@ -118,7 +118,7 @@ class Housekeeper:
                 self._deal(now)
 
     def flush_soon(self) -> None:
-        """Have the own journal flushed within the interval: something was written to it."""
+        """Flush the own journal within the interval: something was written to it."""
         if not self._dirty:
             self._dirty = True
             self._wake.set()
@@ -133,7 +133,7 @@ class Housekeeper:
         except Damaged as exc:
             log.critical("%s", exc)
         except (OSError, DiskError) as exc:
-            # It only grows: nothing is missing in what is there. But F0: a flush that failed ends this keeper.
+            # An index that was not compacted is complete. But F0: a flush that failed ends this keeper.
             if exc.errno == errno.EIO:
                 raise
             log.warning("%s: the index of keys was not compacted: %s", self._store.dir.path, exc)
@@ -159,7 +159,7 @@ class Housekeeper:
 
     @property
     def much_is_undealt(self) -> bool:
-        """Whether the journals hold so much that they are dealt whatever else there is to do."""
+        """Whether the journals hold so much that they must be dealt now."""
         return self._store.undealt_bytes >= DEAL_BYTES or self._store.undealt_puts >= DEAL_PUTS
 
     def _deal(self, now: int) -> None:
@@ -168,13 +168,13 @@ class Housekeeper:
             if self._disk.free_bytes() < need and not (
                 self._store.removal.give_up_retained() and self._disk.free_bytes() >= need
             ):
-                # Not even begun: what little room there is belongs to acknowledgements.
+                # Not even started: the little room that there is belongs to acknowledgements.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             done = Deal(self._store, spread=True, finished=self._finished).run()
             self._dealt_us = now
             self._behind = self.much_is_undealt and not done.held  # mutant: deal-paused
             if done.held or (done.left_segments and not self._behind):
-                self._retry_us = now + RETRY_US  # what made it due may be what could not be dealt, or removed
+                self._retry_us = now + RETRY_US  # the cause may be something that could not be dealt, or removed
         except (OSError, DiskError) as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -183,7 +183,7 @@ class Housekeeper:
             self._expire_when_full()
 
     def _expire_when_full(self) -> None:
-        """Free what is finished, with the ballast's room for the checkpoint if need be."""
+        """Remove finished files, with the ballast's room for the checkpoint if necessary."""
         with self._store.lock:
             slots, laps = self._finished()
         if not slots and not laps:
@@ -199,7 +199,7 @@ class Housekeeper:
                     return
 
     def deal_all(self) -> None:
-        """Deal everything that was read, into lap files where no seconds are open yet; on a full disk, what fits."""
+        """Deal everything that was read, into lap files where there are no slots yet; on a full disk, what fits."""
         self._check()  # mutant: lock-lost-deals
         if not needs_deal(self._store, self._finished):
             return
@@ -208,5 +208,5 @@ class Housekeeper:
         except (OSError, DiskError) as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            # Nothing is missing: what is not dealt stays in the journals, which are durable.
+            # Nothing is lost: undealt messages stay in the journals, which are durable.
             log.warning("%s: no space to deal at the end; the next keeper does it", self._store.dir.path)

@@ -1,8 +1,8 @@
-"""The time that a keeper fires by: the wall clock, watched for steps that no passing of time explains.
+"""The time that a keeper fires by: the wall clock, watched for steps that the steady clock does not confirm.
 
-A step ahead by more than an hour is told, and held if the keeper was opened so: what it makes due waits. A step back is
-told, and shortens what is held.
-Invariant: what is held is never negative, so nothing fires before its time by the wall clock.
+A step ahead by more than an hour is logged, and held if the keeper was opened so: the messages that it makes due wait.
+A step back is logged, and shortens the hold.
+Invariant: the hold is never negative, so nothing fires before its time by the wall clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ JUMP_LIMIT_US = 3600 * US_PER_S
 
 
 class Jumps:
-    """A clock less what is held of its jumps. Not thread-safe: the keeper's lock guards it."""
+    """A clock, less the held part of its jumps. Not thread-safe: the keeper's lock guards it."""
 
     def __init__(self, clock: Clock, path: str, *, hold: bool) -> None:
         self._clock = clock
@@ -26,10 +26,10 @@ class Jumps:
         self._hold = hold
         self._looked: tuple[int, int] | None = None
         self.held_us = 0
-        """What is held back of jumps ahead."""
+        """How much of the jumps ahead is held back."""
 
     def now_us(self) -> int:
-        """Return the time to fire by, and tell of a step since the last call."""
+        """Return the time to fire by, and log a step since the last call."""
         now, steady = self._clock.now_us(), self._clock.steady_us()
         if self._looked is not None:
             step = (now - self._looked[0]) - (steady - self._looked[1])

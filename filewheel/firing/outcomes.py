@@ -1,6 +1,7 @@
-"""What became of claimed messages, as a consumer says it: done with, put back, dead.
+"""The outcomes of claimed messages, as a consumer reports them: acknowledged, put back, or buried.
 
-The half of a Keeper that writes (settler.py) and lets go of what is claimed. Cost and durability are said of each call.
+The half of a Keeper that writes settlements (settler.py) and forgets the claims. Cost and durability are stated at each
+call.
 Invariant: a message is acknowledged, put back or buried once, by the keeper that claimed it.
 """
 
@@ -35,7 +36,7 @@ class Outcomes:
     _settler: Settler
 
     def _check(self, *, settling: bool = False) -> None:
-        """Raise unless this keeper can go on; one that another fires for can still settle what is in hand."""
+        """Raise unless this keeper can go on; one that was succeeded can still settle claimed messages."""
         raise NotImplementedError
 
     def now_us(self) -> int:
@@ -56,7 +57,7 @@ class Outcomes:
             ids = self._settler.ids_of(what)
             if ids:
                 self._reserve.drop(ids, ACKED)
-                self._head.settle(ids)
+                self._head.release(ids)
         if sync == "always":  # mutant: ack-durable-unflushed
             self._flush()
         return len(ids)
@@ -70,12 +71,12 @@ class Outcomes:
     ) -> MessageId | None:
         """Put a claimed message back, to fire again after `delay`, with its attempt raised by one.
 
-        Returns its new id; None when it was cancelled meanwhile. Drop and put are one commit: both or neither.
+        Returns its new id; None when it was cancelled. Drop and put are one commit: both or neither.
 
         A message with a unique key keeps it, for one more flush. While another process is in the middle of moving or
         cancelling a message (one lock serves one id in 16), or is busy with that key, the commit waits for the next
-        `claim`, whatever the `sync`; until then the message stays what it was, and would be offered as that to the next
-        keeper. If the other wins, nothing is ever pending under the id that was returned.
+        `claim`, with any `sync`. Until then the message is unchanged, also for the next keeper. If the other
+        process wins, no message is ever pending under the returned id.
         """
         return self.settle([Settlement(self._id_of(message), "retried", delay=delay)], sync=sync)[0]
 
@@ -86,15 +87,15 @@ class Outcomes:
         return self.settle([Settlement(self._id_of(message), "buried", reason=reason)], sync=sync)[0]
 
     def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
-        """Write what became of claimed messages; return for each the id under which it goes on, or lies dead.
+        """Write the outcomes of claimed messages; return for each its new id, also as a dead letter.
 
         Each settlement is whole in one frame, with the messages that it enqueues; a `delay` counts from here on. None
-        stands for a message that is done with, or was cancelled meanwhile. When writing fails, what was not written is
-        still claimed (`holds`). One that moves its message, or enters a unique key, may have to wait for the next
-        `claim`, as `nack` says. Many share a look and a flush.
+        stands for a message that is acknowledged, or was cancelled. When writing fails, messages whose outcome was not
+        written are still claimed (`holds`). One that moves its message, or enters a unique key, may have
+        to wait for the next `claim`, as `nack` says. Many share a lookup and a flush.
 
-        After Fenced, or Locked, only those that are done with are written: the others wait, and whoever fires now fires
-        them.
+        After Fenced, or Locked, only acknowledgements are written. The other messages stay pending, and the new
+        keeper fires them.
 
         Raises NotClaimed before anything is written, WheelFull, Poisoned; Fenced or Locked when some were not written
         for that.
@@ -119,7 +120,7 @@ class Outcomes:
         return moved_to
 
     def _flush(self) -> None:
-        with contextlib.suppress(Closed):  # another thread has closed meanwhile, and flushed everything
+        with contextlib.suppress(Closed):  # another thread has closed the keeper, and flushed everything
             self._store.own.flush()
 
     def holds(self, id_: bytes) -> bool:

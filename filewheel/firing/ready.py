@@ -37,7 +37,7 @@ class Aside:
         """A part of the ready queue's: the rest stays for the topics that have room."""
         self._puts: dict[bytes, list[bytes]] = {}
         self._gaps: dict[bytes, tuple[bytes, bytes]] = {}
-        """Topic → from which id to below which its messages lie on disk only."""
+        """Topic → the range of ids (from, below) of which its messages are on disk only."""
         self._count = 0
         self.bytes = 0
 
@@ -49,22 +49,22 @@ class Aside:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anything waits here, or in a gap."""
+        """Whether there are messages here, or in a gap."""
         return bool(self._puts or self._gaps)
 
     def floor(self, frontier: bytes) -> bytes:
-        """Return the id below which nothing pending lies on disk only."""
+        """Return the id below which no pending message is on disk only."""
         return min((start for start, _ in self._gaps.values()), default=frontier)
 
     def first(self) -> bytes | None:
-        """Return the first id of all that wait here, or in a gap."""
+        """Return the first id of all messages here, or in a gap."""
         starts = [start for start, _ in self._gaps.values()]
         return min([*(puts[0][ID] for puts in self._puts.values()), *starts], default=None)
 
     # -- coming ------------------------------------------------------------------------------------------------
 
     def keep(self, topic: bytes, put: bytes) -> bool:
-        """Keep a message that was passed over; False when it lies behind a gap of its topic, and is left on disk."""
+        """Keep a message that was passed over; False when it is after a gap of its topic, and stays on disk."""
         id_ = put[ID]
         gap = self._gaps.get(topic)
         if gap is not None and id_ >= gap[0]:
@@ -86,7 +86,7 @@ class Aside:
     def _joins(self, put: bytes) -> bool:
         topic = topic_of(put)
         gap, puts = self._gaps.get(topic), self._puts.get(topic)
-        # Before the gap, or before the last that was passed over: so it is due too.
+        # It is before the gap, or before the last message that was passed over, so it is due too.
         is_before = put[ID] < gap[0] if gap is not None else puts is not None and put < puts[-1]
         return is_before and self.keep(topic, put)
 
@@ -110,7 +110,7 @@ class Aside:
                 yield topic, *gap
 
     def read(self, topic: bytes, puts: Iterable[bytes], upto: bytes) -> None:
-        """Take in what was read of a gap, from its start to below an id."""
+        """Add the messages of a gap that were read, from its start to below an id."""
         start, end = self._gaps.pop(topic)
         if upto < end:
             self._gaps[topic] = upto, end
@@ -149,7 +149,7 @@ class Aside:
         return gone
 
     def forget_from(self, floor: bytes) -> list[bytes]:
-        """Forget what lies from an id on, which is read again with everything else; return what was here."""
+        """Forget the messages from an id on, which are read again with all others; return those that were here."""
         for topic, (start, end) in list(self._gaps.items()):
             del self._gaps[topic]
             if start < floor:
@@ -214,11 +214,11 @@ class Ready:
         return len(self) * 2 < self._budget.records and (self._bytes + self.aside.bytes) * 2 < self._budget.bytes
 
     def next_due_us(self) -> int | None:
-        """Return when the first message is due that no claim has passed over."""
+        """Return the due time of the first message that no claim has passed over."""
         return due_of(self._puts[self._head][ID]) if self._head < len(self._puts) else None
 
     def first_due_us(self) -> int | None:
-        """Return when the first message is due."""
+        """Return the due time of the first message."""
         passed = self.aside.first()
         dues = (self.next_due_us(), None if passed is None else due_of(passed))
         return min((us for us in dues if us is not None), default=None)
@@ -234,7 +234,7 @@ class Ready:
         self._note(puts)
 
     def load_gap(self, topic: bytes, puts: list[bytes], upto: bytes) -> None:
-        """Add what was read of a topic's gap, up to an id."""
+        """Add the messages of a topic's gap that were read, up to an id."""
         self.aside.read(topic, puts, upto)
         self._note(puts)
 
@@ -244,7 +244,7 @@ class Ready:
         puts = self._new(puts)  # mutant: ready-twice
         puts = self.aside.without_known(puts)
         self._note(puts)
-        # First what is overdue of a topic that was passed over: it is claimed before the rest of its topic.
+        # First the overdue messages of topics that were passed over: they are claimed before the rest of their topic.
         puts = self.aside.join(puts)  # mutant: newcomer-late
         if len(puts) <= _INSERT_MAX:
             for put in puts:
@@ -274,7 +274,7 @@ class Ready:
         return found
 
     def _trim(self) -> None:
-        """Drop what was taken from the front of the list, so that it is not sorted again."""
+        """Remove the taken messages from the front of the list, so that they are not sorted again."""
         if self._head:
             del self._puts[: self._head]
             self._head = 0
@@ -307,7 +307,7 @@ class Ready:
             self._forget(gone + self.aside.forget_from(floor))
 
     def _forget(self, gone: list[bytes]) -> None:
-        """Count messages as waiting no longer, that lie on disk or are dropped."""
+        """Stop counting messages as waiting that are on disk only, or dropped."""
         self.done(put[ID] for put in gone)
 
     # -- going -----------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class Ready:
         return {r[ID] for r in gone}
 
     def done(self, ids: Iterable[bytes]) -> None:
-        """Count messages as waiting no longer."""
+        """Stop counting messages as waiting."""
         waiting = self.waiting
         for second, count in count_seconds(sorted(ids), 0):  # a batch is in order already
             left = waiting.get(second, 0) - count

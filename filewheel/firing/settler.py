@@ -1,15 +1,15 @@
-"""The settler: writes what became of claimed messages to the keeper's own journal.
+"""The settler: it writes the outcomes of claimed messages to the keeper's own journal.
 
 A settlement that puts a message with a unique key needs the lock of that key, to enter the new id before the frame is
-written (rules U1 and U2); one that moves a message needs the lock of its id, so that it is not moved or cancelled twice
-(V1). A keeper never waits for a lock that a producer holds, because a producer may have been stopped: such a
-settlement is kept for later, and its message stays claimed meanwhile. Many are written under their locks together: one
-look, one flush of the index, one frame.
+written (rules U1 and U2). One that moves a message needs the lock of its id, so that it is not moved or cancelled twice
+(V1). A keeper never waits for a lock that a producer holds, because a producer may have been stopped. Such a settlement
+is kept for later, and its message stays claimed. Many are written under their locks together: one lookup, one flush of
+the index, one frame.
 
-Several threads settle at once. A settlement that needs locks is tried by one thread at a time: its own first, and any
-that claims when that one could not write it. They take the locks of ids one after the other, so none is kept for later
-because of another thread.
-Invariant: a claimed message is forgotten only when what became of it has been written.
+Several threads settle at once. A settlement that needs locks is tried by one thread at a time: first its own, then any
+that claims if that one could not write it. They take the locks of ids in turn, so none is kept for later because of
+another thread.
+Invariant: a claimed message is forgotten only when its outcome has been written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BUCKETS_AT_ONCE = 64
 
 
 class Settler:
-    """Writes settlements. Thread-safe by the ledger's lock; `settle` is not to be called with it held."""
+    """Writes settlements. Thread-safe by the store's lock; do not call `settle` with it held."""
 
     def __init__(self, store: Store, head: Head, reserve: Reserve, keys: Keys) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class Settler:
         self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
         """Settlements that need locks and are not written yet, by the claimed id; with the new id."""
         self._trouble: FilewheelError | None = None
-        """What the last try to write those met."""
+        """The error of the last try to write them."""
         self._tried_by: dict[bytes, int] = {}
         """Which thread tries which of those."""
         self._tried = threading.Condition(store.lock)
@@ -70,7 +70,7 @@ class Settler:
             moved_to.update(dict.fromkeys(self._settle_locking(locking)))
         except BaseException:
             with self._lock:
-                for id_ in locking:  # what is not written is claimed, as before
+                for id_ in locking:  # messages whose outcome is not written stay claimed
                     self.later.pop(id_, None)  # mutant: settled-unwritten
             raise
         finally:
@@ -94,7 +94,7 @@ class Settler:
         if len(set(ids)) < len(ids):
             raise NotClaimed(
                 "a message is named twice in one call",
-                path=self._store.dir.path, hint="say of each message once what became of it",
+                path=self._store.dir.path, hint="settle each message once",
             )  # fmt: skip
         return ids
 
@@ -123,7 +123,7 @@ class Settler:
         self._write(made)
 
     def settle_later(self, check: Callable[[], None]) -> None:
-        """Write what could not be written while another process had its lock; `check` raises when closed."""
+        """Write settlements that waited for a lock of another process; `check` raises when closed."""
         with self._lock:
             check()
             ids = [id_ for id_ in self.later if id_ not in self._tried_by]  # mutant: settled-by-another
@@ -132,13 +132,13 @@ class Settler:
             self._settle_locking(ids)
             self._trouble = None
         except (DiskError, Damaged) as exc:
-            # Neither a full disk nor a bad file of keys may keep what is due from being claimed.
+            # Neither a full disk nor a bad file of keys may stop claims of due messages.
             self._trouble = exc
         finally:
             self._were_tried(ids)
 
     def unwritten(self) -> FilewheelError | None:
-        """Return why settlements are left that were not written, for one that closes; None when none is."""
+        """Return why some settlements were not written, for a keeper that closes; None when all were."""
         with self._lock:
             count = len(self.later)
         if not count:
@@ -156,14 +156,14 @@ class Settler:
             self._tried.notify_all()
 
     def wait_for_others(self) -> None:
-        """Return when no other thread is in the middle of a settlement: for one that closes the journal."""
+        """Wait until no other thread is in the middle of a settlement, before the journal is closed."""
         with self._lock:
-            # What this thread tries itself was interrupted by a signal handler that closes.
+            # A settlement of this thread itself was interrupted by a signal handler that closes.
             while set(self._tried_by.values()) - {threading.get_ident()}:  # mutant: closed-beside-a-settle
                 self._tried.wait()
 
     def _settle_locking(self, ids: Sequence[bytes]) -> list[bytes]:
-        """Write settlements that need locks, now or later; return those whose message was cancelled meanwhile."""
+        """Write settlements that need locks, now or later; return those whose message was cancelled."""
         cancelled: list[bytes] = []
         with self._lock:
             entered = {id_: [key for key, _ in self._records_of(*self.later[id_]).enters] for id_ in ids}
@@ -196,7 +196,7 @@ class Settler:
         return cancelled
 
     def _settle_each(self, ids: Sequence[bytes], cancelled: list[bytes]) -> None:
-        """Write settlements one by one; raise at the end what the last of them met."""
+        """Write settlements one by one; raise the last error at the end."""
         failed: FilewheelError | None = None
         for id_ in ids:
             try:
@@ -221,7 +221,7 @@ class Settler:
                 held.enter_context(self._alone())  # mutant: id-own-threads
                 busy = self._take_ids(free, held)
                 held.enter_context(self._lock)
-                self._ingest()  # who moved, cancelled, or took the key away did so before these locks were ours
+                self._ingest()  # moves, cancels and replacements of others came before these locks were taken
                 # mutant: id-busy-ignored
                 return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
 
@@ -242,7 +242,7 @@ class Settler:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Keep other threads of this keeper waiting in a `with`, for as long as it takes to write a frame."""
-        # A signal handler that came into a call of this keeper does not wait: who has it may wait for this very thread.
+        # A signal handler inside a call of this keeper does not wait: the holder may be waiting for this very thread.
         alone = self._moving.acquire(blocking=not self._lock._is_owned())  # type: ignore[attr-defined]
         try:
             yield
@@ -251,7 +251,7 @@ class Settler:
                 self._moving.release()
 
     def _enter(self, ids: Sequence[bytes], hold: LockedKeys) -> None:
-        """Enter the keys of what is about to be written."""
+        """Enter the keys of messages that are about to be written."""
         with self._lock:
             enters = [pair for id_ in ids for pair in self._records_of(*self.later[id_]).enters]
         if enters:
@@ -287,7 +287,7 @@ class Settler:
         displaced: list[bytes] = []
         for key, id_ in records.enters:
             held = holders[key]
-            # The message that is settled here lets go of its key in this very frame.
+            # The message that is settled here releases its key in this frame.
             holder = taken.get(key) or (held if held != settlement.id else None)
             loser = holder if id_ in settlement.replaces else id_
             if holder is None or id_ not in records.asks:
@@ -321,7 +321,7 @@ class Settler:
         puts = [put for _, w in made for put in w.puts]
         if records or puts:
             self._reserve.write(records + puts, len(puts))  # mutant: two-frames-settled
-        self._head.settle([s.id for s, _ in made])
+        self._head.release([s.id for s, _ in made])
         near = [p for p in puts if p[ID] < self._head.ready.frontier]
         if near:  # mutant: retry-unseen
             self._head.ready.add(near)

@@ -2,12 +2,12 @@
 
     magic | hash of the key | id | crc        4 + 16 + 16 + 4 bytes
 
-An entry is found at any alignment, and counts only when its checksum holds: one that was torn hides no other. The first
-entry is a mark, with zeros for hash and id; a file that is put in place of another has zeros there until it is marked.
-The file of recent entries (recent.py) has random bytes for the id of its mark.
-Behind the last entry may be zeros that were written ahead. A file is read whole, so its length is bounded first.
+An entry is found at any alignment and counts only when its checksum holds, so a torn entry hides no other. The first
+entry is a mark, with zeros for hash and id. A file that replaces another has zeros there until it is marked. The file
+of recent entries (recent.py) has random bytes for the id of its mark.
+After the last entry there may be zeros that were written ahead. A file is read whole, so its length is checked first.
 Format: docs/format.md, 13.
-Invariant: what is yielded as an entry was written as one, to this file of this wheel.
+Invariant: every entry that is yielded was written as an entry, to this file of this wheel.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read_bucket(disk: Disk, fd: int, place: str, most: int = BUCKET_BYTES_MAX) -
     if size > most:  # mutant: bucket-unbounded
         raise Damaged(
             f"{size} bytes are more than a file of keys can have ({most}): its keys cannot be looked up",
-            path=place, hint="stop the keeper, then `filewheel repair` makes it anew",
+            path=place, hint="stop the keeper, then `filewheel repair` makes it again",
         )  # fmt: skip
     return disk.pread(fd, size, 0)
 

@@ -80,14 +80,14 @@ def _ids_in(files: KeyFiles, bucket: int) -> Ids:
 _BATCH = 50_000
 FOREIGN = "not a file of filewheel's; it is left alone"
 Add = Callable[[str, str, int, int, str, str], None]
-"""Told (kind, file, offset, end, what is wrong, what to do) of each finding."""
+"""Called with (kind, file, offset, end, what is wrong, what to do) for each finding."""
 
 
 class Unlisted:
     """Collects messages with a key, and finds those that are not listed."""
 
     def __init__(self, directory: Directory, *, with_recent: bool = True) -> None:
-        """Without `with_recent` the entries count that stand in the buckets."""
+        """Without `with_recent`, only the entries in the buckets count."""
         self._dir = directory
         self._keys = Keys(directory)
         self._with_recent = with_recent
@@ -95,10 +95,10 @@ class Unlisted:
         """bucket → id → (hash, key)."""
         self._size = 0
         self._found: dict[bytes, str] = {}
-        self._lost = self._lost_ids()  # first: what is dealt from here on is listed before it is asked for
+        self._lost = self._lost_ids()  # first: messages dealt from here on are listed before the search
 
     def _lost_ids(self) -> frozenset[bytes]:
-        """Return what a power cut took out of the index, and a look at the journals brings back."""
+        """Return the ids whose entries a power cut took from the index, and that the journals still have."""
         try:
             return frozenset(id_ for ids in self._keys.lost().values() for id_ in ids)
         except DiskError as exc:
@@ -148,17 +148,17 @@ class Unlisted:
         try:
             data = self._keys.read(bucket)
         except Damaged:
-            return None  # too long to be read: that is found elsewhere, and it is made anew whole
+            return None  # too long to be read: that is found elsewhere, and the whole file is made again
         except DiskError as exc:
             if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
                 raise
-            return None  # found elsewhere too; nobody can take a key there
+            return None  # found elsewhere too; no key of it can be taken
         seed = self._dir.seed(layout.key_file(bucket))
         return {(e.hash, e.id) for e in entries(data, seed) if isinstance(e, KeyEntry)}
 
 
 def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> None:
-    """Look through the index of unique keys, which is made with the first of them, and report what is wrong with it.
+    """Check the index of unique keys, which is made with the first key, and report its problems.
 
     Raises DiskError, and OSError where the disk may read it the next time.
     """
@@ -212,7 +212,7 @@ def _check_file(directory: Directory, bucket: int, add: Add) -> None:
 
 
 def unreadable(exc: OSError) -> str:
-    """Say that a file cannot be read; raise what may be over in a moment, and is no finding."""
+    """Return a text that says why a file cannot be read; raise an error that may pass, and is no finding."""
     if not is_unreadable(exc):  # mutant: verify-moment
         raise exc
     return f"cannot be read: {exc.strerror or exc}"

@@ -57,7 +57,7 @@ class Unflushed:
         """Make all of it durable. Raises OSError. Cost: nothing where there is none."""
         if not self._buckets:
             return
-        # Whoever comes second relies on what the first has taken over: it waits until that is flushed.
+        # A second caller relies on the buckets that the first one took: it waits until they are flushed.
         with self._flushing:
             with self._lock:
                 buckets, self._buckets = self._buckets, set()
@@ -69,7 +69,7 @@ class Unflushed:
 
 
 def flush_buckets(directory: Directory, buckets: Collection[int]) -> None:
-    """Make durable what anyone has written to these buckets, and their names. Raises OSError."""
+    """Make all entries in these buckets durable, by any writer, and the names of the files. Raises OSError."""
     disk = directory.disk
     if len(buckets) > SYNC_EACH_MAX:
         disk.sync_all()
@@ -83,15 +83,15 @@ def flush_buckets(directory: Directory, buckets: Collection[int]) -> None:
                 fd = disk.open(name, "r+")
             except FileNotFoundError:
                 continue  # taken away by hand
-            # The file of recent entries tells by its mark which file it is: only who has its lock makes one.
+            # The mark of the file of recent entries identifies it: only the holder of its lock writes one.
             unnamed.append((fd, b"" if bucket == layout.KEY_RECENT else pack_mark(seed)))
             disk.fdatasync(fd)
             if is_marked(disk.pread(fd, ENTRY_BYTES, 0), seed):
                 disk.close(unnamed.pop()[0])
         if unnamed:
             flush_names(disk)  # mutant: key-flushed-unnamed
-            for fd, mark in unnamed:  # this very file had its name before the names were flushed
-                with contextlib.suppress(OSError):  # without it, whoever flushes next flushes the names as well
+            for fd, mark in unnamed:  # this file had its name before the names were flushed
+                with contextlib.suppress(OSError):  # without the mark, the next flush flushes the names as well
                     disk.pwrite(fd, mark, 0)
     finally:
         for fd, _ in unnamed:
@@ -122,7 +122,7 @@ class KeyFiles:
         self.unflushed = Unflushed(directory)
 
     def hash_of(self, key: str) -> bytes:
-        """Return what stands for a key in the index."""
+        """Return the hash by which the index knows a key."""
         return hashlib.blake2b(key.encode(), digest_size=16, key=self._salt).digest()
 
     def bucket_of(self, key: str) -> int:
@@ -171,12 +171,12 @@ class KeyFiles:
         return locks.take(self._dir, layout.KEYS_LOCK, wait_s, shared=shared)
 
     def unlock(self, fd: int) -> None:
-        """Let go of a lock."""
+        """Release a lock."""
         self._disk.close(fd)
 
     @contextlib.contextmanager
     def locked(self, bucket: int, wait_s: float) -> Iterator[bool]:
-        """Hold what it takes to write to a file anew, in a `with`; yield whether it was had in time."""
+        """Hold the locks that replacing a file needs, in a `with`; yield whether they were taken in time."""
         with contextlib.ExitStack() as held:
             is_recent = bucket == layout.KEY_RECENT
             fd = self.lock_all(wait_s, shared=not is_recent)
@@ -211,12 +211,12 @@ class KeyFiles:
         else:
             self.unflushed.add(by_bucket)
         if unnamed:
-            # U3: whoever made the file, or put it in place, may have died before its name was durable.
+            # U3: the process that made or replaced the file may have died before its name was durable.
             for bucket in unnamed:
                 if bucket not in files:
-                    with told(self._dir, layout.key_file(bucket)):
+                    with disk_errors(self._dir, layout.key_file(bucket)):
                         disk.close(locks.open_made(disk, layout.key_file(bucket)))
-            with told(self._dir, layout.KEYS):
+            with disk_errors(self._dir, layout.KEYS):
                 flush_names(self._disk)
         name = layout.KEYS
         try:
@@ -248,7 +248,7 @@ class KeyFiles:
         disk, name, seen = self._disk, layout.key_file(layout.KEY_RECENT), self.recent.still()
         if not durable:
             self.unflushed.add([layout.KEY_RECENT])
-        with told(self._dir, name):
+        with disk_errors(self._dir, name):
             fd = locks.open_made(disk, name)
             try:
                 mark = seen.mark
@@ -270,12 +270,12 @@ class KeyFiles:
         self.recent.added(seen, mark, pairs, end, data[-ENTRY_BYTES:])
 
     def flush(self, names: Collection[str]) -> None:
-        """Make what was written to these files durable."""
+        """Make these files durable."""
         if len(names) > SYNC_EACH_MAX:
             self._disk.sync_all()
             return
         for name in sorted(names):
-            # A journal that has gone was dealt, and is durable.
+            # A journal that is gone was dealt, and is durable.
             with contextlib.suppress(FileNotFoundError):
                 flush_file(self._disk, name)
 
@@ -283,7 +283,7 @@ class KeyFiles:
         """Put a bucket with exactly these entries (hash, id) in place of one whose lock is held. Durable on return."""
         name, tmp = layout.key_file(bucket), layout.key_tmp(bucket)
         seed = self.seed(bucket)
-        # U4: a drop that a power cut takes back would bring back a message that is not listed any more.
+        # U4: if a power cut took back a drop, its message would be pending and not listed any more.
         self._disk.sync_all()  # mutant: key-compacted-unsynced key-merged-unflushed
         fd = self._disk.open(tmp, "w")
         try:
@@ -305,8 +305,8 @@ def most_of(bucket: int) -> int:
 
 
 @contextlib.contextmanager
-def told(directory: Directory, name: str) -> Iterator[None]:
-    """Tell an error of the disk as one of a write that was not done."""
+def disk_errors(directory: Directory, name: str) -> Iterator[None]:
+    """Raise an error of the disk as a DiskError that says that nothing was written."""
     try:
         yield
     except OSError as exc:

@@ -1,9 +1,9 @@
-"""Group commit for messages with keys: threads that enqueue at once share a look, a flush of the index and a frame.
+"""Group commit for messages with keys: concurrent threads share one lookup, one flush of the index and one frame.
 
-One thread leads. It writes for all that wait, lets them go, and leaves the lead to the first that came meanwhile; each
-then waits for the flush of the frame by itself, which the journal shares. The main thread takes no part: Ctrl-C and
-signal handlers run in it, anywhere, and must not cost others their answer.
-Invariant: while a call waits, a thread leads that will write it or appoint it.
+One thread leads. It writes for all waiting threads, releases them, and passes the lead to the first one that arrived
+since. Each then waits for the flush of the frame by itself, which the journal shares. The main thread takes no part:
+Ctrl-C and signal handlers can interrupt it anywhere, and must not cost other threads their answer.
+Invariant: while a call waits, a thread leads that will write it or make it the leader.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from filewheel.keys.unique import Ask, put_all
 from filewheel.message import MessageId
 
 Made = tuple[list[MessageId | KeyHeld | Locked], int | None]
-"""What `unique.put_all` returns."""
+"""The result of `unique.put_all`."""
 
 
 class _Call:
-    """The messages of one call, until it is known what came of them."""
+    """The messages of one call, until its result is known."""
 
     def __init__(self, asks: Sequence[Ask], durable: bool, all_or_none: bool) -> None:
         self.asks = asks
@@ -51,14 +51,14 @@ class GroupCommit:
         self._waiting: list[_Call] = []
         self._is_led = False
         self._inside: set[int] = set()
-        """The threads that are in a call; a destructor may begin another in the middle of it."""
+        """The threads that are in a call; a destructor may start another in the middle of it."""
 
     def put(
         self, journal: Journal, asks: Sequence[Ask], now_us: int, *, durable: bool, all_or_none: bool = False
     ) -> Made:
         """Write messages as `unique.put_all` does, together with those of other threads.
 
-        Raises what that raises, for these messages; Reentered.
+        Raises the errors of `put_all` for these messages, and Reentered.
         """
         me = threading.get_ident()
         if me == threading.main_thread().ident:
@@ -88,7 +88,7 @@ class GroupCommit:
         return call.made
 
     def _take(self, call: _Call) -> list[_Call]:
-        """Take, of what waits, what is written with this call: up to one frame. A call that is all or none is alone."""
+        """Take the waiting calls to be written with this one, up to one frame. A call that is all or none is alone."""
         with self._lock:
             taken = [call]
             size = call.bytes
@@ -102,7 +102,7 @@ class GroupCommit:
         return taken
 
     def _write(self, calls: Sequence[_Call], journal: Journal, now_us: int) -> None:
-        """Write calls, and let those go that wait for it."""
+        """Write calls, and release the threads that wait for them."""
         try:
             try:
                 self._write_some(calls, journal, now_us)
@@ -110,7 +110,7 @@ class GroupCommit:
                 if len(calls) == 1:
                     calls[0].error = exc
                     return
-                # A bad file of keys fails those that need it, and nobody else.
+                # A bad file of keys fails only the calls that need it.
                 for call in calls:
                     try:  # mutant: key-group-fails
                         self._write_some([call], journal, now_us)
@@ -134,7 +134,7 @@ class GroupCommit:
             at += len(call.asks)
 
     def _leave(self, call: _Call) -> None:
-        """End a call, however it ended; if it led, leave that to the next."""
+        """End a call, in any case; if it led, pass the lead on."""
         with self._lock:
             if call in self._waiting:
                 self._waiting.remove(call)

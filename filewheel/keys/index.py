@@ -1,21 +1,21 @@
 """The index of unique keys: which message holds a key, on disk, shared by all processes.
 
-A key is held by a message that was enqueued with it for as long as the message is pending and is no dead letter. The
-index does not say that: it lists, for each key, the ids that may hold it (bucket.py), and whether one of them is
-pending is asked of the finder. So ending a message (ack, cancel, death) needs no word here, and an entry of an id that
-never lived, or lives no more, is harmless. Rules (docs/adr/0014-unique-keys.md):
+A message holds its key from its enqueue for as long as it is pending and no dead letter. The index does not record
+that. It lists for each key the ids that may hold it (bucket.py), and the finder says which of these are pending. So the
+end of a message (ack, cancel, death) changes nothing here, and an entry of an id that never lived, or has ended, is
+harmless. Rules (docs/adr/0014-unique-keys.md):
 
-U1 Whoever brings a message with a key to life holds the kernel lock of its bucket from the look to the frame.
+U1 A process that writes a message with a key holds the kernel lock of the key's bucket from the lookup to the frame.
 U2 The entry is written before the frame. It is durable before the frame is written, or where the message need not be
    durable yet, before anything says that it is (docs/adr/0038-a-key-that-is-not-flushed.md).
 U3 The name of a bucket is durable before an entry in it counts: its first entry says so.
-U4 So are the drops of all that had the key before, though they lie in the journals of others; also when the message
-   that has it now only moves.
+U4 So are the drops of all former holders of the key, also those in journals of other writers, and also when the present
+   holder only moves.
 U5 The keeper never waits for a lock here: a producer that has it may have been stopped.
-U6 The holder of a bucket's lock holds that of all too, shared. A batch that has that one alone needs no other, and
-   enters its keys in one file, of recent entries (docs/adr/0037-one-file-of-recent-keys.md).
-U7 An entry leaves that file only when it is durable in its bucket, or compacted. So a look reads that file first.
-Invariant: every message with a key that lives is listed under it, or `lost` finds it, also after a power cut.
+U6 The holder of a bucket's lock also holds the lock of all, shared. A batch that holds that lock alone needs no other,
+   and enters its keys in one file, of recent entries (docs/adr/0037-one-file-of-recent-keys.md).
+U7 An entry leaves that file only when it is durable in its bucket, or compacted. So a lookup reads that file first.
+Invariant: every pending message with a key is listed under it, or found by `lost`, also after a power cut.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from filewheel.format.record import key_of
 from filewheel.journal.journal import Journal
 from filewheel.keys import bucket as keyfile
 from filewheel.keys.bucket import ENTRY_BYTES, KeyEntry, entries, read_bucket
-from filewheel.keys.files import KeyFiles, told
+from filewheel.keys.files import KeyFiles, disk_errors
 from filewheel.keys.lost import lost_entries
 from filewheel.keys.recent import RECENT_ENTRIES_MAX
 from filewheel.lookup.finder import Finder
@@ -55,14 +55,14 @@ FILES_MAX = 128
 
 
 class KeyHolder(NamedTuple):
-    """What a look at a key found."""
+    """The result of looking up a key."""
 
     id: MessageId | None
-    """The message that holds it; None when it is free."""
+    """The message that holds the key; None when it is free."""
     put: bytes | None
     """That message, packed."""
     journals: frozenset[str] | None
-    """The journals with drops, of what had it before, that may not be durable; None when that is not known."""
+    """Journals with drops of former holders that may not be durable; None when that is not known."""
 
 
 class Keys(KeyFiles):
@@ -79,13 +79,13 @@ class Keys(KeyFiles):
     # -- asking ----------------------------------------------------------------------------------------------
 
     def find(self, key: str) -> KeyHolder:
-        """Return who holds a key, without a lock. Cost: one read of its bucket, and a look of the finder."""
+        """Return the holder of a key, without a lock. Cost: one read of its bucket, and a look of the finder."""
         before: list[bytes] | None = None
         lost = self.lost().get(self.hash_of(key), [])
         while True:
             ids = lost + self.listed(key)  # mutant: key-lost-unread
             held = self._look(key, ids)
-            # Whoever moves a message writes its entry first: no new entry means that it has not moved meanwhile.
+            # A move writes its entry first, so without a new entry the message has not moved since.
             if held.id is not None or ids == before:  # mutant: key-one-look
                 return held
             before = ids
@@ -94,7 +94,7 @@ class Keys(KeyFiles):
         return self._look_all({key: ids})[key]
 
     def _look_all(self, listed: Mapping[str, list[bytes]]) -> dict[str, KeyHolder]:
-        """Return who holds each of some keys, of the ids that are listed for it. Cost: one look of the finder."""
+        """Return the holder of each key, out of its listed ids. Cost: one look of the finder."""
         ids = [id_ for some in listed.values() for id_ in some]
         found, unsure = self._finder.look(ids) if ids else ({}, set())
         journals = None if unsure is None else frozenset(unsure)
@@ -111,11 +111,11 @@ class Keys(KeyFiles):
     def lost(self) -> Mapping[bytes, list[bytes]]:
         """Return hash → ids that count as listed, though a power cut took the entry. Read only once. Raises DiskError.
 
-        Whoever is open has seen no power cut; so it is enough to look before the index is used first. What is found
-        stays in memory: the deal that covers such a message enters it.
+        An open process has seen no power cut, so one look before the first use is enough. The result stays in memory;
+        the deal that covers such a message enters it.
         """
         if self._lost is None:
-            with told(self._dir, layout.JOURNAL):
+            with disk_errors(self._dir, layout.JOURNAL):
                 self._lost = lost_entries(self._dir, self)  # mutant: key-lost-unseen
         return self._lost
 
@@ -128,15 +128,15 @@ class Keys(KeyFiles):
     def hold(self, keys: Iterable[str], *, wait_s: float = locks.WAIT_S) -> LockedKeys:
         """Lock the buckets of some keys, to be used in a `with`. Those that could not be locked in time are `busy`.
 
-        While it is held nobody else brings a message with one of these keys to life. The lock of all is taken before
-        those of buckets, and those in ascending order. Cost: about 17 µs for each; many keys share one.
+        While they are locked, no other process can write a message with one of these keys. The lock of all is taken
+        before those of buckets, and those in ascending order. Cost: about 17 µs for each; many keys share one.
         """
         return LockedKeys(self, keys, wait_s)
 
     # -- compacting ------------------------------------------------------------------------------------------
 
     def tidy(self, now_us: int, buckets: Iterable[int] | None = None) -> int:
-        """Compact what has grown among the next few buckets; return how many were. Never waits for a lock.
+        """Compact the next few buckets that have grown; return how many. Never waits for a lock.
 
         Cost: a look at each of them; for one that has grown, a read, a look of the finder and a few flushes.
         """
@@ -175,7 +175,7 @@ class Keys(KeyFiles):
             try:
                 read[bucket] = self.read(bucket, "r+")
             except Damaged:
-                pass  # nobody can take a key there; its entries stay where they are
+                pass  # no key of it can be taken; its entries stay where they are
             except DiskError as exc:
                 if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
                     raise
@@ -202,8 +202,8 @@ class Keys(KeyFiles):
 class LockedKeys:
     """Keys whose buckets are locked, for as long as the `with` lasts. Made by `Keys.hold`. Not thread-safe.
 
-    To take a key: leave it if it is `busy`; `look` who has it; give the new message its id; `note` that; and write the
-    frame, which drops whoever had it, before the `with` ends. Its flush may come later.
+    To take a key: stop if it is `busy`; `look` up its holder; give the new message its id; `note` that; and write the
+    frame, which drops the former holder, before the `with` ends. The flush may come later.
     """
 
     def __init__(self, keys: Keys, names: Iterable[str], wait_s: float) -> None:
@@ -213,17 +213,17 @@ class LockedKeys:
         self._all: int | None = None
         """The lock of all (U6)."""
         self._is_alone = False
-        """Nobody else has that lock."""
+        """No other process has that lock."""
         self._fds: dict[int, int] = {}
         self._unsure: set[str] | None = set()
-        """What is to be flushed before a key is taken (U4); None when everything is."""
+        """The journals to be flushed before a key is taken (U4); None for all of them."""
         self._looked: set[str] = set()
         self._read: dict[int, bytes] = {}
         """The buckets of the keys that were looked at, until something is written to them."""
         self._files: dict[int, int] = {}
         """Those of them that are still open: to open one takes longer than to read or to write it."""
         self.busy: frozenset[str] = frozenset()
-        """The keys whose bucket another has locked: nothing may be decided about them."""
+        """The keys whose bucket another process has locked: nothing may be decided about them."""
 
     def __enter__(self) -> Self:
         busy: set[int] = set()
@@ -257,7 +257,7 @@ class LockedKeys:
         self.release()
 
     def release(self) -> None:
-        """Let go of the locks. Leaving the `with` does it."""
+        """Release the locks. Leaving the `with` does it."""
         try:
             self._close_files()  # mutant: key-files-stay-open
         finally:
@@ -272,16 +272,16 @@ class LockedKeys:
             self._keys._disk.close(self._files.popitem()[1])
 
     def look(self, key: str, now_us: int) -> KeyHolder:
-        """Return who holds a key. It stays true until the lock is let go, but for an ack, a cancel or a death."""
+        """Return the holder of a key. It holds it until the lock is released, but for an ack, a cancel or a death."""
         return self.look_all([key], now_us)[key]
 
     def look_all(self, names: Iterable[str], now_us: int) -> dict[str, KeyHolder]:
-        """Return who holds each of some keys, as `look` does. Cost: a read of each bucket, one look of the finder."""
+        """Return the holder of each key, as `look` does. Cost: a read of each bucket, one look of the finder."""
         keys, names = self._keys, list(names)
         listed, long = self._listed(names)
         for bucket in long:
             # Also where no keeper runs, the list of a key that is used again and again stays short.
-            with told(keys._dir, layout.key_file(bucket)):
+            with disk_errors(keys._dir, layout.key_file(bucket)):
                 keys.compact(bucket, now_us)
             self._read.pop(bucket, None)
             if bucket in self._files:  # that one has no name any more  # mutant: key-file-of-before
@@ -379,7 +379,7 @@ class LockedKeys:
             read = {bucket: self._bucket(bucket) for bucket in by_bucket}
             keys.write(by_bucket, read, self._files, durable=durable)
         self._read.clear()
-        with told(keys._dir, layout.KEYS):
+        with disk_errors(keys._dir, layout.KEYS):
             if self._unsure is None:
                 keys._disk.sync_all()
             else:

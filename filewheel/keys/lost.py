@@ -36,7 +36,7 @@ Pair = tuple[bytes, bytes]
 
 
 def lost_entries(directory: Directory, files: KeyFiles) -> dict[bytes, list[bytes]]:
-    """Return hash → ids, of what `doubtful_puts` yields and is not listed. Raises OSError, DiskError.
+    """Return hash → ids of the doubtful messages that are not listed. Raises OSError, DiskError.
 
     Memory: a hash and an id for each doubtful message, until the index was read.
     """
@@ -58,7 +58,7 @@ def pairs_of(files: KeyFiles, puts: Iterable[bytes]) -> Iterator[Pair]:
 def absent(files: KeyFiles, pairs: Iterable[Pair]) -> dict[int, list[Pair]]:
     """Return those of some entries that are not in the index, by the bucket that they belong to. Raises DiskError.
 
-    Of a file that is too long to be read none is: no key is taken there before a repair makes it anew, of what waits.
+    None of a file that is too long to be read: no key of it can be taken before a repair makes it again.
     """
     recent: set[Pair] = set()
     by_bucket: dict[int, dict[Pair, None]] = {}
@@ -128,20 +128,20 @@ class Relisted:
         self._dir = directory
         self._keys = KeyFiles(directory)
         self.gone: Collection[str] = frozenset()
-        """Writers that had ended when this keeper began."""
+        """Writers that had ended when this keeper started."""
         self._buckets: set[int] = set()
-        """Those of everything that was doubtful in this cut."""
+        """The buckets of all doubtful messages in this cut."""
 
     def enter(self, doubtful: Doubtful) -> set[str]:
-        """Enter what is missing of the writers that had gone; return those of which not all could be entered.
+        """Enter the missing keys of writers that had ended; return the writers whose keys could not all be entered.
 
-        What was written is durable after `flush`.
+        The entries are durable after `flush`.
         """
         self._buckets = set()
         held: set[str] = set()
         for writer, frames in doubtful.items():
             if writer not in self.gone:
-                # It lived when this keeper began, so no power was cut since it wrote: its entries are there.
+                # It was alive when this keeper started, so it wrote after the last power cut: its entries are there.
                 self._note_buckets(frames)
                 continue
             pairs = list(self._pairs(frames))
@@ -151,7 +151,7 @@ class Relisted:
         return held
 
     def flush(self) -> None:
-        """Make the entries of all that was doubtful durable. Raises OSError."""
+        """Make the entries of all doubtful messages durable. Raises OSError."""
         if self._buckets:
             flush_buckets(self._dir, {*self._buckets, layout.KEY_RECENT})
 
@@ -165,7 +165,7 @@ class Relisted:
         return pairs_of(self._keys, (put for frame in frames for put in keyed_puts(frame)))
 
     def _enter_all(self, pairs: Sequence[Pair]) -> bool:
-        """Enter what the index lacks; tell whether it has all of it now."""
+        """Enter the missing entries; return whether all of them are there now."""
         try:
             entered = [self._enter(bucket, some) for bucket, some in absent(self._keys, pairs).items()]
         except FilewheelError as exc:
@@ -174,10 +174,10 @@ class Relisted:
         return all(entered)
 
     def _enter(self, bucket: int, pairs: Sequence[Pair]) -> bool:
-        """Enter what a bucket lacks; tell whether its lock was to be had."""
+        """Enter the missing entries of a bucket; return whether its lock was free."""
         keys = self._keys
         with keys.locked(bucket, 0) as is_locked:  # mutant: key-dealt-waiting
             if is_locked:
-                for left in absent(keys, pairs).values():  # some may have been entered meanwhile
+                for left in absent(keys, pairs).values():  # some may have been entered since
                     keys.write({bucket: left}, {bucket: keys.read(bucket)}, {}, durable=False)
             return is_locked  # mutant: key-busy-dealt

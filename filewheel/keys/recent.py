@@ -1,9 +1,9 @@
-"""What the file of recent entries of keys lists, as one handle has read it.
+"""The file of recent entries of the index of keys, as one handle has read it.
 
-Batches enter their keys there, and a merge moves them into the buckets (index.py). It only grows at its end, until
-another takes its name: its mark has a random id, so one file is never taken for the other. A handle keeps what it has
-parsed, and reads what is new.
-Invariant: what was parsed reaches up to `end` without a gap, or a lock said that nobody was writing there.
+Batches enter their keys there, and a merge moves them to the buckets (index.py). The file only grows at its end, until
+another takes its name; its mark has a random id, so the two are never confused. A handle keeps the parsed entries and
+reads only new ones.
+Invariant: the parsed entries reach to `end` without a gap, or they were read under a lock that keeps writers out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SEARCHED_MAX = 64
 
 
 class ParsedEntries:
-    """What is known of one file: `ids` of each hash, one after the other, and where reading goes on."""
+    """The parsed entries of one file: `ids` of each hash, joined, and the offset where reading goes on."""
 
     __slots__ = ("end", "ids", "last", "mark")
 
@@ -75,12 +75,12 @@ class Recent:
         self._seen: ParsedEntries | None = None
         self._searched = 0
         self._lock = threading.RLock()
-        """Held while `_seen` changes, and never while the disk is asked."""
+        """Held while `_seen` changes, and never during a disk operation."""
 
     def listed(self, hashes: Sequence[bytes], *, is_still: bool) -> dict[bytes, list[bytes]]:
         """Return the ids that are listed here for each of some keys; those without any are left out.
 
-        `is_still` says that the caller has a lock, so that nobody is writing. Raises Damaged, DiskError.
+        `is_still` says that the caller has the lock that keeps writers out. Raises Damaged, DiskError.
         """
         seen = self._read(len(hashes), is_still)
         if isinstance(seen, bytes):
@@ -92,7 +92,7 @@ class Recent:
         return {hash_: ids for hash_, ids in found.items() if ids}
 
     def still(self) -> ParsedEntries:
-        """Return what the file has, for whoever writes to it. Raises Damaged, DiskError."""
+        """Return the entries of the file, for a caller that will write to it. Raises Damaged, DiskError."""
         seen = self._read(_SEARCHED_MAX, is_still=True)
         assert not isinstance(seen, bytes)
         return ParsedEntries(b"") if seen is None else seen
@@ -100,7 +100,7 @@ class Recent:
     def added(
         self, seen: ParsedEntries, mark: bytes, pairs: Sequence[tuple[bytes, bytes]], end: int, last: bytes
     ) -> None:
-        """Know what was written to the file that `still` returned."""
+        """Add the entries that were written to the file that `still` returned."""
         with self._lock:
             self._seen = None  # if this is interrupted, it is read again
             seen.mark = mark
@@ -131,7 +131,7 @@ class Recent:
         return self._parse(data, asked, is_still)
 
     def _read_on(self, fd: int, seen: ParsedEntries, is_still: bool) -> bool:
-        """Read what is new at the end; False when the file has to be read anew."""
+        """Read the new entries at the end; return False when the whole file has to be read again."""
         start, last = seen.end, seen.last
         for size in (_AHEAD_BYTES, RECENT_BYTES_MAX):
             data = self._disk.pread(fd, size, start - len(last))
@@ -140,7 +140,7 @@ class Recent:
             pairs, end = run_of(data, self._seed, len(last))
             if end + ENTRY_BYTES <= size:
                 break
-        # Entries are written where the last one ends: zeros there, and nobody has written any more.
+        # Entries are written where the last one ends: with zeros there, these are all.
         if data[end : end + ENTRY_BYTES].strip(b"\0"):
             return False
         if pairs:

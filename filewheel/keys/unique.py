@@ -1,9 +1,9 @@
-"""Messages with a unique key: enqueued, and moved, so that at most one that lives has the key.
+"""Enqueueing and moving messages with a unique key, so that at most one pending message has the key.
 
-Each function holds the locks of the keys' buckets from its look to its frame (U1), and lets go of them before it waits
-for the frame's flush. The message that is replaced goes and the new one comes in one frame: a crash leaves one of the
-two. Many messages are written together: one look, one flush of the index, one frame.
-Invariant: no put with a key is written but by these functions, `Wheel.add` and the keeper, each under the lock.
+Each function holds the locks of the keys' buckets from its lookup to its frame (U1), and releases them before it waits
+for the flush of the frame. The drop of the replaced message and the put of the new one are one frame: a crash leaves
+one of the two. Many messages are written together: one lookup, one flush of the index, one frame.
+Invariant: only these functions, `Wheel.add` and the keeper write a put with a key, each under the lock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ POLICIES = ("reject", "keep", "replace")
 
 
 def check_policy(on_conflict: object) -> None:
-    """Raise unless this says what to do about a key that is held."""
+    """Raise BadArgument unless this is a known policy for a key that is held."""
     if on_conflict not in POLICIES:
         raise BadArgument(f'on_conflict is "reject", "keep" or "replace", not {on_conflict!r}')
 
@@ -65,7 +65,7 @@ class Ask(NamedTuple):
     on_conflict: str
     due_us: int
     rest: bytes
-    """What follows its id, packed."""
+    """The rest of the record, after its id."""
 
 
 def key_named(key: str | None, headers: Mapping[str, str] | None) -> str | None:
@@ -87,11 +87,11 @@ def put_all(
     durable: bool = True,
     all_or_none: bool = False,
 ) -> tuple[list[MessageId | KeyHeld | Locked], int | None]:
-    """Write messages, up to 8 MiB as one frame; return what came of each, and the ticket if any was written.
+    """Write messages, up to 8 MiB as one frame; return a result for each, and the ticket if any was written.
 
-    What came of it is its id, with "keep" perhaps the one that holds its key, or the error that says why it was not
-    written: with `all_or_none` none is, then. Of several with one key the first holds it when the next is looked at.
-    Where they need not be `durable` yet, their entries in the index are flushed with the journal.
+    A result is the message's id, or with "keep" perhaps the id that holds its key, or the error why it was not written.
+    With `all_or_none`, one error means that none is written. Of several messages with one key the first holds it when
+    the next is checked. Where they need not be `durable` yet, their index entries are flushed with the journal.
     """
     results: list[MessageId | KeyHeld | Locked] = []
     units: dict[bytes, list[bytes]] = {}
@@ -167,14 +167,14 @@ def move(
         hold.note([(key, new)], journal, durable=sync == "always")  # mutant: key-move-unlisted
         with locks.holding_ids(directory, [message.id]):
             # mutant: key-moved-though-cancelled
-            if keys.put_of(message.id) is None:  # V1: who cancels by the id has no lock of the key
+            if keys.put_of(message.id) is None:  # V1: a cancel by id takes no lock of the key
                 raise not_found(key, old, directory.path)
             ticket = journal.write([pack_drop(message.id, RESCHEDULED), PUT_PREFIX + new + moved_rest(message)], 1)
     return receipt(new, journal.wait_durable(ticket, sync))
 
 
 def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
-    """Return the error that says that nothing is pending under an id, or that nobody has a key."""
+    """Return the error that no message is pending under an id, or holds a key."""
     return NotFound(
         f"no message {old} is pending" if old is not None else f"no message holds the key {key!r}",
         path=path,
@@ -184,13 +184,13 @@ def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
 
 
 def moved_rest(message: Message) -> bytes:
-    """Pack what follows the id of a message that moves; a dead letter starts anew."""
-    # A new time is one that nobody is late for yet.
+    """Pack the record of a message that moves, after its id; a dead letter starts again at attempt 0."""
+    # The new due replaces the one that the message was late for.
     headers = {k: v for k, v in message.headers.items() if k != DUE}
     attempt = message.attempt
     if message.is_dead:
         attempt = 0
-        # Its deadline is what it died of, or has passed since: it would die again at once.
+        # It died of its deadline, or the deadline has passed since: it would die again at once.
         headers = {k: v for k, v in headers.items() if k not in (REASON, DEADLINE)}  # mutant: revived-with-its-deadline
     root = message.root or message.id
     return pack_middle(message.enqueued_us, message.topic, headers, root=root, attempt=attempt) + pack_payload(
@@ -227,7 +227,7 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
 
 
 def told_which(asks: Sequence[Ask], made: Sequence[MessageId | KeyHeld | Locked]) -> KeyHeld | Locked:
-    """Return the error of a call of which nothing was enqueued, with every key of it that is held."""
+    """Return the error of a call that enqueued nothing, with every key of it that is held."""
     failed = [error for error in made if not isinstance(error, MessageId)]
     # A key that a living message holds comes before one that the call itself has twice.
     first = min(failed, key=lambda e: 0 if isinstance(e, Locked) else 1 if e.id else 2)
@@ -251,7 +251,7 @@ def _key_twice(asks: Sequence[Ask], at: int, path: str) -> KeyHeld:
 
 
 def key_held(key: str, id_: bytes, path: str) -> KeyHeld:
-    """Return the error that says who holds a key."""
+    """Return the error that another message holds a key."""
     return KeyHeld(
         f"the key {key!r} is held by the message {MessageId(id_)}", key=key, id=id_, path=path,
         hint='cancel it, wait until it is done, or say on_conflict="keep" or "replace" (`--on-conflict`)',
