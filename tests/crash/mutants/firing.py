@@ -34,7 +34,7 @@ MUTANTS: list[Mutant] = [
       "tests/test_keeper.py::test_a_cancel_while_it_runs_keeps_it_from_being_retried"),
     m("cancel-unseen", "F1", gives("set(unknown)"), "a cancel of what is in memory takes it out", "race retry 4 @874"),
     m("retry-unseen", "A1", NEVER, "a retry that is due before the frontier joins what is loaded",
-      "race arrival 1 @148"),
+      "race cancel 1 @96"),
     m("claimed-is-finished", "X1", without(2), "a file of which something is claimed stays", "word 22378 @1"),
     m("lap-claimed-is-finished", "X1", without(2), "a lap file of which something is claimed stays", "word 825 @25912"),
     m("twice-in-window", "F3", DROP, "an id that is in two files counts once",

@@ -171,5 +171,5 @@ MUTANTS: list[Mutant] = [
       "a segment that its writer may still append to stays", "word 15595 @167"),
     m("entry-early", "K4",
       gives("{w: p for w, p in new.positions.items() if w in limits} | {w: p for w, p in cut.positions.items() if w not in cut.ended}"),
-      "a writer's entry stays until its segments are gone for good", "word 13968 @1443"),
+      "a writer's entry stays until its segments are gone for good", "word 13937 @144"),
 ]  # fmt: skip
