@@ -51,7 +51,7 @@ class Disk(Protocol):
     path: str
 
     def open(self, name: str, mode: str) -> int:
-        """Open a regular file: "r" to read, "r+" to write too, "rw" to create it if need be, "x" to create it anew,
+        """Open a regular file: "r" to read, "r+" to write too, "rw" to create it if need be, "x" to create a new one,
         "w" to write it all.
 
         Raises ForeignFile, without touching it, when something else has the name; also, but for "r", when the file has
@@ -59,7 +59,7 @@ class Disk(Protocol):
         """
 
     def close(self, fd: int) -> None:
-        """Close a file. What was written and not flushed may be lost without an error."""
+        """Close a file. Unflushed writes may be lost without an error."""
 
     def pread(self, fd: int, size: int, offset: int) -> bytes: ...
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
@@ -108,13 +108,13 @@ class Disk(Protocol):
 
     def unlock(self, fd: int) -> None: ...
     def is_free(self, fd: int) -> bool:
-        """Tell whether nobody has the exclusive lock of an open file. Any number may ask at once."""
+        """Tell whether the exclusive lock of an open file is free. Any number may ask at once."""
 
     def open_hints(self, name: str) -> int | None:
         """Make and open the hint pipe for its reader; None when the file system has none."""
 
     def open_hint(self, name: str) -> int | None:
-        """Open the hint pipe for a writer; None when nobody listens."""
+        """Open the hint pipe for a writer; None when there is no listener."""
 
     def send_hint(self, fd: int) -> bool:
         """Put one hint into the pipe; False when the listener has gone."""

@@ -95,7 +95,7 @@ class Ballast:
             was_there = self.find()
             if was_there:
                 self._disk.unlink(layout.BALLAST)
-        except OSError as exc:  # there is no room then, and the caller is told so
+        except OSError as exc:  # no room: the caller gets that error
             log.warning("%s: the ballast cannot be given up: %s", self._path, exc)
             was_there = False
         self._bytes = 0

@@ -1,7 +1,7 @@
-"""The checkpoint: one frame that says exactly what the laps hold and how far each journal has been dealt.
+"""The checkpoint: one frame with the covered length of each lap file and slot file, and the position in each journal.
 
 It names every lap and slot file with the length up to which it is covered, and for each writer the position below
-which its journal is. What it does not name does not exist: bytes past a covered length are a deal that never
+which its journal is. A file that it does not name does not exist: bytes past a covered length are a deal that never
 completed and are overwritten, a file that comes back after a power cut is swept. So a deal is one transaction, which
 the atomic replacement of this file commits (docs/adr/0003-the-checkpoint-is-a-manifest.md).
 
@@ -9,7 +9,7 @@ Replacing it is K1: write aside, flush, rename, flush the directory. The one bef
 cannot be read, everything that is found is taken as covered to its full size ("doubt"), which loses nothing but may
 fire messages again that were acknowledged.
 Format: docs/format.md, 10.
-Invariant: a manifest on disk is durable only after everything that it covers is.
+Invariant: a checkpoint on disk is durable only after everything that it covers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ START = Position(1, 0, 0)
 
 @dataclass
 class Checkpoint:
-    """What is covered. `laps` and `slots` map a lap or a second to the covered length of its file."""
+    """The covered files and journals. `laps` and `slots` map a lap or a second to the covered length of its file."""
 
     deal: int = 0
     keeper: str = ""
@@ -59,7 +59,7 @@ class Checkpoint:
     laps: dict[int, int] = field(default_factory=dict)
     slots: dict[int, int] = field(default_factory=dict)
     unmatched: list[bytes] = field(default_factory=list)
-    """Dropped ids whose put may still come: it lay in a journal that had not been read so far."""
+    """Dropped ids whose put may still come: its journal was read less far."""
     doubt: str = ""
     """Why lengths cannot be trusted; empty when they can."""
 
@@ -207,7 +207,7 @@ def prepare_checkpoint(disk: Disk, checkpoint: Checkpoint, seeds: Seeds) -> None
 def place_checkpoint(disk: Disk) -> None:
     """Put the prepared manifest in place. A crash before the rename leaves the old one, after it the new one.
 
-    When this raises, nobody knows which of the two it is.
+    When this raises, either of the two may be in place.
     """
     # Only a second chance against bit rot: a file system without hard links goes without.
     with contextlib.suppress(OSError):

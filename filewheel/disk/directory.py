@@ -1,8 +1,8 @@
 """A wheel's directory: making one, and opening one only when it can be trusted.
 
 Owns wheel.json: the format, the wheel's id, the salt of its checksums, its lap length and its limits. It is written
-once, with a copy beside it, because without the salt nothing else can be read. Opening checks what a hostile or
-mistaken directory could be: not there, not a wheel, another user's, open to others, on a network file system,
+once, with a copy beside it, because without the salt nothing else can be read. Opening refuses a hostile or
+mistaken directory: not there, not a wheel, another user's, open to others, on a network file system,
 written by a newer filewheel.
 Invariant: a directory that `open_directory` returned is a wheel of this format, and reading it needs no lock.
 """
@@ -72,7 +72,7 @@ class Directory:
     disk: Disk
     settings: Settings
     notes: list[str] = field(default_factory=list)
-    """What was wrong but could be worked around, such as a damaged wheel.json with a good copy."""
+    """Damage that does not prevent opening, such as a damaged wheel.json with a good copy."""
     env: Env = SYSTEM
     """Where `disk` came from, and what everything else that is given this directory uses."""
 
@@ -123,7 +123,7 @@ def create_directory(
         )
         root = env.disk(where)
         try:
-            # Two that make it at once would each write a salt, and what was enqueued with the first be unreadable.
+            # Two makers at once would each write a salt, and messages enqueued with the first would be unreadable.
             with _alone(where, root):
                 _check_empty(where)
                 _write(root, settings, where)
@@ -143,7 +143,7 @@ def create_directory(
 
 @contextlib.contextmanager
 def _alone(where: str, disk: Disk) -> Iterator[None]:
-    """Keep others from making a wheel in this directory meanwhile."""
+    """Keep other processes from making a wheel in this directory."""
     fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
     try:
         disk.lock(fd, wait=True)  # mutant: made-together
@@ -162,7 +162,7 @@ def _check_empty(where: str) -> None:
     if layout.SETTINGS_COPY in found:
         # A new salt would make everything in it unreadable.
         raise WheelExists("there is a wheel already, without its wheel.json", path=where, hint="`filewheel repair`")
-    # What a `create` that was cut short left behind is taken over; anything else is not ours.
+    # The remains of an interrupted `create` are taken over. Anything else is not ours.
     if found - _LEFT_BEHIND or any(
         os.listdir(os.path.join(where, name)) for name in found & {layout.JOURNAL, layout.LAPS, layout.QUARANTINE}
     ):
@@ -176,7 +176,7 @@ def _write(disk: Disk, settings: Settings, where: str) -> None:
     # A wheel has a checkpoint from its first moment, so that a missing one always means damage.
     write_checkpoint(disk, Checkpoint(), settings.seed)
     # wheel.json comes last and whole: a crash before it leaves a directory that `create` takes over. Its copy comes
-    # after it, or it would make a wheel of what a later `create` takes over with another salt.
+    # after it, or the remains that a later `create` takes over would be a wheel with another salt.
     write_settings(disk, settings, layout.SETTINGS)
     # Between the two, so that its name is durable with the copy's. A crash here leaves a wheel, whose keeper makes it.
     Ballast(disk, where).make()  # mutant: made-without-ballast
@@ -320,7 +320,7 @@ def _check_network(where: str, force: bool) -> None:
 
 
 def file_system_type(path: str) -> str:
-    """Return the type of the file system that holds `path` ("ext4", "nfs4"), or "" when it cannot be told."""
+    """Return the type of the file system that holds `path` ("ext4", "nfs4"), or "" if it is unknown."""
     try:
         device = os.stat(path).st_dev
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
@@ -329,5 +329,5 @@ def file_system_type(path: str) -> str:
                 if fields[2] == f"{os.major(device)}:{os.minor(device)}":
                     return fields[fields.index("-") + 1]
     except (OSError, ValueError, IndexError):
-        pass  # "" counts as local: what cannot be told is not refused
+        pass  # "" counts as local: an unknown type is not refused
     return ""

@@ -5,7 +5,7 @@ gives it another disk that can fail, tear and crash anywhere. Nothing here inter
 
 Directories are opened once and everything inside is reached through their descriptors, never through a path,
 and no symbolic link is followed: a wheel that is moved or swapped while open stays the wheel that was opened.
-Errors leave as OSError; whoever knows what was being attempted turns them into members of the error tree.
+Errors leave as OSError. The caller, which knows the attempted operation, turns them into members of the error tree.
 
 Invariant: no descriptor of a lock is ever duplicated or shared with a child, so a lock dies with its owner.
 """
@@ -119,7 +119,7 @@ class OsDisk:
         return self._dir(parent), last
 
     def listdir(self, name: str) -> list[str]:
-        # Opened anew each time: a directory need not show what was added after it was opened, and on btrfs it does
+        # Opened again each time: a directory need not show names added after it was opened, and on btrfs it does
         # not, which would hide a journal that another process has made until the listing after the next.
         with self._mutex:
             fd = os.open(".", _DIR_FLAGS, dir_fd=self._dir(name))
@@ -200,14 +200,14 @@ class OsDisk:
 
     def close(self, fd: int) -> None:
         if fd in self._locked:
-            # A child of a fork that nobody saw may hold a copy: unlocking frees the lock whoever has it open.
+            # A child of an unseen fork may hold a copy: unlocking frees the lock in all copies.
             with contextlib.suppress(OSError):  # closing frees it as well, but for such a copy
                 self.unlock(fd)  # mutant: lock-not-freed
             self._forget_lock(fd)
         try:
             os.close(fd)
         except OSError as exc:
-            # The descriptor is gone, whatever else it says; what had to be durable was flushed, and the flush told.
+            # The descriptor is closed whatever the error. All that must be durable was flushed before.
             if exc.errno == errno.EBADF:  # mutant: close-fails
                 raise
 
@@ -299,7 +299,7 @@ class OsDisk:
 
     # -- locks ---------------------------------------------------------------------------------------------
 
-    # Imported when it is needed: whoever only reads starts in half of the time without it.
+    # Imported when needed: without it a reader starts in half of the time.
 
     def lock(self, fd: int, *, wait: bool) -> bool:
         from filewheel.disk import flock
@@ -373,7 +373,7 @@ class OsDisk:
             os.close(fd)
 
     def __del__(self) -> None:
-        # Without the mutex: nobody else has this, and in a child it may be held by a thread that only the parent has.
+        # Without the mutex: no other thread has this object, and in a child a thread of the parent may hold the mutex.
         with contextlib.suppress(Exception):
             self._release()  # mutant: child-waits-for-nobody
 

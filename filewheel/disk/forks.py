@@ -1,9 +1,9 @@
-"""What a fork means here: a child is another process, and no copy of its parent's locks lives on in it.
+"""Forks: a child keeps no copy of its parent's locks, and an inherited handle is refused or opened again.
 
 A kernel lock lives as long as any copy of its descriptor does. So a child loses its copies at once: each is replaced by
 a descriptor of "/", so that its number stays taken, and a handle that was inherited can neither write to the wheel nor
-close another file. What is compiled (`_forks.c`) sees every fork() of the process, also of other C code; without it
-only those of Python are seen, and the copies that another fork leaves go when the child ends or runs another program.
+close another file. The C code (`_forks.c`) sees every fork() of the process, also of other C code. Without it only
+Python's forks are seen, and the copies of another fork go when the child ends or runs another program.
 Invariant: a descriptor is kept from children from before its lock is taken until after it was let go.
 """
 
@@ -51,7 +51,7 @@ if compiled.keep_from_children is None:
     os.register_at_fork(after_in_child=_in_child)  # mutant: lock-in-child
 
 AfterFork = Literal["raise", "reopen"]
-"""What an inherited handle does in a child of a fork: each call raises Forked, or the first one opens it anew."""
+"""What an inherited handle does in a child of a fork: each call raises Forked, or the first one opens it again."""
 
 _OF_THE_CALLER = "on_flush"
 _OF_THE_PROCESS = ("_pid", "_forks")

@@ -1,7 +1,7 @@
-"""The bell: how a producer tells the keeper that something was written for the next few seconds.
+"""The hint pipe: a producer wakes the keeper after it wrote a message for the next few seconds.
 
-A pipe in the wheel's directory. A producer opens it when it first rings, and again when the keeper that listened has
-gone; the keeper sleeps at it. It is a hint: one that is lost costs half a second.
+A producer opens the pipe in the wheel's directory for its first hint, and again when the listening keeper has gone. The
+keeper sleeps at it. A lost hint costs half a second.
 A standby uses the pipe the other way round. The keeper is its only reader, and the kernel tells a writer that the last
 reader has gone, however it went: so a standby that must also hear of its own end sleeps at the pipe, not at the lock.
 Format: docs/format.md, 13.
@@ -145,11 +145,11 @@ class Vigil:
         """Sleep until the keeper may have gone, it is time to look anyway, or `end` was called."""
         try:
             disk = self._env.disk(self._path)
-        except OSError:  # whoever opens the wheel next says why
+        except OSError:  # the next opening of the wheel raises the reason
             disk = None
         bell = None if disk is None else disk.open_hint(layout.HINT)
         if disk is not None:
-            disk.release()  # no directory stays open: its disk may be unmounted meanwhile
+            disk.release()  # no directory stays open: its disk may be unmounted during the sleep
         try:
             self._sleep(bell)
         finally:

@@ -1,12 +1,12 @@
-"""Who is the keeper: the kernel lock of keeper.lock, and a note in it that says who holds it.
+"""Keeper.lock: its kernel lock decides which process is the keeper, and a note in it names that process.
 
-The lock is the truth: it dies with its process, so a standby that waits for it takes over at once and never by a
+Only the lock counts: it dies with its process, so a standby that waits for it takes over at once and never by a
 time-out. A reader asks the lock, too; the note says who holds it, for people.
 
 A lock is that of a file, and the file may be removed or replaced: then a second process gets the lock of a new one. So
 the holder looks whether its file still has the name, before it fires and before it deals (`check`).
 Format: docs/format.md, 13.
-Invariant: of the processes that have an Owner that is `held`, at most one passes `check`.
+Invariant: of the processes with a KeeperLock that is `held`, at most one passes `check`.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Holder:
 
 
 def holder(directory: Directory, *roles: str) -> Holder | None:
-    """Return who holds the lock in one of these roles, or as the keeper; None when nobody does. Raises DiskError.
+    """Return who holds the lock in one of these roles, or as the keeper; None when the lock is free. Raises DiskError.
 
     The lock is asked, not the note: that is right also for a process in another container. Asking takes the lock for a
     moment, shared with others that ask; `KeeperLock.take` lets that moment pass.
@@ -182,7 +182,7 @@ def holder(directory: Directory, *roles: str) -> Holder | None:
 
 
 def _note(disk: Disk, fd: int) -> Holder:
-    """Return what the note says; nothing of one that is not that of whoever holds the lock now."""
+    """Return the content of the note; an empty Holder unless it is the present holder's."""
     try:
         note = json.loads(disk.pread(fd, _NOTE_BYTES, 0))
         pid, role, namespace = note["pid"], note["role"], note.get("ns", "")

@@ -1,15 +1,15 @@
 """Kernel locks that are held for a moment: those of the keys' buckets, and those of the ids that move or end.
 
-Whoever waits for one waits by looking again: a wait in the kernel knows no end, and the holder may be stopped. The
+A waiting call tries again and again: a wait in the kernel has no end, and the holder may be stopped. The
 file of a lock is made with its first use and stays.
 
 The rules of ids (docs/adr/0028-one-move-wins.md):
 
-V1 Whoever moves a waiting message, or cancels it, holds the lock of its id from the look at it to the frame.
+V1 A call that moves or cancels a pending message holds the lock of its id from the look at it to the frame.
 V2 The keeper, which puts messages back, takes these locks too and never waits for one.
 Locks of keys are taken before those of ids, and each kind in ascending order.
 Format: docs/format.md, 13.
-Invariant: of two that hold one id nobody is between look and frame at the same time.
+Invariant: of two calls for one id, at most one is between look and frame.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def open_made(disk: Disk, name: str) -> int:
 def take(directory: Directory, name: str, wait_s: float, *, shared: bool = False) -> int | None:
     """Take the lock of a file; return its descriptor, or None when another has it for longer than `wait_s`.
 
-    With `shared`, together with others that do so: until nobody has it alone.
+    With `shared`, share the lock; wait until no process has it alone.
     """
     disk = directory.disk
     try:

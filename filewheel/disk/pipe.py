@@ -29,7 +29,7 @@ def make(root: int, name: str) -> int | None:
 
 
 def open_end(root: int, name: str, flags: int) -> int | None:
-    """Open an end of the pipe; None when nobody listens, or that cannot be told."""
+    """Open an end of the pipe; None when there is no listener, or on an error."""
     try:
         fd = os.open(name, flags | _FLAGS, dir_fd=root)
     except OSError:

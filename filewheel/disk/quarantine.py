@@ -49,10 +49,10 @@ class Quarantine:
         self._kept: dict[tuple[str, int], bool] = {}
         """(file, offset) → whether it was proven."""
         self.aside: list[Damage] = []
-        """What was put aside by this handle, in order."""
+        """The damage that this handle put aside, in order."""
 
     def keep(self, damage: Damage) -> None:
-        """Copy a range aside and say so in the log; one that is proven only later is noted anew. Never raises."""
+        """Copy a range aside and say so in the log; write the note again if it is proven later. Never raises."""
         key = (damage.name, damage.offset)
         known = self._kept.get(key)
         # mutant: proof-unnoted
@@ -162,7 +162,7 @@ def items(directory: Directory) -> list[dict[str, object]]:
 
 def _read_note(disk: Disk, name: str) -> dict[str, object]:
     """Return what a note says; nothing when it says nothing, and then the item still counts."""
-    # Somebody may have removed it since, or put something else there.
+    # It may have been removed since, or replaced by something else.
     with contextlib.suppress(FileNotFoundError, ForeignFile, ValueError, RecursionError):
         fd = disk.open(name, "r")
         try:

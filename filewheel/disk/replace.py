@@ -23,7 +23,7 @@ def write_aside(disk: Disk, aside: str, data: bytes, *, flush: bool = True) -> N
 
 
 def put_in_place(disk: Disk, aside: str, name: str, *, flush: bool = True) -> None:
-    """Rename what lies aside. On return the name is durable if `flush`. When it raises, either file may be there."""
+    """Rename the file. On return the name is durable if `flush`. After an error either file may be there."""
     disk.rename(aside, name)
     if flush:  # mutant: overflow-name-unflushed roster-name-unflushed
         disk.sync_dir(name.rpartition("/")[0])

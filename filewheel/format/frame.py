@@ -35,7 +35,7 @@ BODY_BYTES_MAX = 1 << 28
 _BLOCK = 1 << 18
 _AT_ONCE = 64
 SMALL_BLOCK = 1 << 12
-"""Enough for a look at what may be there: a header, some small frames. Whoever finds more reads more at once."""
+"""Enough for a first look: a header, some small frames. A reader that finds more reads larger blocks."""
 
 
 def pad(size: int) -> int:
@@ -187,7 +187,7 @@ class Scanner:
         self._hi = hi
         self._filter = lo is not None or hi is not None
         self._headers_only = headers
-        # Whoever wants only headers does not pay for reading the bodies between them.
+        # A reader of headers does not read the bodies between them.
         self._block_bytes = SMALL_BLOCK if headers else block_bytes
         self._block = b""
         self._base = start
@@ -263,7 +263,7 @@ class Scanner:
                 yield gap
 
     def _plain_ones(self, read: ReadFrames) -> Iterator[Frame]:
-        """Yield the frames that lie in what was read already, up to one that has to be looked at."""
+        """Yield the frames of the block in memory, up to one that needs a closer look."""
         while 0 <= (at := self.pos - self._base) < len(self._block):
             frames, upto = read(self._block, at, self.pos, self._end, self._seed, self._lo, self._hi, _AT_ONCE)
             for frame in frames:
@@ -284,7 +284,7 @@ class Scanner:
             block = self._pread(min(_BLOCK, self._end - at), at)
             if not block:
                 break
-            # One comparison of memory: what was allocated ahead is looked through at every open.
+            # One comparison of memory: each open looks through the zeros that were written ahead.
             is_blank = block == bytes(len(block))
             blank = blank and is_blank
             hit = -1 if is_blank else block.find(MAGIC)

@@ -59,7 +59,7 @@ class Ids(Sequence[MessageId]):
         self.kept = kept
         """The places of ids that were kept: another message had the key, and nothing was enqueued for it."""
         self.least = least
-        """What is due first of a batch that was just enqueued; of a part of it this is not known."""
+        """The earliest id of a batch that was just enqueued; unknown for a part of a batch."""
         self.copies = copies
         """How many wheels held each of the messages when the call returned."""
 

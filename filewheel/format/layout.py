@@ -178,7 +178,7 @@ def key_lock(bucket: int) -> str:
 
 
 def key_tmp(bucket: int) -> str:
-    """Name a file of keys that is being made anew."""
+    """Name a file of keys that is being rewritten."""
     return f"{KEYS}/.{_key_name(bucket)}.tmp"
 
 
@@ -189,7 +189,7 @@ def parse_key_file(last: str) -> int | None:
 
 
 def is_key_spare(last: str) -> bool:
-    """Tell whether this is the name of a lock of keys, or of a file of keys that was being made anew."""
+    """Tell whether this is the name of a lock of keys, or of an unfinished file of keys."""
     return _KEY_SPARE.fullmatch(last) is not None
 
 

@@ -1,6 +1,6 @@
 """The two kinds of record: **put** (a message) and **drop** (an id that is finished, with the reason).
 
-What is pending is all puts minus all drops, as sets; reading a record twice or in another order changes nothing.
+The pending messages are all puts minus all drops, as sets; reading a record twice or in another order changes nothing.
 A record is packed once, and journal, slot and lap carry the same bytes. Both kinds start with four fixed bytes
 and the id, so a run of records sorts by (due, writer, sequence) as plain bytes, in C:
 
@@ -101,7 +101,7 @@ def split(body: bytes) -> list[bytes]:
 def records_of(frame: Frame) -> tuple[list[bytes], list[bytes]]:
     """Return a frame's puts and its drops.
 
-    Raises Damaged when they make no sense, do not lie where the header says, or are due later than anything can be:
+    Raises Damaged when they make no sense, are not where the header says, or have an impossible due:
     readers skip frames by their headers and count with dues, and would lose their way.
     """
     try:

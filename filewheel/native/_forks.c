@@ -1,6 +1,6 @@
-/* What a child of a fork must not keep: the descriptors that hold its parent's locks.
+/* A child of a fork must not keep the descriptors that hold its parent's locks.
  *
- * A kernel lock lives as long as any copy of its descriptor, so a child that has one keeps out whoever comes after its parent.
+ * A kernel lock lives as long as any copy of its descriptor, so a child that has one keeps out the next holder after its parent.
  * `pthread_atfork` sees every fork() of the process, also those of other C code, which Python's own hooks do not. In the
  * child each such descriptor is replaced by one of "/": the lock's copy is gone, the number stays taken, and an object that
  * was inherited can neither write with it nor close another file in its place.
@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#define WORDS 16384 /* for descriptors below 1,048,576; what is never touched takes no memory */
+#define WORDS 16384 /* for descriptors below 1,048,576; untouched pages take no memory */
 
 static uint64_t held[WORDS];
 static int used; /* the words that were ever touched */

@@ -1,6 +1,6 @@
 /* Reading many frames at once in C: those of one message each are most of what a busy journal holds.
  *
- * It takes what is plain: frames that lie whole in a block and verify. At the first that does not, it stops, and
+ * It takes plain frames: those that are whole in a block and verify. It stops at the first other one, and
  * frame.py looks at what is there. So nothing here decides what is damage.
  * Invariant: a frame that is returned is one that `Scanner._read` would return.
  */
@@ -12,7 +12,7 @@
 static PyObject *frame_type;
 static Py_ssize_t slot_at[FIELDS];
 
-/* learn_frame(Frame): where the slots of a Frame lie. */
+/* learn_frame(Frame): finds the slots of a Frame. */
 PyObject *learn_frame(PyObject *self, PyObject *frame)
 {
     static const char *const names[FIELDS] = {

@@ -451,7 +451,7 @@ static PyObject *part(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
                 kind = drops;
         }
         if (kind == NULL)
-            strange = 1; /* told at the end: that the rest is a run of values comes first */
+            strange = 1; /* reported at the end: an error in the run of values comes first */
         else {
             if (memcmp(p + ID_AT, first, ID_BYTES) < 0 || memcmp(p + ID_AT, last, ID_BYTES) > 0)
                 outside = 1;
@@ -656,7 +656,7 @@ int find_slots(PyObject *type, const char *const names[], int count, Py_ssize_t 
     return 0;
 }
 
-/* learn(Message, MessageId): where the slots of a Message lie. */
+/* learn(Message, MessageId): finds the slots of a Message. */
 static PyObject *learn(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     static const char *names[7] = {"id", "payload", "topic", "headers", "attempt", "enqueued_us", "root"};

@@ -17,7 +17,7 @@
 #define PUT_HEAD 20 /* four fixed bytes and the id */
 #define DROP_BYTES 21
 #define HEADER_BYTES 72
-#define HELD_BYTES_MAX 65536 /* what is written without letting go of the interpreter's lock */
+#define HELD_BYTES_MAX 65536 /* larger writes release the interpreter's lock */
 
 static const unsigned char PUT_PREFIX[4] = {0x98, 0x01, 0xc4, 0x10};
 static const unsigned char DROP_PREFIX[4] = {0x93, 0x02, 0xc4, 0x10};
@@ -75,7 +75,7 @@ typedef struct {
     Py_ssize_t size;
 } Keyed;
 
-/* What a frame with one new put is made of. */
+/* The parts of a frame with one new put. */
 typedef struct {
     uint64_t seq, due, enqueued;
     uint64_t n[7]; /* as in write_header */

@@ -1,15 +1,15 @@
 /* PutTable in C: what a deal gathers, without an object for each of them.
  *
- * A put stays where it is, in the body of the frame that it came in; here is its id and where it lies. So gathering reads
+ * A put stays where it is, in the body of the frame that it came in; this table has its id and place. So gathering reads
  * each body once, sorting moves four words a put, and each put is copied once more: into the file that it belongs to.
  * filewheel/native/puts.py has the same in Python, and says what each method does.
- * Invariant: every record lies in a bytes object that `kept` holds.
+ * Invariant: every record is in a bytes object that `kept` holds.
  */
 #include "_loops.h"
 
 #include <stdlib.h>
 
-#define AHEAD 8 /* sorted puts lie anywhere in memory: they are fetched before they are copied */
+#define AHEAD 8 /* sorted puts are anywhere in memory: they are fetched before they are copied */
 
 typedef struct {
     PyObject_HEAD
@@ -91,7 +91,7 @@ static PyObject *add(PutTable *self, PyObject *const *args, Py_ssize_t nargs)
         }
         int is_put = next - p >= DROP_BYTES && memcmp(p, PUT_PREFIX, 4) == 0;
         if (!is_put && !(next - p == DROP_BYTES && memcmp(p, DROP_PREFIX, 4) == 0)) {
-            strange = 1; /* told at the end: that the rest is a run of values comes first */
+            strange = 1; /* reported at the end: an error in the run of values comes first */
             p = next;
             continue;
         }

@@ -1,7 +1,7 @@
 """The inner loops that are used: those in C when they were built, else those in Python. Both do the same.
 
 FILEWHEEL_PURE=1 in the environment takes those in Python. Owns that choice, and nothing else.
-Invariant: whoever imports from here cannot tell which they got, but by the time it takes.
+Invariant: both have the same results; only the time differs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ make_pen: MakePen | None = None
 keep_from_children: Callable[[int], None] | None = None
 """Has each child of a fork lose its copy of this descriptor; None where only Python's own forks are seen."""
 let_children_have: Callable[[int], None] | None = None
-"""The opposite."""
+"""Lets children have the descriptor again."""
 count_forks: Callable[[], int] | None = None
 """Returns a number that is another in a child than in its parent."""
 write_all: Callable[[int, bytes, int], None] | None = None
