@@ -48,7 +48,7 @@ MUTANTS: list[Mutant] = [
     m("dirs-stay", "X4", DROP, "the empty directory of a past lap is removed",
       "tests/test_guards.py::test_the_directory_of_a_lap_that_is_past_goes_while_the_keeper_runs"),
     m("acks-unflushed", "A1", DROP, "acknowledgements are flushed a moment later", "word 19385 @4543"),
-    m("ack-durable-unflushed", "A1", DROP, 'ack(sync="always") returns after its flush', "word 19411 @3526"),
+    m("ack-durable-unflushed", "A1", DROP, 'ack(sync="always") returns after its flush', "race arrival 4 @917"),
     m("until-early", "F2", gives("now_us if until_us is None else until_us"), "a claim by a later time makes nothing due early",
       "tests/test_claim.py::test_a_time_that_lies_ahead_makes_nothing_due_early"),
     m("delay-by-the-wall", "F2", gives("self._settler._clock.now_us()"), "a delay counts by the time that the keeper fires by",

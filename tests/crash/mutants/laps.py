@@ -22,7 +22,7 @@ MUTANTS: list[Mutant] = [
     # -- recovery --------------------------------------------------------------------------------------------
     m("no-sync-first", "R1", DROP, "data of a dead keeper in the page cache is flushed before use",
       "play no-sync-first @480"),
-    m("tmp-stays", "K5", unguarded(), "a temporary name of a dead writer is removed", "word 15595 @136"),
+    m("tmp-stays", "K5", unguarded(), "a temporary name of a dead writer is removed", "word 22686 @605"),
     m("covered-stays", "R5", NEVER, "a covered segment that came back is removed before its entry is forgotten",
       "word 19409 @385"),
     m("unnamed-stays", "R2", DROP, "files that the checkpoint does not name are removed", "word 19278 @105"),
