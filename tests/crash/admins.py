@@ -247,7 +247,7 @@ CAMPAIGN = Campaign(
     play=play,
     share=0.05,
     targets={"promotions tried": 200},
-    short=1,
+    short=0,
 )
 
 

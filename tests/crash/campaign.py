@@ -94,4 +94,4 @@ class Campaign:
     rounds: int | None = None
     """How many different rounds there are, numbered from 0; None when each number is a new one."""
     short: int = 3
-    """How many rounds the short form in `make test` plays at least."""
+    """How many rounds the short form in `make test` plays at least; 0: none, a round is too long for it."""

@@ -302,4 +302,5 @@ CAMPAIGN = Campaign(
     rig=rig,
     missing=shim.missing,
     rounds=ROUNDS,
+    short=1,
 )

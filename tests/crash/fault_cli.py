@@ -100,5 +100,5 @@ CAMPAIGN = Campaign(
     rig=rig,
     missing=shim.missing,
     rounds=ROUNDS,
-    short=2,
+    short=1,
 )

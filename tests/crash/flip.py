@@ -162,4 +162,5 @@ CAMPAIGN = Campaign(
     share=0.22,
     targets={"flips": 1_000_000},
     rig=listening,
+    short=1,
 )

@@ -340,4 +340,5 @@ CAMPAIGN = Campaign(
     share=0.02,
     targets={"fuzzed inputs": 10_000},
     rig=warmed_up,
+    short=1,
 )

@@ -175,4 +175,5 @@ CAMPAIGN = Campaign(
     share=0.03,
     targets={"wheels that tools compared": 10_000},
     rig=listening,
+    short=1,
 )

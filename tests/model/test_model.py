@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,8 @@ from tests.model.history import run_history
 from tests.model.races import run_race
 from tests.model.stage import Stage
 from tests.model.sweep import Sweep
+
+EXAMPLES = int(os.environ.get("FILEWHEEL_MODEL_EXAMPLES", "10"))
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +47,7 @@ def test_nothing_begins_under_an_id_whose_cancel_or_move_had_returned(seed: int)
     assert not run_race("begins", seed).violations
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(keyed.BEGINNINGS), st.lists(st.sampled_from(list(keyed.OPERATIONS)), min_size=3, max_size=8))
 def test_whatever_is_done_with_a_key_a_power_cut_anywhere_leaves_at_most_one_that_lives(
     beginning: str, word: list[str]
@@ -57,7 +60,7 @@ def test_whatever_is_done_with_a_key_a_power_cut_anywhere_leaves_at_most_one_tha
     assert not Sweep(limit=12).play(script, name=", ".join(word)).violations
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(["empty", "lived"]), st.lists(st.sampled_from(NAMES), min_size=4, max_size=9))
 def test_longer_workloads_survive_a_power_cut_anywhere_and_what_fails_is_made_short(
     beginning: str, word: list[str]
