@@ -20,7 +20,9 @@ from typing import Any
 
 import filewheel.disk.directory
 import filewheel.firing.housekeeper
+import filewheel.format.settings
 import filewheel.laps.tidy
+import filewheel.wheel
 from filewheel.disk.directory import open_directory
 from filewheel.env import SystemClock
 from filewheel.errors import NotFound
@@ -59,7 +61,8 @@ def quick() -> Iterator[None]:
 
     defaults(Journal.__init__, segment_bytes=6000, fill_bytes=2000)
     defaults(Deal.__init__, chunk_records=80)
-    patch(filewheel.disk.directory, "check_limits", lambda slots, payload_bytes_max: None)
+    for module in (filewheel.format.settings, filewheel.disk.directory, filewheel.wheel):
+        patch(module, "check_limits", lambda slots, payload_bytes_max: None)
     patch(filewheel.laps.tidy, "TIDY_SEGMENTS", 8)
     house = filewheel.firing.housekeeper
     for name, value in (("DEAL_BYTES", 20_000), ("DEAL_PUTS", 100), ("DEAL_SEGMENTS", 6), ("DEAL_FINISHED", 3)):
