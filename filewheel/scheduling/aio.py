@@ -171,7 +171,7 @@ class AsyncScheduler(Sender[Soon]):
         """Enqueue a call, within the caller's open transaction if there is one."""
         call = new_call(name, args, kwargs, options)
         wheel = await self._opened()
-        self.blocking.opener.warn_if_made()
+        self.blocking._opener.warn_if_made()
         transaction = transaction_of(self.path)
         if transaction is not None:
             held = await wheel.get(key=call.rejects) if call.rejects is not None else None
@@ -180,7 +180,7 @@ class AsyncScheduler(Sender[Soon]):
         id_ = await wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
-        self.blocking.telemetry.enqueued(name, id_)
+        self.blocking._telemetry.enqueued(name, id_)
         return id_
 
     async def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
@@ -191,7 +191,7 @@ class AsyncScheduler(Sender[Soon]):
         wheel = await self._opened()
         done = await wheel.cancel(**given(id_, key))
         if done:
-            self.blocking.telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
+            self.blocking._telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
         return done
 
     schedule = _aside(Scheduler.schedule)
@@ -210,10 +210,10 @@ class AsyncScheduler(Sender[Soon]):
         if self._wheel is None:
             async with self._opening:
                 if self._wheel is None:
-                    await self._aside(self.blocking.opener.prepare)
+                    await self._aside(self.blocking._opener.prepare)
                     wheel = self._prepare()
                     await wheel.open()
-                    wheel.on_flush(self.blocking.telemetry.flushed)
+                    wheel.on_flush(self.blocking._telemetry.flushed)
                     self._wheel = wheel
         return self._wheel
 
@@ -230,17 +230,17 @@ class AsyncScheduler(Sender[Soon]):
         if self._is_firing:
             raise BadArgument("this scheduler has been started already")
         await self._opened()
-        self.blocking.use_loop(asyncio.get_running_loop())
+        self.blocking._use_loop(asyncio.get_running_loop())
         try:
             await self._aside(self.blocking.start)
-            self._engine = self.blocking.engine
+            self._engine = self.blocking._engine
         except BaseException:
             await self._finish(0)
             raise
 
     @property
     def _is_firing(self) -> bool:
-        engine = self.blocking.engine
+        engine = self.blocking._engine
         return engine is not None and engine.is_alive
 
     async def stop(self, timeout_s: float | None = None) -> None:
@@ -271,7 +271,7 @@ class AsyncScheduler(Sender[Soon]):
         try:
             await self._aside(partial(self.blocking.stop, timeout_s))
         finally:
-            self.blocking.use_loop(None)
+            self.blocking._use_loop(None)
             is_home = self._home == (asyncio.get_running_loop(), os.getpid())
             async with self._opening if is_home else contextlib.nullcontext():
                 wheel, self._wheel = self._wheel, None
@@ -341,7 +341,7 @@ class AsyncScheduler(Sender[Soon]):
     async def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
         """Wait until this process fires; return whether it does. Raises Fenced when it never will."""
         took_over = asyncio.Event()
-        loop, engine = asyncio.get_running_loop(), self.blocking.engine
+        loop, engine = asyncio.get_running_loop(), self.blocking._engine
         if engine is None:
             return False
         forget = self.blocking.on_event(lambda _: call_soon(loop, took_over.set), ["took_over"])
@@ -373,11 +373,11 @@ class AsyncScheduler(Sender[Soon]):
             raise BadArgument(
                 "this scheduler was started: it fires or stands by", hint="stop() first, or leave out start()"
             )
-        self.blocking.use_loop(asyncio.get_running_loop())
+        self.blocking._use_loop(asyncio.get_running_loop())
         try:
             return await self._aside(function)
         finally:
-            self.blocking.use_loop(None)
+            self.blocking._use_loop(None)
 
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a plain function in the event loop with each event (of these kinds); return how to unsubscribe it."""

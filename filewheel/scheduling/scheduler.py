@@ -92,11 +92,11 @@ class Scheduler(Definitions):
         env = env.using(clock=clock)
         self._path = os.path.abspath(os.fspath(path))
         self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump)
-        self.opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
+        self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
         self._env = env
         self._clock = env.clock
         self._events = Events(env.clock)
-        self.telemetry = Telemetry(self.metrics, self._events)
+        self._telemetry = Telemetry(self.metrics, self._events)
         self._lock = threading.Lock()
         self._starting = threading.RLock()
         """Reentrant, because a signal handler that interrupts a start may call `stop`."""
@@ -128,8 +128,8 @@ class Scheduler(Definitions):
         """The wheel that this process enqueues into; opened, and made if it is missing, at the first use."""
         with self._lock:
             if self._wheel is None or self._wheel_pid != os.getpid():
-                self._wheel = self.opener.open()
-                self._wheel.on_flush = self.telemetry.flushed
+                self._wheel = self._opener.open()
+                self._wheel.on_flush = self._telemetry.flushed
                 self._wheel_pid = os.getpid()
             return self._wheel
 
@@ -142,7 +142,7 @@ class Scheduler(Definitions):
         """Enqueue a call, within the caller's open transaction if there is one."""
         call = new_call(name, args, kwargs, options)
         wheel = self.wheel
-        self.opener.warn_if_made()
+        self._opener.warn_if_made()
         transaction = transaction_of(self._path)
         if transaction is not None:
             now_us = self._clock.now_us()
@@ -152,7 +152,7 @@ class Scheduler(Definitions):
         id_ = wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
-        self.telemetry.enqueued(name, id_)
+        self._telemetry.enqueued(name, id_)
         return id_
 
     def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
@@ -164,7 +164,7 @@ class Scheduler(Definitions):
             raise BadArgument("give an id or a key")
         done = self.wheel.cancel(id_) if id_ is not None else self.wheel.cancel(key=key or "")
         if done:
-            self.telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
+            self._telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
         return done
 
     # -- recurring work at run time ----------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Scheduler(Definitions):
         if known is not None:
             known.check(args, kwargs or {})
         self.wheel  # noqa: B018  made if it is missing
-        self.opener.warn_if_made()
+        self._opener.warn_if_made()
         return self._plant(schedule)
 
     def unschedule(self, name: str) -> bool:
@@ -220,19 +220,14 @@ class Scheduler(Definitions):
 
     # -- firing ------------------------------------------------------------------------------------------------
 
-    @property
-    def engine(self) -> Engine | None:
-        """The engine that was started last, and was not stopped."""
-        return self._engine
-
-    def use_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
+    def _use_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Run coroutine functions in this event loop from the next start on; None for a loop of the engine's own."""
         self._loop = loop
 
     def _new_engine(self) -> Engine:
         self.wheel  # noqa: B018  made if it is missing
         return Engine(
-            self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self.telemetry,
+            self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self._telemetry,
             env=self._env, on_term=self._plant_all, loop=self._loop,
         )  # fmt: skip
 
