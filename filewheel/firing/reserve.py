@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 ROOM_BYTES = 64 << 10
 """With less than this free, a disk counts as full."""
-FIRES_AGAIN = "what was handed out could not be acknowledged: it fires again"
+FIRES_AGAIN = "a message that was handed out could not be acknowledged: it fires again"
 
 
 def fires_again(exc: FilewheelError) -> FilewheelError:
