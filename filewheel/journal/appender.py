@@ -374,39 +374,40 @@ class Appender:
 
     def flush_to(self, ticket: int) -> None:
         """Wait until the frame with this ticket is durable. Of the threads that wait, one flushes for all."""
-        with self.one_call():
-            while True:
-                if self._durable >= ticket:
-                    return
-                if self._broken is not None:
-                    raise self._broken
-                if not self._flushing:
-                    break
-                self._changed.wait()
-            writer = self.lender.writer
-            target, segment = writer.written, writer.segment
-            self._flushing = threading.get_ident()
-        failed: OSError | None = None
-        done = False
+        me, target, failed, is_mine, done = threading.get_ident(), 0, None, False, False
         try:
+            with self.one_call():
+                while True:
+                    if self._durable >= ticket:
+                        return
+                    if self._broken is not None:
+                        raise self._broken
+                    if not self._flushing:
+                        break
+                    self._changed.wait()
+                writer = self.lender.writer
+                target, segment = writer.written, writer.segment
+                is_mine = True
+                self._flushing = me
             if segment is not None:
                 self._flush_all(segment, target)
             done = True
         except OSError as exc:
             failed = exc  # mutant: error-ignored
         finally:
-            # Also after an interrupt (Ctrl-C) in the flush: other threads must not wait for it for ever.
-            with self.lock:
-                self._flushing = 0
-                self._changed.notify_all()
-                if failed is not None:
-                    self._poison(failed)
-                if done:
-                    self._durable = target  # mutant: flush-counts-later
-                    writer = self.lender.writer
-                    writer.commits += 1
-                    if writer.commits == _FILL_AFTER_COMMITS:
-                        writer.free_to = 0
+            # Also after an interrupt (Ctrl-C): other threads must not wait for this flush for ever.
+            if is_mine and self._flushing == me:
+                with self.lock:
+                    self._flushing = 0
+                    self._changed.notify_all()
+                    if failed is not None:
+                        self._poison(failed)
+                    if done:
+                        self._durable = target  # mutant: flush-counts-later
+                        writer = self.lender.writer
+                        writer.commits += 1
+                        if writer.commits == _FILL_AFTER_COMMITS:
+                            writer.free_to = 0
 
     def _flush_all(self, segment: Segment, ticket: int) -> None:
         """Flush a segment, and its frames on other wheels, side by side. Raises OSError when the segment's failed."""
