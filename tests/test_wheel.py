@@ -299,6 +299,21 @@ def test_sync_never_and_interval_are_durable_after_flush_and_close(wheel_dir: Pa
         assert wheel.stats().pending == 101
 
 
+def test_an_enqueue_with_an_interval_is_flushed_without_another_call(wheel_dir: Path) -> None:
+    watching = threading.Event()
+    flushed = threading.Event()
+
+    def note(kind: str, name: str) -> None:
+        if kind == "fdatasync" and watching.is_set():
+            flushed.set()
+
+    with Wheel(wheel_dir, sync="never", env=SYSTEM.using(disk=lambda path: FaultyDisk(path, note))) as wheel:
+        wheel.enqueue(b"makes the segment", delay=60)
+        watching.set()
+        wheel.enqueue(b"interval", delay=60, sync=0.01)
+        assert flushed.wait(20)
+
+
 def test_a_call_under_which_another_thread_closes_the_wheel_is_told_that_it_is_closed(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,7 @@ MUTANTS: list[Mutant] = [
       "tests/test_guards.py::test_two_writers_of_one_name_give_different_ids"),
     m("close-unflushed", "E3", DROP, 'closing flushes what was written with sync="never"', "play close-unflushed @23"),
     m("interval-never", "E3", gives("threading.current_thread()"), "sync=0.1 flushes",
-      "tests/test_wheel.py::test_sync_never_and_interval_are_durable_after_flush_and_close"),
+      "tests/test_wheel.py::test_an_enqueue_with_an_interval_is_flushed_without_another_call"),
     m("interval-unthreaded", "E3", DROP, "sync=0.1 flushes at once where no thread can be started",
       "tests/test_no_threads.py::test_an_enqueue_that_was_to_be_flushed_later_is_flushed_at_once_and_the_next_one_later"),
     m("thread-bare", "X", catches("ZeroDivisionError"), "a thread that cannot be started is an error of the tree",
