@@ -15,11 +15,9 @@ import ast
 import functools
 import importlib.abc
 import importlib.machinery
-import io
 import os
 import re
 import sys
-import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -32,7 +30,7 @@ PACKAGE = Path(__file__).parents[2] / "filewheel"
 VARIABLE = "FILEWHEEL_MUTANT"
 IN_C = ("tests/test_pen.py", "tests/test_window.py::test_what_was_dropped_takes_no_memory")
 """Tests of what only the C loops do: a pen writes, and records that were left out keep the frame they came in."""
-_MARK = re.compile(r"# mutant: ([^#\n]+)$", re.MULTILINE)
+_MARK = re.compile(r"# mutant: ([^#]+)$")
 _STATEMENTS = (ast.stmt, ast.ExceptHandler)
 
 
@@ -55,24 +53,12 @@ def module_of(path: Path) -> str:
 
 def marks_of(path: Path) -> Iterator[tuple[str, Place]]:
     """Yield the names of the marks in a file, and the lines of code that they are for."""
-    text = path.read_text()
-    if not _MARK.search(text):
-        return
     waiting: list[str] = []
-    is_code = False
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            found = _MARK.search(token.string)
-            names = found[1].split() if found else []
-            if is_code:
-                yield from ((name, Place(path, token.start[0])) for name in names)
-            else:
-                waiting += names
-        elif token.type in (tokenize.NEWLINE, tokenize.NL):
-            is_code = False
-        elif token.type not in (tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER):
-            is_code = True
-            yield from ((name, Place(path, token.start[0])) for name in waiting)
+    for number, line in enumerate(path.read_text().split("\n"), 1):
+        found = _MARK.search(line)
+        waiting += found[1].split() if found else []
+        if waiting and line.strip() and not line.lstrip().startswith("#"):
+            yield from ((name, Place(path, number)) for name in waiting)
             waiting.clear()
 
 
