@@ -1,6 +1,6 @@
 """filewheel: a durable timing wheel in a directory.
 
-`wheel.py` and `keeper.py` are its two faces; the folders stand in the order in which a message passes them.
+`wheel.py` and `keeper.py` are its two entry points; a message passes through the folders in this order.
 A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
     errors checks headers message | native | env timespec | format | disk | roster | journal | laps | lookup | keys

@@ -2,7 +2,7 @@
 
 The part of a Wheel that takes the locks of ids (disk/locks.py) and of keys (keys/). Each call finds its message and
 writes its frame under these locks, and waits for the flush without them.
-Invariant: of several calls that move or cancel one message at once, one succeeds.
+Invariant: when several calls move or cancel one message at once, one succeeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from filewheel.reader import Reader, one_of
 from filewheel.timespec import due_from
 
 HINT_AHEAD_US = US_PER_S
-"""A message that is due later than this wakes no keeper: each keeper looks twice a second by itself."""
+"""A message that is due later than this wakes no keeper: each keeper checks twice a second anyway."""
 
 
 CLEAR_AT_ONCE = 10_000
@@ -90,7 +90,7 @@ class Changes(Reader):
         now_us = self._clock.now_us()
         look = Look(self._dir)  # before the search for pending messages
         if names:
-            # Under the lock, no other call moves them between the look and the drop.
+            # Under the lock, no other call moves them between the look-up and the drop.
             with unique.holding(self._keys, names, self._dir.path) as hold:
                 held = [h.id for h in hold.look_all(names, now_us).values() if h.id is not None]
                 wanted += held
@@ -120,8 +120,8 @@ class Changes(Reader):
     def clear(self, *, topic: str | None = None, dead: bool = False, sync: Sync | None = None) -> int:
         """Cancel all pending messages, those of a topic (or glob), or all dead letters; return how many.
 
-        A message that is enqueued or moved during the call may stay. Each commit cancels 10,000; when the call raises,
-        the commits before are done. Memory: one commit and one window, for any backlog. Cost: that of `list` and
+        A message that is enqueued or moved during the call may stay. Each commit cancels 10,000; if the call raises,
+        earlier commits stay. Memory: one commit and one window, for any backlog. Cost: that of `list` and
         `cancel_many`.
         """
         sync = None if sync is None else check_sync(sync)
@@ -139,7 +139,7 @@ class Changes(Reader):
     ) -> MessageId:
         """Replace the payload, and optionally the time, of the message that holds a unique key; return its new id.
 
-        One commit, as `reschedule`; unlike `enqueue(on_conflict="replace")` it never makes a message.
+        One commit, like `reschedule`; unlike `enqueue(on_conflict="replace")` it never creates a message.
 
         Raises NotFound when no message holds the key.
         """
@@ -180,11 +180,11 @@ class Changes(Reader):
         """Move a pending message (by its id or its unique key), or a dead letter, to another time; return its new id.
 
         The drop of the old id and the put of the new one are one commit: both or neither. A dead letter starts again,
-        without the deadline that it had for a scheduler. If work on the message has begun, it goes on, and the message
-        fires again at its new time; only `cancel` reports that.
+        without its scheduler deadline. If work on the message has begun, it continues, and the message fires again at
+        its new time; only `cancel` reports that.
 
-        Raises NotFound when no message is pending under this id or key, KeyHeld when a dead letter had a key that
-        another message has now.
+        Raises NotFound when no message is pending under this id or key, KeyHeld when another message now has the key
+        of a dead letter.
         """
         old = one_of(id_, key)
         now_us = self._clock.now_us()

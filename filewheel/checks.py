@@ -59,7 +59,7 @@ def check_items(name: str, values: Iterable[Item]) -> Iterable[Item]:
 
 
 def check_bounds(at_most: Mapping[str, int]) -> dict[bytes, int]:
-    """Return the most messages to claim of each topic, by the topic in bytes. Raises BadArgument."""
+    """Return the claim limit of each topic, by the topic in bytes. Raises BadArgument."""
     if not isinstance(at_most, Mapping) or not all(isinstance(topic, str) for topic in at_most):
         raise BadArgument(f"at_most maps topics to counts, not {at_most!r}", hint='{"slow": 10}')
     return {topic.encode(): check_whole("at_most", count, least=0) for topic, count in at_most.items()}

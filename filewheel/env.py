@@ -1,4 +1,4 @@
-"""All that filewheel asks of the machine: the time, disks and random bytes, in one argument.
+"""The machine as one argument: clock, disks and random bytes.
 
 Tests pass another `Env`: a clock that stands still, a disk in memory that fails or loses power at any call, bytes that
 repeat. `Directory.env` carries it, so code that has a directory needs no other argument.
@@ -19,7 +19,7 @@ from filewheel.native.compiled import Pen
 
 
 class Clock(Protocol):
-    """What filewheel asks of a clock."""
+    """The wall clock and the steady clock."""
 
     def now_us(self) -> int:
         """Return the wall time in microseconds since the epoch, UTC."""
@@ -32,7 +32,7 @@ class SystemClock:
     """The machine's own clocks."""
 
     def __init__(self) -> None:
-        # BOOTTIME goes on counting while the machine sleeps; MONOTONIC stops.
+        # BOOTTIME counts while the machine sleeps; MONOTONIC stops.
         self._steady_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
     def now_us(self) -> int:
@@ -46,16 +46,16 @@ SYSTEM_CLOCK = SystemClock()
 
 
 class Disk(Protocol):
-    """What filewheel asks of a disk. Names are relative to the wheel's directory."""
+    """File operations. Names are relative to the wheel's directory."""
 
     path: str
 
     def open(self, name: str, mode: str) -> int:
-        """Open a regular file: "r" to read, "r+" to write too, "rw" to create it if need be, "x" to create a new one,
-        "w" to write it all.
+        """Open a regular file: "r" to read, "r+" to write too, "rw" to create it if missing, "x" to create a new one,
+        "w" to replace its content.
 
-        Raises ForeignFile, without touching it, when something else has the name; also, but for "r", when the file has
-        another name beside this one: a write would change what is found there. With "w" this name is taken from it.
+        Raises ForeignFile, without touching it, when the name is not a regular file's; except for "r", also when the
+        file has another hard link, because a write would change it there too. "w" unlinks this name and creates a file.
         """
 
     def close(self, fd: int) -> None:
@@ -76,13 +76,13 @@ class Disk(Protocol):
 
     def size(self, fd: int) -> int: ...
     def is_removed(self, fd: int) -> bool:
-        """Tell whether an open file has no name any more; False where that is not known."""
+        """Return whether an open file was unlinked; False where that is not known."""
 
     def is_named(self, fd: int, name: str) -> bool:
-        """Tell whether an open file is the one that has this name now."""
+        """Return whether this name is the open file's now."""
 
     def data_from(self, fd: int, offset: int) -> int:
-        """Return where data begins at or after an offset: past a hole, however large; the size if there is none."""
+        """Return the offset of the first data at or after an offset, past any hole; the size if there is none."""
 
     def fdatasync(self, fd: int) -> None: ...
     def sync_dir(self, name: str) -> None:
@@ -104,11 +104,11 @@ class Disk(Protocol):
         """Take the exclusive kernel lock of an open file; False when held and not waiting."""
 
     def share(self, fd: int) -> bool:
-        """Take the kernel lock of an open file together with others that share it; False when one has it alone."""
+        """Take the shared kernel lock of an open file; False when another holds the exclusive one."""
 
     def unlock(self, fd: int) -> None: ...
     def is_free(self, fd: int) -> bool:
-        """Tell whether the exclusive lock of an open file is free. Any number may ask at once."""
+        """Return whether the exclusive lock of an open file is free. Concurrent calls do not disturb each other."""
 
     def open_hints(self, name: str) -> int | None:
         """Make and open the hint pipe for its reader; None when the file system has none."""
@@ -117,20 +117,20 @@ class Disk(Protocol):
         """Open the hint pipe for a writer; None when there is no listener."""
 
     def send_hint(self, fd: int) -> bool:
-        """Put one hint into the pipe; False when the listener has gone."""
+        """Put one hint into the pipe; False when it has no listener."""
 
     def wait_hint(self, fd: int | None, timeout_s: float) -> bool:
-        """Sleep until a hint comes or the time is up, and swallow all hints; tell whether one came."""
+        """Sleep until a hint arrives or the time is up, and drain the pipe; return whether one arrived."""
 
     def free_bytes(self) -> int: ...
     def release(self) -> None:
-        """Close the directories. Files and locks are their owners' to close."""
+        """Close the directories. Owners close their files and locks themselves."""
 
 
 DiskFactory = Callable[[str], Disk]
 """Opens the disk at a path."""
 Entropy = Callable[[int], bytes]
-"""Returns so many random bytes."""
+"""Returns this many random bytes."""
 
 
 @dataclass(frozen=True)

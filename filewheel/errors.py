@@ -57,7 +57,7 @@ class FilewheelError(Exception):
 
     @property
     def is_of_one_file(self) -> bool:
-        """Whether this is about one file only: a message that does not need that file can go on."""
+        """Whether this is about one file only: messages that do not need that file are unaffected."""
         is_foreign = isinstance(self.__cause__, NotADirectoryError) or getattr(self.__cause__, "is_foreign", False)
         return self.kind == "damaged" or is_foreign  # mutant: misplaced-fails-all
 

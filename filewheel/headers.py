@@ -24,10 +24,10 @@ KEY = "filewheel.key"
 """The unique key that the message holds while it lives."""
 
 SKIP_LATE = "filewheel.skip_late_s"
-"""How many seconds late it may start; after that it becomes a dead letter instead."""
+"""How many seconds late it may start; later it becomes a dead letter instead."""
 
 COALESCE = "filewheel.coalesce"
-"""A name: of the messages of one handler with this name that are overdue together, only the first fires."""
+"""A name: when several messages of one handler with this name are overdue, only the first fires."""
 
 DEADLINE = "filewheel.deadline_us"
 """The time, in microseconds since the epoch, from which it must not start."""

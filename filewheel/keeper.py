@@ -61,7 +61,7 @@ from filewheel.timespec import at_us
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-"""The longest sleep before the keeper looks at the journals, in case a hint was lost."""
+"""The longest sleep before the keeper checks the journals, in case a hint was lost."""
 LATER_S = 0.02
 """The longest sleep while a settlement waits for a lock that a producer holds."""
 _SUCCEEDED = (Fenced, Locked)
@@ -76,7 +76,7 @@ class Keeper(Outcomes):
     that is not the primary, also when that changed during the wait.
 
     `on_jump` decides what happens when the wall clock steps forward by more than an hour: "fire" logs it and fires by
-    the new time; "hold" fires by the time that really passed, until the keeper is opened again.
+    the new time; "hold" fires by the elapsed time, until the keeper is reopened.
 
     To a Keeper, a Scheduler's call is a message like any other. If you acknowledge it, the call is lost; if you
     acknowledge or bury an occurrence of a schedule, the schedule ends, because only a Scheduler writes the next
@@ -160,8 +160,8 @@ class Keeper(Outcomes):
     def close(self) -> None:
         """Flush, deal the undealt records, and release the lock. The next keeper offers claimed messages again.
 
-        After Fenced or Locked it deals nothing and does not raise: the new primary, or the next keeper, offers messages
-        again whose acknowledgement was not flushed.
+        After Fenced or Locked it deals nothing and does not raise: the new primary, or the next keeper, again offers
+        messages whose acknowledgement was not flushed.
         """
         if os.getpid() != self._pid:
             return
@@ -173,7 +173,7 @@ class Keeper(Outcomes):
                     self._let_go()
 
     def _end(self) -> None:
-        """Write the settlements that are left, and close the journal after any error."""
+        """Write the remaining settlements, and close the journal after any error."""
         try:
             try:
                 if self._broken is None:
@@ -201,7 +201,7 @@ class Keeper(Outcomes):
                 self._store.close()
 
     def _let_go(self) -> None:
-        """Close all files; the lock before the pipe, at which standbys sleep until the lock is free."""
+        """Close all files: the lock before the pipe, because standbys sleep on the pipe until the lock is free."""
         if self._keeper_lock.held:
             self._begins.close()
         self._fence.close()
@@ -210,7 +210,7 @@ class Keeper(Outcomes):
         self._disk.release()
 
     def _check(self, *, settling: bool = False) -> None:
-        """Raise unless this keeper can go on; after Fenced or Locked it can still settle claimed messages."""
+        """Raise unless this keeper can continue; after Fenced or Locked it can still settle claimed messages."""
         if self._broken is not None and not (settling and isinstance(self._broken, _SUCCEEDED)):
             raise self._broken
         if self._closed:
@@ -229,7 +229,7 @@ class Keeper(Outcomes):
         self.wake()
 
     def _stop_for(self, exc: Damaged) -> None:
-        """Stop for good: a journal that was not dealt is gone. Raises Locked or Fenced if that is the reason."""
+        """Stop for good: an undealt journal is missing. Raises Locked or Fenced if that is the reason."""
         self._stand(self._jumps.now_us())
         self._fail(exc)  # mutant: vanished-goes-on
 
@@ -273,16 +273,16 @@ class Keeper(Outcomes):
         future makes no message due early. With `wait`, sleep until a message is due, but not beyond `until`. `at_most`
         limits how many are claimed of some topics: further ones are passed over, and wait in order for a later claim.
 
-        A message stays claimed until it is acknowledged, put back or buried. With `begun=False` it has not begun until
-        `begin` is called, for a consumer that lets it wait: a cancel reports the difference. Cost: one look at each
-        journal, one at each roster of the set, and about 0.5 µs a message; with `at_most` 1 µs, and once for each
-        message that is passed over.
+        A message stays claimed until it is acknowledged, put back or buried. With `begun=False` it begins when `begin`
+        is called, for a consumer that queues claimed messages: a cancel reports whether a message had begun. Cost: a
+        check of each journal and of each roster of the set, and about 0.5 µs a message; with `at_most` 1 µs, also for
+        each message that is passed over.
 
         On a full disk without a ballast, where an acknowledgement may find no room, it claims one at a time.
 
         Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
-        keeper can only acknowledge from then on. Raises Damaged, for good, when a journal that was not dealt is gone;
-        Closed, also when another thread closes the keeper during the wait.
+        keeper can only acknowledge from then on. Raises Damaged, for good, when an undealt journal is missing; Closed,
+        also when another thread closes the keeper during the wait.
         """
         check_whole("limit", limit)
         check_flag("wait", wait)
@@ -325,9 +325,9 @@ class Keeper(Outcomes):
     def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
         """Begin the work on claimed messages; return the ids of those that must not begin.
 
-        These were cancelled, moved or replaced after the claim, by a call that has returned; they are not claimed any
-        more. For a consumer that lets messages wait between `claim` and its work. Cost: one write and one read; after a
-        cancel, a look at each journal.
+        These were cancelled, moved or replaced after the claim, by a call that has returned; they are no longer
+        claimed. For a consumer that queues claimed messages. Cost: one write and one read; after a cancel, a check of
+        each journal.
 
         Raises NotClaimed, before anything begins.
         """
@@ -343,15 +343,15 @@ class Keeper(Outcomes):
                 raise
 
     def may_begin(self, *ids: bytes) -> bool:
-        """Begin claimed messages if that needs no look at the journals; False when `begin` has to be called."""
+        """Begin claimed messages if that needs no check of the journals; False when `begin` must be called."""
         return self._begins.may_begin(ids)
 
     def unbegin(self, *ids: bytes) -> None:
-        """Undo `begin`: the work on these messages has to wait after all. They stay claimed."""
+        """Undo `begin` for messages that must wait after all; they stay claimed."""
         self._begins.unbegin(ids)
 
     def give_back(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> None:
-        """Offer claimed messages again that have not begun, unchanged: nothing is written.
+        """Offer claimed messages that have not begun again, unchanged. Writes nothing.
 
         Raises NotClaimed.
         """
@@ -375,7 +375,7 @@ class Keeper(Outcomes):
                 elif not wait:
                     return
                 if wait:
-                    self.wait()  # also after a batch: each claim looks at every journal
+                    self.wait()  # also after a batch: each claim checks every journal
 
     def wait(self, timeout_s: float | None = None, *, due: bool = True) -> bool:
         """Sleep until a message is due, a producer has written, `wake` was called, or the time is up.
@@ -422,7 +422,7 @@ class Keeper(Outcomes):
         return self._pid
 
     def _set_aside(self, put: bytes, exc: Damaged) -> None:
-        """Put a record that is no message into quarantine, and go on without it."""
+        """Move a record that is not a message into quarantine, and drop it."""
         with self._lock:
             id_ = put[ID]
             if id_ in self._head.claims:
@@ -435,7 +435,7 @@ class Keeper(Outcomes):
     # -- time ------------------------------------------------------------------------------------------------
 
     def now_us(self) -> int:
-        """Return the time that this keeper fires by: the wall clock, minus a jump that it holds."""
+        """Return this keeper's firing time: the wall clock, minus a jump that it holds."""
         with self._lock:
             return self._jumps.now_us()
 

@@ -123,7 +123,7 @@ class MessageId(bytes):
 
 
 class Receipt(MessageId):
-    """An id with `copies` and `kept` of its own."""
+    """An id with its own `copies` and `kept`."""
 
 
 def receipt(id_: MessageId, copies: int, *, kept: bool = False) -> MessageId:
@@ -196,10 +196,10 @@ class Message:
 
     @property
     def reason(self) -> str | None:
-        """Why it became a dead letter; None of one that is not dead, or died without a reason."""
+        """Why it became a dead letter; None if it is not dead or has no reason."""
         return self.headers.get(REASON) if self.is_dead else None
 
     @property
     def died_us(self) -> int | None:
-        """When it became a dead letter, in microseconds since the epoch; None of one that is not dead."""
+        """When it became a dead letter, in microseconds since the epoch; None if it is not dead."""
         return self.id.due_us - DEAD_US if self.is_dead else None

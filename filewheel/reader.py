@@ -1,7 +1,7 @@
 """Reads a wheel, without locks and without writes.
 
 Each call takes a snapshot of its own, so it works beside a running keeper, without one, and on a damaged wheel. A
-search by id goes through a finder, which keeps the index that it has read for the next call.
+search by id uses a finder, which caches the index for the next call.
 Invariant: no method here changes a byte of the wheel.
 """
 
@@ -92,7 +92,7 @@ class Reader:
     @overload
     def get(self, *, key: str) -> Message | None: ...
     def get(self, id_: MessageId | str | bytes | None = None, *, key: str | None = None) -> Message | None:
-        """Return the pending message (or dead letter) with this id, or the holder of this unique key; None without one.
+        """Return the pending message (or dead letter) with this id, or the holder of this unique key, or None.
 
         Raises BadArgument unless exactly one of the two is given.
         """
@@ -107,14 +107,14 @@ class Reader:
     def check_message(
         self, payload: bytes, *, topic: str = "", headers: Mapping[str, str] | None = None, key: str | None = None
     ) -> None:
-        """Raise BadArgument or TooLarge where an enqueue of this message would. Nothing is written."""
+        """Raise BadArgument or TooLarge where an enqueue of this message would. Writes nothing."""
         bytes_of(payload, self.payload_bytes_max)
         check_topic(topic)
         named = {} if key is None else {KEY: check_key(key)}
         check_headers({**check_headers(headers or {}), **named})
 
     def has_keeper(self) -> bool:
-        """Return whether a process is the keeper of this wheel now. Cost: one look at a lock."""
+        """Return whether a process is the keeper of this wheel now. Cost: one check of a lock."""
         self._check()
         return holder(self._dir) is not None
 
@@ -127,7 +127,7 @@ class Reader:
     def peek(self, count: int = 1) -> list[Message]:
         """Return the messages that fire next, without claiming them.
 
-        Up to 256 are kept: the next call reads only new journal frames.
+        Up to 256 are cached: the next call reads only new journal frames.
         """
         return list(self.list(limit=check_whole("count", count, least=0)))
 
@@ -146,7 +146,7 @@ class Reader:
     ) -> Iterator[Message]:
         """Yield pending messages in firing order: due from `after` to below `before`, of a topic (or glob).
 
-        With `dead`, yield the dead letters instead, by the time of their death. Memory: one window, for any backlog.
+        With `dead`, yield the dead letters instead, by the time of their burial. Memory: one window, for any backlog.
 
         Raises BadArgument at once.
         """
@@ -174,8 +174,8 @@ class Reader:
         """Count the pending messages, and their bytes on disk.
 
         Cost: the first call, and the first after each checkpoint, read the undealt journals and the frame headers of
-        the laps; other calls take about a millisecond and read new journal frames. In a backup, and a wheel that was
-        promoted, about 0.7 µs for each message in files that several commits wrote.
+        the laps; other calls take about a millisecond and read new journal frames. In a backup or promoted wheel, about
+        0.7 µs for each message in files that several commits wrote.
 
         Raises DiskError.
         """

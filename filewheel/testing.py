@@ -1,9 +1,9 @@
 """For the tests of programs that use filewheel: a fake clock, and functions that let time pass without waiting.
 
 With a FakeClock as `clock=` of a scheduler, `advance` and `run_until` go from one due time to the next and call the due
-handlers in the calling thread. A week of retries, chains and schedules runs in its order, in milliseconds, without
-sleep and without threads. No test framework is needed.
-Invariant: at each call of a handler the clock shows its due time, or a later one where a rate held the call back.
+handlers in the calling thread. A week of retries, chains and schedules runs in order, in milliseconds, without sleep,
+threads or a test framework.
+Invariant: at each call of a handler the clock shows its due time, or a later one if a rate held the call back.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from filewheel.scheduling.scheduler import Scheduler
 from filewheel.timespec import at_us, check_due, delay_us
 
 START = datetime(2029, 1, 1, tzinfo=UTC)
-"""The start of a clock by default: a Monday, at midnight."""
+"""The default start of a clock: a Monday, at midnight."""
 STEPS_MAX = 10_000
 
 
 class TooManySteps(FilewheelError):
-    """The clock did not reach the wanted time in so many steps."""
+    """The clock did not reach the wanted time within the limit of steps."""
 
 
 class FakeClock:
@@ -61,7 +61,7 @@ class FakeClock:
         self._move(check_due(self._wall_us + by_us))
 
     def set(self, time: datetime) -> None:
-        """Show another time. A later one lets time pass; an earlier one is a clock that was put back.
+        """Show another time. A later one lets time pass; an earlier one puts the clock back.
 
         Raises BadArgument for a naive datetime.
         """
@@ -109,7 +109,7 @@ def run_until(
 def run_until(
     scheduler: Scheduler | AsyncScheduler, clock: FakeClock, until: datetime, *, steps_max: int = STEPS_MAX
 ) -> int | Awaitable[int]:
-    """Go from one due time to the next up to `until`, and call what is due at each; return how many were settled.
+    """Go from one due time to the next up to `until`, and call the due messages; return how many were settled.
 
     A settled message was acknowledged, put back for another attempt, or buried. Messages that are due now, and at
     `until`, are called too; then the clock shows `until`. For an AsyncScheduler, await the result; coroutines run in
@@ -141,7 +141,7 @@ def _run(scheduler: Scheduler, clock: FakeClock, end_us: int, steps_max: int) ->
                 arrived = True
                 break
             clock._move(next_us)
-    if not arrived:  # raised here, so that what was called is settled
+    if not arrived:  # raised here, so that the calls so far are settled
         raise TooManySteps(
             f"{steps_max} steps led to {clock.now} only, on the way to {to_datetime(end_us)}",
             hint="look for a handler that always enqueues itself again, or raise steps_max=",

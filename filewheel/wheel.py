@@ -55,7 +55,7 @@ class Wheel(Changes):
     """A wheel to enqueue into and to read. Thread-safe; any number of processes may open it at once.
 
     Opening reads wheel.json. The first enqueue makes this handle's journal. Close the handle, or use it in a `with`:
-    messages that were enqueued with another `sync` than "always" are flushed then.
+    closing flushes messages that were enqueued with another `sync` than "always".
     """
 
     is_new = False
@@ -73,14 +73,14 @@ class Wheel(Changes):
     ) -> None:
         """Open the wheel at `path`. `sync` overrides the wheel's own; `force` allows a network file system.
 
-        In a child of a fork an inherited handle raises Forked; with after_fork="reopen" its first call opens it again.
-        The parent still flushes the messages that it enqueued before the fork.
+        In a forked child an inherited handle raises Forked; with after_fork="reopen" its first call reopens it. The
+        parent still flushes the messages that it enqueued before the fork.
 
         Raises NoWheel, Unsafe, NewerFormat, Damaged.
         """
         check_flag("force", force)
         check_choice("after_fork", after_fork, get_args(AfterFork))
-        # A process that may only read can open it too; the right to write is checked when it is needed.
+        # A process without write permission can open it too; the first write checks the permission.
         env = env.using(clock=clock)
         super().__init__(open_directory(path, write=False, env=env))
         self._force = force
@@ -127,7 +127,7 @@ class Wheel(Changes):
         check_flag("force", force)
         is_new = True
         env = env.using(clock=clock)
-        # Also with `exist_ok`: another process may be in the middle of making it, and this waits for it.
+        # Also with `exist_ok`: another process may be making it now, and this call waits for that.
         try:
             create_directory(
                 path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max, now_us=env.clock.now_us(),
@@ -156,8 +156,8 @@ class Wheel(Changes):
     ) -> Self:
         """Open the wheel at `path`, or make it if there is none; `is_new` says whether this call made it.
 
-        `sync` applies to this handle, and to a new wheel; `slots` and `payload_bytes_max` apply to a new wheel. Of
-        several calls at once, one makes the wheel.
+        `sync` applies to this handle, and to a new wheel; `slots` and `payload_bytes_max` apply to a new wheel. When
+        several calls run at once, one makes the wheel.
 
         Raises as opening does; WheelExists when there is another file, NoWheel when the parent directory is missing.
         """
@@ -196,7 +196,7 @@ class Wheel(Changes):
             self._closed = self._closed or self._after_fork == "reopen"  # an inherited handle is not opened again
             return
         if self._journal is not None:
-            self._journal.appender.one_call()  # refused before anything is done
+            self._journal.appender.one_call()  # raises before anything changes
         self._closed = True
         self._tidier.join()
         try:
@@ -276,7 +276,7 @@ class Wheel(Changes):
         also TooFewCopies, when the message may be enqueued or not, and Fenced, at most a fifth of a second after
         another wheel was promoted.
         """
-        is_ours = forks.now() == self._forks  # first: another thread of a child may be opening this handle again
+        is_ours = forks.now() == self._forks  # first: another thread of a child may be reopening this handle
         journal = self._journal
         if journal is None or self._closed or not is_ours:  # mutant: fork-unseen
             journal = self._writer()
@@ -402,7 +402,7 @@ class Wheel(Changes):
         return Ids(b"".join(ids), copies, min(ids, default=ID_END), kept=kept)
 
     def _know_topic(self, topic: str) -> bytes:
-        """Check a topic once, and keep it packed."""
+        """Check a topic once, and cache it packed."""
         check_topic(topic)
         if len(self._tails) > 4096:
             self._tails.clear()
@@ -412,9 +412,8 @@ class Wheel(Changes):
     def add(self, messages: Iterable[Message], *, sync: Sync | None = None) -> int:
         """Add messages with their present ids, as `load` does; return how many. Adding a message twice has no effect.
 
-        A message that was cancelled or acknowledged in this wheel does not come back under its old id. A living message
-        takes its unique key; if another message here holds it, KeyHeld is raised and no message of the same MiB is
-        added.
+        A message that was cancelled or acknowledged in this wheel is not added under its old id. A living message takes
+        its unique key; if another message here holds it, KeyHeld is raised and no message of the same MiB is added.
         """
         journal = self._writer()
         some: list[Message] = []
@@ -422,7 +421,7 @@ class Wheel(Changes):
 
         def commit() -> None:
             nonlocal size, count
-            # Of a put that is written twice, one may be dealt with the drop, and the other before it: it would stay.
+            # If a put is written twice, one copy may be dealt with the drop, the other before it: that one would stay.
             there = self._finder.pending([m.id for m in some])
             new = [m for m in some if m.id not in there] if there else some  # mutant: added-twice
             try:

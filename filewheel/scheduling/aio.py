@@ -1,8 +1,8 @@
 """The scheduler for asyncio: handlers run in the caller's event loop, and enqueueing is awaited.
 
-It has a Scheduler, which declares and fires, and an AsyncWheel, which enqueues. A thread of its own fires, as in the
-Scheduler; coroutine functions run as tasks of the loop that started it, and all disk work happens in other threads.
-Code that cannot await (plain functions in threads, scripts) uses the Scheduler, `blocking`.
+It has a Scheduler, which declares and fires in its own thread, and an AsyncWheel, which enqueues. Coroutine functions
+run as tasks of the loop that started it, and all disk work happens in other threads. Code that cannot await (plain
+functions in threads, scripts) uses the Scheduler, `blocking`.
 Invariant: no call touches the disk in the thread of the event loop, except the hint that wakes the engine: one byte
 into a pipe that never blocks.
 """
@@ -58,11 +58,11 @@ def _aside(
 
 
 class AsyncScheduler(Sender[Soon]):
-    """A Scheduler for an event loop: the one that started it, or that first enqueues.
+    """A Scheduler for one event loop: the loop that starts it, or that first enqueues.
 
     Use it in an `async with`, which fires in the background, or await `run`. `stop_s` is the time that running calls
-    have to end when it stops; then they are cancelled, and offered again. The other options are Scheduler's, and
-    `waiting_max` is AsyncWheel's. Defining a scheduler opens nothing, and needs no loop.
+    have to end when it stops; then they are cancelled, and offered again. `waiting_max` is AsyncWheel's; the other
+    options are Scheduler's. Defining a scheduler opens nothing, and needs no loop.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class AsyncScheduler(Sender[Soon]):
         """Set to end `run`."""
         self._ending: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
-        """The engine that was started last: a second stop or cancellation ends its grace time."""
+        """The latest engine: a second stop or cancellation ends its grace time."""
 
     def __repr__(self) -> str:
         return f"<AsyncScheduler {self.path}>"
@@ -152,7 +152,7 @@ class AsyncScheduler(Sender[Soon]):
 
     @shows(Scheduler.every)
     def every(self, when: When, **options: Unpack[ScheduleOptions]) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]:
-        """Call a function again and again: each so many seconds, or by a cron expression (see Scheduler.every)."""
+        """Call a function repeatedly: at an interval in seconds, or by a cron expression (see Scheduler.every)."""
         declare = self.blocking.every(when, **options)
 
         def decorate(function: Callable[P, R]) -> AsyncHandler[P, R]:
@@ -202,7 +202,7 @@ class AsyncScheduler(Sender[Soon]):
         return bool(await (await self._opened()).cancel(key=key_of(check_name(name))))
 
     async def _opened(self) -> AsyncWheel:
-        """Return the wheel to enqueue into; made and opened at the first use, and opened again in another loop."""
+        """Return the wheel to enqueue into; made and opened at the first use, and reopened in another loop."""
         home = self._home
         if home is None or home[0].is_closed() or home[1] != os.getpid():
             self._home, self._wheel = (asyncio.get_running_loop(), os.getpid()), None
@@ -226,7 +226,7 @@ class AsyncScheduler(Sender[Soon]):
     # -- firing ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start firing in the background, or stand by while another process fires. Cancelled, it has not started."""
+        """Start firing in the background, or stand by while another process fires. A cancelled start has no effect."""
         if self._is_firing:
             raise BadArgument("this scheduler has been started already")
         await self._opened()
@@ -360,10 +360,10 @@ class AsyncScheduler(Sender[Soon]):
         return True
 
     async def drain(self) -> int:
-        """Call everything that is due, one after another, without waiting; return how many messages were settled.
+        """Call all due messages, one after another, without waiting; return how many messages were settled.
 
-        Coroutine functions run in this loop, others in one thread. For tests, and for programs that a timer starts.
-        Cancelled, it continues to its end. Raises Locked when another process fires, and the errors of Scheduler.drain.
+        Coroutine functions run in this loop, others in one thread. For tests, and for programs that a timer starts. A
+        cancelled drain continues to its end. Raises Locked when another process fires, and Scheduler.drain's errors.
         """
         return await self._inline(self.blocking.drain)
 

@@ -25,7 +25,7 @@ from filewheel.scheduling.options import At, Delay, Options, headers_of
 from filewheel.timespec import due_from
 
 ANY = "*"
-"""The name of the handler that is called for every name that no other handler has."""
+"""The name of the handler for every name that no other handler has."""
 MSGPACK = "msgpack"
 JSON = "json"
 
@@ -43,7 +43,7 @@ def check_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 
 
 def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Pack the arguments of a call. Tuples come out as lists.
+    """Pack the arguments of a call. Tuples become lists.
 
     Raises BadArgument when an argument is not plain data.
     """
@@ -118,7 +118,7 @@ class NewCall:
 
     @property
     def replaces(self) -> bool:
-        """Whether it takes its key from the message that holds it."""
+        """Whether it takes its key from the present holder."""
         return self.unique.get("on_conflict") == "replace"
 
     def message(
@@ -126,7 +126,7 @@ class NewCall:
     ) -> Message:
         """Return the message to add to a transaction; `held` is the message that holds the key `rejects`.
 
-        Raises BadArgument, TooLarge, and KeyHeld unless it is the current job that holds the key.
+        Raises BadArgument, TooLarge, and KeyHeld unless the current job holds the key.
         """
         headers, job = self.headers, present_job()
         if self.unique:

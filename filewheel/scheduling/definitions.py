@@ -90,14 +90,14 @@ class Definitions(Sender[MessageId]):
         coalesce: str | bool | None = None,
         **unknown: object,
     ) -> Callable[..., Handler[..., Any]]:
-        """Register a function as the handler of a name (its own by default), or of any that no other has: "*".
+        """Register a function as the handler of a name (its own by default), or with "*" of all unregistered names.
 
         `where` is "thread", "process" or "loop" (for coroutine functions, and their default). `timeout_s` bounds one
         call, `concurrency` how many run at once, `rate_per_s` how many start per second. With `batch` the function
         gets a list of up to that many Jobs; each call is enqueued by itself, with its own arguments. `skip_late_s` and
         `coalesce` are the defaults for enqueued calls.
 
-        Raises BadArgument for an argument that is wrong, and when the name is taken by another function.
+        Raises BadArgument for a wrong argument, and when another function has the name.
         """
         check_known(self.on, unknown)
         terms = Terms("thread", Retry() if retry is None else retry, timeout_s, concurrency, rate_per_s, batch)
@@ -140,9 +140,9 @@ class Definitions(Sender[MessageId]):
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Call a function repeatedly: at an interval in seconds, or by a cron expression in a time zone.
 
-        Put it above `on` to give the handler terms of its own. `missed` is for occurrences that passed while nothing
+        Put it above `on` to give the handler its own terms. `missed` is for occurrences that passed while no scheduler
         ran: "once" calls once for all of them, "all" calls each, "skip" calls none that is later than `grace_s`.
-        A changed definition replaces the waiting occurrence; a removed one ends the schedule, once a program without it
+        A changed definition replaces the waiting occurrence; the schedule ends when a program without its definition
         fires.
 
         Raises BadArgument.
@@ -166,7 +166,7 @@ class Definitions(Sender[MessageId]):
 
 
 def shows(original: Callable[..., object]) -> Callable[[F], F]:
-    """Give a method that passes its options on the signature of the one that takes them, for help and completion."""
+    """Give a method that forwards its options the signature of the method that takes them, for help and completion."""
 
     def decorate(function: F) -> F:
         function.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
@@ -186,7 +186,7 @@ def check_known(method: Callable[..., object], unknown: Mapping[str, object]) ->
 
 
 def recurrence_of(when: When, tz: str) -> Recurrence:
-    """Return a recurrence, read from text or from seconds if it is not one already. Raises BadArgument."""
+    """Return a recurrence, or read it from text or seconds. Raises BadArgument."""
     if isinstance(when, (Cron, Every)):
         return when
     if isinstance(when, str):

@@ -1,8 +1,8 @@
 """The dispatcher: claims due messages from the keeper, hands their calls to runners, and settles them.
 
-One thread does this (`step`); other threads append to queues. There is one exception: the thread that ends a call
-starts the next one of its lane, so that a limited handler does not wait for a change of threads. At most `in_flight`
-messages are claimed: this bounds memory, and the messages that fire again after a crash.
+One thread does this (`step`); other threads append to queues. One exception: the thread that ends a call starts the
+next one of its lane, so that a limited handler does not wait for a change of threads. At most `in_flight` messages are
+claimed: this bounds memory, and the messages that fire again after a crash.
 Invariant: each claimed message is in a lane, held back, with a runner, in `_outcomes` or `_settlements`, or settled.
 """
 
@@ -34,7 +34,7 @@ _PLAIN = 'it is a plain message without a topic: cancel it, or give it a handler
 
 UNKNOWN = ("wait", "bury")
 UNKNOWN_DELAY_US = 300 * US_PER_S
-"""A message without a handler is deferred by this, and then checked again."""
+"""A message without a handler is deferred by this, then checked again."""
 _TICK_S = 0.02
 
 Successor = Callable[[Message, int], Message | None]
@@ -80,13 +80,13 @@ class Dispatcher:
         """Calls that other threads have started and that are not reported yet."""
         self._is_firing = False
         self._is_woken = False
-        """A thread has ended the sleep since the last step started, so no other thread has to."""
+        """A thread has ended the sleep since the last step started; no other thread needs to."""
         self._back = 0
-        """About how many messages came back since the last step; threads may miscount it."""
+        """Approximate count of messages whose calls ended since the last step; threads may miscount it."""
         self._stopped: deque[int] = deque()
         """Counts of messages that did not begin, because they were cancelled. Threads append to it."""
         self._trouble: Exception | None = None
-        """The error that kept another thread from beginning a call, or from starting the next one."""
+        """The error that prevented another thread from beginning or starting a call."""
         self._settlements = Settlements(keeper, clock, telemetry)
         self._timed: set[Call] = set()
         self._is_sated = False
@@ -96,7 +96,7 @@ class Dispatcher:
         self._hinted = True
         self._looked_us = 0
         self._stood_us = 0
-        """When the roster last said that this wheel may fire."""
+        """When the roster last allowed this wheel to fire."""
         self._has_stood = False
         """The roster was checked in this step."""
 
@@ -118,7 +118,7 @@ class Dispatcher:
     # -- from other threads ----------------------------------------------------------------------------------
 
     def finish(self, outcome: Outcome) -> None:
-        """Take the outcome of a call; thread-safe. It wakes the dispatcher only if that waits for the room."""
+        """Take the outcome of a call; thread-safe. It wakes the dispatcher only if that waits for room."""
         handler = outcome.call.handler
         lane = self._lanes.ended(handler)
         # mutant: started-at-the-end
@@ -127,14 +127,14 @@ class Dispatcher:
         self._ended(outcome, lane)
 
     def _go_on(self, lane: Lane) -> None:
-        """Start the next calls of a lane, in the thread that has just ended one."""
+        """Start the next calls of a lane, in the thread that ended one."""
         try:
             now_us = self._keeper.now_us()
             while messages := lane.take(now_us):
                 self._keeper.check_may_fire()  # mutant: go-on-unlooked
                 self._begun.append((lane.handler.name, messages, now_us))
                 self._hand_over(lane, messages, now_us)
-        except Exception as exc:  # raised in the next step, because the call that has ended did not fail
+        except Exception as exc:  # raised in the next step, because the ended call did not fail
             self._trouble = exc
 
     def _ended(self, outcome: Outcome, lane: Lane | None) -> None:
@@ -173,13 +173,13 @@ class Dispatcher:
     # -- one step ----------------------------------------------------------------------------------------------
 
     def step(self, *, fire: bool = True, claim: bool = False) -> bool:
-        """Settle calls that have ended, and start calls that are due; return whether anything was done.
+        """Settle ended calls, and start due calls; return whether it did any work.
 
         With `claim` it claims even without a hint that something is due.
         """
-        now_us = self._keeper.now_us()  # the same clock that decides what is due
+        now_us = self._keeper.now_us()  # the same clock as for the due times
         self._is_firing = fire
-        self._is_woken = False  # first: an outcome that comes later wakes, one that came before is taken below
+        self._is_woken = False  # first: a later outcome wakes, an earlier one is taken below
         self._hinted = self._hinted or claim
         self._has_stood = False
         worked = self._take_outcomes(now_us)
@@ -192,12 +192,12 @@ class Dispatcher:
             worked = self._start_waiting(now_us) or worked
             if self._clock.steady_us() - self._stood_us > LOOK_S * US_PER_S:
                 # mutant: no-room-unlooked
-                self._stand()  # there is no room to claim, but what the runners have not begun must not begin
+                self._stand()  # no room to claim, but calls that wait in the runners must not begin
         self._telemetry.record()
         return self._settlements.write() or worked
 
     def wait(self, limit_s: float = LOOK_S) -> None:
-        """Sleep until there may be something to do, for at most `limit_s`."""
+        """Sleep until there may be work, for at most `limit_s`."""
         now_us = self._keeper.now_us()
         timeout_s = min(limit_s, _TICK_S) if self._settlements.claimed else limit_s
         next_us = self.next_us(now_us)
@@ -216,11 +216,11 @@ class Dispatcher:
     # -- claim -------------------------------------------------------------------------------------------------
 
     def _claim(self, now_us: int, *, must: bool) -> bool:
-        """Claim due messages, if there may be any, and route each; return whether there were any."""
+        """Claim due messages, if there may be any, and route each; return whether any were claimed."""
         steady_us = self._clock.steady_us()
         room = self._limit - self._settlements.claimed
         waited_us = steady_us - self._looked_us
-        # After a while even little room is used, and a lost hint is made up for.
+        # After a while it claims for little room too, and in case a hint was lost.
         wanted = must or waited_us > (_TICK_S if self._more else LOOK_S) * US_PER_S  # mutant: room-lies-idle
         wanted = wanted or (self._hinted and not self._more)
         if room <= 0 or not (wanted or self._wants_more(room)):
@@ -240,13 +240,13 @@ class Dispatcher:
         return bool(batch)
 
     def _wants_more(self, room: int) -> bool:
-        """Return whether a claim is worth its cost, a look at every journal: there is enough room for due messages."""
+        """Return whether there is enough room to be worth a claim, which checks every journal."""
         if self._more and room * 4 >= self._limit:
             return True
         return room > 0 and not self._is_sated and any(lane.is_hungry for lane in self._lanes)  # mutant: lane-left-dry
 
     def _route(self, message: Message, now_us: int) -> None:
-        """Settle a message that is not to be called, hold it back for the catch-up rate, or admit it."""
+        """Settle a message that must not be called, hold it back for the catch-up rate, or admit it."""
         handler = self._handlers.find(message.topic)
         if len(message.headers) > 1 and self._is_passed_over(message, now_us, is_known=handler is not None):
             return
@@ -260,7 +260,7 @@ class Dispatcher:
             self._admit(message, now_us, handler)
 
     def _is_passed_over(self, message: Message, now_us: int, *, is_known: bool) -> bool:
-        """Settle a message that its own policy keeps from being called; return whether it did.
+        """Settle a message whose own policy forbids the call; return whether it did.
 
         Only messages with a handler coalesce.
         """
@@ -301,7 +301,7 @@ class Dispatcher:
         lane.add(message, now_us)
 
     def _start_waiting(self, now_us: int) -> bool:
-        """Start the waiting calls that may start; return whether any did, which may make room in their lanes."""
+        """Start the waiting calls that may start; return whether any did: this may make room in their lanes."""
         started = [self._start_from(lane, now_us) for lane in self._lanes]
         return any(started)
 
@@ -399,7 +399,7 @@ class Dispatcher:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def settle_all(self) -> FilewheelError | None:
-        """Settle calls that have ended, after the runners were stopped; return the error that left some unwritten."""
+        """Settle ended calls, after the runners were stopped; return the error that left some unwritten."""
         self._settlements.retry_now()
         try:
             self.step(fire=False)

@@ -1,8 +1,8 @@
 """The engine: becomes the keeper of a wheel, fires until it is stopped, and takes over again after an error.
 
-It has one thread. While another process is the keeper it stands by: it sleeps until the kernel reports the end of that
-process, which frees the lock. When another wheel of the set is promoted it ends, as keeper or as standby. Each term as
-the keeper has its own runners and dispatcher, so no state of a term that failed reaches the next.
+It has one thread. While another process is the keeper it stands by: it sleeps until that process ends, which frees the
+lock. When another wheel of the set is promoted it ends, as keeper or as standby. Each term as the keeper has its own
+runners and dispatcher, so a failed term passes no state to the next.
 Invariant: only the holder of the lock fires, and when the thread ends the lock is free.
 """
 
@@ -71,7 +71,7 @@ class Engine:
         on_term: Callable[[], None],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`on_term` is called when this process becomes the keeper, and again when its clock goes back."""
+        """`on_term` is called when this process becomes the keeper, and again when its clock is put back."""
         self._path = path
         self._handlers = handlers
         self._occurrences = occurrences
@@ -106,7 +106,7 @@ class Engine:
             self._thread = started(threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True))
 
     def ask_to_stop(self, grace_s: float) -> None:
-        """Start to stop, without waiting for the end."""
+        """Request a stop, without waiting for the end."""
         self._grace_s = grace_s
         self._stop.set()
         self._vigil.end()
@@ -238,7 +238,7 @@ class Engine:
         return ended_well
 
     def _look_at_clock(self) -> None:
-        """Call `on_term` after the clock was put back: next occurrences were computed from a wrong time."""
+        """Call `on_term` after the clock was put back: the next occurrences were computed from a wrong time."""
         ahead_us = self._clock.now_us() - self._clock.steady_us()
         if self._ahead_us - ahead_us > ASTRAY_US:
             self._on_term()
@@ -294,9 +294,9 @@ class Engine:
     # -- without the thread ------------------------------------------------------------------------------------
 
     def drain(self) -> int:
-        """Call everything that is due in this thread; return how many messages were settled.
+        """Call all due messages in this thread; return how many messages were settled.
 
-        Raises Locked when another process is the keeper, and the error that kept outcomes from being written.
+        Raises Locked when another process is the keeper, and the error that left outcomes unwritten.
         """
         with self.inline() as dispatcher:
             # A full disk ends it: calls that cannot be settled would only run again.
@@ -308,8 +308,8 @@ class Engine:
     def inline(self) -> Iterator[Dispatcher]:
         """Be the keeper inside of the block; the dispatcher's calls run in this thread, at once.
 
-        Raises Locked when another process is the keeper, and at the end the error that kept outcomes from being
-        written: those calls run again.
+        Raises Locked when another process is the keeper, and at the end the error that left outcomes unwritten: those
+        calls run again.
         """
         keeper = self._open(wait=False, background=False)
         runners: dict[str, Runner] = {}
@@ -334,7 +334,7 @@ def _settle_all(dispatcher: Dispatcher) -> FilewheelError | None:
     """Settle calls that have ended; log and return the error that left some unwritten, which fire again."""
     why = dispatcher.settle_all()
     if why is not None:
-        # The first error may have kept only a call from beginning; then the second attempt writes everything.
+        # The first error may only have prevented a call from beginning; then the second attempt writes everything.
         why = dispatcher.settle_all()
     if why is not None:
         log.error("the outcomes of the last messages could not be written: %s", fires_again(why))

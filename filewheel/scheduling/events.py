@@ -1,7 +1,7 @@
-"""Everything that the scheduler reports: events for subscribers, counters, histograms and log lines.
+"""The reports of the scheduler: events for subscribers, counters, histograms and log lines.
 
-A subscriber is a function that is called in the thread where the event happens, so it must be quick. If it fails, that
-is logged once. No event is built without a subscriber.
+A subscriber is a function that is called in the thread where the event happens, so it must be quick. Its first failure
+is logged. No event is built without a subscriber.
 Invariant: no report, and no subscriber unless it blocks, changes what happens to a message.
 """
 
@@ -135,7 +135,7 @@ class Events:
     ) -> None:
         """Call the subscribers of this kind, one after another. Cost without any: about 0.1 µs.
 
-        Raises BadArgument when there is no such kind. Of a subscriber's exceptions only Ctrl-C is raised.
+        Raises BadArgument when there is no such kind. A subscriber's exceptions are not raised, except Ctrl-C.
         """
         subscriptions = self._of(kind)
         if not subscriptions:

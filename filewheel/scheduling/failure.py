@@ -3,7 +3,7 @@
 A failure is data that can cross a process and be stored with the message. `RetryLater` and `GiveUp` are raised by
 handlers to decide themselves. Delays grow by a factor up to a bound; random jitter only adds, so that no retry is
 earlier than its delay.
-Invariants: a history stays small, whatever the errors say; a delay is finite and at least 0, whatever the attempt.
+Invariants: a history stays small for any error text; a delay is finite and at least 0 for any attempt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROOM_BYTES = 2048
 
 
 class RetryLater(Exception):
-    """Raised by a handler: retry this job after a delay, whatever its Retry says; it counts as an attempt."""
+    """Raised by a handler: retry this job after a delay, regardless of its Retry; it counts as an attempt."""
 
     def __init__(self, delay: float | timedelta, why: str = "retry later") -> None:
         super().__init__(why)
@@ -46,14 +46,14 @@ class Failure:
 
     text: str
     ancestry: frozenset[str] = frozenset()
-    """The qualified names of the exception's class and of those it inherits from."""
+    """The qualified names of the exception's class and its base classes."""
     trace: str = ""
     retry_in_us: int | None = None
     """The delay that the handler asked for with RetryLater."""
     gives_up: bool = False
     is_time_out: bool = False
     is_too_late: bool = False
-    """It did not start, because its own policy forbids it by now."""
+    """It did not start, because it was too late under its own policy."""
 
     def to_plain(self) -> list[object]:
         """Return it as plain data, for `of_plain` in another process."""
@@ -61,7 +61,7 @@ class Failure:
 
     @classmethod
     def of_plain(cls, plain: Any) -> Failure:
-        """Read what `to_plain` made."""
+        """Read the result of `to_plain`."""
         text, ancestry, trace, retry_in_us, gives_up, is_too_late = plain
         return cls(text, frozenset(ancestry), trace, retry_in_us, gives_up, is_too_late=is_too_late)
 
@@ -94,7 +94,7 @@ def _says(exc: BaseException) -> str:
 
 
 def storable(text: str) -> str:
-    """Return a text that can be encoded: names of files may be text that is not valid Unicode."""
+    """Return a text that can be encoded: file names may contain invalid Unicode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -108,7 +108,7 @@ class Attempt:
 
 
 def history_of(headers: Mapping[str, str]) -> list[Attempt]:
-    """Read a message's history; an empty list when it has none, or none that can be read."""
+    """Read a message's history; an empty list when it is missing or unreadable."""
     try:
         items: Any = json.loads(headers.get(HISTORY, "[]"))
         return [Attempt(int(at), int(attempt), str(error)) for at, attempt, error in items]

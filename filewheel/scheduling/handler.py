@@ -1,4 +1,4 @@
-"""A handler: a function under a name, and the terms under which it is called; and the handlers of one program.
+"""A handler, which is a function with a name and terms for its calls, and the handlers of one program.
 
 A stored message has the name of its handler, not the place of its code, so a function may move to another module
 while messages wait for it. The decorated function stays callable as before.
@@ -65,8 +65,8 @@ class Sender(ABC, Generic[Sent]):
     ) -> Sent:
         """Enqueue a call of a handler by its name, which need not be defined here; return its id.
 
-        It is due after `delay`, `at` a time, or now. The other options are those of `Handler.options`. To be awaited on
-        an AsyncScheduler: tasks that enqueue at the same time share one commit; cancelled, the call may be enqueued.
+        It is due after `delay`, `at` a time, or now. The other options are those of `Handler.options`. Await it on an
+        AsyncScheduler: tasks that enqueue at the same time share one commit; a cancelled enqueue may have been written.
         """
         name = name.name if isinstance(name, BaseHandler) else name
         options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
@@ -168,7 +168,7 @@ class BaseHandler(Bound[P, Sent], Generic[P, R, Sent]):
 
         `key`: at most one living message has it; `on_conflict` is for a key that is in use: "reject" (raises KeyHeld),
         "keep" that message, or "replace" it. `deadline`: the call does not start from then on. `skip_late_s`: the call
-        does not start when it is later than that. `coalesce`: of the overdue calls with this name, only the first runs.
+        does not start when it is later than this. `coalesce`: only the first of the overdue calls with this name runs.
         """
         given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
         given.check()
@@ -235,11 +235,11 @@ class Handlers:
         return self._by_name.get(name) if isinstance(name, str) else None
 
     def find(self, name: str) -> Handler[..., Any] | None:
-        """Return the handler for a name: the one that has it, or the handler for any name."""
+        """Return the handler with this name, or else the handler for any name."""
         return self._by_name.get(name) or self._by_name.get(ANY)  # mutant: any-first
 
     def named(self) -> str:
-        """Return the handlers' names as text for an error; of many names only the first few."""
+        """Return the handlers' names as text for an error, at most the first few."""
         names = sorted(self._by_name)
         if not names:
             return "there is none"
@@ -268,7 +268,7 @@ class _Refuser(Sender[MessageId]):
 
 
 def where_of(function: Callable[..., Any], where: Where | None) -> Where:
-    """Return where a function runs: `where`, or by the kind of function.
+    """Return where a function runs: `where`, or the default for its kind.
 
     Raises BadArgument for a coroutine function in a thread.
     """

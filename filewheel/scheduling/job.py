@@ -1,8 +1,8 @@
 """A job: one call of a handler, as the handler sees it; and the transaction that it can enqueue in.
 
 `current_job()` finds the job from anywhere inside of the call, in threads and in coroutines. A message that is enqueued
-inside `with job.transaction():` is written in the frame that acknowledges the job, so a chain of steps loses no link
-and doubles none, whichever process is killed.
+inside `with job.transaction():` is written in the frame that acknowledges the job, so a chain of steps neither loses
+nor repeats a step when a process is killed.
 Invariant: the messages of a transaction are written if its block and the handler end without an exception, else never.
 """
 
@@ -79,7 +79,7 @@ class Transaction:
         self._bytes = 0
 
     def add(self, message: Message, *, replaces: bool = False) -> MessageId:
-        """Collect a message; return its id. With `replaces` it takes its key from the message that holds it then."""
+        """Collect a message; return its id. With `replaces` it takes its key from the holder at that time."""
         if not self.is_open:
             raise Closed("this transaction has ended", hint="enqueue inside of its `with` block")
         self._bytes += len(message.payload)
@@ -155,7 +155,7 @@ class Job:
     def transaction(self) -> Iterator[Transaction]:
         """Collect the calls enqueued in the block, to be written in one frame with this job's acknowledgement.
 
-        If the block raises, or the handler later, none of them is written.
+        If the block or the handler raises, none of them is written.
         """
         if _collecting.get() is not None:
             raise BadArgument("a transaction is open already", hint="enqueue in that one")
@@ -201,5 +201,5 @@ def enter(job: Job | None) -> Token[Job | None]:
 
 
 def leave(token: Token[Job | None]) -> None:
-    """Make the job before it the current one again."""
+    """Make the previous job the current one again."""
     _current.reset(token)

@@ -1,9 +1,9 @@
 """The calls of limited handlers that wait for their turn, and the overdue messages that wait for a rate.
 
 A limited handler must not fill the memory or delay the other handlers. So a lane holds only the messages that start
-soon. The keeper passes the rest over, and hands it out when the lane runs dry. How far ahead a lane claims follows from
-how soon it needed more: a slow lane holds a few messages, a quick one many.
-The memories of `Overdue` are bounded; a crash that loses them costs an extra call, never a missing one.
+soon. The keeper passes over the rest, and hands it out when the lane runs dry. A lane that runs dry sooner claims
+further ahead: a slow lane holds a few messages, a quick one many.
+The memory of `Overdue` is bounded; a crash that loses it costs an extra call, never a missing one.
 Invariants: at most `concurrency` calls run and at most `rate_per_s` start each second (bursts of a second's worth);
 overdue messages start in due order.
 """
@@ -20,11 +20,11 @@ from filewheel.scheduling.handler import Handler, Handlers
 
 _SOON_US = US_PER_S // 50
 _LATE_US = US_PER_S
-"""A lane that needs messages sooner than `_SOON_US` claims further ahead, later than `_LATE_US` less far."""
+"""A lane that needs messages within `_SOON_US` claims further ahead; after more than `_LATE_US`, less far."""
 
 
 class Bucket:
-    """A token bucket: `rate_per_s` tokens a second, at most one second's worth saved, and one at least."""
+    """A token bucket: `rate_per_s` tokens a second; it holds at most one second's worth, and at least one token."""
 
     def __init__(self, rate_per_s: float, now_us: int) -> None:
         self.rate_per_s = rate_per_s
@@ -61,7 +61,7 @@ class Lane:
         self._least = max(slots or 1, terms.batch or 1)
         self._most = max(waiting_max, self._least)
         self._ahead = min(self._most, max(self._least, int(terms.rate_per_s or 0)))
-        """How many messages wait here after a claim; at first as many as may start at once."""
+        """How many messages wait here after a claim; initially as many as may start at once."""
         self._bucket = None if terms.rate_per_s is None else Bucket(terms.rate_per_s, now_us)
         self._filled_us = 0
         self._lock = threading.Lock()
@@ -73,16 +73,16 @@ class Lane:
 
     @property
     def is_hungry(self) -> bool:
-        """Whether it is time to claim messages that the keeper passed over."""
+        """Whether to claim messages that the keeper passed over."""
         return self.has_more and len(self.waiting) * 2 <= self._ahead
 
     @property
     def waits_for_slot(self) -> bool:
-        """Whether a message waits while fewer calls run than may."""
+        """Whether a message waits although another call may run."""
         return self.slots is not None and bool(self.waiting) and self.running < self.slots
 
     def room(self, left: int) -> int:
-        """Return how many messages to claim, of the `left` that all lanes together have room for."""
+        """Return how many messages to claim; `left` is the room of all lanes together."""
         waits = len(self.waiting)
         return max(0, self._least - waits, min(self._ahead - waits, left))
 
@@ -148,7 +148,7 @@ class Lanes:
         return lane
 
     def of(self, handler: Handler[..., object], now_us: int) -> Lane:
-        """Return the lane of a handler, made if need be."""
+        """Return the lane of a handler; make it if it is missing."""
         lane = self._by_name.get(handler.name)
         if lane is None or lane.handler is not handler:
             terms = handler.terms
@@ -182,7 +182,7 @@ _DEFER_MIN_US = US_PER_S
 
 
 class Overdue:
-    """Holds overdue messages back for the rate, and coalesces them. Belongs to the dispatcher's thread."""
+    """Holds back overdue messages for the rate, and coalesces them. Belongs to the dispatcher's thread."""
 
     def __init__(self, rate_per_s: float | None, now_us: int, held_max: int = HELD_MAX) -> None:
         self._held_max = max(1, held_max)
@@ -227,7 +227,7 @@ class Overdue:
         """Return whether a call that started after this message was due covers it; if not, its own call starts now."""
         key = message.topic, name
         begun_us = self._begun.get(key)
-        # A start in the future is from before the clock was put back, and covers nothing.  # mutant: coalesced-later
+        # A start in the future is older than a step back of the clock: it covers nothing.  # mutant: coalesced-later
         if begun_us is not None and message.due_us <= begun_us <= now_us and not message.attempt:
             return True
         self._begun[key] = now_us

@@ -1,7 +1,7 @@
-"""The options of a single call: its key, its headers, and its policy for being late.
+"""The options of a single call: its key, its headers, and its lateness policy.
 
-A policy is stored in the message's headers, so it applies whichever process fires the message.
-Invariant: `Policy.of` reads what `headers_of` wrote; text that cannot be read is no policy.
+A policy is stored in the message's headers, so it applies in any process that fires the message.
+Invariant: `Policy.of` reads the headers that `headers_of` wrote; an unreadable header is no policy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Options:
             check_sync(self.sync)
 
     def over(self, default: Options) -> Options:
-        """Return these options, with the handler's policy for being late where they have none."""
+        """Return these options, with the handler's lateness policy where they have none."""
         return replace(
             self,
             skip_late_s=default.skip_late_s if self.skip_late_s is None else self.skip_late_s,
@@ -92,7 +92,7 @@ def headers_of(
 
 @dataclass(slots=True, frozen=True)
 class Policy:
-    """The policy of a message for being late."""
+    """The lateness policy of a message."""
 
     deadline_us: int | None = None
     skip_late_us: int | None = None
@@ -121,7 +121,7 @@ class Policy:
 
 
 def _number(text: str | None, unit: int) -> int | None:
-    """Read a number; None for other text, because a policy that cannot be read must not lose a message."""
+    """Read a number; None for other text, because an unreadable policy must not lose a message."""
     try:
         number = None if text is None else float(text) if unit != 1 else int(text)
         return None if number is None else int(number * unit)

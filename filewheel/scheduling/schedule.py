@@ -28,7 +28,7 @@ from filewheel.timespec import delay_us
 KEY_PREFIX = "filewheel.every:"
 GRACE_US = 60_000_000
 ASTRAY_US = 3600 * US_PER_S
-"""A clock that goes back by less than this was corrected: the occurrences that were called stay called."""
+"""A clock that goes back by less than this was corrected: called occurrences are not called again."""
 NAME_BYTES_MAX = 200
 
 
@@ -43,7 +43,7 @@ class Schedule:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     missed: Missed = "once"
     grace_us: int = GRACE_US
-    """With missed="skip": the lateness up to which an occurrence is called."""
+    """With missed="skip": the latest that an occurrence is still called."""
     is_declared: bool = True
     """Declared in the program: it ends when the program that fires no longer declares it."""
 
@@ -91,9 +91,9 @@ class Schedule:
         )
 
     def is_astray(self, message: Message, now_us: int) -> bool:
-        """Return whether an occurrence is due long after the next time: a wrong clock put it there.
+        """Return whether an occurrence is due long after the next time: its time came from a wrong clock.
 
-        One that was rescheduled or retried has a root, and keeps its time.
+        A rescheduled or retried one has a root, and keeps its time.
         """
         return message.root is None and message.due_us > self.recurrence.after(now_us + ASTRAY_US)
 
@@ -127,7 +127,7 @@ class StoredSchedule:
 
 
 def schedule_of(message: Message) -> StoredSchedule | None:
-    """Read the schedule that an occurrence stores; None when it has none that can be read."""
+    """Read the schedule that an occurrence stores; None when it is missing or unreadable."""
     try:
         fields = json.loads(message.headers[SCHEDULE])
         found = StoredSchedule(
@@ -144,7 +144,7 @@ def schedule_of(message: Message) -> StoredSchedule | None:
 
 
 class Occurrences:
-    """Computes the next occurrences, and finds those that are not to be called. Thread-safe."""
+    """Computes the next occurrences, and finds those that must not be called. Thread-safe."""
 
     def __init__(self, declared: Mapping[str, Schedule], clock: Clock) -> None:
         self._declared = declared
@@ -158,7 +158,7 @@ class Occurrences:
         now_us = self._clock.now_us()
         try:
             was_due_us = (message.root or message.id).due_us  # a retry is due later than its occurrence
-            # The clock was ahead when it started, and was put back since: the times by that clock do not count.
+            # A time in the future is from before the clock was put back: it does not count.
             ahead_us = now_us + ASTRAY_US
             was_due_us, started_us = (now_us if us > ahead_us else us for us in (was_due_us, started_us))
             due_us = next_due(definition.recurrence, was_due_us, started_us, definition.missed)

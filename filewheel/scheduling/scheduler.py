@@ -50,7 +50,7 @@ _ENDED = 0
 
 
 class Scheduler(Definitions):
-    """Calls handlers when their messages are due. Thread-safe. Of any number of processes on one wheel, one fires.
+    """Calls handlers when their messages are due. Thread-safe. Any number of processes share one wheel; one fires.
 
     Defining a scheduler opens nothing. A missing wheel is made at `path` when it is first needed, and the first enqueue
     into it logs a warning; with create=False a missing wheel raises NoWheel, for example when a disk is not mounted.
@@ -58,8 +58,7 @@ class Scheduler(Definitions):
     `threads` call plain functions, `processes` those with where="process"; coroutine functions run in an event loop.
     `in_flight` bounds the messages that are claimed at once. `catch_up_per_s` bounds the rate at which a backlog is
     called after a long stop. `unknown` is for messages without a handler: "wait" (checked again every five minutes) or
-    "bury" (moved to the dead letters). `sync` applies to enqueued calls, and to a wheel that is made. `on_jump` is the
-    Keeper's.
+    "bury" (moved to the dead letters). `sync` applies to enqueued calls, and to a new wheel. `on_jump` is the Keeper's.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Scheduler(Definitions):
 
     @property
     def wheel(self) -> Wheel:
-        """The wheel that this process enqueues into; opened, and made if it is missing, at the first use."""
+        """The wheel that this process enqueues into; the first use opens it, and makes a missing one."""
         with self._lock:
             if self._wheel is None or self._wheel_pid != os.getpid():
                 self._wheel = self._opener.open()
@@ -242,14 +241,14 @@ class Scheduler(Definitions):
                 hint='put that under `if __name__ == "__main__":`',
             )
         # mutant: started-twice
-        with self._starting:  # of two threads one starts, and a stop meets an engine that has begun
+        with self._starting:  # two threads do not both start, and a stop meets a started engine
             if self._engine is not None and self._engine.is_alive:
                 raise BadArgument("this scheduler has been started already")
             self._engine = engine = self._new_engine()
             engine.start()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
-        """Stop firing: running calls have until the timeout to end; calls that have not ended are offered again.
+        """Stop firing: running calls have until the timeout to end; after that they are offered again.
 
         In a handler of this scheduler it returns at once, because that handler is one of the running calls. Outcomes
         that could not be written are logged at ERROR, and their calls run again. An enqueue that is running in another
@@ -320,7 +319,7 @@ class Scheduler(Definitions):
         return engine is not None and engine.wait_until_keeper(timeout_s)
 
     def drain(self) -> int:
-        """Call everything that is due, in this thread, without waiting; return how many messages were settled.
+        """Call all due messages in this thread, without waiting; return how many messages were settled.
 
         For tests, and for programs that a timer starts. A failed call is retried by a later drain, when it is due.
 
@@ -351,8 +350,8 @@ class Scheduler(Definitions):
 @contextmanager
 def _signals() -> Iterator[queue.SimpleQueue[int]]:
     """Queue the numbers of SIGINT and SIGTERM in the main thread; do nothing in another one."""
-    # A SimpleQueue is reentrant, an Event is not: a signal may come while the main thread is inside of it, and a second
-    # one inside of the handler of the first.
+    # A SimpleQueue is reentrant, an Event is not: a signal may interrupt the main thread inside of it, and a second
+    # signal the handler of the first.
     asked: queue.SimpleQueue[int] = queue.SimpleQueue()
     if threading.current_thread() is not threading.main_thread():
         yield asked
@@ -379,7 +378,7 @@ def _comes(asked: queue.SimpleQueue[int], within_s: float) -> bool:
 
 
 class WheelOpener:
-    """Opens the wheel of a scheduler, makes it if it is missing, and warns once of one that was made. Thread-safe."""
+    """Opens the wheel of a scheduler, or makes a missing one and warns once. Thread-safe."""
 
     def __init__(self, path: str, *, create: bool, sync: Sync | None, env: Env) -> None:
         self.path = path
@@ -390,12 +389,12 @@ class WheelOpener:
         """The wheel was made here, and no warning was logged yet."""
 
     def prepare(self) -> None:
-        """Make a missing wheel, if it may be made; if not, opening it raises NoWheel."""
+        """Make a missing wheel, if `create` allows it; if not, opening it raises NoWheel."""
         if self._create:
             self.open().close()
 
     def open(self) -> Wheel:
-        """Open the wheel, made if it is missing. Raises NoWheel when it is missing and may not be made."""
+        """Open the wheel, or make a missing one. Raises NoWheel for a missing one without `create`."""
         opened = Wheel.open_or_create if self._create else Wheel  # mutant: made-forbidden
         made = opened(self.path, sync=self._sync, env=self._env)
         self._made = self._made or made.is_new  # mutant: made-unwarned

@@ -1,6 +1,6 @@
 """The settlements that the dispatcher has to write: collected one by one, written in batches.
 
-On a full disk they stay and are written later. Messages that merely succeeded have a short way: their ids alone.
+On a full disk they wait and are written later. For messages that simply succeeded only the ids are collected.
 Invariant: each claimed message is counted in `claimed` until its settlement is written, or another keeper fires it.
 """
 
@@ -41,7 +41,7 @@ class Settlements:
         """Messages that were settled so far."""
 
     def acknowledge(self, message: Message) -> None:
-        """Note that a message's call returned, and that nothing else follows from it."""
+        """Note that a message's call returned, without a next occurrence or a transaction."""
         self._acknowledged.append(message)
 
     def add(self, message: Message, verdict: Verdict) -> None:
@@ -49,16 +49,16 @@ class Settlements:
         self._verdicts.append((message, verdict))
 
     def count(self, number: int) -> None:
-        """Note that so many messages are settled."""
+        """Note that this many messages are settled."""
         self.claimed -= number
         self.settled += number
 
     def retry_now(self) -> None:
-        """Write again at the next `write`, also where the disk was full a moment ago."""
+        """Try at the next `write`, even if the disk was full a moment ago."""
         self._retry_us = 0
 
     def write(self) -> bool:
-        """Write the noted settlements; return whether any were written. On a full disk they are kept for later."""
+        """Write the noted settlements; return whether any were written. On a full disk they wait."""
         acknowledged, verdicts = self._acknowledged, self._verdicts
         if not (acknowledged or verdicts) or (self._retry_us and self._clock.steady_us() < self._retry_us):
             return False
@@ -93,7 +93,7 @@ class Settlements:
         log.critical("the outcomes of %d messages cannot be written yet: %s", count, exc)
 
     def _keep_unwritten(self) -> Sequence[tuple[Message, Verdict]]:
-        """Report the verdicts that were written; keep and return the others."""
+        """Report the written verdicts; keep and return the others."""
         written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
         self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]  # mutant: full-outcome-lost
         self.count(len(written))

@@ -1,7 +1,7 @@
 """The verdict on a call that ended: acknowledged, retried, or dead. Pure functions.
 
-An occurrence of a schedule is followed by the next one, whatever its verdict. It is retried only before the next one is
-due, so a job that keeps failing does not stop its schedule.
+The next occurrence of a schedule follows after any verdict. An occurrence is retried only before the next one is due,
+so a job that always fails does not stop its schedule.
 Invariant: every outcome of a message leads to exactly one settlement; only a message that succeeded is dropped.
 """
 
@@ -68,7 +68,7 @@ def skipped(message: Message, why: str, successor: Message | None) -> Verdict:
 
 
 def passed_over(message: Message, kind: Kind, successor: Message | None) -> Verdict:
-    """Return the verdict on a message whose call is not needed, because another call covers it."""
+    """Return the verdict on a message that needs no call."""
     return Verdict(kind, Settlement(message.id, "acked", successor=successor))
 
 
@@ -81,13 +81,13 @@ def deferred(message: Message, due_us: int, kind: Kind = "deferred", why: str = 
 
 
 def buried(message: Message, why: str, kind: Kind = "dead") -> Verdict:
-    """Return the verdict on a message that no handler takes."""
+    """Return the verdict on a message without a handler."""
     return _dead(kind, message, why, message.headers, None)
 
 
 def _dead(kind: Kind, message: Message, why: str, headers: dict[str, str], successor: Message | None) -> Verdict:
-    # A dead letter holds no key, and is no occurrence: revived, it is called once and has no successor.
+    # A dead letter holds no key, and is no occurrence: a revived one is called once and has no successor.
     kept = {k: v for k, v in headers.items() if k not in (KEY, SCHEDULE)}
     if SCHEDULE not in headers and KEY in headers:
-        kept[KEY] = headers[KEY]  # revived, it takes its key again
+        kept[KEY] = headers[KEY]  # a revived one takes its key again
     return Verdict(kind, Settlement(message.id, "buried", reason=why, headers=kept, successor=successor))

@@ -1,7 +1,7 @@
 """The next fire of a cron expression in a time zone.
 
-It has the rules for clocks that go forward or back. A next time is computed from the calendar, month by month and not
-minute by minute, so that it is as cheap after ten years as after a minute.
+It has the rules for clocks that go forward or back. The search goes by months, not minutes, so it costs the same for
+ten years as for a minute.
 Invariant: `after(us) > us`, no fire is between the two, and no search covers more than 40 years.
 """
 
@@ -24,9 +24,9 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _END_S = DUE_END_US // US_PER_S - 2 * _DAY_S
 """From here on, near the end of the year 9999, the local time of some zones leaves the calendar."""
 _YEARS = 40
-"""A 29 February that is a given weekday comes every 28 years, and across 2100 after 40."""
+"""29 February falls on a given weekday every 28 years, across 2100 after 40."""
 _GAPS_MOST = 256
-"""More than any zone has in 40 years: Morocco has two a year."""
+"""More gaps than any zone has in 40 years: Morocco has two a year."""
 
 
 class Cron:
@@ -38,8 +38,8 @@ class Cron:
     from Monday to Friday, `fri#2` the second Friday, `friL` the last. Or @hourly, @daily, @midnight, @weekly, @monthly,
     @yearly, @annually.
 
-    When both day fields are restricted, a day that fits either is taken; when one of them begins with `*`, a day has to
-    fit both. (So `0 0 13 * fri` is each 13th and each Friday, and `0 0 */2 * fri` the Fridays with an odd date.)
+    When both day fields are restricted, a day must fit either; when one of them begins with `*`, a day must fit both.
+    (So `0 0 13 * fri` is each 13th and each Friday, and `0 0 */2 * fri` the Fridays with an odd date.)
 
     Where clocks change:
 
@@ -71,7 +71,7 @@ class Cron:
 
     @property
     def text(self) -> str:
-        """The expression in one spelling: lower case but for L, single spaces, a name like @daily written out."""
+        """The normalized expression: lower case except L, single spaces, a name like @daily expanded."""
         return self._expression.text
 
     @property
@@ -82,8 +82,8 @@ class Cron:
     def after(self, us: int) -> int:
         """Return the first fire strictly after an instant, both in microseconds since the epoch.
 
-        Cost: some microseconds, for any distance. There is no fire before 1970. Raises BadArgument when there is none
-        for 40 years (as `*/5 2 * 3 sunL` where that hour is always a gap), or none before the year 10000.
+        Cost: some microseconds, for any distance. No fire is before 1970. Raises BadArgument when there is none for 40
+        years (as `*/5 2 * 3 sunL` where that hour is always a gap), or none before the year 10000.
         """
         start_s = max(us, -1) // US_PER_S + 1
         if start_s >= _END_S:
@@ -123,7 +123,7 @@ class Cron:
     def _after_fixed(self, start_s: int) -> int:
         """Return the first fire from an instant on, of a job with times of day."""
         zone = self._zone
-        # At the end of a gap, times inside of it are still to fire: counted with the offset before, it starts here.
+        # At the end of a gap the times inside of it have yet to fire: the smaller offset includes them.
         wall_s = start_s + min(zone.offset_s(start_s - 1), zone.offset_s(start_s))
         first, second = zone.offsets_s(wall_s)
         if first > second and wall_s - second == start_s:  # the second pass of a fold, without fires

@@ -1,7 +1,6 @@
-"""A cron expression as text, and as the sets of numbers that it means.
+"""A cron expression as text, and as sets of numbers. cron.py adds years and zones.
 
-Knows nothing of years and zones: that is cron.py's.
-Invariant: text that is not understood is refused with the field, the value and a correct example; nothing is guessed.
+Invariant: an error names the field, the value and a correct example; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class _Field:
 
     @property
     def size(self) -> int:
-        """How many values there are before they begin again; Sunday is both 0 and 7."""
+        """How many different values there are; Sunday is both 0 and 7."""
         return 7 if self.high == 7 else self.high - self.low + 1
 
     def wrong(self, value: str, why: str) -> BadArgument:
@@ -64,7 +63,7 @@ class Expression:
     """The meaning of an expression. Weekdays count from Sunday, 0."""
 
     text: str
-    """The expression in one spelling: lower case but for L, single spaces, names like @daily written out."""
+    """The normalized expression: lower case except L, single spaces, names like @daily expanded."""
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -72,9 +71,9 @@ class Expression:
     months: frozenset[int]
     weekdays: frozenset[int]
     nth: frozenset[tuple[int, int]]
-    """Weekdays with which of the month they are."""
+    """Pairs of a weekday and its count in the month, as (5, 2) for the second Friday."""
     needs_both: bool
-    """Whether a day has to fit both day fields, and not one of them."""
+    """Whether a day must fit both day fields, not only one."""
     is_fixed: bool
     """Whether minute and hour name times of day."""
 
@@ -87,7 +86,7 @@ class Expression:
         if not by_day and LAST in self.days:
             by_day = day == length
         if not by_day and LAST_WORKDAY in self.days and 1 <= weekday <= 5:
-            # The last day of the month, or a Friday of which only the weekend is left.
+            # The last day of the month, or a Friday with only a weekend after it.
             by_day = day == length or (weekday == 5 and day >= length - 2)
         by_weekday = (
             weekday in self.weekdays

@@ -1,7 +1,7 @@
 """A recurrence: a fixed interval or a cron expression, its text, and the due time of the next occurrence.
 
-Invariant: the next due time is later than the one it follows, even after a change of the clock; it is computed, without
-stepping through those between.
+Invariant: the next due time is later than the previous one, even after a change of the clock; it is computed directly,
+not step by step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from filewheel.scheduling.cron.cron import Cron
 from filewheel.timespec import check_due, delay_us, parse_duration
 
 INTERVAL_US_MIN = 1000
-"""A millisecond. Each occurrence is a message that is written, fired and acknowledged; no disk keeps up with more."""
+"""A millisecond. Each occurrence is a message that is written, fired and acknowledged; no disk is faster."""
 
 _SHOWN = 64
 
@@ -25,8 +25,8 @@ _SHOWN = 64
 class Every:
     """A fixed interval: a fire at its start, and then one per interval, for ever.
 
-    The start alone fixes the times, not when anything ran, so the phase does not drift, and processes that define the
-    same interval mean the same instants. The start is the epoch by default: `Every(60)` fires at every full minute.
+    The times follow from the start alone, so the phase does not drift, and processes that define the same interval mean
+    the same instants. The start is the epoch by default: `Every(60)` fires at every full minute.
     An interval is real time and has no zone: `Every(86400)` moves by an hour of local time when clocks change.
     """
 
@@ -75,7 +75,7 @@ class Every:
 Recurrence: TypeAlias = Cron | Every
 
 Missed = Literal["once", "all", "skip"]
-"""The policy for occurrences whose time passed while nothing ran."""
+"""The policy for occurrences whose time passed while no scheduler ran."""
 
 
 def from_text(text: str) -> Recurrence:
@@ -121,17 +121,17 @@ def _duration_us(text: str) -> int:
 def next_due(recurrence: Recurrence, due_us: int, now_us: int, missed: Missed = "once") -> int:
     """Return when the occurrence after this one is due. Cost: some microseconds, for any distance.
 
-    `due_us` is when this one was due, `now_us` when it started (or was found too late to start): it does not cover an
-    occurrence that comes due while it runs; that one follows at once.
+    `due_us` is when this one was due, `now_us` when it started (or was found too late to start). An occurrence that
+    comes due while this one runs follows at once.
 
-    - "once": the first after now. This one, late, was the one call for all missed ones.
-    - "all": the first after this one's own due time, so that each is called, however late.
+    - "once": the first after now. This late one was the one call for all missed ones.
+    - "all": the first after this one's own due time, so that each is called, even late.
     - "skip": the first after now. This one was not called if `is_skipped` returned True.
 
     Raises BadArgument for another policy, and when there is no next one.
     """
     _check_missed(missed)
-    # A clock that was put back must not repeat an occurrence that was called already.
+    # After the clock was put back, a called occurrence must not be repeated.
     return recurrence.after(due_us if missed == "all" else max(due_us, now_us))
 
 

@@ -1,8 +1,8 @@
 """A time zone: its wall time at an instant, and the instants of a wall time.
 
 Only this file uses zoneinfo. Instants are whole seconds since the epoch; a wall time is counted in the same way, as if
-the clocks were in UTC. Where clocks go forward some wall times never come (a *gap*), where they go back some come twice
-(a *fold*).
+the clocks were in UTC. When clocks go forward, some wall times never occur (a *gap*); when they go back, some occur
+twice (a *fold*).
 Invariant: UTC needs no time zone database; every other zone is the database's, never the machine's.
 """
 
@@ -40,10 +40,10 @@ class Zone:
         return offset // _A_SECOND
 
     def offsets_s(self, wall_s: int) -> tuple[int, int]:
-        """Return the offsets of a wall time: of the first and of the second time that it comes.
+        """Return the offsets of a wall time at its first and at its second occurrence.
 
-        They are equal if it comes once. In a fold the first is greater; in a gap it is smaller, and they are the
-        offsets before and after it.
+        They are equal if it occurs once. In a fold the first is greater; in a gap it is smaller, and they are the
+        offsets before and after the gap.
         """
         if self.info is UTC:
             return 0, 0
