@@ -68,7 +68,7 @@ MUTANTS: list[Mutant] = [
       "of several that move or cancel a message at once one does", "race movers 2 @18"),
     m("id-locked-late", "V1", HOIST, "a cancel has the lock of an id from the look on", "race movers 1 @16"),
     m("id-retry-unlocked", "V2", gives("frozenset()"), "a retry has the lock of the id when it looks whether the message was cancelled",
-      "race movers 2 @19"),
+      "race retry 4 @873"),
     m("id-busy-ignored", "V2", gives("self._write_locked(free, holders)"), "nor is it written while another has that lock",
       "tests/test_moves.py::test_a_retry_waits_for_who_is_in_the_middle_of_a_cancel_and_the_keeper_does_not"),
     m("id-waited-for", "V2",

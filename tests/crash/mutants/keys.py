@@ -10,7 +10,7 @@ MUTANTS: list[Mutant] = [
       becomes('while not name.startswith("keys/") and not (disk.share(fd) if shared else disk.lock(fd, wait=False)):'),
       "a writer that takes a key has its lock from the look to the frame", "race keys 1 @15"),
     m("key-lock-early", "U1", before("hold.release()"), "the lock of a key is released only when the frame is written",
-      "race keys 7 @411"),
+      "race keys 8 @1296"),
     m("key-entry-unflushed", "U2", NEVER, "the entry is durable before the message is written", "play key-never @1045"),
     m("key-lost-unseen", "U2", gives("{}"), "a handle looks for entries that a power cut took",
       "play key-never @85"),

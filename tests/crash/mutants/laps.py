@@ -108,7 +108,7 @@ MUTANTS: list[Mutant] = [
       "tests/test_damage.py::test_both_checkpoints_gone_loses_nothing"),
     # -- the deal --------------------------------------------------------------------------------------------
     m("one-look", "D1", DROP, "the deal looks once more for puts whose drops it has", "play one-look @66"),
-    m("unmatched-forgotten", "D1", gives("[]"), "a drop whose put is still to come is remembered", "seed 1 @335"),
+    m("unmatched-forgotten", "D1", gives("[]"), "a drop whose put is still to come is remembered", "seed 2 @586"),
     m("journals-unflushed", "D2 X1", DROP, "journals are flushed before what they say is relied on",
       "play others-unflushed @77"),
     m("others-unflushed", "X1", NEVER, "also the drops in others' journals are durable before a file goes",
@@ -134,7 +134,7 @@ MUTANTS: list[Mutant] = [
     m("appended-at-end", "D6",
       [becomes("self._disk.pwrite(fd, data, self._disk.size(fd))"),
        DROP],
-      "a file is appended to at its covered length", "word 22949 @413"),
+      "a file is appended to at its covered length", "race retry 7 @1681"),
     m("lap-not-emptied", "L2", DROP, "a lap that is opened brings along what it holds", "word 14762 @1756"),
     m("two-homes", "D5", DROP, "a drop goes to the file that has its put: a lap keeps its slots when it is past",
       "word 22378 @1"),
