@@ -1,6 +1,6 @@
-"""The packages that bridges need, imported when a bridge is used.
+"""Import the optional packages of the bridges on first use.
 
-Invariant: importing a bridge never fails; using one without its package says what to install.
+Invariant: importing a bridge never fails; using one without its package raises an error that names the extra.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Traces and metrics for OpenTelemetry: context in headers, a span for each message, instruments for the counters.
 
-A message may fire days after it was enqueued, so the span of its handler has a trace of its own, with a link to the
-span that enqueued it; `same_trace=True` makes one long trace.
-Invariant: without a tracer that records, nothing here changes a message or its outcome.
+A message may fire days after it was enqueued. So the handler's span starts a new trace, with a link to the span that
+enqueued the message; `same_trace=True` continues that trace.
+Invariant: without a recording tracer, this module changes no message and no outcome.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SCOPE = "filewheel"
 
 
 def inject(headers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the headers with the trace context of the current span, when there is one (`traceparent`, `tracestate`).
+    """Return the headers with the trace context of the current span, if any (`traceparent`, `tracestate`).
 
-    A traceparent that the headers already have stays, with its tracestate.
+    An existing traceparent stays, with its tracestate.
 
     Raises BadArgument when OpenTelemetry is not installed.
     """
@@ -38,9 +38,9 @@ def inject(headers: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @contextmanager
 def span_for(message: Message, *, provider: TracerProvider | None = None, same_trace: bool = False) -> Iterator[Span]:
-    """Run the handler of a message inside of a consumer span, and record there what it raises.
+    """Run a handler inside a consumer span, which records its exceptions.
 
-    The span has a link to the traceparent in the message's headers; with `same_trace` it is its child instead.
+    The span links to the traceparent in the message's headers; with `same_trace` it is a child of it.
 
     Raises BadArgument when OpenTelemetry is not installed.
     """
@@ -70,10 +70,10 @@ def span_for(message: Message, *, provider: TracerProvider | None = None, same_t
 
 
 def meter(metrics: Metrics, provider: MeterProvider | None = None) -> None:
-    """Register observable instruments for everything in `metrics`, which is read when they are.
+    """Register observable instruments for everything in `metrics`; each collection reads the metrics.
 
     Counters are `filewheel.<event>`, gauges `filewheel.<name>` (those registered so far). The API has no observable
-    histogram, so each is three counters: `filewheel.<what>.bucket` with the attribute `le`, `.sum` and `.count`.
+    histogram. So each becomes three counters: `filewheel.<what>.bucket` with the attribute `le`, `.sum` and `.count`.
 
     Raises BadArgument when OpenTelemetry is not installed.
     """

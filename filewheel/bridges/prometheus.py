@@ -1,8 +1,8 @@
-"""Metrics for prometheus_client: a collector for a program that serves its registry.
+"""Metrics for prometheus_client: a collector for a program that exposes a registry.
 
     REGISTRY.register(collector(metrics))
 
-Invariant: a scrape reads the metrics at that moment, under the names of `Metrics.text`.
+Invariant: each scrape reads the current metrics, with the names of `Metrics.text`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def collector(metrics: Metrics, labels: Mapping[str, str] | None = None) -> Collector:
-    """Return a collector to register with prometheus_client; each sample has these labels too.
+    """Return a collector to register with prometheus_client; it adds `labels` to each sample.
 
     The labels distinguish several wheels of one process: `{"wheel": "jobs"}`.
 
@@ -39,7 +39,7 @@ def collector(metrics: Metrics, labels: Mapping[str, str] | None = None) -> Coll
             yield metric
 
     def describe(_: object) -> list[Metric]:
-        return []  # or registering would read every gauge to learn the names
+        return []  # otherwise registration would read every gauge for its name
 
     made = type("FilewheelCollector", (base,), {"collect": collect, "describe": describe})
     found: Collector = made()

@@ -1,1 +1,1 @@
-"""Every system call on files, and the small files of a wheel: its directory, lock, hint, checkpoint and quarantine."""
+"""All system calls on files, and the small files of a wheel: its directory, lock, hint, checkpoint and quarantine."""

@@ -1,9 +1,9 @@
-"""The ballast: space that is reserved while there is some, and given up on a full disk so that acknowledgements fit.
+"""The ballast: reserved space that is freed on a full disk, so that acknowledgements can be written.
 
-It is made with the wheel, so that a disk that is full before the first keeper runs has one. A keeper makes one where
-there is none, and a larger one when there is more room.
+`create` makes it with the wheel, because the disk may be full before the first keeper runs. A keeper makes a missing
+one, and enlarges it when more space is free.
 Format: docs/format.md, 13.
-Invariant: nothing depends on it being there. A wheel without one works until its disk is full.
+Invariant: nothing depends on its existence. A wheel without a ballast works until its disk is full.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 BALLAST_BYTES = 2 << 20
 _BALLAST_BYTES_MIN = 64 << 10
-_BALLAST_BYTES_GOOD = 512 << 10  # XFS wants 256 KiB to make one file on a full disk
+_BALLAST_BYTES_GOOD = 512 << 10  # XFS needs 256 KiB to make one file on a full disk
 _BALLAST_SHARE = 16
 _BALLAST_SHARE_MAX = 4
 
 
 class Ballast:
-    """The ballast of one wheel. Not thread-safe: one thread keeps it; giving it up twice does no harm."""
+    """The ballast of one wheel. Not thread-safe: one thread maintains it; giving it up twice is harmless."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         """`path` is the wheel's, for messages."""
@@ -32,17 +32,17 @@ class Ballast:
         self._path = path
         self._bytes = 0
         self._was_refused = False
-        """Room was asked for that is free, and not ours: a quota, or no room for a name. Not asked for again."""
+        """The file system refused free space: a quota, or no room for a name. No second attempt."""
 
     @property
     def is_there(self) -> bool:
-        """Whether there is as much as there should be, or some, as far as is known."""
+        """Whether a ballast is known to exist, or none is wanted."""
         return self._bytes > 0 or self._bytes >= BALLAST_BYTES
 
     def keep(self) -> None:
-        """Reserve it: a sixteenth of what is free, at most BALLAST_BYTES. It grows when more is free.
+        """Reserve a sixteenth of the free space, at most BALLAST_BYTES. It grows when more is free.
 
-        Where little is free it is half a mebibyte, or a quarter of it. Never raises OSError.
+        If little is free, reserve half a mebibyte, or a quarter of that. Never raises OSError.
         """
         if self._bytes >= BALLAST_BYTES or self._was_refused:
             return
@@ -59,7 +59,7 @@ class Ballast:
             self._was_refused = True
 
     def make(self) -> None:
-        """Reserve it for a wheel that is made; say so where there is no room. Never raises OSError."""
+        """Reserve it for a new wheel; log a warning if there is no room. Never raises OSError."""
         self.keep()
         if not self.is_there and not self._was_refused:
             log.warning(
@@ -68,7 +68,7 @@ class Ballast:
             )
 
     def _reserve(self, size: int) -> int:
-        """Make the file as large as this, or leave it as it was; return how large it is."""
+        """Extend the file to this size, or leave it unchanged; return its size."""
         fd = self._disk.open(layout.BALLAST, "w")
         try:
             had = self._disk.size(fd)
@@ -76,7 +76,7 @@ class Ballast:
                 try:
                     self._disk.allocate(fd, size)
                 except OSError:
-                    with contextlib.suppress(OSError):  # some of it may have been given
+                    with contextlib.suppress(OSError):  # a part may have been allocated
                         self._disk.truncate(fd, had)  # mutant: ballast-half-given
                     raise
             return max(had, size)
@@ -84,13 +84,13 @@ class Ballast:
             self._disk.close(fd)
 
     def find(self) -> bool:
-        """Look whether there is one. Raises OSError."""
+        """Check whether the file exists. Raises OSError."""
         known = self._disk.identity(layout.BALLAST)
         self._bytes = 0 if known is None else known[1]
         return self._bytes > 0
 
     def give_up(self) -> bool:
-        """Free its room; tell whether there was any. Never raises OSError."""
+        """Free its space; return whether there was any. Never raises OSError."""
         try:
             was_there = self.find()
             if was_there:

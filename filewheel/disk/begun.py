@@ -1,17 +1,17 @@
-"""The file `begun`: a keeper and a call that cancels find out about each other (docs/format.md, 13).
+"""The file `begun`: it makes a keeper and a cancelling call see each other (docs/format.md, 13).
 
 A call that cancels, moves or replaces a message writes its drop, then a new *mark* at the start of this file, then
-reads the *table* behind it (cancelled.py). A keeper writes the id of a message into the table before it begins it, then
-reads the mark. If the mark is still that of its last look at the journals, nothing was cancelled since. So a begin
-costs a write and a read of 16 bytes. At least one of the two sees the other: both write into one file before they read
-it, and the kernel lets one write into a file at a time.
+reads the *table* after the mark (cancelled.py). A keeper writes a message's id into the table before it begins the
+message, then reads the mark. If the mark has not changed since its last ingest, there was no cancel. So a begin costs
+a write and a read of 16 bytes. At least one of the two sees the other: both write the file before they read it, and
+the kernel serializes writes to one file.
 
-The keeper holds the lock of this file while the table has each message that has begun and is not settled. If it cannot
-write the table, on a full disk, it releases the lock; then a cancel reports that it does not know. A slot of the table
-is written again only after two sweeps have found its message settled. Each sweep changes the *generation* first, so a
-reader that saw one sweep at most has missed nothing.
-Invariant: a drop is in its journal before the mark changes, and no two drops have one mark. An id is in the table
-before the mark is read, and stays there while its message is in hand. After a crash nothing in the file is needed.
+The keeper holds the lock of this file while the table is complete: it has every message that has begun and is not
+settled. If the keeper cannot write the table (full disk), it releases the lock, and a cancel reports an unknown
+outcome. A slot of the table is reused only after two sweeps have found its message settled. Each sweep first changes
+the *generation*, so a reader that saw at most one sweep has missed nothing.
+Invariant: a drop is in its journal before the mark changes, and every drop has its own mark. An id is in the table
+before the mark is read, and stays there until its message is settled. After a crash the file is not needed.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ _SLOTS_MIN = 512
 _TRIES = 100
 _PAUSE_S = 0.001
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_DONE = "this call is done, but a keeper may begin what it ended for as long as it does not look at the journals"
+_DONE = "this call is done, but a keeper may still begin the message until it next reads the journals"
 
 
 class Begun:
-    """The keeper's end. Thread-safe: a coroutine asks while a thread is in the middle of a claim."""
+    """The keeper's side. Thread-safe: a coroutine may call it during a claim in another thread."""
 
     def __init__(self, disk: Disk, in_hand: Container[bytes], life: bytes) -> None:
-        """Replace the former keeper's table by an empty one.
+        """Replace the previous keeper's table by an empty one.
 
-        `in_hand` holds the claimed ids; `life` is bytes that no other keeper has.
+        `in_hand` holds the claimed ids; `life` is unique to this keeper.
         """
         self._disk = disk
         self._in_hand = in_hand
         self._life = life
         self._lock = threading.RLock()
         self._fd: int | None = None
-        """Open, and its lock held, while the table is whole. Without it there is no mark, and each begin looks."""
+        """Open and locked while the table is complete. None: no mark can be read, so each begin ingests first."""
         self._mark: bytes | None = None
-        """The mark before the last look that has ended."""
+        """The mark that was read before the last completed ingest."""
         self._ids: list[bytes] = []
         """The table."""
         self._free: list[int] = []
         """Slots to write next, in order."""
         self._settled: list[int] = []
-        """Slots whose message was settled when the last sweep came by."""
+        """Slots whose message the last sweep found settled."""
         self._sweeps = 0
         self._announce()
 
     @property
     def is_public(self) -> bool:
-        """Whether the table is whole, and its lock held."""
+        """Whether the table is complete and its lock held."""
         return self._fd is not None
 
     def publish(self, ids: Sequence[bytes]) -> None:
-        """Enter messages that are claimed, before the mark is read. Cost: one write. Never raises OSError."""
+        """Enter claimed messages, before the mark is read. Cost: one write. Never raises OSError."""
         with self._lock:
             if len(self._free) < len(ids):
                 self._sweep(len(ids))
@@ -85,7 +85,7 @@ class Begun:
                 self._write(slots[0], slots[-1] + 1)
 
     def retract(self, ids: Sequence[bytes]) -> None:
-        """Remove messages that do not begin after all. Cost: 20 ns a slot."""
+        """Remove claimed messages that will not begin. Cost: 20 ns a slot."""
         gone = set(ids)
         with self._lock:
             slots = [slot for slot, id_ in enumerate(self._ids) if id_ in gone]
@@ -95,7 +95,7 @@ class Begun:
                 self._write(slots[0], slots[-1] + 1)
 
     def _sweep(self, count: int) -> None:
-        """Find slots for so many ids: those settled two sweeps ago, and new ones."""
+        """Find slots for `count` ids: those settled two sweeps ago, and new ones."""
         ids, in_hand = self._ids, self._in_hand
         free = sorted(self._free + self._settled)  # mutant: slot-written-soon
         known = set(free)
@@ -107,7 +107,7 @@ class Begun:
         self._free = free
         self._sweeps += 1
         if self._fd is not None:
-            try:  # before a slot is written again
+            try:  # before a slot is reused
                 self._disk.pwrite(self._fd, self._generation(), GENERATION_AT)
             except OSError:
                 self.close()
@@ -123,11 +123,11 @@ class Begun:
                 self.close()  # mutant: table-half-counts
 
     def _announce(self) -> None:
-        """Write the whole table, and hold the lock from then on; do nothing if that fails."""
+        """Write the whole table and take the lock; do nothing if that fails."""
         disk = self._disk
         try:
             fd = self._fd = disk.open(layout.BEGUN, "rw")
-            disk.pwrite(fd, bytes(GENERATION_BYTES), GENERATION_AT)  # the old table counts for nothing from here on
+            disk.pwrite(fd, bytes(GENERATION_BYTES), GENERATION_AT)  # from here on the old table is invalid
             if not self._take(fd):
                 self.close()
                 return
@@ -140,7 +140,7 @@ class Begun:
             self.close()
 
     def _take(self, fd: int) -> bool:
-        """Take the lock; readers that test it hold it shared for a moment."""
+        """Take the lock; retry, because readers that test it share it for a moment."""
         disk = self._disk
         for _ in range(_TRIES):
             if disk.lock(fd, wait=False):
@@ -151,7 +151,7 @@ class Begun:
         return False
 
     def mark(self) -> bytes | None:
-        """Return the mark, to be read before a look; None when none can be read. Cost: one read."""
+        """Return the mark, read before an ingest; None when it cannot be read. Cost: one read."""
         with self._lock:
             try:
                 return None if self._fd is None else self._disk.pread(self._fd, MARK_BYTES, 0)
@@ -160,19 +160,19 @@ class Begun:
                 return None
 
     def looked(self, mark: bytes | None) -> None:
-        """Note that a look at the journals has ended that began after this mark was read."""
+        """Note the end of an ingest that started after this mark was read."""
         self._mark = mark
 
     def is_known(self, mark: bytes | None) -> bool:
-        """Tell whether a look has ended that began after this mark was written."""
+        """Return whether an ingest that started after this mark was written has ended."""
         return mark is not None and mark == self._mark  # mutant: begun-unlooked
 
     def is_old(self) -> bool:
-        """Tell whether nothing was cancelled since the last look. Cost: one read."""
+        """Return whether nothing was cancelled since the last ingest. Cost: one read."""
         return self.is_known(self.mark())
 
     def close(self) -> None:
-        """Release the file and its lock: begins from now on are unknown to others."""
+        """Release the file and its lock: other processes no longer see begins."""
         with self._lock:
             fd, self._fd = self._fd, None
             if fd is not None:
@@ -191,7 +191,7 @@ class Marks:
     def make(self) -> None:
         """Make the file, with room for a mark, before a drop is written. Cost: nothing from the second call on.
 
-        So a file that cannot be had is an error of a call that has changed nothing. Raises DiskError.
+        So the call fails before it has changed anything. Raises DiskError.
         """
         if not self._is_made:
             with disk_errors(self._dir.place(layout.BEGUN)):
@@ -199,7 +199,7 @@ class Marks:
             self._is_made = True
 
     def note(self, mark: bytes, ticket: int) -> None:
-        """Change the mark for the drops up to this ticket, unless that was done. Cost: 10 µs. Raises DiskError."""
+        """Change the mark for the drops up to this ticket, at most once. Cost: 10 µs. Raises DiskError."""
         with self._lock:
             if ticket <= self._upto:
                 return
@@ -210,13 +210,13 @@ class Marks:
             self._upto = ticket
 
     def _write(self, mark: bytes | None) -> None:
-        """Write a mark; without one, see that there is room for it."""
+        """Write a mark; without one, make room for it."""
         disk = self._dir.disk
         try:
             fd = disk.open(layout.BEGUN, "rw")
         except OSError as exc:
             if exc.errno in _FULL:
-                return  # it is not there, so the keeper looks each time
+                return  # no file: the keeper ingests each time
             raise
         try:
             if mark is not None:
@@ -224,7 +224,7 @@ class Marks:
             elif disk.size(fd) < MARK_BYTES:
                 disk.pwrite(fd, bytes(MARK_BYTES), 0)
         except OSError as exc:
-            # A file without room for a mark is one without a mark: the keeper looks each time.
+            # A file without room for a mark has no mark: the keeper ingests each time.
             if exc.errno not in _FULL or disk.size(fd) >= MARK_BYTES:
                 raise
         finally:

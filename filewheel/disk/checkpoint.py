@@ -1,15 +1,15 @@
 """The checkpoint: one frame with the covered length of each lap file and slot file, and the position in each journal.
 
-It names every lap and slot file with the length up to which it is covered, and for each writer the position below
-which its journal is. A file that it does not name does not exist: bytes past a covered length are a deal that never
-completed and are overwritten, a file that comes back after a power cut is swept. So a deal is one transaction, which
-the atomic replacement of this file commits (docs/adr/0003-the-checkpoint-is-a-manifest.md).
+It names every lap and slot file with its covered length, and for each writer the position up to which its journal is
+covered. A file that it does not name does not count: bytes past a covered length belong to a deal that never completed
+and are overwritten; a file that reappears after a power cut is removed. So a deal is one transaction, which the
+atomic replacement of this file commits (docs/adr/0003-the-checkpoint-is-a-manifest.md).
 
-Replacing it is K1: write aside, flush, rename, flush the directory. The one before is kept as a link: if the newest
-cannot be read, everything that is found is taken as covered to its full size ("doubt"), which loses nothing but may
-fire messages again that were acknowledged.
+Replacing it is K1: write a temporary file, flush it, rename it, flush the directory. A link retains the previous
+checkpoint. If the newest cannot be read, every file counts as covered to its full size ("doubt"): nothing is lost, but
+acknowledged messages may fire again.
 Format: docs/format.md, 10.
-Invariant: a checkpoint on disk is durable only after everything that it covers.
+Invariant: everything that a checkpoint covers is durable before the checkpoint is.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class Checkpoint:
 
     deal: int = 0
     keeper: str = ""
-    """The writer that the keeper of this deal wrote as."""
+    """The writer name of this deal's keeper."""
     positions: dict[str, Position] = field(default_factory=dict)
     laps: dict[int, int] = field(default_factory=dict)
     slots: dict[int, int] = field(default_factory=dict)
     unmatched: list[bytes] = field(default_factory=list)
-    """Dropped ids whose put may still come: its journal was read less far."""
+    """Dropped ids whose put may follow in a journal that was read less far."""
     doubt: str = ""
-    """Why lengths cannot be trusted; empty when they can."""
+    """Why the lengths cannot be trusted; empty if they can."""
 
     def copy(self) -> Checkpoint:
-        """Return a manifest that can be changed without changing this one."""
+        """Return an independent copy."""
         return Checkpoint(
             self.deal,
             self.keeper,
@@ -77,7 +77,7 @@ class Checkpoint:
 
 @dataclass
 class Found:
-    """The lap and slot files that are there, by name."""
+    """The existing lap and slot files, by name."""
 
     laps: set[int] = field(default_factory=set)
     slots: set[int] = field(default_factory=set)
@@ -90,9 +90,9 @@ def lap_end(lap_of: LapOf) -> int:
 
 
 def find_files(disk: Disk, lap_of: LapOf) -> Found:
-    """List the lap and slot files of a wheel, whatever the manifest says. Foreign names are passed over.
+    """List the lap and slot files of a wheel, named in the manifest or not. Foreign names are skipped.
 
-    Raises OSError when a directory cannot be listed: its files are still there, and must not count as missing.
+    Raises OSError when a directory cannot be listed: its files exist and must not count as missing.
     """
     found = Found()
     end = lap_end(lap_of)
@@ -116,7 +116,7 @@ def find_files(disk: Disk, lap_of: LapOf) -> Found:
 
 
 def adopt(checkpoint: Checkpoint, disk: Disk, found: Found, lap_of: LapOf) -> None:
-    """Without a manifest to trust, take every file at its full size. Loses nothing."""
+    """Without a trusted manifest, take every file at its full size. Loses nothing."""
     checkpoint.laps = {lap: _size(disk, layout.lap_file(lap)) for lap in found.laps}
     checkpoint.slots = {s: _size(disk, layout.slot(lap_of(s), s)) for s in found.slots}
     for lengths in (checkpoint.laps, checkpoint.slots):
@@ -125,7 +125,7 @@ def adopt(checkpoint: Checkpoint, disk: Disk, found: Found, lap_of: LapOf) -> No
 
 
 def _size(disk: Disk, name: str) -> int:
-    """Return a file's size, rounded up to where the next frame would start."""
+    """Return a file's size, rounded up to the next frame boundary."""
     known = disk.identity(name)
     return (known[1] + 7) & ~7 if known else 0
 
@@ -150,7 +150,7 @@ def _flat(lengths: dict[int, int]) -> list[int]:
 
 
 def decode(frame: Frame, path: str, laps_end: int = layout.LAP_END) -> Checkpoint:
-    """Read a manifest from the checkpoint's frame. Raises Damaged when it is none that could have been written."""
+    """Read a manifest from the checkpoint's frame. Raises Damaged when its content is not valid."""
     try:
         fields = msgpack.unpackb(frame.body)
         keeper, ids = fields["keeper"], fields["unmatched"]
@@ -186,7 +186,7 @@ def _writer(value: object) -> str:
 
 
 def _position(segment: object, offset: object, number: object) -> Position:
-    # A frame's number is as its header says, and -1 where a journal's beginning was gone (tail.UNKNOWN).
+    # The number is that of the frame's header, or -1 if the start of the journal was missing (tail.UNKNOWN).
     return Position(
         _number(segment, 0, layout.SEGMENT_END), _number(offset, 0, _LENGTH_END), _number(number, -1, 1 << 64)
     )
@@ -199,7 +199,7 @@ def _lengths(flat: list[object], end: int) -> dict[int, int]:
 
 
 def prepare_checkpoint(disk: Disk, checkpoint: Checkpoint, seeds: Seeds) -> None:
-    """Write a manifest aside, and make it durable there (K1). Until it is put in place, it counts for nothing."""
+    """Write a manifest to a temporary file and flush it (K1). It has no effect before `place_checkpoint`."""
     # mutant: checkpoint-unflushed checkpoint-in-place
     write_aside(disk, layout.CHECKPOINT_TMP, encode(checkpoint, seeds(layout.CHECKPOINT)))
 
@@ -209,7 +209,7 @@ def place_checkpoint(disk: Disk) -> None:
 
     When this raises, either of the two may be in place.
     """
-    # Only a second chance against bit rot: a file system without hard links goes without.
+    # Only a fallback against bit rot: optional on a file system without hard links.
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(layout.CHECKPOINT_OLD)
@@ -225,7 +225,7 @@ def write_checkpoint(disk: Disk, checkpoint: Checkpoint, seeds: Seeds) -> None:
 
 
 def read_checkpoint(disk: Disk, seeds: Seeds, lap_of: LapOf, path: str) -> Checkpoint:
-    """Read the newest manifest that verifies; `.doubt` says why when it is not the newest one written."""
+    """Read the newest manifest that verifies; if it is not the newest one written, `.doubt` has the reason."""
     doubt = ""
     for name in (layout.CHECKPOINT, layout.CHECKPOINT_OLD):
         try:
@@ -244,7 +244,7 @@ def read_checkpoint(disk: Disk, seeds: Seeds, lap_of: LapOf, path: str) -> Check
 def read_checkpoint_file(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, path: str) -> Checkpoint:
     """Read one checkpoint file. Raises FileNotFoundError, Damaged when it does not verify, OSError.
 
-    An error that may be over in a moment is no damage: the checkpoint before would bring acknowledged messages back.
+    A transient error is not damage: the previous checkpoint would fire acknowledged messages again.
     """
     try:
         fd = disk.open(name, "r")

@@ -1,9 +1,8 @@
-"""A wheel's directory: making one, and opening one only when it can be trusted.
+"""Make a wheel's directory, and open one after checks.
 
 Owns wheel.json: the format, the wheel's id, the salt of its checksums, its lap length and its limits. It is written
-once, with a copy beside it, because without the salt nothing else can be read. Opening refuses a hostile or
-mistaken directory: not there, not a wheel, another user's, open to others, on a network file system,
-written by a newer filewheel.
+once, with a copy, because nothing else can be read without the salt. Opening refuses a directory that is missing, not
+a wheel, owned by another user, writable by others, on a network file system, or written by a newer filewheel.
 Invariant: a directory that `open_directory` returned is a wheel of this format, and reading it needs no lock.
 """
 
@@ -74,18 +73,18 @@ class Directory:
     notes: list[str] = field(default_factory=list)
     """Damage that does not prevent opening, such as a damaged wheel.json with a good copy."""
     env: Env = SYSTEM
-    """Where `disk` came from, and what everything else that is given this directory uses."""
+    """The source of `disk`, and of the clock and the entropy for every user of this directory."""
 
     def place(self, name: str) -> str:
-        """Return a file's path, for an error message."""
+        """Return a file's path for an error message."""
         return f"{self.path}/{name}"
 
     def seed(self, name: str) -> int:
-        """Return the number that the checksums of this file start from."""
+        """Return the start value of this file's checksums."""
         return self.settings.seed(name)
 
     def checkpoint(self) -> Checkpoint:
-        """Read the checkpoint; one that is damaged or missing leaves its doubt in what is returned. Raises OSError."""
+        """Read the checkpoint; if the newest is damaged or missing, the result has a `doubt`. Raises OSError."""
         return read_checkpoint(self.disk, self.seed, self.settings.lap_of, self.path)
 
 
@@ -101,7 +100,7 @@ def create_directory(
 ) -> None:
     """Make an empty wheel at `path`, whose parent must exist. On return it is durable.
 
-    Raises WheelExists when something is there already (an empty directory is taken over).
+    Raises WheelExists when the path is in use (an empty directory is taken over).
     """
     where = os.fspath(path)
     sync = check_sync(sync)
@@ -123,7 +122,7 @@ def create_directory(
         )
         root = env.disk(where)
         try:
-            # Two makers at once would each write a salt, and messages enqueued with the first would be unreadable.
+            # Two concurrent makers would each write a salt: messages enqueued with the first would be unreadable.
             with _alone(where, root):
                 _check_empty(where)
                 _write(root, settings, where)
@@ -143,7 +142,7 @@ def create_directory(
 
 @contextlib.contextmanager
 def _alone(where: str, disk: Disk) -> Iterator[None]:
-    """Keep other processes from making a wheel in this directory."""
+    """Exclude other processes that make a wheel in this directory."""
     fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
     try:
         disk.lock(fd, wait=True)  # mutant: made-together
@@ -160,9 +159,9 @@ def _check_empty(where: str) -> None:
             "there is a wheel already", path=where, hint=f"use it as it is; `filewheel -C {where} inspect` shows it"
         )
     if layout.SETTINGS_COPY in found:
-        # A new salt would make everything in it unreadable.
+        # A new salt would make its files unreadable.
         raise WheelExists("there is a wheel already, without its wheel.json", path=where, hint="`filewheel repair`")
-    # The remains of an interrupted `create` are taken over. Anything else is not ours.
+    # The remains of an interrupted `create` are taken over. Other files are foreign.
     if found - _LEFT_BEHIND or any(
         os.listdir(os.path.join(where, name)) for name in found & {layout.JOURNAL, layout.LAPS, layout.QUARANTINE}
     ):
@@ -173,18 +172,18 @@ def _write(disk: Disk, settings: Settings, where: str) -> None:
     for name in (layout.JOURNAL, layout.LAPS, layout.QUARANTINE):
         with contextlib.suppress(FileExistsError):
             disk.mkdir(name)
-    # A wheel has a checkpoint from its first moment, so that a missing one always means damage.
+    # A new wheel has a checkpoint, so a missing one always means damage.
     write_checkpoint(disk, Checkpoint(), settings.seed)
-    # wheel.json comes last and whole: a crash before it leaves a directory that `create` takes over. Its copy comes
-    # after it, or the remains that a later `create` takes over would be a wheel with another salt.
+    # wheel.json is written last: a crash before it leaves a directory that `create` takes over. Its copy follows:
+    # written first, it would make the remains of a crash a wheel, whose salt a later `create` replaces.
     write_settings(disk, settings, layout.SETTINGS)
-    # Between the two, so that its name is durable with the copy's. A crash here leaves a wheel, whose keeper makes it.
+    # Between the two, so that the flush of the copy's name covers it. After a crash here the keeper makes the ballast.
     Ballast(disk, where).make()  # mutant: made-without-ballast
     write_settings(disk, settings, layout.SETTINGS_COPY)
 
 
 def write_settings(disk: Disk, settings: Settings, name: str) -> None:
-    """Put wheel.json, or its copy, in place: atomic and durable."""
+    """Write wheel.json or its copy: atomic and durable."""
     replace_file(disk, name, layout.SETTINGS_TMP, settings.to_json())
 
 
@@ -195,7 +194,7 @@ def open_directory(
     force: bool = False,
     env: Env = SYSTEM,
 ) -> Directory:
-    """Open a wheel's directory, for reading or for writing too.
+    """Open a wheel's directory for reading, or also for writing.
 
     Raises NoWheel, Unsafe, NetworkFileSystem, NewerFormat, Damaged (both copies of wheel.json are), DiskError.
     """
@@ -218,7 +217,7 @@ def open_directory(
 
 
 def _absolute(where: str) -> str:
-    """Return where a path leads to; the path as it is where the working directory has gone."""
+    """Return the real path; the path unchanged if the working directory was removed."""
     try:
         return os.path.abspath(where)
     except OSError:
@@ -226,7 +225,7 @@ def _absolute(where: str) -> str:
 
 
 def _where_is(where: str) -> str:
-    """Return how to find a wheel that is not there: its disk may not be mounted, so `init` stands last."""
+    """Return a hint for a missing wheel; `init` is last, because the disk may not be mounted."""
     return (
         "check the path, and that its disk is mounted; a lost primary: `filewheel promote` a backup of it; "
         f"a new wheel: `filewheel -C {where} init`"
@@ -235,7 +234,7 @@ def _where_is(where: str) -> str:
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str], env: Env = SYSTEM) -> Iterator[Directory]:
-    """Open a wheel's directory for reading, and let go of its disk at the end. Raises what `open_directory` does."""
+    """Open a wheel's directory for reading, and release its disk at the end. Raises as `open_directory`."""
     directory = open_directory(path, write=False, env=env)
     try:
         yield directory
@@ -287,7 +286,7 @@ def read_settings(disk: Disk, name: str, place: str) -> Settings:
 def check_writable(where: str, disk: Disk, *, force: bool) -> None:
     """Raise Unsafe unless the directory is ours, closed to others, and on a local file system.
 
-    Also raises NoWheel when it has gone since it was opened, DiskError.
+    Also raises NoWheel when it was removed since it was opened, and DiskError.
     """
     if isinstance(disk, OsDisk):
         _check_network(where, force)
@@ -298,7 +297,7 @@ def _check_owner(where: str) -> None:
     try:
         info = os.stat(where)
     except FileNotFoundError as exc:
-        raise NoWheel("the directory has gone", path=where, hint="mount its disk again, or name another one") from exc
+        raise NoWheel("the directory is missing", path=where, hint="mount its disk again, or name another one") from exc
     except OSError as exc:
         raise disk_error(exc, where) from exc
     if info.st_uid != os.geteuid():
@@ -329,5 +328,5 @@ def file_system_type(path: str) -> str:
                 if fields[2] == f"{os.major(device)}:{os.minor(device)}":
                     return fields[fields.index("-") + 1]
     except (OSError, ValueError, IndexError):
-        pass  # "" counts as local: an unknown type is not refused
+        pass  # "" counts as local: unknown types are accepted
     return ""

@@ -1,13 +1,13 @@
-"""Every system call that filewheel makes on a wheel, behind one seam.
+"""Every system call that filewheel makes on a wheel, behind one interface.
 
-The rest of the library names files relative to the wheel ("journal/X.log") and holds plain descriptors; a test
-gives it another disk that can fail, tear and crash anywhere. Nothing here interprets what it reads or writes.
+The rest of the library names files relative to the wheel ("journal/X.log") and holds plain descriptors; tests replace
+the disk by one that can fail, tear and crash anywhere. This module does not interpret the bytes.
 
-Directories are opened once and everything inside is reached through their descriptors, never through a path,
-and no symbolic link is followed: a wheel that is moved or swapped while open stays the wheel that was opened.
-Errors leave as OSError. The caller, which knows the attempted operation, turns them into members of the error tree.
+Directories are opened once. Files are opened relative to their descriptors, never by a full path, and symbolic links
+are not followed: a wheel that is moved or replaced while open stays the wheel that was opened.
+Errors are OSErrors. The caller knows the attempted operation and converts them to the library's errors.
 
-Invariant: no descriptor of a lock is ever duplicated or shared with a child, so a lock dies with its owner.
+Invariant: the descriptor of a lock is never duplicated or shared with a child, so a lock dies with its owner.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ _LAP_DIRS_OPEN = 4
 
 
 class ForeignFile(OSError):
-    """Something is there under this name that is no regular file: a link, a pipe, a directory. It is left alone."""
+    """This name is not a regular file but a link, a pipe or a directory. It stays as it is."""
 
-    hint = "`filewheel verify` says what fails because of it; `filewheel repair` puts it aside"
+    hint = "`filewheel verify` reports the consequences; `filewheel repair` puts it aside"
     is_foreign = True
 
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
-"""Errors that say something about this process or machine, and nothing about the file that was to be opened."""
+"""Errors of this process or machine, unrelated to the file."""
 _BROKEN = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
 NO_DIRECTORY = (FileNotFoundError, NotADirectoryError)
-"""Errors of a listing that say that no such directory is there. Any other one says nothing about what is in it."""
+"""Errors of a listing that mean that the directory is missing. Any other error leaves its content unknown."""
 _FOREIGN = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 
 
 def is_scarce(exc: BaseException) -> bool:
-    """Tell whether an error is about this process or machine: of the file, or of another wheel, it says nothing."""
+    """Return whether an error is about this process or machine, not about the file or another wheel."""
     return getattr(exc, "errno", None) in SCARCE
 
 
 def is_unreadable(exc: OSError) -> bool:
-    """Tell whether an error of opening a file says that its content is out of reach: a bad medium, something foreign.
+    """Return whether an error of `open` means unreadable content: a bad medium, a foreign file.
 
-    Any other error (too many open files, no permission, a stale handle) may be over in a moment.
+    Any other error (too many open files, no permission, a stale handle) may be transient.
     """
     return isinstance(exc, ForeignFile) or exc.errno in _BROKEN or exc.errno == errno.ENOTDIR
 
@@ -85,7 +85,7 @@ class OsDisk:
         self._dirs: dict[str, int] = {"": self._root}
         self._lap_dirs: OrderedDict[str, int] = OrderedDict()
         self._locked: set[int] = set()
-        # Guards the directory descriptors: one must not be closed between its look-up and its use.
+        # Guards the directory descriptors between look-up and use.
         self._mutex = threading.RLock()
 
     # -- directories ---------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class OsDisk:
         fd = self._dirs.get(name)
         if fd is not None:
             return fd
-        if self._root < 0:  # released: an empty name would be one that is not there  # mutant: closed-is-missing
+        if self._root < 0:  # released: without this, -1 would read as a missing name  # mutant: closed-is-missing
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         parent, _, last = name.rpartition("/")
         if not parent:
@@ -119,8 +119,8 @@ class OsDisk:
         return self._dir(parent), last
 
     def listdir(self, name: str) -> list[str]:
-        # Opened again each time: a directory need not show names added after it was opened, and on btrfs it does
-        # not, which would hide a journal that another process has made until the listing after the next.
+        # Reopened each time: a directory need not list names added after it was opened. On btrfs it does not, and the
+        # new journal of another process would be missing until the listing after the next.
         with self._mutex:
             fd = os.open(".", _DIR_FLAGS, dir_fd=self._dir(name))
         try:
@@ -132,7 +132,7 @@ class OsDisk:
             return names
         with self._mutex:
             self._forget_dir(name)
-        return self.listdir(name)  # it may have been made again
+        return self.listdir(name)  # it may exist again
 
     def mkdir(self, name: str) -> None:
         with self._mutex:
@@ -190,7 +190,7 @@ class OsDisk:
             try:
                 return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
             except FileNotFoundError:
-                # The directory may have been removed, and made again, since it was opened.
+                # The directory may have been removed and made again since it was opened.
                 where = name.rpartition("/")[0]
                 if not where or os.fstat(parent).st_nlink:
                     raise
@@ -200,14 +200,14 @@ class OsDisk:
 
     def close(self, fd: int) -> None:
         if fd in self._locked:
-            # A child of an unseen fork may hold a copy: unlocking frees the lock in all copies.
-            with contextlib.suppress(OSError):  # closing frees it as well, but for such a copy
+            # A child of an undetected fork may hold a copy: an unlock frees the lock in all copies.
+            with contextlib.suppress(OSError):  # without such a copy, closing is enough
                 self.unlock(fd)  # mutant: lock-not-freed
             self._forget_lock(fd)
         try:
             os.close(fd)
         except OSError as exc:
-            # The descriptor is closed whatever the error. All that must be durable was flushed before.
+            # The descriptor is closed in spite of the error. Durable data was flushed before.
             if exc.errno == errno.EBADF:  # mutant: close-fails
                 raise
 
@@ -215,7 +215,7 @@ class OsDisk:
         data = os.pread(fd, size, offset)
         if len(data) == size or not data:
             return data
-        parts = [data]  # short: the end of the file, or a signal; ask until it says so
+        parts = [data]  # short: a signal or the end of the file; read on until the end
         got = len(data)
         while got < size and data:
             data = os.pread(fd, size - got, offset + got)
@@ -229,7 +229,7 @@ class OsDisk:
         self, fd: int, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int
     ) -> Pen | None:
         if make_pen is None or type(self) is not OsDisk:
-            return None  # a disk that does more than this one with a write would miss what a pen writes
+            return None  # a subclass with its own pwrite would not see the pen's writes
         return make_pen(fd, low, seq, seq_end, seed, offset, end, number, synced)
 
     def truncate(self, fd: int, size: int) -> None:
@@ -247,12 +247,12 @@ class OsDisk:
         return os.fstat(fd).st_size
 
     def is_removed(self, fd: int) -> bool:
-        # Not by a stat: where the kernel keeps fine timestamps, the next write to a file that was looked at dirties its
-        # inode, and a flush takes a fifth longer (measured on Linux 6, ext4).
+        # Not by a stat: with the kernel's fine timestamps, the next write after a stat dirties the inode, and a flush
+        # takes a fifth longer (measured on Linux 6, ext4).
         try:
             return os.readlink(f"/proc/self/fd/{fd}").endswith(" (deleted)")
         except OSError:
-            return False  # no such /proc here: then a flush says nothing of the name
+            return False  # no such /proc: unknown
 
     def is_named(self, fd: int, name: str) -> bool:
         known = self.identity(name)
@@ -264,7 +264,7 @@ class OsDisk:
         except OSError as exc:
             if exc.errno == errno.ENXIO:
                 return max(offset, self.size(fd))
-            return offset  # a file system that does not know
+            return offset  # not supported by the file system
 
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
@@ -299,7 +299,7 @@ class OsDisk:
 
     # -- locks ---------------------------------------------------------------------------------------------
 
-    # Imported when needed: without it a reader starts in half of the time.
+    # Imported on demand: this halves the start time of a reader.
 
     def lock(self, fd: int, *, wait: bool) -> bool:
         from filewheel.disk import flock
@@ -312,7 +312,7 @@ class OsDisk:
         return self._lock(fd, lambda: flock.share(fd))
 
     def _lock(self, fd: int, take: Callable[[], bool]) -> bool:
-        # Before it is taken: a child that is forked while this waits would be handed the lock with its copy.
+        # Before the lock is taken: a child forked during the wait would inherit the lock with its copy.
         forks.keep_from_children(fd)  # mutant: lock-handed-to-child
         self._locked.add(fd)  # mutant: lock-handed-to-child.2
         taken = False
@@ -324,8 +324,7 @@ class OsDisk:
         return taken
 
     def is_free(self, fd: int) -> bool:
-        # Shared: of two that ask at once neither must take the other for a writer that lives. Readers ask too, and do
-        # without that import.
+        # Shared: two concurrent tests must not take each other for a live writer. Direct: readers avoid the import.
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # mutant: look-takes-it
         except BlockingIOError:
@@ -368,12 +367,12 @@ class OsDisk:
         fds = [*self._dirs.values(), *self._lap_dirs.values()]
         self._dirs.clear()
         self._lap_dirs.clear()
-        self._root = -1  # its number may be another file's soon
+        self._root = -1  # its number may be reused
         for fd in fds:
             os.close(fd)
 
     def __del__(self) -> None:
-        # Without the mutex: no other thread has this object, and in a child a thread of the parent may hold the mutex.
+        # Without the mutex: no other thread has this object, and after a fork the mutex may be held for ever.
         with contextlib.suppress(Exception):
             self._release()  # mutant: child-waits-for-nobody
 

@@ -1,7 +1,7 @@
 """Kernel locks of open files: portalocker's, with the errors of the system.
 
-A module of its own because its import takes as long as all of filewheel's others, and readers need no lock.
-Invariant: what holds a lock is the open file, so it goes with the process, however that ends.
+A separate module because its import takes as long as the rest of filewheel, and readers need no lock.
+Invariant: the open file holds the lock, so the lock ends with the process, even after a crash.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _SHARED = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 
 
 def take(fd: int, *, wait: bool = False) -> bool:
-    """Take the lock of an open file, alone; False when another has it. Raises OSError."""
+    """Take the exclusive lock of an open file; False when another process has it. Raises OSError."""
     return _take(fd, _WAITING if wait else _AT_ONCE)
 
 
 def share(fd: int) -> bool:
-    """Take the lock of an open file with others that share it; False when one has it alone. Raises OSError."""
+    """Take the shared lock of an open file; False when it is held exclusively. Raises OSError."""
     return _take(fd, _SHARED)
 
 
@@ -38,7 +38,7 @@ def _take(fd: int, flags: portalocker.LockFlags) -> bool:
 
 
 def let_go(fd: int) -> None:
-    """Let go of the lock of an open file. Raises OSError."""
+    """Release the lock of an open file. Raises OSError."""
     try:
         portalocker.unlock(fd)
     except portalocker.LockException as exc:

@@ -1,10 +1,10 @@
-"""Forks: a child keeps no copy of its parent's locks, and an inherited handle is refused or opened again.
+"""Forks: a child has no copy of its parent's locks, and an inherited handle is refused or opened again.
 
-A kernel lock lives as long as any copy of its descriptor does. So a child loses its copies at once: each is replaced by
-a descriptor of "/", so that its number stays taken, and a handle that was inherited can neither write to the wheel nor
-close another file. The C code (`_forks.c`) sees every fork() of the process, also of other C code. Without it only
-Python's forks are seen, and the copies of another fork go when the child ends or runs another program.
-Invariant: a descriptor is kept from children from before its lock is taken until after it was let go.
+A kernel lock lives until every copy of its descriptor is closed. So a child replaces its copies at once by descriptors
+of "/". The numbers stay in use: an inherited handle can neither write to the wheel nor close another file. The C code
+(`_forks.c`) detects every fork() of the process, also those of other C code. Without it only Python's forks are
+detected; after another fork the copies live until the child ends or runs another program.
+Invariant: children lose a descriptor from before its lock is taken until after the release.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def _in_child() -> None:
 
 
 now = compiled.count_forks or os.getpid
-"""Returns a number that is another in a child than in its parent."""
+"""Returns a number that differs between a child and its parent."""
 keep_from_children = compiled.keep_from_children or _keep
-"""Have each child lose its copy of a descriptor."""
+"""Makes each child lose its copy of a descriptor."""
 let_children_have = compiled.let_children_have or _let_go
-"""The opposite: before the descriptor is closed."""
+"""Undoes that, before the descriptor is closed."""
 
 if compiled.keep_from_children is None:
     os.register_at_fork(after_in_child=_in_child)  # mutant: lock-in-child
 
 AfterFork = Literal["raise", "reopen"]
-"""What an inherited handle does in a child of a fork: each call raises Forked, or the first one opens it again."""
+"""The mode of an inherited handle in a forked child: each call raises Forked, or the first call reopens it."""
 
 _OF_THE_CALLER = "on_flush"
 _OF_THE_PROCESS = ("_pid", "_forks")
@@ -59,7 +59,7 @@ _one_at_once = threading.RLock()
 
 
 def _new_guard() -> None:
-    """A thread of the parent may have had it."""
+    """Replace the lock: a thread of the parent may have held it."""
     global _one_at_once
     _one_at_once = threading.RLock()
 
@@ -68,12 +68,12 @@ os.register_at_fork(after_in_child=_new_guard)
 
 
 def reopen(handle: object, anew: Callable[[], object], path: str) -> None:
-    """Put a handle that `anew` opens in the place of an inherited one, unless another thread has done so."""
+    """Replace the inside of an inherited handle by that of a new one from `anew`, once for all threads."""
     with one_call(_one_at_once, path):
         inside = vars(handle)
         if inside["_pid"] == os.getpid():
             return
         opened: dict[str, Any] = {**vars(anew()), _OF_THE_CALLER: inside[_OF_THE_CALLER]}
         inside.update({name: value for name, value in opened.items() if name not in _OF_THE_PROCESS})
-        # Last: other threads go by these, and use the rest without a lock.
+        # Last: other threads check these and then use the rest without a lock.
         inside.update({name: opened[name] for name in _OF_THE_PROCESS})

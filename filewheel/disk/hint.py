@@ -1,11 +1,11 @@
 """The hint pipe: a producer wakes the keeper after it wrote a message for the next few seconds.
 
-A producer opens the pipe in the wheel's directory for its first hint, and again when the listening keeper has gone. The
-keeper sleeps at it. A lost hint costs half a second.
-A standby uses the pipe the other way round. The keeper is its only reader, and the kernel tells a writer that the last
-reader has gone, however it went: so a standby that must also hear of its own end sleeps at the pipe, not at the lock.
+The keeper sleeps at the pipe. A producer opens it for its first hint, and again after the keeper has closed it. A lost
+hint costs half a second.
+A standby uses the pipe in reverse. The keeper is its only reader, and the kernel notifies writers when the last reader
+closes it or dies. So a standby sleeps at the pipe, not at the lock: this sleep can also be ended from inside.
 Format: docs/format.md, 13.
-Invariant: ringing never waits, and never fails; the keeper's end stays open while a thread sleeps at it.
+Invariant: a hint never blocks and never fails; the keeper's end stays open while a thread sleeps at it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from filewheel.env import Disk, Env
 from filewheel.format import layout
 
 STANDBY_S = 1.0
-"""How often a standby looks at the lock and at its set, besides the moment in which the keeper goes."""
+"""How often a standby checks the lock and its set, in addition to the end of the keeper."""
 UNHEARD_S = 0.1
-"""How often it does where no keeper has opened the pipe: it is only starting, or there are no pipes."""
+"""How often it checks if no keeper has opened the pipe: the keeper is starting, or there are no pipes."""
 _RETRY_US = 50_000
 
 
 class HintSender:
-    """One handle's end of the pipe. Thread-safe, also where a signal handler interrupts its own thread.
+    """A producer's end of the pipe. Thread-safe, also when a signal handler interrupts its own thread.
 
-    Cost of a hint: one write, or nothing where none listens.
+    Cost of a hint: one write, or nothing without a listener.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -37,7 +37,7 @@ class HintSender:
         self._tried_us = 0
 
     def send(self, now_us: int) -> None:
-        """Tell the keeper, if one listens."""
+        """Notify the keeper, if one listens."""
         if self._fd is None and abs(now_us - self._tried_us) < _RETRY_US:
             return
         with self._lock:
@@ -48,7 +48,7 @@ class HintSender:
                 self._close()
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Close the pipe."""
         with self._lock:
             self._close()
 
@@ -59,27 +59,27 @@ class HintSender:
 
 
 class Hints:
-    """The keeper's end of the pipe. Thread-safe, also where a signal handler interrupts its own thread."""
+    """The keeper's end of the pipe. Thread-safe, also when a signal handler interrupts its own thread."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._lock = threading.RLock()
         self._fd: int | None = None
         self._sleeping = 0
-        """Threads that wait for a hint."""
+        """The number of threads that wait for a hint."""
 
     def open(self) -> None:
-        """Make the pipe, and listen. Where the file system has none, no hint ever comes."""
+        """Make the pipe and listen. On a file system without pipes no hint ever comes."""
         self._fd = self._disk.open_hints(layout.HINT)
 
     def wake(self) -> None:
-        """End the sleep of a thread that waits."""
+        """Wake a waiting thread."""
         with self._lock:
             if self._fd is not None:
                 self._disk.send_hint(self._fd)
 
     def wait(self, timeout_s: float) -> bool:
-        """Sleep until a hint comes or the time is up; tell whether one came."""
+        """Sleep until a hint or the time-out; return whether a hint came."""
         with self._lock:
             fd = self._fd
             self._sleeping += 1
@@ -92,7 +92,7 @@ class Hints:
                     self._disk.close(fd)
 
     def close(self) -> None:
-        """Let go of the pipe. The last thread that sleeps at it closes it: its number may be another file's then."""
+        """Stop listening. The last sleeping thread closes the pipe, because its number may be reused after that."""
         with self._lock:
             fd, self._fd = self._fd, None
             if fd is not None and not self._sleeping:  # mutant: pipe-closed-under-a-wait
@@ -100,10 +100,10 @@ class Hints:
 
 
 class Alarm:
-    """A sleep that another thread, or a signal handler, can end. Its two descriptors live as long as the sleep."""
+    """A sleep that another thread or a signal handler can end. Its two descriptors live as long as the sleep."""
 
     def __init__(self) -> None:
-        """Raises OSError where there is no room for two open files."""
+        """Raises OSError if two files cannot be opened."""
         import socket  # only standbys need it
 
         self._heard, self._rung = socket.socketpair()
@@ -115,23 +115,23 @@ class Alarm:
             self._rung.send(b"!")
 
     def wait(self, timeout_s: float, bell: int | None = None) -> None:
-        """Sleep until it rings, the time is up, or the last reader of a pipe has gone, whose writing end `bell` is."""
+        """Sleep until `set`, the time-out, or the last reader of the pipe with the writing end `bell` closes it."""
         poll = select.poll()
         poll.register(self._heard, select.POLLIN)
         if bell is not None:
-            poll.register(bell, 0)  # an error is reported unasked
+            poll.register(bell, 0)  # errors are always reported
         poll.poll(timeout_s * 1000)
 
     def close(self) -> None:
-        """Let go of it; no thread may set it any more."""
+        """Close it; after this no thread may set it."""
         self._heard.close()
         self._rung.close()
 
 
 class Vigil:
-    """A standby's sleep until the keeper has gone. Thread-safe, also for `end` in a signal handler.
+    """A standby's sleep until the keeper has ended. Thread-safe, also for `end` in a signal handler.
 
-    Holds two descriptors and the pipe while it sleeps, and nothing in between.
+    Holds two descriptors and the pipe during a sleep, and none between sleeps.
     """
 
     def __init__(self, path: str, env: Env) -> None:
@@ -142,14 +142,14 @@ class Vigil:
         self._ended = False
 
     def wait(self) -> None:
-        """Sleep until the keeper may have gone, it is time to look anyway, or `end` was called."""
+        """Sleep until the keeper may have ended, the next check is due, or `end` was called."""
         try:
             disk = self._env.disk(self._path)
-        except OSError:  # the next opening of the wheel raises the reason
+        except OSError:  # the next attempt to open the wheel raises the reason
             disk = None
         bell = None if disk is None else disk.open_hint(layout.HINT)
         if disk is not None:
-            disk.release()  # no directory stays open: its disk may be unmounted during the sleep
+            disk.release()  # so that its disk can be unmounted during the sleep
         try:
             self._sleep(bell)
         finally:
@@ -169,7 +169,7 @@ class Vigil:
                 alarm.close()
 
     def end(self) -> None:
-        """End the sleep, for good."""
+        """End this sleep and all later ones."""
         with self._lock:
             self._ended = True
             if self._alarm is not None:

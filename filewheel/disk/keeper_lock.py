@@ -1,12 +1,12 @@
 """Keeper.lock: its kernel lock decides which process is the keeper, and a note in it names that process.
 
-Only the lock counts: it dies with its process, so a standby that waits for it takes over at once and never by a
-time-out. A reader asks the lock, too; the note says who holds it, for people.
+Only the lock counts: it dies with its process, so a waiting standby takes over at once, without a time-out. Readers
+test the lock too; the note names the holder for people.
 
-A lock is that of a file, and the file may be removed or replaced: then a second process gets the lock of a new one. So
-the holder looks whether its file still has the name, before it fires and before it deals (`check`).
+The lock belongs to the file, and the file may be removed or replaced: then a second process gets the lock of a new
+file. So before it fires or deals, the holder checks that its file still has the name (`check`).
 Format: docs/format.md, 13.
-Invariant: of the processes with a KeeperLock that is `held`, at most one passes `check`.
+Invariant: at most one process with a `held` KeeperLock passes `check`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KeeperLock:
         return self._fd >= 0
 
     def take(self, role: str, *, wait: bool) -> None:
-        """Become the keeper, waiting for the present one to end if asked to.
+        """Become the keeper; with `wait`, wait for the present keeper to end.
 
         Raises Locked when another process is the keeper and `wait` is false.
         """
@@ -55,14 +55,14 @@ class KeeperLock:
                 return
 
     def _lock(self, role: str, *, wait: bool) -> int | None:
-        """Lock the file; None when it was removed or replaced while this process waited for it."""
+        """Lock the file; None when it was removed or replaced during the wait."""
         try:
             fd = self._open(role)
         except OSError as exc:
             error = disk_error(exc, self._dir.place(layout.LOCK))
             if isinstance(exc, ForeignFile) and exc.errno != errno.EMLINK:
-                # A repair that renamed it could rename the file of a keeper that has just started.
-                error.hint = "stop every keeper, then remove it by hand: nothing of filewheel's is in it"
+                # A repair that renames it could rename the file of a keeper that has just started.
+                error.hint = "stop every keeper, then remove it by hand: it holds no data of filewheel"
             raise error from exc
         try:
             # mutant: askers-keep-out two-keepers
@@ -72,13 +72,13 @@ class KeeperLock:
                 error = Locked(f"{who} {does}", pid=who.pid, role=who.role, path=self._dir.place(layout.LOCK))
                 if who.is_self:
                     error.is_own = True
-                    error.hint = "close the one that it opened before: this process would wait for itself for ever"
+                    error.hint = "close the keeper that this process opened before: it would wait for itself for ever"
                 raise error
             if not self._disk.is_named(fd, layout.LOCK):  # mutant: lock-lost-waiting
                 self._disk.close(fd)
                 return None
             note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role, "ns": _namespace()})
-            with contextlib.suppress(OSError):  # it is for people: a full disk must not keep the keeper out
+            with contextlib.suppress(OSError):  # only for people: a full disk must not stop the keeper
                 self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
         except OSError as exc:
             self._disk.close(fd)
@@ -89,7 +89,7 @@ class KeeperLock:
         return fd
 
     def _open(self, role: str) -> int:
-        """Open the file; the first keeper makes it, on a full disk with the room of the ballast."""
+        """Open the file; the first keeper makes it, on a full disk in the space of the ballast."""
         try:
             return self._disk.open(layout.LOCK, "rw")
         except OSError as exc:
@@ -99,7 +99,7 @@ class KeeperLock:
         return self._disk.open(layout.LOCK, "rw")
 
     def _lock_among_askers(self, fd: int) -> bool:
-        """Lock the file if only those have it who ask whether it is held: each has it for a moment, shared."""
+        """Lock the file if only processes that test it hold it: each shares it for a moment."""
         for _ in range(_TRIES):
             if not self._disk.is_free(fd):
                 return False
@@ -109,7 +109,7 @@ class KeeperLock:
         return False
 
     def check(self) -> None:
-        """Raise Locked when the file that is locked is not keeper.lock any more: another may be the keeper by now.
+        """Raise Locked when the locked file is no longer keeper.lock: another process may be the keeper.
 
         Cost: two stats.
         """
@@ -122,13 +122,13 @@ class KeeperLock:
             raise Locked(
                 "the file was removed or replaced while this process held its lock: another may be the keeper now",
                 pid=who.pid if who is not None else None, path=self._dir.place(layout.LOCK),
-                hint="start the keeper again; nobody has to remove this file, it goes with no lock left behind",
+                hint="start the keeper again; this file never needs to be removed: its lock ends with its process",
             )  # fmt: skip
 
     def release(self) -> None:
         """Stop being the keeper."""
         if self._fd >= 0:
-            with contextlib.suppress(OSError):  # it is for people: the lock is what counts
+            with contextlib.suppress(OSError):  # only for people: the lock counts
                 self._disk.pwrite(self._fd, b"{}".ljust(_NOTE_BYTES) + b"\n", 0)
             self._disk.close(self._fd)
             self._fd = -1
@@ -136,14 +136,14 @@ class KeeperLock:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds keeper.lock. That it is held is certain; the rest is what its note says."""
+    """The holder of keeper.lock. It is certain that the lock is held; the rest comes from the note."""
 
     role: str = ""
-    """As what; nothing when there is no note."""
+    """Its role; empty without a note."""
     pid: int | None = None
-    """The process, by its number in its own namespace."""
+    """Its pid in its own namespace."""
     namespace: str = ""
-    """The pid namespace of that process; nothing when it is the one of this process."""
+    """Its pid namespace; empty if it is that of this process."""
 
     @property
     def is_self(self) -> bool:
@@ -159,10 +159,10 @@ class Holder:
 
 
 def holder(directory: Directory, *roles: str) -> Holder | None:
-    """Return who holds the lock in one of these roles, or as the keeper; None when the lock is free. Raises DiskError.
+    """Return the holder in one of these roles, or as the keeper; None when the lock is free. Raises DiskError.
 
-    The lock is asked, not the note: that is right also for a process in another container. Asking takes the lock for a
-    moment, shared with others that ask; `KeeperLock.take` lets that moment pass.
+    Tests the lock, not the note, so this works across containers. The test shares the lock for a moment;
+    `KeeperLock.take` waits for that.
     """
     try:
         fd = directory.disk.open(layout.LOCK, "r")
@@ -182,12 +182,12 @@ def holder(directory: Directory, *roles: str) -> Holder | None:
 
 
 def _note(disk: Disk, fd: int) -> Holder:
-    """Return the content of the note; an empty Holder unless it is the present holder's."""
+    """Return the content of the note; an empty Holder unless the present holder wrote it."""
     try:
         note = json.loads(disk.pread(fd, _NOTE_BYTES, 0))
         pid, role, namespace = note["pid"], note["role"], note.get("ns", "")
     except (OSError, ValueError, KeyError, TypeError, RecursionError, AttributeError):
-        return Holder()  # it only says who holds the lock, never whether it is held
+        return Holder()  # the note only names the holder
     if type(pid) is not int or pid <= 0 or type(role) is not str or type(namespace) is not str:
         return Holder()
     if namespace and namespace != _namespace():
@@ -196,7 +196,7 @@ def _note(disk: Disk, fd: int) -> Holder:
 
 
 def _namespace() -> str:
-    """Return what tells the pid namespace of this process from others; "" where the system has no such thing."""
+    """Return an identifier of this process's pid namespace; "" if the system has none."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -204,7 +204,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Return what tells this process from a later one with the same id; None when it does not live."""
+    """Return the start time of a process, which tells it from a later one with the same pid; None if it is dead."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()[19].decode()
@@ -212,11 +212,11 @@ def _started(pid: int) -> str | None:
         if os.path.isdir("/proc/self"):
             return None
     except (OSError, IndexError):
-        pass  # no such /proc here, or no room to open it: ask with a signal
+        pass  # no such /proc, or too many open files: test with a signal
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
     except OSError:
-        pass  # it lives, and belongs to another user
+        pass  # alive, owned by another user
     return ""

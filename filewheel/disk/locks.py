@@ -1,15 +1,15 @@
-"""Kernel locks that are held for a moment: those of the keys' buckets, and those of the ids that move or end.
+"""Short kernel locks: those of the keys' buckets, and those of the ids that move or end.
 
-A waiting call tries again and again: a wait in the kernel has no end, and the holder may be stopped. The
-file of a lock is made with its first use and stays.
+A waiting call polls: a wait in the kernel has no time-out, and the holder may be stopped. The first use makes the
+file of a lock; it is never removed.
 
 The rules of ids (docs/adr/0028-one-move-wins.md):
 
-V1 A call that moves or cancels a pending message holds the lock of its id from the look at it to the frame.
-V2 The keeper, which puts messages back, takes these locks too and never waits for one.
+V1 A call that moves or cancels a pending message holds the lock of its id from its check to its frame.
+V2 The keeper puts messages back under these locks too, and never waits for one.
 Locks of keys are taken before those of ids, and each kind in ascending order.
 Format: docs/format.md, 13.
-Invariant: of two calls for one id, at most one is between look and frame.
+Invariant: at most one call for one id is between check and frame.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from filewheel.errors import UNWRITTEN, Locked, disk_error
 from filewheel.format import layout
 
 WAIT_S = 30.0
-"""How long a producer waits for another that holds a lock."""
+"""How long a producer waits for a lock."""
 _PAUSE_S = 0.0005
 _PAUSE_MAX_S = 0.02
 
 
 def open_made(disk: Disk, name: str) -> int:
-    """Open a file for writing; it and its directory are made if need be."""
+    """Open a file for writing; make it and its directory if necessary."""
     try:
         return disk.open(name, "rw")
     except FileNotFoundError:
@@ -39,9 +39,9 @@ def open_made(disk: Disk, name: str) -> int:
 
 
 def take(directory: Directory, name: str, wait_s: float, *, shared: bool = False) -> int | None:
-    """Take the lock of a file; return its descriptor, or None when another has it for longer than `wait_s`.
+    """Take the lock of a file; return its descriptor, or None when it stays held for longer than `wait_s`.
 
-    With `shared`, share the lock; wait until no process has it alone.
+    With `shared`, take it shared.
     """
     disk = directory.disk
     try:
@@ -64,13 +64,13 @@ def take(directory: Directory, name: str, wait_s: float, *, shared: bool = False
 
 
 def bucket_of(id_: bytes) -> int:
-    """Return which of the locks is that of an id."""
+    """Return the number of an id's lock."""
     return id_[-1] % layout.ID_BUCKETS
 
 
 @contextlib.contextmanager
 def trying_ids(directory: Directory, ids: Iterable[bytes], *, wait_s: float = 0) -> Iterator[frozenset[int]]:
-    """Hold the locks of ids in a `with`; yield the buckets that another has: nothing may be done about their ids.
+    """Hold the locks of ids in a `with`; yield the buckets held by others: leave their ids unchanged.
 
     Cost: about 10 µs for each of at most 16 locks.
     """
@@ -87,11 +87,11 @@ def trying_ids(directory: Directory, ids: Iterable[bytes], *, wait_s: float = 0)
 
 @contextlib.contextmanager
 def holding_ids(directory: Directory, ids: Iterable[bytes]) -> Iterator[None]:
-    """Hold the locks of ids in a `with`; raise Locked when another process has one of them for half a minute."""
+    """Hold the locks of ids in a `with`; raise Locked when another process holds one for half a minute."""
     with trying_ids(directory, ids, wait_s=WAIT_S) as busy:
         if busy:
             raise Locked(
                 "another process is in the middle of moving or cancelling a message, and does not go on",
-                role="id", path=directory.path, hint="continue or kill the process that is stopped",
+                role="id", path=directory.path, hint="continue or kill the stopped process",
             )  # fmt: skip
         yield

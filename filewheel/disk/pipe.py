@@ -1,8 +1,8 @@
-"""The hint pipe: a named pipe through which a writer wakes a keeper that sleeps.
+"""System calls of the hint pipe: a named pipe through which a writer wakes a sleeping keeper.
 
-Hints say nothing but "look": one that is lost costs the keeper half a second, so no error of a pipe leaves this module.
-Each function is given the descriptor of the wheel's directory, or of an end.
-Invariant: what is opened here is a pipe; anything else that has its name is left alone.
+A hint has no content, and a lost one costs half a second, so no function here raises an error of the pipe. Each takes
+the descriptor of the wheel's directory, or of an end.
+Invariant: only a pipe is opened; any other file with its name stays as it is.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def make(root: int, name: str) -> int | None:
-    """Make the pipe unless it is there, and open it for its reader; None when the file system has none."""
+    """Make the pipe unless it exists, and open its reading end; None when the file system has no pipes."""
     with contextlib.suppress(FileExistsError):
         try:
             os.mkfifo(name, 0o600, dir_fd=root)
         except FileExistsError:
             raise
         except OSError:
-            return None  # without hints the keeper looks twice a second
-    # Read and write: with a writer of our own the pipe never reports its end.
+            return None  # without hints the keeper reads the journals twice a second
+    # Read and write: our own writing end prevents an end-of-file.
     return open_end(root, name, os.O_RDWR)
 
 
@@ -42,18 +42,18 @@ def open_end(root: int, name: str, flags: int) -> int | None:
 
 
 def send(fd: int) -> bool:
-    """Put one hint into the pipe; False when the listener has gone."""
+    """Put one hint into the pipe; False when it has no reader."""
     try:
         os.write(fd, b"!")
     except BlockingIOError:
-        return True  # full of hints already: one more would say nothing new
+        return True  # full: the reader has hints
     except OSError:
         return False
     return True
 
 
 def wait(fd: int | None, timeout_s: float) -> bool:
-    """Sleep until a hint comes or the time is up, and swallow all hints; tell whether one came."""
+    """Sleep until a hint or the time-out, and drain the pipe; return whether a hint came."""
     if fd is None:
         select.select([], [], [], timeout_s)
         return False

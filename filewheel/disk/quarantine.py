@@ -1,10 +1,9 @@
-"""Bytes that did not decode, kept aside with the reason, so that nothing disappears unseen.
+"""Quarantine: copies of undecodable bytes with the reason, so that no data disappears silently.
 
-One item is a pair of files in quarantine/: `<file>@<offset>.bin` with the bytes as they were found and
-`<file>@<offset>.json` saying where they come from, why they were put aside and when. Only the keeper and `repair`
-write here; `verify`, `stats` and people read.
+One item is a pair of files in quarantine/: `<file>@<offset>.bin` with the bytes, and `<file>@<offset>.json` with their
+origin, the reason and the time. Only the keeper and `repair` write here; `verify`, `stats` and people read.
 Format: docs/format.md, 13.
-Invariant: keeping the same range twice keeps it once, and a full disk here never stops the firing.
+Invariant: a range is copied once, and a full disk here never stops the firing.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Damage:
-    """A range of bytes that cannot be read, and what is known about it."""
+    """A range of unreadable bytes, with the known facts."""
 
     name: str
     offset: int
     end: int
     reason: str
     proven: bool
-    """Whether it held something that had been durable; if not, it may be a commit that never completed."""
+    """Whether it held durable bytes; if not, it may be a commit that never completed."""
 
 
 class Quarantine:
@@ -52,7 +51,7 @@ class Quarantine:
         """The damage that this handle put aside, in order."""
 
     def keep(self, damage: Damage) -> None:
-        """Copy a range aside and say so in the log; write the note again if it is proven later. Never raises."""
+        """Copy a range to quarantine and log it; rewrite the note if it is proven later. Never raises."""
         key = (damage.name, damage.offset)
         known = self._kept.get(key)
         # mutant: proof-unnoted
@@ -73,7 +72,7 @@ class Quarantine:
             log.error("%s: cannot be kept in quarantine: %s", self._dir.place(damage.name), exc)
 
     def note(self, damage: Damage) -> None:
-        """Write down what a missing file cost, or may have; there are no bytes to keep. Never raises."""
+        """Write a note about a missing file; there are no bytes to copy. Never raises."""
         try:
             stem = self._stem(damage)
             if self._disk.identity(f"{stem}.json") is None:
@@ -82,7 +81,7 @@ class Quarantine:
             log.error("%s: cannot be noted in quarantine: %s", self._dir.place(damage.name), exc)
 
     def keep_bytes(self, damage: Damage, data: bytes) -> None:
-        """Keep a record that was read whole but makes no sense. Never raises."""
+        """Copy an invalid record from a frame that verified. Never raises."""
         self.aside.append(damage)
         stem = layout.quarantined(damage.name, f"{zlib.crc32(data):08x}")
         log.error("%s: %s; kept as %s.bin", self._dir.place(damage.name), damage.reason, stem)
@@ -102,7 +101,7 @@ class Quarantine:
         if self._disk.identity(f"{stem}.json") is None:
             self._write(f"{stem}.bin", damage)
         elif _read_note(self._disk, f"{stem}.json").get("proven") in (True, damage.proven):
-            return  # else a crash tore the note; the bytes were flushed before it
+            return  # otherwise a crash tore the note; the bytes were flushed before it
         self._note(stem, damage)
 
     def _stem(self, damage: Damage) -> str:
@@ -120,7 +119,7 @@ class Quarantine:
         self._disk.sync_dir(layout.QUARANTINE)
 
     def _write(self, name: str, damage: Damage) -> None:
-        """Copy the bytes; the source may be gone, and then the item is empty."""
+        """Copy the bytes; if the source is missing, the item is empty."""
         target = self._disk.open(name, "w")
         try:
             self._disk.truncate(target, 0)
@@ -143,9 +142,9 @@ class Quarantine:
 
 
 def items(directory: Directory) -> list[dict[str, object]]:
-    """List what is in quarantine, oldest name first. Takes no lock; a note that is none is listed by its name.
+    """List the quarantine, oldest name first. Takes no lock; an unreadable note is listed by its name.
 
-    Raises OSError: a quarantine that cannot be listed is not an empty one.
+    Raises OSError when it cannot be listed.
     """
     found: list[dict[str, object]] = []
     try:
@@ -161,8 +160,8 @@ def items(directory: Directory) -> list[dict[str, object]]:
 
 
 def _read_note(disk: Disk, name: str) -> dict[str, object]:
-    """Return what a note says; nothing when it says nothing, and then the item still counts."""
-    # It may have been removed since, or replaced by something else.
+    """Return a note's fields; none if it is unreadable (the item still counts)."""
+    # It may have been removed or replaced since.
     with contextlib.suppress(FileNotFoundError, ForeignFile, ValueError, RecursionError):
         fd = disk.open(name, "r")
         try:
@@ -175,7 +174,7 @@ def _read_note(disk: Disk, name: str) -> dict[str, object]:
 
 
 def bytes_in(directory: Directory) -> int:
-    """Return how many bytes the quarantine keeps, notes not counted. Takes no lock. Raises OSError."""
+    """Return the bytes in quarantine, without notes. Takes no lock. Raises OSError."""
     disk = directory.disk
     try:
         names = disk.listdir(layout.QUARANTINE)

@@ -1,8 +1,8 @@
-"""Replace a small file whole: write it aside, flush it, rename it, flush the directory.
+"""Replace a small file atomically: write a temporary file, flush it, rename it, flush the directory.
 
-Every small file of a wheel that changes is written here: its settings, roster, checkpoint, counters, metrics.
-Invariant: a reader finds the old file or the new one, and never a part of one; a crash leaves one of the two, and
-perhaps the file aside, which the next call overwrites.
+All small files that change are written here: settings, roster, checkpoint, counters, metrics.
+Invariant: a reader finds the old file or the new one, never a part; a crash leaves one of the two, and perhaps the
+temporary file, which the next call overwrites.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from filewheel.env import Disk
 
 
 def write_aside(disk: Disk, aside: str, data: bytes, *, flush: bool = True) -> None:
-    """Write a file that counts for nothing until it is renamed. On return it is durable if `flush`. Raises OSError."""
+    """Write a temporary file, to be renamed later. On return it is durable if `flush`. Raises OSError."""
     fd = disk.open(aside, "w")
     try:
         disk.truncate(fd, 0)  # a crash may have left one
@@ -23,7 +23,7 @@ def write_aside(disk: Disk, aside: str, data: bytes, *, flush: bool = True) -> N
 
 
 def put_in_place(disk: Disk, aside: str, name: str, *, flush: bool = True) -> None:
-    """Rename the file. On return the name is durable if `flush`. After an error either file may be there."""
+    """Rename the file. On return the name is durable if `flush`. After an error either file may be in place."""
     disk.rename(aside, name)
     if flush:  # mutant: overflow-name-unflushed roster-name-unflushed
         disk.sync_dir(name.rpartition("/")[0])

@@ -1,10 +1,10 @@
-"""Threads: starting one, and refusing a call inside of a call.
+"""Threads: start one, and refuse a call inside another call.
 
 Python raises a bare RuntimeError when the system refuses a thread. `started` raises an OSError, which is handled like
-that of a disk: the caller gets a DiskError with a hint, a mirror counts as failed, a background loop tries again.
+a disk error: the caller gets a DiskError with a hint, a mirror counts as failed, a background loop tries again.
 
-A signal handler or a destructor runs in the middle of its own thread's work, and may use the same handle. A plain lock
-would wait for ever. A reentrant lock would show it half-done work. `one_call` refuses such a call before it starts.
+A signal handler or a destructor interrupts its own thread, and may use the same handle. A plain lock would deadlock, a
+reentrant lock would expose half-done work. `one_call` refuses such a call before it starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Started = TypeVar("Started", bound=threading.Thread)
 
 
 def started(thread: Started) -> Started:
-    """Start a thread, and return it. Raises OSError (EAGAIN) when this process may have no more threads."""
+    """Start a thread and return it. Raises OSError (EAGAIN) when the system refuses it."""
     try:
         thread.start()
     except RuntimeError as exc:  # mutant: thread-bare
@@ -28,7 +28,7 @@ def started(thread: Started) -> Started:
 
 
 def one_call(lock: threading.RLock, path: str, busy: int = 0) -> threading.RLock:
-    """Return a lock for a `with`. Raises Reentered when this thread has it, or is the thread `busy`."""
+    """Return the lock for a `with`. Raises Reentered when this thread has it, or is the thread `busy`."""
     # mutant: call-in-call call-in-flush
     if lock._is_owned() or busy == threading.get_ident():  # type: ignore[attr-defined]
         raise reentered(path)
@@ -36,7 +36,7 @@ def one_call(lock: threading.RLock, path: str, busy: int = 0) -> threading.RLock
 
 
 def reentered(path: str) -> Reentered:
-    """Return the error that refuses a call inside of a call."""
+    """Return the error for a call inside another call."""
     return Reentered(
         "this thread is in the middle of another call of this handle",
         path=path, hint="give signal handlers and destructors a handle of their own",
