@@ -39,25 +39,25 @@ class FakeClock:
 
     @property
     def now(self) -> datetime:
-        """The time it shows, in UTC."""
+        """The current time in UTC."""
         return to_datetime(self._wall_us)
 
     def now_us(self) -> int:
-        """Return the time it shows in microseconds since the epoch."""
+        """Return the current time in microseconds since the epoch."""
         return self._wall_us
 
     def steady_us(self) -> int:
-        """Return how much time has passed, in microseconds from an arbitrary start."""
+        """Return the elapsed time in microseconds from an arbitrary start."""
         return self._steady_us
 
     def advance(self, by: float | timedelta) -> None:
-        """Let seconds, or a timedelta, pass. No handler is called: the function `advance` does both.
+        """Move forward by seconds or a timedelta. Calls no handler; the function `advance` does both.
 
-        Raises BadArgument for a time before now; `set` puts a clock back.
+        Raises BadArgument for a negative time; `set` moves the clock back.
         """
         by_us = delay_us(by)
         if by_us < 0:
-            raise BadArgument(f"time does not pass backwards: {by!r}", hint="clock.set(...) puts the clock back")
+            raise BadArgument(f"time does not pass backwards: {by!r}", hint="clock.set(...) sets the clock back")
         self._move(check_due(self._wall_us + by_us))
 
     def set(self, time: datetime) -> None:
@@ -90,7 +90,7 @@ def advance(
     *,
     steps_max: int = STEPS_MAX,
 ) -> int | Awaitable[int]:
-    """Let time pass, and call everything that becomes due (see run_until)."""
+    """Advance the clock, and call everything that becomes due (see run_until)."""
     by_us = delay_us(seconds)
     if by_us < 0:
         raise BadArgument(f"time does not pass backwards: {seconds!r}")
@@ -121,7 +121,7 @@ def run_until(
     plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
     end_us = check_due(at_us(until))
     if plain._clock is not clock:
-        raise BadArgument("the scheduler goes by another clock", hint="Scheduler(path, clock=clock)")
+        raise BadArgument("the scheduler uses another clock", hint="Scheduler(path, clock=clock)")
     if end_us < clock.now_us():
         raise BadArgument(f"the clock shows {clock.now} already, which is past {until}")
     if isinstance(scheduler, AsyncScheduler):
@@ -137,7 +137,7 @@ def _run(scheduler: Scheduler, clock: FakeClock, end_us: int, steps_max: int) ->
                 continue
             next_us = _next_us(scheduler, dispatcher, clock.now_us())
             if next_us is None or next_us > end_us:
-                clock._move(max(end_us, clock.now_us()))  # a handler may have moved it
+                clock._move(max(end_us, clock.now_us()))  # a handler may have moved the clock
                 arrived = True
                 break
             clock._move(next_us)
@@ -150,7 +150,7 @@ def _run(scheduler: Scheduler, clock: FakeClock, end_us: int, steps_max: int) ->
 
 
 def _next_us(scheduler: Scheduler, dispatcher: Dispatcher, now_us: int) -> int | None:
-    """Return the next time with work. Messages due by now were called, or a rate holds them back."""
+    """Return the next time with work. Messages due by now were called, or a rate limit delays them."""
     due = [message.due_us for message in scheduler.wheel.list(after=to_datetime(now_us + 1), limit=1)]
     held_us = dispatcher.next_us(now_us)
     return min(due if held_us is None else [*due, held_us], default=None)

@@ -297,7 +297,7 @@ def _check_owner(where: str) -> None:
     try:
         info = os.stat(where)
     except FileNotFoundError as exc:
-        raise NoWheel("the directory is missing", path=where, hint="mount its disk again, or name another one") from exc
+        raise NoWheel("the directory has gone", path=where, hint="mount its disk again, or name another one") from exc
     except OSError as exc:
         raise disk_error(exc, where) from exc
     if info.st_uid != os.geteuid():

@@ -1,3 +1,4 @@
-"""The bytes of a wheel, as docs/format.md names them: names of files, frames, records, ids, and the bounds of each
-value. Opens nothing.
+"""The bytes of a wheel, as docs/format.md specifies them: file names, frames, records, ids, and the limits of values.
+
+Opens no file.
 """

@@ -1,18 +1,18 @@
 """A frame: one commit. A header of 72 bytes and a run of msgpack records, padded to 8 bytes.
 
-`docs/format.md` is normative; this file reads the layout, and loops.py (and its form in C) writes it. Header and
-body have checksums of their own, so a damaged body can be stepped over safely. Both start from the file's seed
-(layout.seed), and the header's also from its offset, so neither zeros, nor stale blocks, nor a frame of another
-file, nor one hidden in a payload ever pass for a frame. Lengths are bounded before anything is allocated.
+`docs/format.md` is normative; this file reads the layout, and loops.py (or its C version) writes it. Header and body
+have separate checksums, so a reader can skip a damaged body safely. Both start from the file's seed (layout.seed), and
+the header's also from its offset. So zeros, stale blocks, frames of another file and frames inside a payload never
+verify. Lengths are checked before memory is allocated.
 
-Two facts in the header tell a torn tail from damage. `number` counts a writer's frames without a gap. `synced`
-is the number of the last frame that was durable when this one was written: a missing frame that a later one calls
-synced was acknowledged, so its absence is damage; any other is a commit that never completed.
+Two header fields distinguish a torn tail from damage. `number` counts a writer's frames without a gap. `synced` is the
+number of the last frame that was durable when this one was written. A missing frame is damage if a later one has it as
+synced, because it was acknowledged; any other missing frame is a commit that never completed.
 
-Format rule: any change to what is written here raises FORMAT, also in development, keeps the old reader, and adds
-golden files.
+Format rule: any change of the written bytes raises FORMAT, also in development, keeps the old reader, and adds golden
+files.
 Format: docs/format.md, 5.
-Invariant: a frame that is yielded is what its writer wrote at this place; what is not is reported as a Gap.
+Invariant: a yielded frame is what its writer wrote at this offset; all other bytes are reported as a Gap.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BODY_BYTES_MAX = 1 << 28
 _BLOCK = 1 << 18
 _AT_ONCE = 64
 SMALL_BLOCK = 1 << 12
-"""Enough for a first look: a header, some small frames. A reader that finds more reads larger blocks."""
+"""The first block: a header and some small frames. If there is more, the reader enlarges its blocks."""
 
 
 def pad(size: int) -> int:
-    """Return how many zero bytes follow a body of this size."""
+    """Return the number of zero bytes after a body of this size."""
     return -size & 7
 
 
@@ -74,7 +74,7 @@ def seal(
 
 
 def body_of(frame: bytes) -> bytes:
-    """Return the body of a frame that was just sealed."""
+    """Return the body of a sealed frame."""
     return frame[HEADER_BYTES : HEADER_BYTES + int.from_bytes(frame[8:12], "little")]
 
 
@@ -94,11 +94,11 @@ class Frame:
 
     @property
     def is_seal(self) -> bool:
-        """Whether this is an empty frame: it repeats the number of the last frame before it, which was durable."""
+        """Whether this frame is empty: it repeats the number of the previous frame, which was durable."""
         return not self.puts and not self.drops
 
     def missing_after(self, number: int) -> int:
-        """Return how many frames are missing between frame `number` and this one."""
+        """Return the number of frames missing between frame `number` and this one."""
         return self.number - number - (0 if self.is_seal else 1)
 
 
@@ -114,13 +114,13 @@ class Gap:
     end: int
     reason: str
     blank: bool = False
-    """All zeros: space that was written ahead and never used."""
+    """All zeros: preallocated space that was never used."""
     at_end: bool = False
     """No frame that verifies follows."""
     is_frame: bool = False
-    """Its sums hold, and its records make no sense: it was written like this."""
+    """Its checksums hold but its records are invalid: it was written like this."""
     error: OSError | None = None
-    """What the system said when the file was opened: it says nothing about what the file holds."""
+    """The system's error when the file was opened; the content is unknown."""
 
 
 class Readable(Protocol):
@@ -148,7 +148,7 @@ def scan(
     headers: bool = False,
     block_bytes: int = _BLOCK,
 ) -> Scanner:
-    """Return a scanner over an open file, which steps over holes."""
+    """Return a scanner over an open file; it skips holes."""
     return Scanner(
         lambda size, offset: disk.pread(fd, size, offset), start, end, seed, resync=resync, lo=lo, hi=hi,
         headers=headers, data_from=lambda offset: disk.data_from(fd, offset), block_bytes=block_bytes,
@@ -158,10 +158,10 @@ def scan(
 class Scanner:
     """Reads the frames of one file from `start` up to `end`, holding one block or one frame in memory.
 
-    With `resync`, a bad region is searched for the next frame that verifies, and reported as a Gap in its place;
-    without, reading stops there. `pos` is where reading stands: after the last frame (or gap) that was yielded.
+    With `resync`, the scanner searches a bad region for the next frame that verifies, and yields the region as a Gap;
+    without it, reading stops there. `pos` is the position after the last yielded frame or gap.
     With `headers`, bodies are neither read nor checked, and left empty.
-    With `lo` or `hi`, frames that hold no id from `lo` to below `hi` are skipped: only their headers are checked.
+    With `lo` or `hi`, frames without an id from `lo` to below `hi` are skipped: only their headers are checked.
     """
 
     def __init__(
@@ -193,14 +193,14 @@ class Scanner:
         self._base = start
         self.pos = start
         self.stopped: str | None = None
-        """Why reading stopped before the end, when it did without `resync`."""
+        """Without `resync`: why reading stopped before the end."""
 
     def narrow(self, hi: bytes) -> None:
-        """From here on, skip the frames that hold no id below `hi`."""
+        """From here on, skip the frames without an id below `hi`."""
         self._hi = hi
 
     def _fetch(self, size: int, skip: int = 0) -> bytes:
-        """Return up to `size` bytes at pos, or so many behind it."""
+        """Return up to `size` bytes from `skip` bytes after pos."""
         at = self.pos - self._base
         end = skip + size
         if at < 0 or at + end > len(self._block):
@@ -209,11 +209,11 @@ class Scanner:
             self._base = self.pos
             at = 0
             if not self._headers_only and self._block_bytes < _BLOCK:
-                self._block_bytes *= 4  # there was more than a look's worth
+                self._block_bytes *= 4  # the first block was too small
         return self._block[at + skip : at + end]
 
     def _read(self) -> Frame | int | str:
-        """Read at pos: a frame, the end of one that is not wanted, or the reason why there is none."""
+        """Read at pos: a frame, the end of a skipped frame, or the reason why there is none."""
         head = self._fetch(HEADER_BYTES)
         if len(head) < HEADER_BYTES:
             return "the file ends inside a header"
@@ -263,19 +263,19 @@ class Scanner:
                 yield gap
 
     def _plain_ones(self, read: ReadFrames) -> Iterator[Frame]:
-        """Yield the frames of the block in memory, up to one that needs a closer look."""
+        """Yield the plain frames of the block in memory, up to the first other one."""
         while 0 <= (at := self.pos - self._base) < len(self._block):
             frames, upto = read(self._block, at, self.pos, self._end, self._seed, self._lo, self._hi, _AT_ONCE)
             for frame in frames:
                 self.pos = frame.end
-                if self._hi is None or frame.first < self._hi:  # which may have been lowered since
+                if self._hi is None or frame.first < self._hi:  # `narrow` may have lowered it
                     yield frame
             if upto == self.pos and not frames:
                 return
             self.pos = upto
 
     def _gap(self, reason: str) -> Gap:
-        """Find where the next frame that verifies starts; pos is left where the gap starts."""
+        """Find the next frame that verifies; pos stays at the start of the gap."""
         start = self.pos
         blank = True
         probe = Scanner(self._pread, start, self._end, self._seed)
@@ -284,12 +284,12 @@ class Scanner:
             block = self._pread(min(_BLOCK, self._end - at), at)
             if not block:
                 break
-            # One comparison of memory: each open looks through the zeros that were written ahead.
+            # One fast comparison: every open scans the preallocated zeros.
             is_blank = block == bytes(len(block))
             blank = blank and is_blank
             hit = -1 if is_blank else block.find(MAGIC)
             while hit >= 0:
-                # Frames start on multiples of 8 of the file; anything else is payload.
+                # Frames start on multiples of 8; any other hit is payload.
                 if (at + hit) % 8 == 0 and at + hit > start:
                     probe.pos = at + hit
                     if isinstance(probe._read(), Frame):  # mutant: drops-by-place
@@ -297,6 +297,6 @@ class Scanner:
                 hit = block.find(MAGIC, hit + 1)
             at += len(block)
             if is_blank and self._data_from is not None:  # mutant: holes-read
-                # Anyone can make a hole of a terabyte under a valid name; frames start on multiples of 8.
+                # A file may have a hole of a terabyte; frames start on multiples of 8.
                 at = max(at, self._data_from(at) & ~7)
         return Gap(start, self._end, reason, blank=blank, at_end=True)

@@ -1,7 +1,7 @@
-"""Ids: the source that a writer draws them from, and the ids of a batch (docs/format.md, 6).
+"""Ids: the source of a writer's ids, and the ids of a batch (docs/format.md, 6).
 
-Each open handle is a writer: a random name of 40 bits, and a sequence of 30 bits that is used once.
-Invariant: no id is given out twice. A sequence starts at random in its lower half, so two writers that drew one name
+Each open handle is a writer: a random name of 40 bits, and a sequence of 30 bits, each number used once.
+Invariant: no id is issued twice. A sequence starts at a random number in its lower half, so two writers with one name
 still share no ids.
 """
 
@@ -25,43 +25,43 @@ class IdSource:
         number = int.from_bytes(entropy(WRITER_BITS // 8), "big")
         self.name = base32(number, 8)
         self.low = (number << SEQ_BITS).to_bytes(ID_BYTES, "big")
-        """An id of this writer without its due and its place in the sequence."""
+        """An id of this writer without due and sequence number."""
         self.seq = int.from_bytes(entropy(4), "big") % (SEQ_END // 2)  # mutant: same-ids
-        """The next place."""
+        """The next sequence number."""
 
     def has(self, count: int) -> bool:
-        """Tell whether so many ids are left."""
+        """Return whether `count` ids are left."""
         return self.seq + count <= SEQ_END
 
     def take(self, count: int) -> int:
-        """Use up the next `count` places; return the first."""
+        """Take the next `count` sequence numbers; return the first."""
         first = self.seq
         self.seq = first + count
         return first
 
     def ids_at(self, dues_us: Iterable[int], seq: int) -> list[MessageId]:
-        """Return the ids with these dues, at places one after the other."""
+        """Return the ids with these dues and consecutive sequence numbers."""
         low = int.from_bytes(self.low, "big") | seq
         return [MessageId(((due << LOW_BITS) + low + n).to_bytes(ID_BYTES, "big")) for n, due in enumerate(dues_us)]
 
     def id_at(self, due_us: int, seq: int) -> MessageId:
-        """Return the id with this due and place."""
+        """Return the id with this due and sequence number."""
         return MessageId((due_us << LOW_BITS | int.from_bytes(self.low, "big") | seq).to_bytes(ID_BYTES, "big"))
 
 
 class Ids(Sequence[MessageId]):
-    """A sequence of message ids, made one by one when asked for."""
+    """A lazy sequence of message ids."""
 
     def __init__(
         self, ids: bytes, copies: int = 1, least: bytes = ID_END, *, kept: frozenset[int] = frozenset()
     ) -> None:
         self._ids = ids
         self.kept = kept
-        """The places of ids that were kept: another message had the key, and nothing was enqueued for it."""
+        """The indexes of existing ids: their key was in use, so nothing was enqueued."""
         self.least = least
-        """The earliest id of a batch that was just enqueued; unknown for a part of a batch."""
+        """The earliest id of an enqueued batch; unknown for a part of a batch."""
         self.copies = copies
-        """How many wheels held each of the messages when the call returned."""
+        """The number of wheels that held every message when the call returned."""
 
     def __len__(self) -> int:
         return len(self._ids) // ID_BYTES

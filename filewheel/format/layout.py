@@ -1,34 +1,34 @@
-"""Every name in a wheel's directory (docs/format.md, 2), and the seeds of checksums (docs/format.md, 4).
+"""All names in a wheel's directory (docs/format.md, 2), and the seeds of checksums (docs/format.md, 4).
 
 No other module makes or parses a name.
 
     jobs.wheel/
       wheel.json  wheel.json.copy      format, id, salt, lap length; written once
-      keeper.lock                      held by the keeper; says who it is
-      checkpoint  checkpoint.old       what is covered: journal positions and file lengths
-      hint                             a pipe: "look at the journals"
-      begun                            changes with each cancel: "look before you begin what you claimed"
-      ballast                          space given back when the disk is full
-      metrics.prom                     what a running scheduler counted; no part of what is durable
-      journal/<writer>-<n>.log         what one writer enqueued, cancelled, acknowledged
-      laps/<lap>.lap                   a lap that is still far away, or long past: one file
-      laps/<lap>/<second>.slot         a lap that is near: one file for each second that holds anything
-      keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made with the first of them
-      keys/recent.keys  keys/all.lock  the entries of late that batches made; held alone by a batch, shared by others
-      ids/<b>.lock                     held while a message with such an id is moved or cancelled; made with the first
-      roster.json  roster.lock         which wheels hold the same messages; only in a set
+      keeper.lock                      held by the keeper; names it
+      checkpoint  checkpoint.old       covered journal positions and file lengths
+      hint                             a pipe: "read the journals"
+      begun                            changes with each cancel: "read the journals before you begin a message"
+      ballast                          reserved space, freed when the disk is full
+      metrics.prom                     counters of a running scheduler; not durable
+      journal/<writer>-<n>.log         one writer's enqueues, cancels, acknowledgements
+      laps/<lap>.lap                   a far or long past lap: one file
+      laps/<lap>/<second>.slot         a near lap: one file for each second with records
+      keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made on first use
+      keys/recent.keys  keys/all.lock  recent entries of batches; a batch locks exclusively, other calls shared
+      ids/<b>.lock                     held while a message with such an id is moved or cancelled; made on first use
+      roster.json  roster.lock         the wheels with the same messages; only in a set
       promote.lock                     held by a promotion of the set
-      probe                            in a primary: written and removed, to see whether its disk takes anything
-      repeats                          there once a file may hold one message twice: counting looks at ids
-      follows.json                     in a backup: how far it has followed the primary's journals
-      retained/<writer>-<n>.log        in a primary: covered segments that a backup has still to read
-      retained/overflow                how often such segments had to go before all had read them
+      probe                            in a primary: written and removed, to test its disk
+      repeats                          exists once a file may hold one message twice: counting compares ids
+      follows.json                     in a backup: its positions in the primary's journals
+      retained/<writer>-<n>.log        in a primary: covered segments that a backup must still read
+      retained/overflow                how often such segments were removed unread
       quarantine/<file>@<where>.bin    bytes that did not decode; the reason is beside them in .json
       <name>.tmp                       a file that is being written; a crash may leave one
 
-Names are built from integers and accepted only by a full match, so nothing that a message carries can become
-a path, and a foreign file is left alone. Each file's checksums are seeded with the wheel's salt and the file's
-name, so frames of another file, wheel or lap never pass.
+Names are built from integers and accepted only by a full match, so a message can never become a path, and foreign
+files stay untouched. Each file's checksums are seeded with the wheel's salt and the file's name, so frames of another
+file, wheel or lap never verify.
 Invariant: `parse(make(x)) == x`, and everything else parses to None.
 """
 
@@ -70,13 +70,13 @@ OVERFLOW = "retained/overflow"
 OVERFLOW_TMP = "retained/.overflow.tmp"
 
 SECOND_END = DUE_LIMIT_US // US_PER_S
-"""No message is due in this second, or later: a name with a larger number is not ours."""
+"""The end of all dues: a name with this number or a larger one is foreign."""
 LAP_END = SECOND_END
-"""No lap has this number, however short laps are; `checkpoint.lap_end` is what holds for one wheel."""
+"""The end of all laps for the shortest lap length; `checkpoint.lap_end` is the end for one wheel."""
 SEGMENT_END = 10**12
 KEY_BUCKETS = 256
 KEY_RECENT = KEY_BUCKETS
-"""Stands for a bucket: the file of recent entries, of keys of all of them."""
+"""In place of a bucket: the file of recent entries, with keys of all buckets."""
 KEYS_LOCK = "keys/all.lock"
 ID_BUCKETS = 16
 
@@ -97,7 +97,7 @@ def segment(writer: str, n: int) -> str:
 
 
 def retained(name: str) -> str:
-    """Name a journal segment in the place where it waits for backups."""
+    """Name a retained segment, which backups must still read."""
     return RETAINED + name[len(JOURNAL) :]
 
 
@@ -115,27 +115,27 @@ def parse_segment(last: str) -> tuple[str, int] | None:
 
 
 def is_segment_of(name: str, writer: str) -> bool:
-    """Tell whether this is the name of a segment of a writer's journal."""
+    """Return whether this names a segment of a writer's journal."""
     return name.startswith(f"{JOURNAL}/{writer}-")
 
 
 def is_writer(text: str) -> bool:
-    """Tell whether a writer can have this name."""
+    """Return whether this is a valid writer name."""
     return re.fullmatch(_WRITER, text) is not None
 
 
 def is_segment_tmp(last: str) -> bool:
-    """Tell whether this is the name of a segment that was being made."""
+    """Return whether this names an unfinished segment."""
     return _SEGMENT_TMP.fullmatch(last) is not None
 
 
 def lap_file(lap: int) -> str:
-    """Name the file of a lap that is far away or past."""
+    """Name the file of a far or past lap."""
     return f"{LAPS}/{lap}.lap"
 
 
 def lap_dir(lap: int) -> str:
-    """Name the directory of a lap that is near."""
+    """Name the directory of a near lap."""
     return f"{LAPS}/{lap}"
 
 
@@ -173,7 +173,7 @@ def _key_name(bucket: int) -> str:
 
 @functools.cache
 def key_lock(bucket: int) -> str:
-    """Name the file whose lock is held while such a key is taken."""
+    """Name the file whose lock guards these keys."""
     return f"{KEYS}/{bucket:02x}.lock"
 
 
@@ -189,27 +189,27 @@ def parse_key_file(last: str) -> int | None:
 
 
 def is_key_spare(last: str) -> bool:
-    """Tell whether this is the name of a lock of keys, or of an unfinished file of keys."""
+    """Return whether this names a lock of keys or an unfinished file of keys."""
     return _KEY_SPARE.fullmatch(last) is not None
 
 
 def id_lock(bucket: int) -> str:
-    """Name the file whose lock is held while a message is moved or cancelled whose id is of this bucket."""
+    """Name the file whose lock is held while a message of this bucket is moved or cancelled."""
     return f"{IDS}/{bucket:x}.lock"
 
 
 def is_id_lock(last: str) -> bool:
-    """Tell whether this is the name of a lock of ids."""
+    """Return whether this names a lock of ids."""
     return _ID_LOCK.fullmatch(last) is not None
 
 
 def quarantined(name: str, where: int | str) -> str:
-    """Name what is kept of a file in quarantine, without the extension: from an offset, or a record by its sum."""
+    """Name a quarantine item of a file, without extension: bytes by their offset, a record by its checksum."""
     return f"{QUARANTINE}/{name.replace('/', '_')}@{where}"
 
 
 def replacement(name: str) -> str:
-    """Name the copy of a damaged file with the frames that verify, which replaces the file."""
+    """Name the copy that replaces a damaged file: it has the frames that verify."""
     return f"{QUARANTINE}/{name.replace('/', '_')}.new"
 
 
@@ -219,5 +219,5 @@ def _below(digits: str, end: int) -> int | None:
 
 
 def seed(salt: bytes, name: str) -> int:
-    """Return the number that the checksums of this file's frames start from."""
+    """Return the start value of the checksums in this file."""
     return zlib.crc32(name.encode(), zlib.crc32(salt))  # mutant: no-salt

@@ -33,7 +33,7 @@ def bytes_of(payload: object, limit: int) -> bytes:
 
 
 def check_topic(topic: object) -> None:
-    """Raise unless this can be a topic."""
+    """Raise unless this is a valid topic."""
     if not isinstance(topic, str):
         raise BadArgument(f"a topic is a str, not {type(topic).__name__}")
     size = len(_encode(topic, "the topic"))
@@ -54,7 +54,7 @@ def check_key(key: object) -> str:
 
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Raise unless these can be a message's headers."""
+    """Raise unless these are valid headers."""
     if not isinstance(headers, Mapping):
         raise BadArgument(f"headers map str to str; this is a {type(headers).__name__}")
     if len(headers) > HEADERS_MAX:
@@ -77,7 +77,7 @@ def _encode(text: str, what: str) -> bytes:
 
 
 def check_message(message: Message, payload_limit: int) -> None:
-    """Raise unless this is a message that could have been made here."""
+    """Raise unless this is a valid message."""
     if not isinstance(message, Message):
         raise BadArgument(f"a message is a Message, not {message!r}")
     for name, id_ in (("id", message.id), ("root", message.root)):
@@ -108,5 +108,5 @@ def check_count(name: str, values: Sequence[object], count: int) -> None:
 
 
 def matches(topic: str, pattern: str) -> bool:
-    """Tell whether a topic is this one, or fits this glob."""
+    """Return whether a topic equals this pattern, or fits it as a glob."""
     return topic == pattern or (any(c in pattern for c in "*?[") and fnmatchcase(topic, pattern))

@@ -1,8 +1,8 @@
-"""The two kinds of record: **put** (a message) and **drop** (an id that is finished, with the reason).
+"""The two kinds of record: **put** (a message) and **drop** (an ended id, with the reason).
 
-The pending messages are all puts minus all drops, as sets; reading a record twice or in another order changes nothing.
-A record is packed once, and journal, slot and lap carry the same bytes. Both kinds start with four fixed bytes
-and the id, so a run of records sorts by (due, writer, sequence) as plain bytes, in C:
+The pending messages are all puts minus all drops, as sets; repeated or reordered records change nothing.
+A record is packed once: journal, slot and lap hold the same bytes. Both kinds start with four fixed bytes and the id,
+so records sort by (due, writer, sequence) as plain bytes, in C:
 
     put   [1, id, root | nil, enqueued_us, attempt, topic, headers, payload]
     drop  [2, id, reason]
@@ -32,7 +32,7 @@ from filewheel.native.loops import pack_payload as pack_payload
 PUT = 1
 DROP = 2
 _NIL, _UINT64, _FIXINT_MAX, _FIXSTR, _FIXSTR_MAX = 0xC0, b"\xcf", 0x7F, 0xA0, 0xBF
-"""How msgpack begins the fields that `topic_of` steps over."""
+"""The first msgpack bytes of the fields that `topic_of` skips."""
 _COUNT_END = (1 << 64) - 1
 """One more can still be packed."""
 _DEAD_FLOOR = id_floor(DEAD_US)
@@ -53,7 +53,7 @@ _NOTHING = _pack({})
 
 
 def pack_tail(topic: str, headers: Mapping[str, str] | None, attempt: int = 0) -> bytes:
-    """Pack what stands between the time of enqueueing and the payload."""
+    """Pack the fields between `enqueued_us` and payload."""
     return b"%b%b%b" % (_pack(attempt), _pack(topic), _pack(dict(headers)) if headers else _NOTHING)
 
 
@@ -65,7 +65,7 @@ def pack_middle(
     root: bytes | None = None,
     attempt: int = 0,
 ) -> bytes:
-    """Pack what stands between a put's id and its payload: equal for every message of a batch."""
+    """Pack the fields between a put's id and its payload: equal for every message of a batch."""
     return b"%b\xcf%b%b" % (
         b"\xc0" if root is None else b"\xc4\x10" + root,
         enqueued_us.to_bytes(8, "big"),
@@ -91,7 +91,7 @@ def pack_drop(id_: bytes, reason: int) -> bytes:
 
 
 def split(body: bytes) -> list[bytes]:
-    """Cut a frame's body into its records' bytes. Raises Damaged when it is not a run of msgpack values."""
+    """Cut a frame's body into records. Raises Damaged when it is not a run of msgpack values."""
     try:
         return loops.split(body)
     except ValueError as exc:
@@ -101,8 +101,8 @@ def split(body: bytes) -> list[bytes]:
 def records_of(frame: Frame) -> tuple[list[bytes], list[bytes]]:
     """Return a frame's puts and its drops.
 
-    Raises Damaged when they make no sense, are not where the header says, or have an impossible due:
-    readers skip frames by their headers and count with dues, and would lose their way.
+    Raises Damaged when they are invalid, do not fit the header, or have an impossible due: readers skip frames by
+    their headers and compute with dues.
     """
     try:
         puts, drops = part(frame.body, frame.first, frame.last)
@@ -114,7 +114,7 @@ def records_of(frame: Frame) -> tuple[list[bytes], list[bytes]]:
 
 
 def readable_records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
-    """Return a frame's puts and its drops, and none of a frame of which they make no sense."""
+    """Return a frame's puts and its drops; none if they are invalid."""
     try:
         return records_of(frame)
     except Damaged:
@@ -122,7 +122,7 @@ def readable_records(frame: Frame) -> tuple[list[bytes], list[bytes]]:
 
 
 def add_puts(puts: PutTable, frame: Frame) -> list[bytes]:
-    """Add a frame's puts to others, and return its drops. Raises as `records_of` does, with nothing added."""
+    """Add a frame's puts to the table; return its drops. Raises as `records_of`, with nothing added."""
     if frame.last >= ID_LIMIT:
         records_of(frame)
     try:
@@ -132,13 +132,13 @@ def add_puts(puts: PutTable, frame: Frame) -> list[bytes]:
 
 
 def root_of(put: bytes) -> bytes:
-    """Return the first id of a put's chain: its own when it never moved."""
+    """Return a put's root: its own id when it never moved."""
     return put[22:38] if put[20] != _NIL else put[ID]
 
 
 def topic_of(put: bytes) -> bytes:
-    """Return a put's topic as UTF-8; of a record that is not a message, nothing. Cost: 0.5 µs."""
-    at = 30 if put[20] == _NIL else 47  # past the time of enqueueing
+    """Return a put's topic as UTF-8; empty if the record is not a message. Cost: 0.5 µs."""
+    at = 30 if put[20] == _NIL else 47  # after `enqueued_us`
     if put[at - 9 : at - 8] == _UINT64 and put[at] <= _FIXINT_MAX and _FIXSTR <= put[at + 1] <= _FIXSTR_MAX:
         return put[at + 2 : at + 2 + (put[at + 1] - _FIXSTR)]
     try:
@@ -165,7 +165,7 @@ def unpack_put(record: bytes) -> Message:
             and (not headers or all(type(v) is str for kv in headers.items() for v in kv))
         ):
             wrong = "a value that no message has"
-            # A dead letter is one that was due once, as its root says.
+            # A dead letter was due once: its root is not dead.
             was_due = (id_ if root is None else root) < _DEAD_FLOOR
             if was_due and id_ < ID_LIMIT and enqueued_us >= 0 and 0 <= attempt < _COUNT_END:
                 return Message(
@@ -183,24 +183,24 @@ def unpack_put(record: bytes) -> Message:
 
 
 def unpack_drop(record: bytes) -> tuple[MessageId, str]:
-    """Turn a drop's bytes into its id and the name of its reason."""
+    """Return a drop's id and the name of its reason."""
     return MessageId(record[ID]), REASONS.get(record[20], f"reason {record[20]}")
 
 
 def may_have_keys(frame: Frame) -> bool:
-    """Tell whether a frame may have puts with a unique key. Cost: a search in its bytes."""
+    """Return whether a frame may have puts with a unique key. Cost: a search in its bytes."""
     return frame.puts > 0 and _KEY_BYTES in frame.body
 
 
 def keyed_puts(frame: Frame) -> list[bytes]:
-    """Return the puts of a frame that may have a key; none where it makes no sense."""
+    """Return the puts of a frame that may have a key; none if its records are invalid."""
     if not may_have_keys(frame):
         return []
     return [put for put in readable_records(frame)[0] if _KEY_BYTES in put]
 
 
 def key_of(put: bytes) -> str | None:
-    """Return the key of a packed put; None when it has none. Cost: a search in its bytes where it has none."""
+    """Return the key of a packed put, or None. Cost without a key: a search in its bytes."""
     if _KEY_BYTES not in put:
         return None
     try:

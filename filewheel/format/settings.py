@@ -1,6 +1,6 @@
 """wheel.json: a wheel's format, id, salt, lap length and limits (docs/format.md, 3).
 
-It is written once, when the wheel is made. Without its salt no other file can be read.
+It is written once, with the wheel. Without its salt no other file can be read.
 Invariant: `parse_settings` returns only settings that `create_directory` could have written.
 """
 
@@ -28,13 +28,13 @@ def check_sync(sync: object) -> Sync:
         return float(sync)
     raise BadArgument(
         f'sync is "always", "never" or seconds from 0.001 to 3600, not {sync!r}',
-        hint='sync="always" survives a power cut; docs/guarantees.md tells the others',
+        hint='sync="always" survives a power cut; docs/guarantees.md has the others',
     )
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What wheel.json says. Written once, when the wheel is made."""
+    """The content of wheel.json."""
 
     id: str
     salt: str
@@ -50,11 +50,11 @@ class Settings:
         object.__setattr__(self, "salt_bytes", bytes.fromhex(self.salt))
 
     def seed(self, name: str) -> int:
-        """Return the number that the checksums of this file start from."""
+        """Return the start value of this file's checksums."""
         return layout.seed(self.salt_bytes, name)
 
     def lap_of(self, second: int) -> int:
-        """Return the lap that a second belongs to."""
+        """Return the lap of a second."""
         return second // self.slots
 
     def to_json(self) -> bytes:
@@ -64,9 +64,9 @@ class Settings:
 
 
 def parse_settings(data: bytes, path: str) -> Settings:
-    """Read wheel.json. Its checksum is over its bytes, by a rule that is the same in every format (docs/format.md).
+    """Read wheel.json. The rule of its checksum is the same in every format (docs/format.md).
 
-    Raises NewerFormat when a newer filewheel wrote it, Damaged when it is not what was written.
+    Raises NewerFormat when a newer filewheel wrote it, Damaged when it is damaged.
     """
     try:
         fields = unseal(data)
@@ -86,7 +86,7 @@ def parse_settings(data: bytes, path: str) -> Settings:
 
 
 def _check_settings(settings: Settings) -> None:
-    """Raise unless the settings could have been written by `create_directory`."""
+    """Raise unless `create_directory` could have written the settings."""
     if settings.format != FORMAT or type(settings.format) is not int:
         raise ValueError(f"format {settings.format!r}")
     if len(settings.salt_bytes) != 16 or len(bytes.fromhex(settings.id)) != 16:
@@ -96,7 +96,7 @@ def _check_settings(settings: Settings) -> None:
 
 
 def check_limits(slots: int, payload_bytes_max: int) -> None:
-    """Raise BadArgument unless a wheel can have this lap length and this payload limit."""
+    """Raise BadArgument unless lap length and payload limit are valid."""
     if type(slots) is not int or not 60 <= slots <= 86_400:
         raise BadArgument(f"a lap has 60 to 86400 slots, not {slots!r}")
     if type(payload_bytes_max) is not int or not 1 <= payload_bytes_max <= PAYLOAD_BYTES_LIMIT:

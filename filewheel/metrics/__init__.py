@@ -1,4 +1,4 @@
-"""Metrics of one process, the text format of Prometheus, and the file in which a scheduler publishes its metrics."""
+"""Metrics of one process, the text format of Prometheus, and the file with a scheduler's published metrics."""
 
 from filewheel.metrics.gauges import disk_gauges, overdue_of
 from filewheel.metrics.metrics import PREFIX, Metrics, summary

@@ -16,7 +16,7 @@ from filewheel.timespec import at_us
 
 
 class Counted(Protocol):
-    """The part of a wheel that the count of overdue messages needs."""
+    """The part of a wheel that `overdue_of` needs."""
 
     def histogram(self, boundaries: Sequence[float]) -> Histogram:
         """Count messages between times."""

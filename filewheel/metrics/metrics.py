@@ -1,8 +1,8 @@
 """Counters, histograms and gauges of one process, cheap enough to be always on.
 
-A count is two look-ups in dicts under one lock, an observation is one bisection more; text is formatted only when it is
-read. Counts have a label for the handler. Topics without a handler count too, so the number of labels is bounded: later
-ones share the label "(other)".
+A count costs two dict look-ups under one lock, an observation a bisection more; text is formatted only on request.
+Counts are labelled by handler. Topics without a handler count too, so the number of labels is limited: later ones
+share the label "(other)".
 Invariant: memory is bounded by HANDLERS_MAX, and concurrent counts are never lost.
 """
 
@@ -54,11 +54,11 @@ BOUNDS_S = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0,
 )  # fmt: skip
-"""The upper bounds of the buckets, in seconds; one more bucket has the values above."""
+"""The upper bounds of the buckets, in seconds; a last bucket has the larger values."""
 
 
 class _Times:
-    """One histogram: how many in each bucket, and the sum."""
+    """One histogram: the count of each bucket, and the sum."""
 
     __slots__ = ("buckets", "sum_s")
 
@@ -81,7 +81,7 @@ class Metrics:
 
     def __init__(self, *, handlers_max: int = HANDLERS_MAX) -> None:
         """Start at zero. `handlers_max` bounds the handler labels."""
-        # Reentrant: a signal handler can count while its thread counts.
+        # Reentrant: a signal handler may count during a count of its thread.
         self._lock = threading.RLock()
         self._counts: dict[str, dict[str, int]] = {event: {} for event in EVENTS}
         self._times: dict[str, dict[str, _Times]] = {what: {} for what in TIMES}
@@ -92,9 +92,9 @@ class Metrics:
     # -- counting --------------------------------------------------------------------------------------------
 
     def reserve(self, handlers: Iterable[str]) -> None:
-        """Give these handlers their labels, with every counter at 0, before topics of unknown handlers can take them.
+        """Give these handlers labels and zero counters, before topics of unknown handlers can take the labels.
 
-        A monitor sees the first increase only of a counter that existed before it.
+        A monitor detects the first increase only of an existing counter.
         """
         for handler in handlers:
             for event in EVENTS:
@@ -104,7 +104,7 @@ class Metrics:
     def count(self, event: str, handler: str = "", n: int = 1) -> None:
         """Count an event `n` times. Cost: about 0.25 µs.
 
-        Raises BadArgument when no such event is counted, or `n` is negative.
+        Raises BadArgument when the event is unknown or `n` is negative.
         """
         if n < 0:
             raise BadArgument(f"a counter only grows: n is {n}")
@@ -149,7 +149,7 @@ class Metrics:
                 times.sum_s += value_s
 
     def _label(self, handler: str) -> str:
-        """Return the label of a handler that was not met before under this name."""
+        """Return the label of a new handler name."""
         if handler in self._handlers:
             return handler
         if len(self._handlers) >= self._handlers_end or len(handler) > LABEL_CHARS_MAX:
@@ -158,11 +158,11 @@ class Metrics:
         return handler
 
     def gauge(self, name: str, help: str, read: Callable[[], float | None]) -> None:
-        """Show `filewheel_<name>` with the number that `read()` returns at each reading, or not when it is None.
+        """Register the gauge `filewheel_<name>`: each reading calls `read()`. None, or an exception, leaves it out.
 
-        A `read` that raises leaves its gauge out of that reading. A name that is there already is replaced.
+        An existing gauge of this name is replaced.
 
-        Raises BadArgument when this cannot be a name, or is one of a counter or histogram.
+        Raises BadArgument when the name is invalid, or that of a counter or histogram.
         """
         taken = {event + end for event in EVENTS for end in ("", "_total")} | {f"{what}_seconds" for what in TIMES}
         if not name or not is_name(PREFIX + name) or name in taken:
@@ -175,18 +175,18 @@ class Metrics:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def counts(self, event: str) -> dict[str, int]:
-        """Return how often an event was counted, by handler, in order of their names."""
+        """Return the counts of an event by handler, sorted by name."""
         with self._lock:
             return dict(sorted(_known(self._counts, event, "event").items()))
 
     def times(self, what: str) -> dict[str, tuple[list[int], float]]:
-        """Return a histogram by handler: how many are in each bucket (not added up), and the sum in seconds."""
+        """Return a histogram by handler: the count of each bucket (not cumulative), and the sum in seconds."""
         with self._lock:
             found = sorted(_known(self._times, what, "time").items())
             return {handler: (times.buckets.copy(), times.sum_s) for handler, times in found}
 
     def gauge_names(self) -> dict[str, str]:
-        """Return the gauges' names, in order, with what they mean."""
+        """Return the gauges' names, sorted, with their help texts."""
         with self._lock:
             return {name: gauge.help for name, gauge in sorted(self._gauges.items())}
 
@@ -196,7 +196,7 @@ class Metrics:
             gauge = self._gauges.get(name)
         if gauge is None:
             return None
-        # Without the lock: `read` may count, or wait for a thread that counts.
+        # Without the lock: `read` may count, or wait for a counting thread.
         try:
             value = gauge.read()
             return value if value is None or isinstance(value, int) else float(value)
@@ -207,10 +207,9 @@ class Metrics:
             return None
 
     def quantile(self, what: str, handler: str | None, q: float) -> float | None:
-        """Estimate a quantile in seconds (q=0.99: 99 of 100 values are below it); None when nothing was observed.
+        """Estimate a quantile in seconds (q=0.99: 99 of 100 values are below it); None without observations.
 
-        `handler` None means all handlers. Values are assumed to be spread evenly within a bucket.
-        A value above the last bound is returned as that bound.
+        `handler` None means all handlers. Assumes an even spread within a bucket, and returns at most the last bound.
         """
         by_handler = self.times(what)
         chosen = by_handler.values() if handler is None else filter(None, [by_handler.get(handler)])
@@ -236,11 +235,11 @@ class Metrics:
         return [f for f in found if f.samples]
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return everything as the text that Prometheus scrapes (0.0.4), each sample with these labels too."""
+        """Return all metrics in the text format of Prometheus (0.0.4), with these labels added to each sample."""
         return render(with_labels(self.families(), labels or {}))
 
     def snapshot(self) -> dict[str, Any]:
-        """Return everything as plain dicts, as `summary` makes them."""
+        """Return all metrics as plain dicts (see `summary`)."""
         return summary(self.families())
 
 
@@ -285,10 +284,10 @@ def quantile_of(buckets: list[int], q: float) -> float | None:
 
 
 def summary(families: Iterable[Family]) -> dict[str, Any]:
-    """Return families as plain dicts that JSON can hold, under the names without `filewheel_` and unit.
+    """Return families as dicts for JSON, with names without `filewheel_` and unit.
 
     `counters` and `histograms` map name → handler → a count, or an object with `count`, `sum_s`, `p50_s`, `p99_s` and
-    `buckets` (pairs of the upper bound, None above the last, and how many are up to it); `gauges` map name → number.
+    `buckets` (pairs of upper bound, None for the last, and cumulative count); `gauges` map name → number.
     """
     found: dict[str, Any] = {"counters": {}, "histograms": {}, "gauges": {}}
     for family in families:
@@ -318,7 +317,7 @@ def _summary_of_times(family: Family) -> dict[str, Any]:
             times["sum_s" if sample.name.endswith("_sum") else "count"] = sample.value
     for times in found.values():
         bounds, totals = zip(*times["buckets"], strict=True) if times["buckets"] else ((), ())
-        if bounds == (*BOUNDS_S, None):  # written by a version with other buckets: nothing is estimated
+        if bounds == (*BOUNDS_S, None):  # a version with other buckets wrote it: no estimate
             apart = [int(total - before) for before, total in zip((0, *totals), totals, strict=False)]
             times["p50_s"], times["p99_s"] = quantile_of(apart, 0.5), quantile_of(apart, 0.99)
     return found

@@ -1,8 +1,8 @@
-"""The text that Prometheus scrapes (format 0.0.4): families of samples are written to it, and read back.
+"""Write and read the text format of Prometheus (0.0.4).
 
-The metrics of a process, the gauges of a wheel and the published file are all families, so that each is named,
-explained and escaped in one way. Only the published file is read back, and only filewheel writes it.
-Invariant: `parse(render(families))` returns the families, whatever text a label holds.
+The metrics of a process, the gauges of a wheel and the published file are all families of samples, so one place names,
+explains and escapes them. Only the published file is read back, and only filewheel writes it.
+Invariant: `parse(render(families))` returns the families, for any text in a label.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class Sample(NamedTuple):
-    """One number, with the labels that tell it from others of its family."""
+    """One number, with its labels within the family."""
 
     name: str
     labels: Labels
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What belongs together under one name: its kind, what it means, and its samples in order."""
+    """The samples of one name, in order, with kind and help text."""
 
     name: str
     kind: str
@@ -43,17 +43,17 @@ class Family(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a metric can have this name."""
+    """Return whether this is a valid metric name."""
     return _NAME.fullmatch(text) is not None
 
 
 def gauge(name: str, help_: str, value: float) -> Family:
-    """Return a family that is one number."""
+    """Return a family of one number."""
     return Family(name, GAUGE, help_, [Sample(name, (), value)])
 
 
 def with_labels(families: Iterable[Family], labels: Mapping[str, str]) -> list[Family]:
-    """Return the families with these labels before those that each sample has."""
+    """Return the families with these labels before each sample's own."""
     first = tuple(labels.items())
     return [f._replace(samples=[s._replace(labels=first + s.labels) for s in f.samples]) for f in families]
 
@@ -70,7 +70,7 @@ def render(families: Iterable[Family]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as the format writes it."""
+    """Return a number in this format."""
     if isinstance(value, int):
         return str(int(value))
     if value != value:
@@ -81,7 +81,7 @@ def number(value: float) -> str:
 
 
 def _clean(text: str) -> str:
-    # Half of a surrogate pair cannot be encoded; it is written out, as it is where people read it.
+    # A lone surrogate cannot be encoded; it is escaped, as in the CLI.
     return text.encode("utf-8", "backslashreplace").decode().replace("\\", "\\\\").replace("\n", "\\n")
 
 
@@ -102,7 +102,7 @@ def parse(text: str, place: str) -> list[Family]:
     Raises Damaged at the first line that `render` does not write.
     """
     families: list[Family] = []
-    # Not splitlines: a label may hold characters that it takes for the end of a line.
+    # Not splitlines: it would split at some characters of a label.
     for n, line in enumerate(text.split("\n"), 1):
         try:
             if line.startswith("# HELP "):

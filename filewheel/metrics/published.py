@@ -1,8 +1,8 @@
 """A running scheduler's metrics as a file of its wheel, for readers in other processes, without a server.
 
-The keeper's process writes `metrics.prom` beside the checkpoint: whole, by rename, and not flushed, because after a
-power cut the counters of a dead process have no use. The file holds its time and the pid of its writer, so that a
-reader knows whether that process still runs: counters and histograms of a dead process are still true, gauges are not.
+The keeper's process writes `metrics.prom` beside the checkpoint: atomically, by rename, and not flushed, because
+counters of a dead process are useless after a power cut. The file holds its time and its writer's pid, so a reader
+can check whether that process runs: counters and histograms of a dead process are still true, gauges are not.
 Invariant: a failure to publish never stops the publisher, and nothing durable depends on the file.
 """
 
@@ -28,7 +28,7 @@ INTERVAL_S = 5.0
 REST_S = 30.0
 """How often unchanged metrics are published, so that readers know that the process runs."""
 STALE_S = 90.0
-"""An older file was left by a process that is gone or stuck."""
+"""The writer of an older file is dead or stuck."""
 _BYTES_MAX = 64 << 20
 _AT = f"{PREFIX}published_timestamp_seconds"
 _PID = f"{PREFIX}published_pid"
@@ -36,29 +36,29 @@ _PID = f"{PREFIX}published_pid"
 
 @dataclass(frozen=True)
 class Published:
-    """The metrics that a scheduler published last."""
+    """The last published metrics of a scheduler."""
 
     families: list[Family]
     at_us: int
     pid: int
 
     def age_us(self, now_us: int) -> int:
-        """Return how old it is; 0 when it seems to come from the future."""
+        """Return its age; 0 when its time is in the future."""
         return max(0, now_us - self.at_us)
 
     def is_stale(self, now_us: int, keeper_pid: int | None) -> bool:
-        """Tell whether its publisher is gone, stuck, or no longer the keeper."""
+        """Return whether its publisher is dead, stuck, or no longer the keeper."""
         return self.pid != keeper_pid or abs(now_us - self.at_us) > STALE_S * US_PER_S
 
     def current(self, now_us: int, keeper_pid: int | None) -> list[Family]:
-        """Return the families that are still true: a stale file has no gauges, except its time and pid."""
+        """Return the valid families: of a stale file no gauges, except its time and pid."""
         if not self.is_stale(now_us, keeper_pid):
             return self.families
         return [f for f in self.families if f.kind != GAUGE or f.name in (_AT, _PID)]
 
 
 class Publisher:
-    """Publishes the metrics of one process into a wheel. For the process that is the keeper; one thread calls it."""
+    """Publishes the metrics of the keeper's process into its wheel. Not thread-safe."""
 
     def __init__(self, metrics: Metrics, directory: Directory, *, interval_s: float = INTERVAL_S) -> None:
         """Publish nothing yet."""
@@ -72,9 +72,9 @@ class Publisher:
         self._failed = False
 
     def tick(self) -> bool:
-        """Publish if it is time to; return whether it did. A disk error is logged once and never raised.
+        """Publish if an interval has passed; return whether it did. A disk error is logged once and never raised.
 
-        Call it often: before its time it costs one look at the clock.
+        Call it often: it mostly costs one reading of the clock.
         """
         now_us = self._clock.steady_us()
         if self._looked_us is not None and now_us - self._looked_us < self._interval_us:
@@ -87,7 +87,7 @@ class Publisher:
         return self._try(text, now_us)
 
     def close(self) -> bool:
-        """Publish a last time, while this process still is the keeper. A disk error is never raised."""
+        """Publish a last time, while this process is still the keeper. A disk error is never raised."""
         return self._try(self._metrics.text(), self._clock.steady_us())
 
     def _try(self, text: str, now_us: int) -> bool:
@@ -104,7 +104,7 @@ class Publisher:
 
 
 def publish(metrics: Metrics, directory: Directory) -> None:
-    """Write the metrics into the wheel now, for `filewheel metrics`. On return a reader sees them; a crash may not.
+    """Write the metrics into the wheel now, for `filewheel metrics`. Readers see them at once; not durable.
 
     Cost: one small file, not flushed. Raises DiskError.
     """
@@ -120,14 +120,14 @@ def _write(directory: Directory, text: str, now_us: int) -> None:
     try:
         replace_file(disk, layout.METRICS, layout.METRICS_TMP, (signed + text).encode(), flush=False)
     except OSError as exc:
-        with contextlib.suppress(OSError):  # a full disk has no room for half a file
+        with contextlib.suppress(OSError):  # free the space of a partial file
             disk.unlink(layout.METRICS_TMP)
         undone = "the metrics in the wheel are those of before"
         raise disk_error(exc, directory.place(layout.METRICS), undone=undone) from exc
 
 
 def read_published(directory: Directory) -> Published | None:
-    """Return the metrics that were published last in this wheel, or None. Takes no lock.
+    """Return the last published metrics of this wheel, or None. Takes no lock.
 
     Raises Damaged when the file is not one that filewheel wrote, DiskError when it cannot be read.
     """
@@ -150,5 +150,5 @@ def read_published(directory: Directory) -> Published | None:
         signed = {f.name: f.samples[0].value for f in families if f.name in (_AT, _PID)}
         return Published(families, round(signed[_AT] * US_PER_S), int(signed[_PID]))
     except (UnicodeDecodeError, KeyError, OverflowError, ValueError) as exc:
-        # A power cut may leave the new name with nothing, or zeros, behind it.
+        # A power cut may leave an empty file or zeros.
         raise Damaged("the file holds no published metrics", path=place, hint="remove it; it is written again") from exc

@@ -1,1 +1,1 @@
-"""The inner loops: C sources beside the Python that does the same, and the choice between the two."""
+"""The inner loops: in C, in Python with the same results, and the choice between the two."""

@@ -1,9 +1,9 @@
-/* CRC-32, as zlib's: by carry-less multiplication where the processor has it, else eight tables at a time.
+/* CRC-32 as in zlib: by carry-less multiplication if the processor has it, otherwise with eight tables.
  *
  * Each byte is checksummed when it is written and again when it is read. A deal of 200,000 messages of 100 bytes takes
  * 81 ms of processor time with the folding and 113 ms with the tables alone (medians of 7). The folding is that of Gopal et al., "Fast CRC Computation for Generic Polynomials Using
  * PCLMULQDQ Instruction" (Intel, 2009).
- * Invariant: the same number as zlib.crc32 gives, for any bytes and any seed (tests/test_loops.py).
+ * Invariant: the result is that of zlib.crc32, for any bytes and any seed (tests/test_loops.py).
  */
 #include "_loops.h"
 
@@ -40,7 +40,7 @@ static inline __m128i at(const unsigned char *p)
     return _mm_loadu_si128((const __m128i *)p);
 }
 
-/* Take in `size` bytes, 64 or more and a multiple of 16. The constants are powers of x modulo the polynomial. */
+/* Process `size` bytes, 64 or more and a multiple of 16. The constants are powers of x modulo the polynomial. */
 FOLDING static uint32_t by_folding(const unsigned char *p, Py_ssize_t size, uint32_t crc)
 {
     const __m128i by_512 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);

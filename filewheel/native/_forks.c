@@ -1,10 +1,10 @@
-/* A child of a fork must not keep the descriptors that hold its parent's locks.
+/* A forked child must not hold the descriptors of its parent's locks.
  *
- * A kernel lock lives as long as any copy of its descriptor, so a child that has one keeps out the next holder after its parent.
- * `pthread_atfork` sees every fork() of the process, also those of other C code, which Python's own hooks do not. In the
- * child each such descriptor is replaced by one of "/": the lock's copy is gone, the number stays taken, and an object that
- * was inherited can neither write with it nor close another file in its place.
- * Invariant: a descriptor is here from before its lock is taken until after that was let go.
+ * A kernel lock lives until every copy of its descriptor is closed, so a copy in a child blocks the next holder after
+ * the parent's end. `pthread_atfork` detects every fork() of the process, also those of C code; Python's own hooks
+ * do not. The child replaces each such descriptor by one of "/": it loses the lock, but the number stays in use, so an
+ * inherited object can neither write with it nor close another file.
+ * Invariant: a descriptor is listed here from before its lock is taken until after the release.
  */
 #include "_loops.h"
 
@@ -16,10 +16,10 @@
 #define WORDS 16384 /* for descriptors below 1,048,576; untouched pages take no memory */
 
 static uint64_t held[WORDS];
-static int used; /* the words that were ever touched */
+static int used; /* the number of words ever used */
 static unsigned long forks;
 
-/* Runs in the child between fork() and its return: only what is safe in a signal handler. */
+/* Runs in the child inside fork(): async-signal-safe calls only. */
 static void in_child(void)
 {
     int error = errno, spare = -1;
@@ -73,7 +73,7 @@ PyObject *count_forks(PyObject *self, PyObject *none)
     return PyLong_FromUnsignedLong(forks);
 }
 
-/* Once for the process: an interpreter that imports this again finds it done. */
+/* Once per process, also when another interpreter imports this again. */
 int forks_init(void)
 {
     static int is_done;

@@ -1,8 +1,8 @@
-/* Reading many frames at once in C: those of one message each are most of what a busy journal holds.
+/* Read many frames at once: a busy journal has mostly frames of one message.
  *
- * It takes plain frames: those that are whole in a block and verify. It stops at the first other one, and
- * frame.py looks at what is there. So nothing here decides what is damage.
- * Invariant: a frame that is returned is one that `Scanner._read` would return.
+ * It reads plain frames: those that are complete in a block and verify. It stops at the first other one, and frame.py
+ * examines that. So nothing here decides about damage.
+ * Invariant: `Scanner._read` would return the same frames.
  */
 #include "_loops.h"
 
@@ -59,8 +59,8 @@ static PyObject *make(const unsigned char *head, uint64_t size, uint64_t offset,
 
 /* read_frames(block, at, offset, end, seed, lo, hi, most) -> (frames, the offset after the last)
  *
- * `at` is a place in the block, and `offset` that place in the file. At most so many frames, none of them reaching
- * beyond `end`; one without an id from `lo` to below `hi` (None: any) is passed over.
+ * `at` is an offset in the block, and `offset` the same place in the file. Returns at most `most` frames, all before
+ * `end`; skips frames without an id from `lo` to below `hi` (None: any).
  */
 PyObject *read_frames(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {

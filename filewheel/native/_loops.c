@@ -1,9 +1,9 @@
 /* The inner loops of loops.py in C: optional, and the same to the byte.
  *
- * Built when a compiler is there, absent without harm; tests/test_loops.py compares each function with its Python
- * form. Nothing here knows of files, locks or the protocol: bytes in, bytes out. Formats are those of docs/format.md.
- * Invariant: no input, however hostile, reads outside of its buffer; what a function cannot do it leaves to the caller
- * (None, or ValueError with what is wrong).
+ * Optional: built if there is a compiler. tests/test_loops.py compares each function with its Python version. Nothing
+ * here knows files, locks or the protocol: bytes in, bytes out, in the formats of docs/format.md.
+ * Invariant: even hostile input never causes a read outside its buffer; a function returns difficult cases to the caller
+ * (None, or ValueError with the reason).
  */
 #include "_loops.h"
 
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define INTERFACE 8 /* as in loops.py: one that was built for another is not used */
+#define INTERFACE 8 /* as in loops.py: a build with another number is not used */
 
 static PyObject *message_type, *id_type;
 
@@ -28,7 +28,7 @@ PyObject *new_id(const unsigned char *p)
         memcpy(PyBytes_AS_STRING(id), p, ID_BYTES);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-        ((PyBytesObject *)id)->ob_shash = -1; /* as bytes.__new__ leaves it: not hashed yet */
+        ((PyBytesObject *)id)->ob_shash = -1; /* not hashed yet, as after bytes.__new__ */
 #pragma GCC diagnostic pop
         untrack(id);
     }
@@ -37,7 +37,7 @@ PyObject *new_id(const unsigned char *p)
 
 /* -- dues --------------------------------------------------------------------------------------------------- */
 
-/* Microseconds, rounded up, but not for what only the float's own coarseness adds (timespec._exact_us). */
+/* Microseconds, rounded up, except for the float's own rounding error (timespec._exact_us). */
 static int exact_us(double seconds, int64_t *out)
 {
     double us = seconds * 1e6;
@@ -48,7 +48,7 @@ static int exact_us(double seconds, int64_t *out)
     return 1;
 }
 
-/* Return 1 and a legal due, 0 for what the caller has to look at. */
+/* Return 1 and a valid due, 0 if the caller must check it. */
 static int plain_due(int64_t base, PyObject *seconds, int64_t end, int64_t *out)
 {
     int64_t us;
@@ -105,7 +105,7 @@ static PyObject *due_column(PyObject *self, PyObject *const *args, Py_ssize_t na
         PyList_SET_ITEM(out, i, due);
     }
     return out;
-leave: /* the caller takes them one by one, and finds the one to name */
+leave: /* the caller checks them one by one, and names the bad one */
     Py_DECREF(out);
     Py_RETURN_NONE;
 }
@@ -131,7 +131,7 @@ static Py_ssize_t bin_head(unsigned char *p, Py_ssize_t size)
     return 5;
 }
 
-/* size_of(payloads, limit) -> how many bytes they have together; -1 when one is not bytes, or longer than the limit */
+/* size_of(payloads, limit) -> their total size; -1 when one is not bytes, or longer than the limit */
 static PyObject *size_of(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 2 || (!PyList_CheckExact(args[0]) && !PyTuple_CheckExact(args[0])))
@@ -199,7 +199,7 @@ static PyObject *pack_puts(PyObject *self, PyObject *const *args, Py_ssize_t nar
         store_be64(p + 4, high);
         store_be64(p + 12, low_lo + (uint64_t)i);
         memcpy(id, p + ID_AT, ID_BYTES);
-        /* Of one due the ids rise. */
+        /* Ids of one due ascend. */
         if (i == 0 || high < least) {
             least = high;
             memcpy(first, id, ID_BYTES);
@@ -359,7 +359,7 @@ static PyObject *put_frame(PyObject *self, PyObject *const *args, Py_ssize_t nar
     return result;
 }
 
-/* crc32(data, seed) -> as zlib.crc32 */
+/* crc32(data, seed): as zlib.crc32 */
 static PyObject *crc32(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 2 || !PyBytes_Check(args[0]))
@@ -373,7 +373,7 @@ static PyObject *crc32(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 
 /* -- taking apart ------------------------------------------------------------------------------------------- */
 
-/* Return where the msgpack value at `p` ends, NULL when it is none or does not end before `end`. */
+/* Return the end of the msgpack value at `p`, NULL when it is invalid or does not end before `end`. */
 const unsigned char *skip_value(const unsigned char *p, const unsigned char *end)
 {
     uint64_t left = 1;
@@ -382,7 +382,7 @@ const unsigned char *skip_value(const unsigned char *p, const unsigned char *end
             return NULL;
         unsigned char c = *p++;
         uint64_t bytes = 0;
-        int lead = 0; /* bytes of a length that follows */
+        int lead = 0; /* bytes of the length field */
         left--;
         if (c <= 0x7f || c >= 0xe0 || c == 0xc0 || c == 0xc2 || c == 0xc3)
             continue;
@@ -424,7 +424,7 @@ const unsigned char *skip_value(const unsigned char *p, const unsigned char *end
     return p;
 }
 
-/* part(body, first, last) -> (puts, drops). ValueError says what is wrong. */
+/* part(body, first, last) -> (puts, drops). ValueError has the reason. */
 static PyObject *part(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 3 || !PyBytes_Check(args[0]) || !PyBytes_Check(args[1]) || !PyBytes_Check(args[2]) ||
@@ -530,7 +530,7 @@ int by_key(const void *a, const void *b)
     return c ? c : (x->size > y->size) - (x->size < y->size);
 }
 
-/* Sort by the high halves, a byte at a time where they differ: dues share most of their bytes. */
+/* Sort by the high halves, one differing byte at a time: dues share most of their bytes. */
 void radix(Keyed *from, Keyed *to, Py_ssize_t count)
 {
     Keyed *a = from, *b = to;
@@ -553,7 +553,7 @@ void radix(Keyed *from, Keyed *to, Py_ssize_t count)
     }
     if (a != from)
         memcpy(from, a, count * sizeof(Keyed));
-    for (Py_ssize_t i = 0, j; i < count; i = j) { /* equal high halves: a few, nearly always one */
+    for (Py_ssize_t i = 0, j; i < count; i = j) { /* equal high halves: nearly always one */
         for (j = i + 1; j < count && from[j].high == from[i].high; j++)
             ;
         if (j - i > 1)
@@ -561,7 +561,7 @@ void radix(Keyed *from, Keyed *to, Py_ssize_t count)
     }
 }
 
-/* sort(records): in place, as list.sort() would. All begin alike and have an id, or list.sort() does it. */
+/* sort(records): in place, as list.sort(). If the first bytes differ or an id is missing, list.sort() does it. */
 static PyObject *sort_records(PyObject *self, PyObject *records)
 {
     if (!PyList_CheckExact(records))
@@ -602,7 +602,7 @@ leave:
     Py_RETURN_NONE;
 }
 
-/* count_seconds(items, at) -> [(second, how many)], for sorted items with a due at this place. */
+/* count_seconds(items, at) -> [(second, count)], for sorted items with a due at this offset. */
 static PyObject *count_seconds(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 2 || !PyList_CheckExact(args[0]))
@@ -669,7 +669,7 @@ static PyObject *learn(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-/* What the message before had: messages that fire together are often alike in these. */
+/* Fields of the previous message: messages that fire together often have the same. */
 typedef struct {
     PyObject *topic, *enqueued_us;
     unsigned char bytes[256]; /* the topic's; it is no longer */
@@ -696,7 +696,7 @@ static PyObject *us_of(uint64_t us, Recent *recent)
     return Py_XNewRef(recent->enqueued_us);
 }
 
-/* Make the Message of a put that is as filewheel writes it. NULL without an exception: take the long way. */
+/* Make the Message of a put as filewheel writes it. NULL without an exception: `record.unpack_put` must do it. */
 static PyObject *plain_message(PyObject *record, uint64_t limit, Recent *recent)
 {
     const unsigned char *p = (unsigned char *)PyBytes_AS_STRING(record), *end = p + PyBytes_GET_SIZE(record);
@@ -761,7 +761,7 @@ static PyObject *plain_message(PyObject *record, uint64_t limit, Recent *recent)
     return message;
 }
 
-/* plain_messages(puts, start, end, limit) -> (Messages, None where the long way has to be taken; whether there is none) */
+/* plain_messages(puts, start, end, limit) -> (Messages, or None for `record.unpack_put`; whether there is no None) */
 static PyObject *plain_messages(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 4 || !PyList_CheckExact(args[0]) || message_type == NULL)
@@ -799,8 +799,8 @@ done:
 
 /* -- writing ------------------------------------------------------------------------------------------------ */
 
-/* write_all(fd, data, offset). Little is written with the interpreter's lock held: it goes into the
- * page cache in a microsecond, and a lock that is let go for that is fought for by every other thread. */
+/* write_all(fd, data, offset). A small write holds the interpreter's lock: it takes a microsecond into the page cache,
+ * and a release would make all other threads compete for the lock. */
 static PyObject *write_all(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 3 || !PyBytes_Check(args[1]))

@@ -1,4 +1,4 @@
-/* What the parts of the inner loops in C share: the numbers of docs/format.md, and how they are read and written. */
+/* Shared by the C sources: the constants of docs/format.md, and functions that read and write numbers. */
 #ifndef FILEWHEEL_LOOPS_H
 #define FILEWHEEL_LOOPS_H
 
@@ -54,21 +54,21 @@ static inline uint64_t load_le(const unsigned char *p, int bytes)
     return v;
 }
 
-/* How many bytes a payload takes with what says how long it is. */
+/* The packed size of a payload, with its length field. */
 static inline Py_ssize_t bin_size(Py_ssize_t size)
 {
     return size + (size < 256 ? 2 : size < 65536 ? 3 : 5);
 }
 
-/* Hide an object that holds nothing which could lead back to it from the garbage collector, as tuples of plain values are.
- * Tracked, every seventy batches make the collector walk through all that the process holds: longer than all else here. */
+/* Hide an object without possible cycles from the garbage collector, as tuples of plain values are. Otherwise every
+ * seventy batches trigger a full collection, which takes longer than all other work here. */
 static inline void untrack(PyObject *object)
 {
     if (PyObject_IS_GC(object))
         PyObject_GC_UnTrack(object);
 }
 
-/* A record, and the two halves of its id: what is sorted. */
+/* A record and the two halves of its id: the unit of sorting. */
 typedef struct {
     uint64_t high, low;
     const unsigned char *record;

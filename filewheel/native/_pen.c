@@ -1,9 +1,9 @@
-/* A pen: writes puts that need not be durable on return, each with one call that does all of it.
+/* A pen writes puts that need not be durable on return, each in a single call.
  *
- * It knows the writer's place in its sequence, the offset of the next frame, and the number of the last one. The
- * interpreter's lock is held from the first look at them to the write and the count that follows, so no other thread and no
- * signal handler in Python comes between.
- * Invariant: an error of a write ends the pen; nothing is written behind a frame of which a part may be missing.
+ * It has the writer's next sequence number, the offset of the next frame, and the number of the last one. The
+ * interpreter's lock is held from reading these to updating them after the write, so no other thread and no signal
+ * handler in Python can interfere.
+ * Invariant: a write error ends the pen; nothing is written after a frame that may be incomplete.
  */
 #include "_loops.h"
 
@@ -45,7 +45,7 @@ static void pen_dealloc(Pen *self)
     Py_DECREF(type);
 }
 
-/* Write a frame at the end; 0 with errno set when a part of it may be missing. */
+/* Append a frame; 0 with errno set when a part of it may be missing. */
 static int write_frame(const Pen *self, const unsigned char *frame, Py_ssize_t size)
 {
     uint64_t at = self->offset;
@@ -62,7 +62,7 @@ static int write_frame(const Pen *self, const unsigned char *frame, Py_ssize_t s
     return 1;
 }
 
-/* Lay out a put and write it: 1 done, 0 there is no room, -1 with an exception. */
+/* Build a put and write it: 1 done, 0 no room, -1 with an exception. */
 static int write_put(Pen *self, OnePut *put)
 {
     unsigned char little[1024], *frame = little;
@@ -89,7 +89,7 @@ static int write_put(Pen *self, OnePut *put)
     return done ? 1 : -1;
 }
 
-/* put(due_us, enqueued_us, tail, payload) -> id; None: the journal has to do it. */
+/* put(due_us, enqueued_us, tail, payload) -> id; None: the journal must do it. */
 static PyObject *pen_put(Pen *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 4 || !PyBytes_Check(args[2]) || !PyBytes_Check(args[3]))
@@ -100,10 +100,10 @@ static PyObject *pen_put(Pen *self, PyObject *const *args, Py_ssize_t nargs)
     };
     if (PyErr_Occurred())
         return NULL;
-    /* The interpreter's lock is held while it is written: not for long. */
+    /* The interpreter's lock is held during the write: a short time. */
     if (!self->is_open || self->seq >= self->seq_end || put.size > HELD_BYTES_MAX)
         Py_RETURN_NONE;
-    put.seq = self->seq++; /* before the id is made: that may collect garbage, and garbage may enqueue */
+    put.seq = self->seq++; /* before the id is made: that may run the garbage collector, and a destructor may enqueue */
     unsigned char bytes[ID_BYTES];
     id_bytes(&put, bytes);
     PyObject *id = new_id(bytes);
@@ -118,7 +118,7 @@ static PyObject *pen_put(Pen *self, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-/* end() -> (seq, offset, number, has_failed): nothing is put with it any more. Returns the same when called again. */
+/* end() -> (seq, offset, number, has_failed): stops the pen. A second call returns the same. */
 static PyObject *pen_end(Pen *self, PyObject *Py_UNUSED(none))
 {
     self->is_open = 0;

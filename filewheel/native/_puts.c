@@ -1,22 +1,22 @@
-/* PutTable in C: what a deal gathers, without an object for each of them.
+/* PutTable in C: the puts of a deal, without an object for each.
  *
- * A put stays where it is, in the body of the frame that it came in; this table has its id and place. So gathering reads
- * each body once, sorting moves four words a put, and each put is copied once more: into the file that it belongs to.
- * filewheel/native/puts.py has the same in Python, and says what each method does.
+ * A put stays in the body of its frame; this table has its id and address. So gathering reads each body once, sorting
+ * moves four words per put, and each put is copied once: into its new file.
+ * filewheel/native/puts.py has the same in Python, and documents the methods.
  * Invariant: every record is in a bytes object that `kept` holds.
  */
 #include "_loops.h"
 
 #include <stdlib.h>
 
-#define AHEAD 8 /* sorted puts are anywhere in memory: they are fetched before they are copied */
+#define AHEAD 8 /* sorted puts are scattered in memory: prefetch them before the copy */
 
 typedef struct {
     PyObject_HEAD
     PyObject *kept;
     Keyed *entries;
     Py_ssize_t count, room;
-    Py_ssize_t bytes; /* the records' sizes, added up */
+    Py_ssize_t bytes; /* the total size of the records */
 } PutTable;
 
 static PyObject *puts_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -58,7 +58,7 @@ static int push(PutTable *self, const unsigned char *record, Py_ssize_t size)
     return 0;
 }
 
-/* Leave the first so many. */
+/* Remove all but the first ones. */
 static void shorten(PutTable *self, Py_ssize_t count)
 {
     while (self->count > count)
@@ -158,7 +158,7 @@ static PyObject *sort(PutTable *self, PyObject *none)
     Py_RETURN_NONE;
 }
 
-/* Return the first place, from `at` on, with this id or a greater one. */
+/* Return the first index, from `at` on, with this id or a greater one. */
 static Py_ssize_t place(const PutTable *self, const unsigned char *id, Py_ssize_t at)
 {
     uint64_t high = load_be64(id), low = load_be64(id + 8);
@@ -266,7 +266,7 @@ static PyObject *cut(PutTable *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     for (Py_ssize_t i = start; i < end; i++)
         self->bytes -= self->entries[i].size;
-    if (end < self->count) /* an empty one has no entries to move, and no memory for any */
+    if (end < self->count) /* an empty table has no entries and no memory */
         memmove(self->entries + start, self->entries + end, (self->count - end) * sizeof(Keyed));
     self->count -= end - start;
     Py_RETURN_NONE;
@@ -316,7 +316,7 @@ static inline void fetch_ahead(const Keyed *e, Py_ssize_t left)
             __builtin_prefetch(e[AHEAD].record + line);
 }
 
-/* keep(count): they move into memory of their own, side by side. */
+/* keep(count): copies them into contiguous memory of their own. */
 static PyObject *keep(PutTable *self, PyObject *number)
 {
     Py_ssize_t count = PyLong_AsSsize_t(number);
@@ -370,7 +370,7 @@ static PyObject *records(PutTable *self, PyObject *none)
     return parts_of(self, 0, 0);
 }
 
-/* Return where the frame that begins with `start` ends: it holds `limit` bytes, or one put. */
+/* Return the end of the frame that starts with put `start`: at most `limit` bytes, or one put. */
 static Py_ssize_t portion(const PutTable *self, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit, Py_ssize_t *size)
 {
     Py_ssize_t at = start;

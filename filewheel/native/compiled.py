@@ -1,7 +1,7 @@
-"""The inner loops that are used: those in C when they were built, else those in Python. Both do the same.
+"""Choose the inner loops: those in C if they were built, otherwise those in Python.
 
-FILEWHEEL_PURE=1 in the environment takes those in Python. Owns that choice, and nothing else.
-Invariant: both have the same results; only the time differs.
+FILEWHEEL_PURE=1 in the environment selects those in Python.
+Invariant: both have the same results; only the speed differs.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Pen(Protocol):
     """Writes a writer's next puts, one call each; a journal lends it to its own `put`."""
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, /) -> MessageId | None:
-        """Write the frame that `put_frame` returns; None when the journal has to do it. Nothing comes in between.
+        """Write the frame that `put_frame` returns, atomically for other threads; None: the journal must do it.
 
-        Raises OSError when a part of the frame may be missing; the pen is at its end then.
+        Raises OSError when a part of the frame may be missing; this ends the pen.
         """
 
     def end(self) -> tuple[int, int, int, bool]:
-        """Write nothing more; return the next place in the sequence, the next frame's offset, the last frame's number,
-        and whether a write failed.
+        """Stop; return the next sequence number, the next frame's offset, the last frame's number, and whether a write
+        failed.
 
-        May be called again, and returns the same.
+        A second call returns the same.
         """
 
 
@@ -38,7 +38,7 @@ class MakePen(Protocol):
     def __call__(
         self, fd: int, low: bytes, seq: int, seq_end: int, seed: int, offset: int, end: int, number: int, synced: int, /
     ) -> Pen:
-        """Return a pen that writes frames from `offset` on that end at `end` or before."""
+        """Return a pen that writes frames between `offset` and `end`."""
 
 
 COMPILED = False
@@ -61,19 +61,19 @@ PutTable = puts.PutTable
 crc32: Callable[[bytes, int], int] = zlib.crc32
 ReadFrames = Callable[[bytes, int, int, int, int, bytes | None, bytes | None, int], tuple[list[Any], int]]
 read_frames: ReadFrames | None = None
-"""Reads many plain frames of a block at once; None where only Python can."""
+"""Reads many plain frames of a block at once; None without C."""
 learn_frame: Callable[[type[Any]], None] | None = None
-"""Tells what a frame is made as."""
+"""Sets the class of the returned frames."""
 make_pen: MakePen | None = None
-"""Makes a pen; None where only Python can write."""
+"""Makes a pen; None without C."""
 keep_from_children: Callable[[int], None] | None = None
-"""Has each child of a fork lose its copy of this descriptor; None where only Python's own forks are seen."""
+"""Makes each forked child lose its copy of this descriptor; None without C: only Python's own forks are detected."""
 let_children_have: Callable[[int], None] | None = None
-"""Lets children have the descriptor again."""
+"""Undoes that."""
 count_forks: Callable[[], int] | None = None
-"""Returns a number that is another in a child than in its parent."""
+"""Returns a number that differs between a child and its parent."""
 write_all: Callable[[int, bytes, int], None] | None = None
-"""Writes all of some bytes at an offset; None where only Python can."""
+"""Writes bytes in full at an offset; None without C."""
 
 if not os.environ.get("FILEWHEEL_PURE"):
     try:
@@ -81,7 +81,7 @@ if not os.environ.get("FILEWHEEL_PURE"):
     except ImportError:
         pass
     else:
-        if _loops.INTERFACE == loops.INTERFACE:  # else it is left over from another version
+        if _loops.INTERFACE == loops.INTERFACE:  # otherwise it was built for another version
             _loops.learn(Message, MessageId)
             due_column = _loops.due_column
             due_at = _loops.due_at

@@ -1,7 +1,7 @@
 """The inner loops, over many records at once, in Python. `_loops.c` has the same in C; `compiled.py` chooses.
 
-Here is what a batch costs, so each does one thing to a whole column: bytes and ints in, bytes out, no file, no lock.
-Invariant: both forms give the same bytes and refuse the same input (tests/test_loops.py holds them together).
+They dominate the cost of a batch, so each processes a whole column: bytes and ints in, bytes out, no file, no lock.
+Invariant: both versions return the same bytes and refuse the same input (tests/test_loops.py compares them).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgpack
 from filewheel.message import MessageId
 
 INTERFACE = 8
-"""Counts the changes of what the functions here take and give."""
+"""Counts the changes of these functions' signatures."""
 
 PUT_PREFIX = b"\x98\x01\xc4\x10"
 DROP_PREFIX = b"\x93\x02\xc4\x10"
@@ -37,7 +37,7 @@ _EXACT_END_US = 2**53  # as in timespec
 
 
 def due_column(base_us: int, seconds: Sequence[Any], end_us: int, /) -> list[int] | None:
-    """Return `base_us` plus each of these seconds, as timespec rounds them; None when one is no plain legal number."""
+    """Return `base_us` plus each of these seconds, rounded as in timespec; None unless all are plain valid numbers."""
     kinds = set(map(type, seconds))
     try:
         if kinds == {float}:
@@ -68,7 +68,7 @@ def _rounded(seconds: float) -> int:
 
 
 def size_of(payloads: Sequence[Any], limit: int, /) -> int:
-    """Return how many bytes these have together; -1 when one is not bytes, or longer than the limit."""
+    """Return the total size of the payloads; -1 when one is not bytes, or longer than the limit."""
     if not set(map(type, payloads)) <= _BYTES:
         return -1
     sizes = [*map(len, payloads)]
@@ -86,7 +86,7 @@ def pack_payload(payload: bytes) -> bytes:
 
 
 def due_at(base_us: int, seconds: Any, end_us: int, /) -> int:
-    """Return `base_us` plus these seconds, as `due_column` does; -1 when it is no plain legal number."""
+    """Return `base_us` plus these seconds, as `due_column`; -1 when they are not a plain valid number."""
     if type(seconds) is not float and type(seconds) is not int:
         return -1
     try:
@@ -99,10 +99,10 @@ def due_at(base_us: int, seconds: Any, end_us: int, /) -> int:
 def pack_puts(
     low: bytes, seq: int, dues_us: Sequence[int], middle: bytes | Sequence[bytes], payloads: Sequence[bytes], /
 ) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return a body of puts, their ids one behind the other, and the least and the greatest of these.
+    """Return a body of puts, their concatenated ids, the least and the greatest id.
 
-    An id is a due, `low`, and a place in the sequence that counts on from `seq`. `middle` is what stands between id and
-    payload: one for all, or one for each.
+    An id is a due, `low`, and a sequence number counted from `seq`. `middle` has the fields between id and payload: one
+    for all puts, or one for each.
     """
     base = int.from_bytes(low, "big") | seq
     ids = [(due << 70 | base + n).to_bytes(16, "big") for n, due in enumerate(dues_us)]
@@ -115,7 +115,7 @@ def put_frame(
     low: bytes, seq: int, due_us: int, enqueued_us: int, tail: bytes, payload: bytes,
     seed: int, offset: int, number: int, synced: int, /,
 ) -> tuple[bytes, MessageId]:  # fmt: skip
-    """Return a frame with one new put, and its id. `tail` is what stands between `enqueued_us` and payload."""
+    """Return a frame with one new put, and its id. `tail` has the fields between `enqueued_us` and payload."""
     id_ = MessageId((due_us << 70 | int.from_bytes(low, "big") | seq).to_bytes(16, "big"))
     body = b"%b%b\xc0\xcf%b%b%b" % (PUT_PREFIX, id_, enqueued_us.to_bytes(8, "big"), tail, pack_payload(payload))
     return seal_frame(body, seed, offset, number, synced, 1, 0, id_, id_), id_
@@ -130,7 +130,7 @@ def pack_drops(ids: list[bytes], reason: int, /) -> bytes:
 def seal_frame(
     body: bytes, seed: int, offset: int, number: int, synced: int, puts: int, drops: int, first: bytes, last: bytes, /
 ) -> bytes:
-    """Return a frame: header, body, padding. What the fields mean is in frame.py."""
+    """Return a frame: header, body, padding. frame.py explains the fields."""
     size = len(body)
     summed = SUMMED.pack(size, zlib.crc32(body, seed), number, synced, puts, drops, first, last)
     head = zlib.crc32(summed, seed ^ (offset >> 3 & 0xFFFFFFFF))  # mutant: no-place.2
@@ -138,7 +138,7 @@ def seal_frame(
 
 
 def split(body: bytes) -> list[bytes]:
-    """Cut a body into its records' bytes. Raises ValueError when it is not a run of msgpack values."""
+    """Cut a body into records. Raises ValueError when it is not a run of msgpack values."""
     unpacker = msgpack.Unpacker(None, max_buffer_size=len(body) or 1)
     unpacker.feed(body)
     skip, tell = unpacker.skip, unpacker.tell
@@ -150,16 +150,16 @@ def split(body: bytes) -> list[bytes]:
             skip()
             at = tell()
             ends.append(at)
-    except Exception as exc:  # msgpack raises more than its own tree
+    except Exception as exc:  # msgpack raises more than its own errors
         raise ValueError(f"not a run of records after byte {at} of a frame") from exc
     starts = [0, *ends]
     return [body[a:b] for a, b in zip(starts, ends, strict=False)]
 
 
 def part(body: bytes, first: bytes, last: bytes, /) -> tuple[list[bytes], list[bytes]]:
-    """Cut a body into its puts and its drops, all of them with ids from `first` to `last`.
+    """Cut a body into puts and drops; their ids must be from `first` to `last`.
 
-    Raises ValueError when it holds anything else.
+    Raises ValueError for any other content.
     """
     records = split(body)
     puts = [r for r in records if r[:4] == PUT_PREFIX]
@@ -180,17 +180,17 @@ def ids_of(records: list[bytes], /) -> list[bytes]:
 
 
 def moved(puts: list[bytes], /) -> list[bytes]:
-    """Return the puts that have moved before: one byte of each tells."""
+    """Return the puts that have moved before; one byte shows it."""
     return [p for p in puts if p[20] != _NIL]
 
 
 def sort(records: list[bytes], /) -> None:
-    """Sort records in place: by id, as they all begin alike."""
+    """Sort records in place by id: their first bytes are equal."""
     records.sort()
 
 
 def count_seconds(items: list[bytes], at: int, /) -> list[tuple[int, int]]:
-    """Return (second, how many are due in it) of sorted ids (`at` 0) or of sorted records of one kind (`at` 4)."""
+    """Return (second, number of dues in it) for sorted ids (`at` 0) or sorted records of one kind (`at` 4)."""
     runs = []
     start = 0
     while start < len(items):
@@ -204,10 +204,9 @@ def count_seconds(items: list[bytes], at: int, /) -> list[tuple[int, int]]:
 
 
 def plain_messages(puts: list[bytes], start: int, end: int, limit: int, /) -> tuple[list[Any], bool]:
-    """Return the messages of puts[start:end], and whether all are there.
+    """Return the messages of puts[start:end], and whether the list is complete.
 
-    There is None for each that has to be taken apart by `record.unpack_put`.
-
-    In Python that is each. In C it is those that have moved, have headers, or are no message.
+    It has None for each put that needs `record.unpack_put`: in Python all puts; in C those that have moved, have
+    headers, or are not a message.
     """
     return [None] * len(puts[start:end]), start >= min(end, len(puts))

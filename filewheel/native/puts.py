@@ -1,7 +1,7 @@
-"""Puts of many frames, gathered, sorted once, and cut into the frames of other files: what a deal does to them all.
+"""The puts of a deal: gathered from many frames, sorted once, and cut into the frames of other files.
 
 In Python, over a list of records. `_puts.c` has the same in C, without an object for each put; `compiled.py` chooses.
-Invariant: both forms give the same bytes and refuse the same input (tests/test_loops.py holds them together).
+Invariant: both versions return the same bytes and refuse the same input (tests/test_loops.py compares them).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from filewheel.native.loops import ID, PUT_PREFIX, part, seal_frame
 
 
 class PutTable:
-    """Records of puts. All but `add` and `extend` want them sorted. Not thread-safe."""
+    """A table of puts. All methods but `add` and `extend` require it sorted. Not thread-safe."""
 
     __slots__ = ("_records",)
 
@@ -24,52 +24,52 @@ class PutTable:
         return len(self._records)
 
     def add(self, body: bytes, first: bytes, last: bytes, /) -> list[bytes]:
-        """Add the puts of a frame's body; return its drops. As `part`: ValueError, with nothing added."""
+        """Add the puts of a frame's body; return its drops. Raises ValueError as `part`, with nothing added."""
         puts, drops = part(body, first, last)
         self._records += puts
         return drops
 
     def extend(self, records: list[bytes], /) -> None:
-        """Add puts that were taken apart already."""
+        """Add single puts."""
         if not all(r[:4] == PUT_PREFIX and len(r) > ID.stop for r in records):
             raise ValueError("not a put")
         self._records += records
 
     def sort(self) -> None:
-        """Sort them by id."""
+        """Sort the puts by id."""
         self._records.sort()
 
     def find(self, id_: bytes, at: int, /) -> int:
-        """Return the first place, from `at` on, of a put with this id or a greater one."""
+        """Return the first index, from `at` on, of a put with this id or a greater one."""
         return bisect_left(self._records, PUT_PREFIX + id_, max(at, 0))
 
     def id(self, at: int, /) -> bytes:
-        """Return the id of the put at a place."""
+        """Return the id of the put at an index."""
         if at < 0:
             raise IndexError("no put there")
         return self._records[at][ID]
 
     def having(self, ids: Iterable[bytes], /) -> set[bytes]:
-        """Return which of these ids are here."""
+        """Return those of these ids that the table has."""
         return {r[ID] for r in self._records}.intersection(ids)
 
     def remove(self, ids: Iterable[bytes], /) -> None:
-        """Leave out the puts with these ids."""
+        """Remove the puts with these ids."""
         gone = set(ids)
         self._records = [r for r in self._records if r[ID] not in gone]
 
     def unique(self) -> None:
-        """Of puts with one id leave the last."""
+        """Remove all but the last put of each id."""
         last = {r[ID]: r for r in self._records}
         if len(last) < len(self._records):
             self._records = list(last.values())
 
     def size_bytes(self) -> int:
-        """Return how long they are together. Cost: nothing in C."""
+        """Return the total size of the puts. Cost: nothing in C."""
         return sum(map(len, self._records))
 
     def full_at(self, count: int, size_bytes: int, /) -> int:
-        """Return the place of the put with which there are so many, or so many bytes of them; the end for none."""
+        """Return the index of the put that reaches this count or this size; the end if none does."""
         at = size = 0
         for at, record in enumerate(self._records):
             size += len(record)
@@ -78,7 +78,7 @@ class PutTable:
         return len(self._records)
 
     def keep(self, count: int, /) -> None:
-        """Leave the first so many, and let go of the memory of the others."""
+        """Keep the first `count` puts, and free the memory of the others."""
         self._check(0, count)
         del self._records[count:]
 
@@ -91,12 +91,12 @@ class PutTable:
         return self._records.copy()
 
     def cut(self, start: int, end: int, /) -> None:
-        """Leave out the puts of a range."""
+        """Remove the puts of a range."""
         self._check(start, end)
         del self._records[start:end]
 
     def frames(self, start: int, end: int, seed: int, offset: int, number: int, limit: int, /) -> bytes:
-        """Return the puts of a range as frames of at most `limit` bytes, or of one put, to stand at `offset`."""
+        """Return the puts of a range as frames for `offset`, each of at most `limit` bytes or of one put."""
         self._check(start, end)
         out = []
         while start < end:

@@ -1,6 +1,6 @@
-"""Ids that are not pending: whether damage hides them, and the id that a message has now.
+"""Ids that are not pending: check whether damage hides them, and find a message's current id.
 
-A message that fired, was cancelled or moved is not found either, and only the unreadable bytes would show which.
+A message that fired, was cancelled or moved is not pending either; only the unreadable bytes would show the cause.
 Invariant: an id is reported as hidden only when no drop of it can be read.
 """
 
@@ -21,11 +21,11 @@ from filewheel.reader import Reader
 
 @dataclass(frozen=True)
 class Hidden:
-    """Ids that a damaged wheel may still hold."""
+    """Ids that unreadable files of a wheel may hold."""
 
     ids: list[MessageId]
     files: list[str]
-    """The files that may hold them and cannot be read."""
+    """The unreadable files."""
     are_missing: bool
     """Whether each of these files is missing."""
 
@@ -47,7 +47,7 @@ def hidden(wheel: Reader, ids: Sequence[MessageId], *, ended_too: bool = False) 
 
 
 def moved_to(wheel: Reader, id_: MessageId, limit: int) -> MessageId | None:
-    """Return the id that a message has now which once had this one; None when it has ended, or was never here.
+    """Return the current id of the message that once had this id; None when it has ended, or never existed here.
 
     Cost: reads up to `limit` dead letters, and as many pending messages.
     """

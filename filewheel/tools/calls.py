@@ -1,6 +1,6 @@
 """The pending messages that only a scheduler may fire: calls of handlers, and occurrences of schedules.
 
-Invariant: a message that cannot be read is no call.
+Invariant: an unreadable message is not a call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARKS = (ARGS.encode(), SCHEDULE.encode())
 
 def _calls(puts: Iterable[bytes]) -> Iterator[Message]:
     for put in puts:
-        if any(mark in put for mark in _MARKS):  # only few messages are unpacked for nothing
+        if any(mark in put for mark in _MARKS):  # a filter: few other messages are unpacked
             with contextlib.suppress(Damaged):
                 message = unpack_put(put)
                 if is_call(message.headers):
@@ -42,6 +42,6 @@ def count_calls(wheel: Reader, before: datetime | float) -> int:
 
 
 def calls_among(wheel: Reader, ids: Iterable[MessageId]) -> dict[MessageId, Message]:
-    """Return the calls among messages that are named by their ids. Cost: as `Snapshot.find`."""
+    """Return the calls among the messages with these ids. Cost: as `Snapshot.find`."""
     with wheel.snapshot() as snapshot:
         return {message.id: message for message in _calls(snapshot.find(ids).values())}

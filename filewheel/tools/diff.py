@@ -1,8 +1,7 @@
 """Compare two wheels: a digest of each second first, then message by message where the digests differ.
 
-Pending messages have one order, and a record is the same bytes in every wheel, so the digest of a second is a hash over
-its records. Both wheels may be in use: a difference is checked again before it is reported, because a message that is
-just being copied is no difference.
+Pending messages have one order, and a record has the same bytes in every wheel, so the digest of a second is a hash of
+its records. Both wheels may be in use: a difference is checked twice, because a message may be on its way.
 Invariant: two wheels without a difference fire the same messages at the same times.
 """
 
@@ -36,14 +35,14 @@ class SecondDigest:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One message that two wheels do not have in common."""
+    """One message that differs between two wheels."""
 
     id: MessageId
     kind: Kind
 
 
 def digests(snapshot: Snapshot, progress: Progress | None = None) -> Iterator[SecondDigest]:
-    """Yield a digest of each second that holds anything, dead letters included. Memory: one window.
+    """Yield a digest of each second with messages, dead letters included. Memory: one window.
 
     Cost: reads every message; about 1 µs each.
     """
@@ -64,7 +63,7 @@ def digests(snapshot: Snapshot, progress: Progress | None = None) -> Iterator[Se
 
 
 def seconds_that_differ(first: Iterator[SecondDigest], second: Iterator[SecondDigest]) -> Iterator[int]:
-    """Yield the seconds whose digests are not equal, in order."""
+    """Yield the seconds whose digests differ, in order."""
     left, right = next(first, None), next(second, None)
     while left is not None or right is not None:
         if right is None or (left is not None and left.second < right.second):
@@ -81,7 +80,7 @@ def seconds_that_differ(first: Iterator[SecondDigest], second: Iterator[SecondDi
 
 
 def differences(first: Reader, second: Reader, progress: Progress | None = None) -> Iterator[Difference]:
-    """Yield the messages in which two wheels differ, in the order of ids; each is checked twice.
+    """Yield the messages that differ between two wheels, in the order of ids; each is checked twice.
 
     Takes no lock. Cost: reads both wheels once, and again the seconds that differ.
     """
@@ -112,7 +111,7 @@ def _compare(ours: dict[bytes, bytes], theirs: dict[bytes, bytes], ids: list[byt
 
 
 def _still(first: Reader, second: Reader, found: list[Difference]) -> list[Difference]:
-    """Return those that still differ in new snapshots of both wheels."""
+    """Return the differences that remain in new snapshots of both wheels."""
     ids = [d.id for d in found]
     with first.snapshot() as ours, second.snapshot() as theirs:
         return _compare(ours.find(ids), theirs.find(ids), [bytes(i) for i in ids])

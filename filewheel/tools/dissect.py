@@ -1,9 +1,8 @@
 """The records of a wheel's files, one by one, with their offsets.
 
-Reads slot files, lap files and journals as they are on disk. Each record comes with three facts: whether its checksum
-holds, whether the message is pending, and whether the checkpoint covers it. Takes no lock; a file that is removed while
-this runs is skipped.
-Invariant: every byte that is read appears in a record, in a frame without records, or in a bad range.
+Reads slot files, lap files and journals as they are on disk. Each record has three facts: whether its checksum holds,
+whether the message is pending, and whether the checkpoint covers it. Takes no lock; skips a file that disappears.
+Invariant: every byte read appears in a record, in a frame without records, or in a bad range.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from filewheel.tools.dump import iso
 
 @dataclass
 class Entry:
-    """One record of a file, or a range of bytes that holds none."""
+    """One record of a file, or a range of bytes without one."""
 
     file: str
     offset: int
     end: int
     frame: int | None
     kind: str
-    """put, drop, seal (a frame without records), zeros (written ahead, never used), bad."""
+    """put, drop, seal (a frame without records), zeros (preallocated, never used), bad."""
     covered: bool
     id: MessageId | None = None
     live: bool | None = None
@@ -73,12 +72,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Segment:
-    """A journal segment at a glance."""
+    """A summary of a journal segment."""
 
     name: str
     bytes: int
     covered: int
-    """Bytes from its start that are dealt into laps and slots."""
+    """Bytes from its start that were dealt into laps and slots."""
     frames: int
     puts: int
     drops: int
@@ -86,7 +85,7 @@ class Segment:
 
 
 class Dissector:
-    """Looks into the files of one wheel."""
+    """Reads the files of one wheel."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
@@ -95,7 +94,7 @@ class Dissector:
             self._disk, directory.seed, directory.settings.lap_of, directory.path
         )
 
-    # -- what there is -------------------------------------------------------------------------------------------
+    # -- files ---------------------------------------------------------------------------------------------------
 
     def segments(self) -> list[str]:
         """List the journal segments."""
@@ -103,7 +102,7 @@ class Dissector:
         return [f"{layout.JOURNAL}/{name}" for name in sorted(names)]
 
     def segment(self, name: str) -> Segment | None:
-        """Look at a segment's frames by their headers; None when it has gone."""
+        """Read the frame headers of a segment; None when it was removed."""
         frames = puts = drops = bad = 0
         size = 0
         for item in self._scan(name, headers=True):
@@ -127,7 +126,7 @@ class Dissector:
         return self._disk.identity(name) is not None
 
     def _covered(self, name: str) -> int:
-        """Return up to where the checkpoint covers a file."""
+        """Return a file's covered length."""
         last = name.rpartition("/")[2]
         segment, second, lap = layout.parse_segment(last), layout.parse_slot(last), layout.parse_lap_file(last)
         if segment is not None:
@@ -139,7 +138,7 @@ class Dissector:
             return self._checkpoint.slots.get(second, 0)
         return self._checkpoint.laps.get(lap, 0) if lap is not None else 0
 
-    # -- what stands in it ---------------------------------------------------------------------------------------
+    # -- records -------------------------------------------------------------------------------------------------
 
     def entries(self, names: Iterable[str], lo: bytes = ID_MIN, hi: bytes = ID_END) -> Iterator[Entry]:
         """Yield the records of some files with ids from `lo` to below `hi`, and every bad range."""
@@ -198,7 +197,7 @@ class Dissector:
 
 
 def _records(frame: Frame) -> Iterator[tuple[int, bytes, bytes | None]]:
-    """Yield (place in the body, bytes, id) of a frame's records; the id is None for what is no record."""
+    """Yield (offset in the body, bytes, id) of a frame's records; the id is None for an invalid record."""
     try:
         records = split(frame.body)
     except Damaged:

@@ -1,8 +1,8 @@
-"""Messages as JSON lines: one object a line, the keys an API (docs/cli.md).
+"""Messages as JSON lines: one object per line; the keys are a public API (docs/cli.md).
 
-A payload that is UTF-8 is text under `payload`, any other is base64 under `payload_b64`; headers are an object of
-strings. `dump` yields messages in firing order, dead letters last; `load` reads them back and keeps the ids, so that
-dump, load and dump again give the same bytes.
+A UTF-8 payload is text under `payload`, any other is base64 under `payload_b64`; headers are an object of strings.
+`dump` yields messages in firing order, dead letters last. `load` reads them and keeps the ids, so dump, load and dump
+again give the same bytes.
 Invariant: from_json(to_json(m)) == m.
 """
 
@@ -52,7 +52,7 @@ def iso(us: int) -> str:
 
 
 def from_json(fields: object, payload_bytes_max: int = PAYLOAD_BYTES_LIMIT) -> Message:
-    """Read a message from the object that `to_json` made. Raises BadArgument naming the key that is wrong."""
+    """Read a message from an object of `to_json`. Raises BadArgument, which names the wrong key."""
     if not isinstance(fields, dict):
         raise BadArgument("not a JSON object")
     id_ = MessageId.parse(_field(fields, "id", str))
@@ -123,9 +123,9 @@ def parse_line(line: str | bytes, number: int) -> dict[str, Any]:
 def dump(wheel: Reader, on_unreadable: Callable[[str, str], object] | None = None) -> Iterator[Message]:
     """Yield every pending message and every dead letter, in the order of their ids. Memory: one window.
 
-    At the end, `on_unreadable` gets the name of each file that could not be read whole, and why.
+    At the end, `on_unreadable` gets the name of each file that could not be read in full, and the reason.
     """
-    # One snapshot: a dead letter that is revived while this runs must not fall between two.
+    # One snapshot: with two, a dead letter revived in between could be missed.
     with wheel.snapshot() as snapshot:
         yield from snapshot.messages(ID_MIN, ID_END)
         if on_unreadable is not None:
@@ -138,7 +138,7 @@ def load(
 ) -> Iterator[Message]:
     """Read dumped lines as messages; blank lines are skipped. With `ids`, each gets a new id.
 
-    Raises BadArgument, which names the line, also where `due_us` is not the time in the id and no new one is made.
+    Raises BadArgument, which names the line, also when `due_us` is not the time in a retained id.
     """
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -162,16 +162,16 @@ def _loaded(fields: dict[str, Any], payload_bytes_max: int, ids: NewIds | None) 
 
 
 class NewIds:
-    """Gives messages new ids, in order, as a writer of its own would."""
+    """Gives messages new ids, in order, as a separate writer."""
 
     def __init__(self, now_us: int) -> None:
-        """Take the time from which the messages count as enqueued, and dead letters as dead."""
+        """`now_us` is the time at which the messages count as enqueued, and dead letters as dead."""
         self._writer = int.from_bytes(secrets.token_bytes(WRITER_BITS // 8), "big")
         self._seq = 0
         self._now_us = now_us
 
     def renew(self, message: Message, due_us: int) -> Message:
-        """Return the message as a new one, due at a time; a dead letter stays one."""
+        """Return the message with a new id and this due; a dead letter stays one."""
         fresh = self._id(due_us)
         if not message.is_dead:
             return Message(fresh, message.payload, message.topic, message.headers, 0, self._now_us)

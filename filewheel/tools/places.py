@@ -1,8 +1,8 @@
-"""Something else in the place of a file that the library needs: a pipe, a link, a directory where a file should be.
+"""Foreign objects in the place of a file that the library needs: a pipe, a link, a directory instead of a file.
 
-It is never opened for writing and never followed, so every call that needs the file fails until it is gone. `verify`
-reports it, and `repair` renames it into quarantine/.
-Invariant: a name that is not there is no finding; each of these files is made with its first use.
+They are never opened for writing and never followed, so every call that needs the file fails until the object is
+removed. `verify` reports it, and `repair` renames it into quarantine/.
+Invariant: a missing name is not a finding; the first use makes each of these files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from filewheel.format import layout
 from filewheel.keys.check import Add, unreadable
 
 REPAIR = "stop the keeper, then `filewheel repair` puts it aside"
-BY_HAND = "stop every keeper, then remove it by hand: nothing of filewheel's is in it"
+BY_HAND = "stop every keeper, then remove it by hand: it holds no data of filewheel"
 NOT_FILE = "not a regular file"
 NOT_DIRECTORY = "not a directory"
 _KEYS = "messages with a unique key can be neither enqueued nor moved nor tried again"
@@ -31,16 +31,16 @@ _FILES = {
 
 
 def check_places(directory: Directory, add: Add) -> None:
-    """Report what has the place of a file that the library needs. The checkpoint is reported where it is read.
+    """Report foreign objects in the place of a file. That of the checkpoint is reported when it is read.
 
-    Raises OSError where the disk may read it the next time.
+    Raises OSError for a transient error.
     """
     for name, what, cost in _foreign(directory, add):
-        add("damage", name, 0, 0, f"{what}: {cost} until it is gone", BY_HAND if name == layout.LOCK else REPAIR)
+        add("damage", name, 0, 0, f"{what}: {cost} until it is removed", BY_HAND if name == layout.LOCK else REPAIR)
 
 
 def put_aside(directory: Directory, quarantine: Quarantine, name: str, what: str) -> str:
-    """Rename what has the place of a file into quarantine/, and note it; return what was done. Raises OSError."""
+    """Rename a foreign object into quarantine/, with a note; return a report. Raises OSError."""
     disk = directory.disk
     there = set(disk.listdir(layout.QUARANTINE))
     n = 0
@@ -54,9 +54,9 @@ def put_aside(directory: Directory, quarantine: Quarantine, name: str, what: str
 
 
 def put_all_aside(directory: Directory, quarantine: Quarantine) -> list[str]:
-    """Rename everything in such a place into quarantine/; return what was done. Files of keys are made again instead.
+    """Rename all foreign objects into quarantine/; return reports. Files of keys are rebuilt instead.
 
-    The lock of the keeper is held, so its own file is not among them. Raises OSError.
+    The caller holds the keeper's lock, so that file is not foreign. Raises OSError.
     """
     names = [(name, what) for name, what, _ in _foreign(directory) if not _is_key_file(name)]
     if is_foreign(directory, layout.CHECKPOINT):
@@ -65,7 +65,7 @@ def put_all_aside(directory: Directory, quarantine: Quarantine) -> list[str]:
 
 
 def is_foreign(directory: Directory, name: str) -> bool:
-    """Tell whether something is there under this name that is no regular file. Raises OSError."""
+    """Return whether this name is not a regular file. Raises OSError."""
     try:
         directory.disk.close(directory.disk.open(name, "r"))
     except ForeignFile:
@@ -81,7 +81,7 @@ def _is_key_file(name: str) -> bool:
 
 
 def _foreign(directory: Directory, add: Add | None = None) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, what is there, what fails because of it); `add` gets names that cannot be read at all."""
+    """Yield (name, kind of object, consequence); `add` gets unreadable names."""
     for name, cost in _names(directory):
         try:
             if is_foreign(directory, name):
@@ -100,7 +100,7 @@ def _foreign(directory: Directory, add: Add | None = None) -> Iterator[tuple[str
 
 
 def _names(directory: Directory) -> Iterator[tuple[str, str]]:
-    """Yield the names of the files that are looked at, and what fails where something else has one."""
+    """Yield the names of the checked files, and the consequence of a foreign object there."""
     yield from _FILES.items()
     is_ours: Callable[[str], bool]
     for parent, is_ours, some in (

@@ -1,10 +1,10 @@
-"""Repair a wheel: bring it back to a state that verifies, and keep every unreadable byte in quarantine/.
+"""Repair a wheel: restore a state that verifies, and copy every unreadable byte to quarantine/.
 
-Works as the keeper (it takes the lock), in this order: a damaged wheel.json is written again from its copy; what the
-journals hold is dealt, which also replaces a checkpoint that cannot be read; a lap or slot file with damage is
-written again from the frames that verify, after its bad ranges were copied to quarantine/; unique keys that are not
-listed are entered again. A damaged roster stays as it is: a repair does not decide which wheel fires.
-Invariant: repairing loses nothing that could be read, and repairing twice changes nothing more.
+Takes the keeper's lock and works in this order: rewrite a damaged wheel.json from its copy; deal the journals, which
+also replaces an unreadable checkpoint; copy the bad ranges of damaged lap and slot files to quarantine/, and rewrite
+these files from the frames that verify; enter unlisted unique keys. A damaged roster stays as it is: a repair does not
+decide which wheel fires.
+Invariant: a repair loses no readable data, and a second repair changes nothing.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ _SETTINGS_BYTES = 65536
 
 @dataclass
 class Repair:
-    """What a repair did, or would do."""
+    """The result or the plan of a repair."""
 
     found: list[Finding] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     bytes_kept: int = 0
     bytes_aside: int = 0
-    """Bytes that could not be read; they are in quarantine/ now."""
+    """Unreadable bytes, now in quarantine/."""
     bytes_lost: int = 0
-    """Bytes of files that are missing: the checkpoint does not name those any more, so that loss is accepted."""
+    """Bytes of missing files: the checkpoint no longer names them, so the loss is accepted."""
 
 
 def plan(directory: Directory) -> Repair:
-    """Say what a repair would mend, without changing anything."""
+    """Return the findings that a repair would fix, without a change."""
     return Repair(found=verify(directory).damage)
 
 
 def repair(directory: Directory) -> Repair:
-    """Mend what can be mended. Raises Locked while a keeper runs, DiskError when the disk refuses."""
+    """Repair the wheel. Raises Locked while a keeper runs, and DiskError."""
     result = plan(directory)
     keeper_lock = KeeperLock(directory)
     keeper_lock.take("repair", wait=False)
@@ -108,9 +108,9 @@ def _mend_settings(directory: Directory, result: Repair) -> None:
 
 
 def _mend_unread_keys(directory: Directory, quarantine: Quarantine, result: Repair) -> None:
-    """Make the files of keys again that are no regular files, or too long to be read, from the pending messages.
+    """Rebuild foreign or overlong files of keys from the pending messages.
 
-    Their locks are held all the while, so that no key in them is taken before it is entered again.
+    Holds their locks throughout, so that no key is taken before it is entered again.
     """
     keys = Keys(directory)
     if _unread(directory, keys, layout.KEY_RECENT):
@@ -144,12 +144,12 @@ def _mend_unread_keys(directory: Directory, quarantine: Quarantine, result: Repa
 
 
 def _unread(directory: Directory, keys: Keys, bucket: int) -> bool:
-    """Tell whether no one can look up a key in a file of keys."""
+    """Return whether a file of keys is unreadable."""
     return keys.is_too_long(bucket) or is_foreign(directory, layout.key_file(bucket))  # mutant: key-file-left
 
 
 def _make_way(directory: Directory, quarantine: Quarantine, bucket: int) -> str:
-    """Put aside what is no regular file in the place of a file of keys; say what was wrong with it."""
+    """Put aside a foreign object in the place of a file of keys; return the fault."""
     name = layout.key_file(bucket)
     if not is_foreign(directory, name):
         return f"{name} was too long"
@@ -157,7 +157,7 @@ def _make_way(directory: Directory, quarantine: Quarantine, bucket: int) -> str:
 
 
 def _mend_recent(directory: Directory, keys: Keys, quarantine: Quarantine, result: Repair) -> None:
-    """Make the unreadable file of recent entries again; the buckets list its entries."""
+    """Rebuild the unreadable file of recent entries; the buckets get its entries."""
     name = layout.key_file(layout.KEY_RECENT)
     with keys.locked(layout.KEY_RECENT, WAIT_S) as is_locked:
         if not is_locked:
@@ -179,9 +179,9 @@ def _mend_recent(directory: Directory, keys: Keys, quarantine: Quarantine, resul
 
 
 def _mend_keys(directory: Directory, result: Repair) -> None:
-    """Enter the keys of living messages that are not listed, and leave out of the index what cannot be read.
+    """Enter the unlisted keys of pending messages, and remove unreadable bytes from the index.
 
-    Cost: a walk over everything that is pending.
+    Cost: reads all pending messages.
     """
     keys, unlisted, entered = Keys(directory), Unlisted(directory), 0
     with Snapshot(directory) as snapshot:
@@ -206,7 +206,7 @@ def _mend_keys(directory: Directory, result: Repair) -> None:
 
 
 def _mend_file(store: Store, span: Span, result: Repair) -> None:
-    """Write a damaged file again from the frames that verify."""
+    """Rewrite a damaged file from the frames that verify."""
     puts, drops, bad = _read_all(store, span)
     senseless = _take_out_senseless(puts, drops)
     if not bad and not senseless:
@@ -227,7 +227,7 @@ def _mend_file(store: Store, span: Span, result: Repair) -> None:
     if data:
         _replace(store, span.name, data)
         lengths[key] = len(data)
-    # A crash before this leaves a shorter file than the checkpoint says: reported, and repaired again.
+    # A crash before this leaves a file shorter than in the checkpoint: `verify` reports it, and `repair` works again.
     write_checkpoint(store.disk, checkpoint, store.dir.seed)
     store.checkpoint = checkpoint
     if not data:
@@ -243,7 +243,7 @@ def _mend_file(store: Store, span: Span, result: Repair) -> None:
 
 
 def _take_out_senseless(puts: set[bytes], drops: set[bytes]) -> list[tuple[bytes, str]]:
-    """Take out of a file's puts those that are no message, and end each by a drop; return them, and what they lack."""
+    """Remove invalid puts, and end each by a drop; return them with their faults."""
     found = []
     for put in sorted(puts):
         try:
@@ -264,7 +264,7 @@ def _read_all(store: Store, span: Span) -> tuple[set[bytes], set[bytes], list[Da
     except FileNotFoundError:
         return puts, drops, [Damage(span.name, 0, span.end, MISSING, proven=True)]
     except ForeignFile:  # mutant: repair-unopened
-        # Any other error is raised: a file that cannot be opened now must not be replaced by nothing.
+        # Any other error is raised: it may be transient, and must not replace the file by an empty one.
         return puts, drops, [Damage(span.name, 0, span.end, "cannot be opened", proven=True)]
     try:
         size = store.disk.size(fd)
@@ -287,7 +287,7 @@ def _read_all(store: Store, span: Span) -> tuple[set[bytes], set[bytes], list[Da
 
 
 def _replace(store: Store, name: str, data: bytes) -> None:
-    """Put a new file in the place of a damaged one: atomic and durable."""
+    """Replace a damaged file: atomic and durable."""
     disk = store.disk
     aside = layout.replacement(name)
     write_aside(disk, aside, data)

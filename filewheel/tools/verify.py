@@ -1,9 +1,9 @@
-"""Verify a wheel: read every byte that should be readable, and name each place that is wrong.
+"""Verify a wheel: read every byte that should be readable, and report each fault.
 
-Takes no lock and writes nothing, so it runs beside a keeper, without one, on a damaged wheel and on a read-only mount.
-A finding is damage (bytes that had been durable cannot be read) or a note (harmless: left by a crash, or not a file of
-filewheel), and says what it costs and what to do.
-Invariant: a finding names the file and the offset; no finding of kind "damage" means that nothing acknowledged is lost.
+Takes no lock and writes nothing, so it runs with or without a keeper, on a damaged wheel and on a read-only mount. A
+finding is damage (durable bytes cannot be read) or a note (harmless: left by a crash, or a foreign file), with the
+consequence and a remedy.
+Invariant: a finding names file and offset; without findings of kind "damage" nothing acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HEALS = "a backup that has not read it heals"
 
 @dataclass(frozen=True)
 class Finding:
-    """One place that is wrong."""
+    """One fault."""
 
     kind: str
     """"damage", or "note"."""
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """What verifying found."""
+    """The result of `verify`."""
 
     findings: list[Finding] = field(default_factory=list)
     frames: int = 0
@@ -63,28 +63,28 @@ class Report:
     files: int = 0
     bytes: int = 0
     retained_bytes: int = 0
-    """Bytes that only backups have still to read: no part of `bytes`, nor are their files of `files`."""
+    """Bytes that only backups must still read; not part of `bytes`, nor their files of `files`."""
 
     @property
     def damage(self) -> list[Finding]:
-        """The findings that cost something."""
+        """The findings of kind "damage"."""
         return [f for f in self.findings if f.kind == "damage"]
 
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes read, bytes in all)."""
+"""Called with (bytes read, total bytes)."""
 
 
 def verify(directory: Directory, progress: Progress | None = None) -> Report:
     """Read everything and report. Cost: every byte of the wheel once.
 
-    Raises DiskError when the disk refuses to read.
+    Raises DiskError.
     """
     try:
         for _ in range(_TRIES):
             deal = directory.checkpoint().deal
             report = _Verifier(directory, progress).run()
-            # Beside a running keeper files come and go while they are being read: what is damaged stays so.
+            # A running keeper makes and removes files during the check; real damage remains in a second check.
             if not report.damage or deal == directory.checkpoint().deal:
                 break
     except OSError as exc:
@@ -100,7 +100,7 @@ class _Verifier:
         self._report = Report()
         self._total = 0
         self._newest: tuple[tuple[int, int, int] | None, set[str]] = None, set()
-        """The checkpoint that was read last, and the files that it names."""
+        """The last checkpoint read, and the files that it names."""
         self._unlisted = Unlisted(directory)
 
     def run(self) -> Report:
@@ -148,7 +148,7 @@ class _Verifier:
     # -- spares ----------------------------------------------------------------------------------------------
 
     def _check_spares(self) -> None:
-        """Look at what is read only when something else cannot be: found out then, it would be too late."""
+        """Check the files that are read only after other damage, before they are needed."""
         try:
             spare = read_settings(self._disk, layout.SETTINGS_COPY, self._dir.place(layout.SETTINGS_COPY))
             what = "" if spare == self._dir.settings else "not the settings of this wheel"
@@ -173,7 +173,7 @@ class _Verifier:
         except FileNotFoundError:
             pass
         except Damaged as exc:
-            # Nothing depends on it while the newer one verifies, and it goes with the next deal.
+            # It is not needed while the newer one verifies, and the next deal replaces it.
             self._add("note", layout.CHECKPOINT_OLD, 0, 0, exc.what, "the next deal replaces it")
 
     # -- laps and slots --------------------------------------------------------------------------------------
@@ -205,13 +205,13 @@ class _Verifier:
             self._disk.close(fd)
 
     def _has_gone(self, span: Span) -> bool:
-        """Tell whether a newer checkpoint does not name a file any more: it was finished, or dealt on.
+        """Return whether a newer checkpoint no longer names a file.
 
-        The clock does not matter: a keeper removes a file only after the checkpoint without it.
+        A keeper removes a file only after it wrote the checkpoint without it.
         """
         known = self._disk.identity(layout.CHECKPOINT)
         # mutant: absent-reread
-        if known is None or known != self._newest[0]:  # read once, however many files it names that are not there
+        if known is None or known != self._newest[0]:  # read once for all missing files
             newer = self._dir.checkpoint()
             self._newest = known, {s.name for s in spans_of(self._dir, newer)}
         return span.name not in self._newest[1]  # mutant: missing-past
@@ -234,19 +234,19 @@ class _Verifier:
         if (len(puts), len(drops)) != (frame.puts, frame.drops) or (
             ids and (min(ids), max(ids)) != (frame.first, frame.last)
         ):
-            self._add("note", name, frame.offset, frame.end, "the header does not fit the records, which are taken")
+            self._add("note", name, frame.offset, frame.end, "the header does not fit the records; the records count")
         if seconds is not None and ids:
             low, high = due_of(frame.first) // US_PER_S, due_of(frame.last) // US_PER_S
             if low < seconds[0] or high >= seconds[1]:
-                self._add("damage", name, frame.offset, frame.end, "holds a message of another time")
+                self._add("damage", name, frame.offset, frame.end, "holds a message with a due outside of this file")
 
     # -- journals --------------------------------------------------------------------------------------------
 
     def _list_segments(self) -> Listing:
-        """List the segments. Later ones of a writer than the first listing has are left out."""
+        """List the segments, without a writer's segments that are newer than the first listing."""
         first, second = list_segments(self._dir), list_segments(self._dir)
-        # A listing beside a writer may hold a new segment and miss the one before it; another one has both.
-        # One that has gone since stays in the list: frames that the next one seems to lack may be covered.
+        # With a running writer a listing may have a new segment and miss the previous one; a second listing has both.
+        # A segment removed since stays in the list: frames that seem missing in the next one may be covered.
         # mutant: gone-since-listed verify-one-listing verify-beyond
         return {w: {n for n in ours | second.get(w, set()) if n <= max(ours)} for w, ours in first.items()}
 
@@ -266,7 +266,7 @@ class _Verifier:
             self._report_missing(account, parts, before)
 
     def _report_missing(self, account: Account, parts: list[Part], number: int) -> None:
-        """Report what is missing from a writer's journal, now that everything behind it was read."""
+        """Report the frames missing from a writer's journal, after all later frames were read."""
         handles = Handles(self._dir)
         try:
             sure = confirmed(account.missing, self._dir, handles.get, parts, number)
@@ -305,7 +305,7 @@ class _Verifier:
         return number
 
     def _check_retained(self) -> None:
-        """Look through the covered segments that backups have still to read. This wheel needs none of them."""
+        """Check the covered segments that backups must still read. This wheel does not need them."""
         try:
             names = sorted(self._disk.listdir(layout.RETAINED))
         except FileNotFoundError:
@@ -337,11 +337,11 @@ class _Verifier:
             self._add("note", layout.OVERFLOW, 0, 0, "the counter cannot be read; each backup heals once for that")
 
     def _check_kept(self, name: str, part: Part, number: int, account: Account) -> int:
-        """Check a retained segment, by the seed of the name it had in journal/; return the last frame's number."""
+        """Check a retained segment with the seed of its name in journal/; return the last frame's number."""
         try:
             fd = self._disk.open(name, "r")
         except FileNotFoundError:
-            return UNKNOWN  # released since the listing
+            return UNKNOWN  # removed since the listing
         except OSError as exc:
             self._add("note", name, 0, 0, unreadable(exc), _HEALS)
             return UNKNOWN
@@ -373,7 +373,7 @@ class _Verifier:
         try:
             inside = self._disk.listdir(name)
         except FileNotFoundError:
-            return  # its last file has expired since the listing
+            return  # removed since the listing
         except NotADirectoryError:
             self._foreign(name)
             return
@@ -385,27 +385,27 @@ class _Verifier:
                 self._stray(f"{name}/{inner}", second in checkpoint.slots, checkpoint, keeper)
 
     def _check_ids(self) -> None:
-        """Look at the names of the locks of ids."""
+        """Check the names of the locks of ids."""
         try:
             names = self._disk.listdir(layout.IDS)
         except FileNotFoundError:
             return
         except NotADirectoryError:
-            return  # reported with the other places
+            return  # `check_places` reports it
         for last in sorted(names):
             if not layout.is_id_lock(last):
                 self._foreign(f"{layout.IDS}/{last}")
 
     def _is_primary(self) -> bool:
-        """Tell whether keys are taken here: a backup enters the keys that it holds when it is promoted."""
+        """Return whether keys are taken here: a backup enters its keys on promotion."""
         try:
             roster = read_roster(self._disk, self._dir.path)
         except (Damaged, OSError):
-            return False  # which is reported
+            return False  # reported elsewhere
         return roster is None or roster.role == "primary"
 
     def _check_set(self) -> None:
-        """Look at the roster of a wheel that is in a set."""
+        """Check the roster of a wheel in a set."""
         try:
             read_roster(self._disk, self._dir.path)
         except Damaged as exc:
@@ -417,6 +417,6 @@ class _Verifier:
         self._add("note", name, 0, 0, FOREIGN)
 
     def _stray(self, name: str, known: bool, checkpoint: Checkpoint, keeper: Holder | None) -> None:
-        # A running keeper may be in the middle of a deal: its new files are not named yet.
+        # A running keeper may be dealing: the checkpoint does not name its new files yet.
         if not known and keeper is None and not checkpoint.doubt:
             self._add("note", name, 0, 0, "left by a deal that never completed; the next keeper removes it")
