@@ -55,7 +55,7 @@ class Disk(Protocol):
         "w" to replace its content.
 
         Raises ForeignFile, without touching it, when the name is not a regular file's; except for "r", also when the
-        file has another hard link, because a write would change it there too. "w" unlinks this name and creates a file.
+        file has another hard link: a write would change it there too. "w" then unlinks this name and creates a file.
         """
 
     def close(self, fd: int) -> None:
@@ -79,7 +79,7 @@ class Disk(Protocol):
         """Return whether an open file was unlinked; False where that is not known."""
 
     def is_named(self, fd: int, name: str) -> bool:
-        """Return whether this name is the open file's now."""
+        """Return whether this name now refers to the open file."""
 
     def data_from(self, fd: int, offset: int) -> int:
         """Return the offset of the first data at or after an offset, past any hole; the size if there is none."""

@@ -1,10 +1,10 @@
-"""The messages of many tasks, committed together: each is checked by itself, many are written as one frame.
+"""The messages of many tasks, committed together: each is checked separately, many are written as one frame.
 
 Messages gather in the event loop and are given to the writing thread as one batch; while it writes, the next batch
 gathers. Without room a task waits in line. A mistake in one message must not fail another, so `check` finds every
-mistake without touching the disk. `put_all` meets only errors of the disk, which are raised for each message concerned.
-Invariants: a message whose id is returned is as durable as its own `sync` says; one that is withdrawn before its batch
-is handed over is not written; every other one is answered.
+mistake without touching the disk. `put_all` raises only disk errors, for each message concerned.
+Invariants: a message whose id is returned is as durable as its own `sync` says; a message that is withdrawn before its
+batch is handed over is not written; every other one gets an id or an error.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _note_copies(copies: int, group: Sequence[int], results: list[MessageId | Ba
 
 
 def _tell_all(exc: Exception, group: Sequence[int], results: list[MessageId | BaseException]) -> None:
-    """Give each task its own copy of an error: one error raised in many tasks would collect all their tracebacks."""
+    """Give each task its own copy of an error: a shared one would collect the tracebacks of all tasks."""
     for n in group:
         results[n] = error_like(exc)
 
@@ -188,7 +188,7 @@ def commit(
     results: Sequence[MessageId | BaseException]
     try:
         results = wheel.put_all([put for _, put in batch])
-    except BaseException as exc:  # of any class, because tasks wait for it
+    except BaseException as exc:  # any class, because tasks wait for it
         results = [error_like(exc) for _ in batch]
     call_soon(loop, written, batch, results)
 
@@ -207,7 +207,7 @@ class Batcher:
         """The tasks that wait for room, in order. It is empty while there is room."""
 
     async def put(self, put: Put) -> MessageId:
-        """Have a message written with the next batch; return its id once it is as durable as it asked for."""
+        """Add a message to the next batch; return its id once it is as durable as its `sync` says."""
         if self._room:
             self._room -= 1
         else:
@@ -237,7 +237,7 @@ class Batcher:
             self._writer.check()
         except BaseException:
             if gate.done() and not gate.cancelled() and gate.exception() is None:
-                self._give_room(1)  # the room that was given is not used
+                self._give_room(1)  # the room is not used
             raise
 
     def _give_room(self, count: int) -> None:

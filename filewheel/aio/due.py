@@ -1,7 +1,7 @@
 """Messages as they become due, to iterate over in an event loop, and the keeper that iterations share.
 
 The first iteration of a wheel opens the keeper, the last one closes it.
-Invariants: asking for the next message acknowledges the one before, and a message in hand is put back when the
+Invariants: asking for the next message acknowledges the previous one, and a message in hand is put back when the
 iteration ends; a keeper that the program opened itself is used and never closed here.
 """
 
@@ -30,10 +30,10 @@ class DueKeeper(Protocol):
         """Whether this is the keeper, or is about to become it."""
 
     async def open(self, *, wait: bool | None = None) -> Self:
-        """Become the keeper; nothing when this is it."""
+        """Become the keeper; does nothing if it is the keeper already."""
 
     async def close(self) -> None:
-        """Let the next keeper in."""
+        """Release the lock to the next keeper."""
 
     async def next_message(self, limit: int, *, wait: bool) -> Message | None:
         """Return the next message; None at the end."""
@@ -42,10 +42,10 @@ class DueKeeper(Protocol):
         """Acknowledge a message without waiting for it."""
 
     def give_back(self, message: Message) -> None:
-        """Put back a message that was handed out and not handled."""
+        """Put back an unhandled message."""
 
     async def ack(self, message: Message, /) -> int:
-        """Acknowledge a message; return how many that were."""
+        """Acknowledge a message; return how many were acknowledged."""
 
     async def nack(self, message: Message, *, delay: float | timedelta = 0) -> MessageId | None:
         """Put a message back, to fire again after `delay`."""
@@ -57,10 +57,10 @@ class DueKeeper(Protocol):
 class Due(AsyncIterator[Message]):
     """Messages as they become due, for an `async for`.
 
-    Asking for the next message acknowledges the one before. When the body raises or breaks, the present message, unless
-    it was given to `ack`, is put back with its attempt raised by one, as soon as this iterator is dropped or closed;
-    all earlier ones were acknowledged. The iteration ends when the keeper is closed while it waits; a message in hand
-    cannot be acknowledged then: the iteration raises Closed, and the next keeper offers the message.
+    Asking for the next message acknowledges the previous one. When the body raises or breaks, the present message,
+    unless it was given to `ack`, is put back with its attempt raised by one, as soon as this iterator is dropped or
+    closed. If the keeper is closed while the iteration waits, the iteration ends; with a message in hand it raises
+    Closed, and the next keeper offers the message.
 
     Closing it (`async with wheel.due() as due`, or `await due.close()`) closes the keeper that it opened, if no other
     iteration uses it: another process can fire then.
@@ -158,7 +158,7 @@ class Due(AsyncIterator[Message]):
             self._keeper.give_back(present)
 
     def __del__(self) -> None:
-        # A loop that is left by `break` or an exception drops the iterator, and calls nothing else.
+        # A loop that ends by `break` or an exception drops the iterator without another call.
         self._release()
 
 
@@ -169,7 +169,7 @@ class SharedKeeper:
         self._own: DueKeeper | None = None
         """The keeper that was opened for iterations."""
         self._users = WeakSet[Due]()
-        """The iterations that use it; one that a `break` dropped is no longer among them."""
+        """The iterations that use it. A `break` drops its iteration from the set."""
 
     async def begin(
         self, due: Due, keepers: Callable[[], Sequence[DueKeeper]], make: Callable[[], DueKeeper], *, wait: bool

@@ -1,9 +1,9 @@
 """The keeper for asyncio: claims, acknowledges and waits without blocking the event loop.
 
 It has two threads, for any number of messages and tasks: one makes the calls (open, acknowledge, put back, close), one
-sleeps in `Keeper.wait` when nothing is due, so that no call waits behind it. The thread of a standby sleeps until the
-keeper's process has ended, and not at its lock, where a cancellation could not wake it.
-Invariant: a message that was claimed for a cancelled task is given to the next one; no message is acknowledged unasked.
+sleeps in `Keeper.wait` when nothing is due, so that no call waits behind it. A standby's thread sleeps until the
+keeper's process ends, not on the lock, because a cancellation could not wake it there.
+Invariant: a message that was claimed for a cancelled task is given to the next one, and is not acknowledged.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class AsyncKeeper:
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
-        """Prepare a keeper of the wheel at `path`; nothing is touched before it is opened. Raises BadArgument."""
+        """Prepare a keeper of the wheel at `path`, without touching the disk. Raises BadArgument."""
         check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
         self._path = os.fspath(path)
         self._env = env = env.using(clock=clock)
@@ -93,12 +93,12 @@ class AsyncKeeper:
         self._ready: deque[Message] = deque()
         """Claimed for iterations, and not handed out yet."""
         self._begun = 0
-        """How many of those, from the first, have begun."""
+        """How many of these, from the first, have begun."""
         self._began_us = 0
         self._together = 1
         """How many begin together."""
         self._is_timed = False
-        """A check whether they still wait is scheduled."""
+        """Whether `_look_at_begun` is scheduled."""
         self._done: deque[bytes] = deque()
         """Ids that the thread has to acknowledge."""
         self._failure: FilewheelError | None = None
@@ -144,7 +144,7 @@ class AsyncKeeper:
     async def open(self, *, wait: bool | None = None) -> Self:
         """Become the keeper, once the present one has ended; does nothing when it is open.
 
-        Cancelled, it leaves nothing open. Cost: that of opening a Keeper, in a thread. `wait` overrides the option.
+        A cancelled open leaves nothing open. Cost: as opening a Keeper, in a thread. `wait` overrides the option.
 
         Raises the errors of Keeper; Locked without `wait`; Closed after `close`.
         """
@@ -262,7 +262,7 @@ class AsyncKeeper:
     def _claim(
         self, keeper: Keeper, claim: Callable[[], Batch], wait: bool, until: At | None, wish: _Wish
     ) -> Batch | None:
-        """In a thread: claim, and wait for due messages; None when the task was cancelled, or the keeper closes."""
+        """In a thread: claim, and wait for due messages; None when the task was cancelled or the keeper closes."""
         until_us = None if until is None else at_us(until)
         while not (wish.withdrawn or self._closing):
             self._raise_failure()
@@ -282,7 +282,7 @@ class AsyncKeeper:
             self._calls.post(partial(_give_back, self._keeper, batch))
 
     def due(self, limit: int = 100, *, wait: bool = True) -> Due:
-        """Iterate over messages as they become due, each acknowledged when the next is asked for (see Due).
+        """Iterate over messages as they become due; asking for the next one acknowledges the previous one (see Due).
 
         Up to `limit` are claimed at once. Several tasks may iterate: each message goes to one of them.
         """
@@ -299,7 +299,7 @@ class AsyncKeeper:
                 if await self._begins(message):
                     return message
                 continue
-            # One task claims for all iterations; when it is cancelled, the next one does.
+            # One task claims for all iterations; when it is cancelled, the next one takes over.
             async with self._refill if wait else contextlib.nullcontext():
                 if self._ready and not self._closing:
                     continue
@@ -318,9 +318,9 @@ class AsyncKeeper:
         return await calls.call(partial(keeper.begin, what))
 
     def _next_begins(self) -> bool:
-        """Return whether the next message begins, if bytes in memory are enough to decide it.
+        """Return whether the next message begins, if that can be decided in memory.
 
-        Messages that are asked for within a millisecond begin together: a begin for each would halve the rate.
+        Messages requested within a millisecond begin together: a begin for each would halve the rate.
         """
         keeper, _, _ = self._opened()
         is_soon = self._begun_for_us() < _TOGETHER_US
@@ -344,7 +344,7 @@ class AsyncKeeper:
         return SYSTEM_CLOCK.steady_us() - self._began_us
 
     def _look_at_begun(self, keeper: Keeper) -> None:
-        """Take back the begin of messages that still wait after a millisecond: the loop's body is slow."""
+        """Undo the begin of messages that still wait after a millisecond: the loop's body is slow."""
         left_us = _TOGETHER_US - self._begun_for_us()
         self._is_timed = self._begun > 0 and left_us > 0
         if self._is_timed:
@@ -357,7 +357,7 @@ class AsyncKeeper:
         self._begun = 0
 
     async def _begins(self, message: Message) -> bool:
-        """Return whether a message may be handed out. When the task is cancelled, the next task gets the message."""
+        """Return whether a message may be handed out. If the task is cancelled, the next task gets the message."""
         keeper, calls, _ = self._opened()
 
         def put_back(asked: asyncio.Future[set[bytes]]) -> None:
@@ -376,7 +376,7 @@ class AsyncKeeper:
     # -- settle ----------------------------------------------------------------------------------------------
 
     async def ack(self, what: Batch | Message | bytes | Iterable[Message | bytes], *, sync: Sync = "never") -> int:
-        """Acknowledge a batch, a message or its id, or several; return how many they were (see Keeper.ack)."""
+        """Acknowledge a batch, a message or its id, or several; return how many (see Keeper.ack)."""
         keeper, calls, _ = self._opened()
         what = what if isinstance(what, Batch) else ids_in(what)
         return await calls.call(partial(keeper.ack, what, sync=sync))
@@ -410,13 +410,13 @@ class AsyncKeeper:
             raise failure
 
     def ack_soon(self, message: Message) -> None:
-        """Acknowledge a message without waiting for it; an error is raised when the next message is asked for.
+        """Acknowledge a message without waiting for it; the next request for a message raises an error.
 
         A message that was put back or buried stays so.
         """
         _, calls, _ = self._opened()
         self._done.append(message.id)
-        if len(self._done) == 1:  # else the thread was called already, and takes this one with the others
+        if len(self._done) == 1:  # else the thread was called already, and takes this one too
             calls.post(self._ack_done)
 
     def _ack_done(self) -> None:
@@ -436,19 +436,19 @@ class AsyncKeeper:
                     with contextlib.suppress(NotClaimed):
                         keeper.ack(id_)
         except FilewheelError as exc:
-            # They stay claimed, and the next keeper offers them again. A task that waits for a message raises it now.
+            # They stay claimed, and the next keeper offers them again. A task that waits for a message raises this.
             log.error("%s: %d messages were not acknowledged: %s", self._path, len(ids), exc)
             self._failure = exc
             keeper.wake()
             return
         try:
             # mutant: claimed-handed-out
-            keeper.check_may_fire()  # after a promotion, what is claimed and not handed out yet must not be
+            keeper.check_may_fire()  # after a promotion, claimed messages must not be handed out
         except FilewheelError as exc:
             self._failure = exc
 
     def give_back(self, message: Message) -> None:
-        """Put back a message that was handed out and not handled. From any thread; nothing when it is closed."""
+        """Put back an unhandled message. From any thread; does nothing when the keeper is closed."""
         keeper, calls = self._keeper, self._calls
         if keeper is not None and calls is not None:
             calls.post(partial(_nack_quietly, keeper, message))

@@ -1,8 +1,8 @@
 """One thread that makes blocking calls for an event loop, in order.
 
 An event loop must not wait for a disk, and a thread for each call would cost more than the call. So calls queue for one
-thread, and each result returns to the loop as a future. A call that is cancelled before the thread takes it is not
-made; a cancelled call that is running ends, and its result is dropped.
+thread, and each result returns to the loop as a future. A call that is cancelled before it starts is not made; a
+cancelled running call ends, and its result is dropped.
 Invariant: every future that `call` returned is resolved, unless it was cancelled or its loop was closed.
 """
 
@@ -36,7 +36,7 @@ class LoopThread:
         self._pid = os.getpid()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._last: asyncio.Future[None] | None = None
-        # It references only the queue, so that an owner that was not closed can be collected, and ends it then.
+        # It references only the queue, so that an unclosed owner can be collected, which ends the thread.
         with disk_errors(path):
             self._thread = started(threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True))
 
@@ -61,7 +61,7 @@ class LoopThread:
             )  # fmt: skip
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the thread call a function; return the future of what it returns or raises."""
+        """Have the thread call a function; return the future of its result."""
         self.check()
         return self._give(function)
 
@@ -74,8 +74,8 @@ class LoopThread:
                 return
             try:
                 result = function()
-            except BaseException as exc:  # of any class, because a task waits for it
-                # Without this frame, which references the future: they would keep each other alive.
+            except BaseException as exc:  # any class, because a task waits for it
+                # Without this frame, which references the future: a reference cycle.
                 trace = exc.__traceback__
                 call_soon(loop, fail, future, exc.with_traceback(trace.tb_next if trace else None))
             else:
@@ -103,7 +103,7 @@ class LoopThread:
         try:
             await to_the_end(self._last)
         finally:
-            self._thread.join()  # it returns at once
+            self._thread.join()  # returns at once
         self._last.result()
 
     def abandon(self, last: Job) -> None:
@@ -118,24 +118,24 @@ def _serve(jobs: SimpleQueue[Job | None]) -> None:
             job()
         except Exception:
             log.exception("a call without a waiting task failed")
-        del job  # so that it is not kept alive until the next one
+        del job  # or it would live until the next one
 
 
 class Closable(Protocol):
-    """An object that a thread may have opened for a task that was cancelled."""
+    """An object that a thread may have opened for a cancelled task."""
 
     def close(self) -> None:
         """Close it."""
 
 
 def close_each(made: Iterable[Closable]) -> None:
-    """Close the objects that have been made when this is called."""
+    """Close the objects that were made before the call."""
     for each in made:
         each.close()
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
-    """Have the loop call a function soon; nothing when the loop was closed, because no task waits then."""
+    """Have the loop call a function soon; does nothing after the loop was closed, because no task waits."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *args)
 

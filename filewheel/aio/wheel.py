@@ -4,8 +4,8 @@ One thread makes all writes. Messages that tasks enqueue at the same time are gi
 one frame, one flush, and one call back into the loop for all of them. Reads have a thread of their own, made at the
 first read: a read of a large backlog takes long, and an enqueue must not wait for it.
 
-When a task is cancelled, a message that still gathers is withdrawn; one that the thread has is enqueued, and its id is
-dropped. The task does not learn which, so a task that tries again may enqueue twice.
+When a task is cancelled, a message that still gathers is withdrawn; a message that the thread already has is enqueued,
+and its id is dropped. The task cannot distinguish the two, so a retry may enqueue twice.
 Invariant: no call does disk work in the thread of the event loop. Before each message `due` reads 16 bytes of a file
 there, which are usually in memory.
 """
@@ -95,7 +95,7 @@ class AsyncWheel:
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
-        """Prepare the wheel at `path`; nothing is touched before it is opened. Raises BadArgument."""
+        """Prepare the wheel at `path`, without touching the disk. Raises BadArgument."""
         check_whole("waiting_max", waiting_max)
         check_flag("force", force)
         if sync is not None:
@@ -107,7 +107,7 @@ class AsyncWheel:
         self._life = asyncio.Lock()
         self._reader: LoopThread | None = None
         self._keepers: list[AsyncKeeper] = []
-        """Those that may be open. At most one is."""
+        """Keepers that may be open; at most one is."""
         self._shared = SharedKeeper()
         self._lists: set[Iterator[Message]] = set()
         self._waiting_max = waiting_max
@@ -203,7 +203,7 @@ class AsyncWheel:
         return self._open()[0].is_new
 
     async def open(self) -> Self:
-        """Open the wheel in its thread; does nothing when it is open. Cancelled, it leaves nothing open.
+        """Open the wheel in its thread; does nothing when it is open. A cancelled open leaves nothing open.
 
         Raises the errors of Wheel; Closed after `close`.
         """
@@ -287,9 +287,9 @@ class AsyncWheel:
     ) -> MessageId:
         """Enqueue one message and return its id (see Wheel.enqueue); its delay counts from the call.
 
-        Tasks that enqueue at the same time share one commit. A wrong argument is raised at once, and fails no other
-        message. Without room it waits in line. Cancelled, the message is withdrawn while it gathers, and enqueued once
-        the thread has it. Messages with a unique key share a look at the index and one more flush.
+        Tasks that enqueue at the same time share one commit. A wrong argument raises at once, and fails no other
+        message. Without room the task waits in line. A cancellation withdraws a message that still gathers; a message
+        that the thread already has is enqueued. Messages with a unique key share an index look-up and one more flush.
 
         Raises BadArgument, TooLarge, WheelFull, ReadOnly, Unsafe, Poisoned, Closed; with a key also KeyHeld, Locked.
         """
@@ -330,9 +330,9 @@ class AsyncWheel:
         return await self._write(lambda w: w.cancel_many(wanted, keys=names, sync=sync))
 
     async def clear(self, *, topic: str | None = None, dead: bool = False, sync: Sync | None = None) -> int:
-        """Cancel all pending messages, of a topic (or glob), and return how many they were (see Wheel.clear).
+        """Cancel all pending messages, those of a topic (or glob), or all dead letters; return how many.
 
-        Other calls are made in between.
+        Other calls may run in between (see Wheel.clear).
         """
         sync = None if sync is None else check_sync(sync)
         count = 0
@@ -363,7 +363,7 @@ class AsyncWheel:
         limit: int | None = None,
         dead: bool = False,
     ) -> AsyncGenerator[Message, None]:
-        """Yield pending messages in firing order (see Wheel.list), read in chunks of some hundred."""
+        """Yield pending messages in firing order (see Wheel.list), read in chunks of a few hundred."""
 
         begun: list[Iterator[Message]] = []  # opened and closed in the thread that reads
 
@@ -382,7 +382,7 @@ class AsyncWheel:
                 self._reader.post(lambda: self._close_lists(*begun) if begun else None)
 
     def _close_lists(self, *lists: Iterator[Message]) -> None:
-        """In the thread that reads: close the files of these, or of all."""
+        """In the thread that reads: close the files of these lists, or of all."""
         for found in lists or tuple(self._lists):
             self._lists.discard(found)
             found.close()  # type: ignore[attr-defined]
@@ -411,11 +411,11 @@ class AsyncWheel:
     def due(self, limit: int = 100, *, wait: bool = True) -> Due:
         """Iterate over messages as they become due: `async for message in wheel.due()`.
 
-        Asking for the next one acknowledges the one before; when the body raises or breaks, the present one is put back
-        (see Due). It opens the wheel's keeper, unless it is open, as a standby if another process is the keeper. The
-        keeper is closed when the last such iteration is closed (`async with wheel.due() as due`), or with the wheel. Up
-        to `limit` messages are claimed at once. Without `wait` it ends when nothing is due now. Several tasks may
-        iterate at once; each message goes to one of them.
+        Asking for the next one acknowledges the previous one; when the body raises or breaks, the present one is put
+        back (see Due). It opens the wheel's keeper if needed, as a standby if another process is the keeper. The keeper
+        is closed when the last such iteration is closed (`async with wheel.due() as due`), or with the wheel. Up to
+        `limit` messages are claimed at once. Without `wait` it ends when nothing is due now. Several tasks may iterate
+        at once; each message goes to one of them.
 
         Raises Locked, without `wait`, when another process is the keeper.
         """

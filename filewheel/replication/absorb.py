@@ -1,9 +1,9 @@
 """Absorbing: a new primary gets the messages that only another wheel of its set has.
 
 The former primary, or a backup that was ahead of the promoted one, may have messages that the new primary never got. A
-message that is pending there and not here may also have been fired here since. The new primary retains its journals
-since the promotion for this purpose: a message with a drop in them was fired here. A message with a drop in the other
-wheel is dropped here too. Both steps add to sets, so repeating them, or stopping halfway, does no harm.
+message that is pending there and not here may also have been fired here since the promotion. For this purpose the new
+primary retains its journals since then: a message with a drop in them was fired here. A message with a drop in the
+other wheel is dropped here too. Both steps add to sets, so they may be repeated or interrupted.
 Invariant: after `run`, every message that only the other wheel had is durable in the primary.
 """
 
@@ -40,9 +40,9 @@ class Absorbed:
     """The result of absorbing a wheel."""
 
     kept: int = 0
-    """Messages that only the other wheel had, and that are in the primary now."""
+    """Messages that only the other wheel had, now in the primary."""
     dropped: int = 0
-    """Messages that the other wheel had finished, and the primary had not."""
+    """Messages that were finished only in the other wheel."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -98,10 +98,10 @@ class Absorption:
         return found
 
     def _check_complete(self) -> None:
-        """Add a note if the new primary has not retained all its drops, so may have fired some messages."""
+        """Add a note if the new primary has not retained all its drops: it may have fired some of the messages."""
         if self._overflow is None or Retention(self._new, limit_bytes=1 << 62).overflow() != self._overflow:
             self._result.notes.append(
-                "the new primary has not kept all its journals since then: messages added to it may have fired there"
+                "the new primary has not retained all journals since then: messages added to it may have fired there"
             )
 
     def _keep(self, ids: list[bytes]) -> None:
@@ -115,8 +115,8 @@ class Absorption:
                 else:
                     self._keep_keyed(unpack_put(put))
             bundle.write()
-            # A slot file may have a drop here that no journal has. Such a put is not pending here, but would be in a
-            # backup that gets it, so it is dropped. After a crash before this line, the next run does it.
+            # A drop may be in a slot file here and in no journal. Its put is not pending here, but would be in a backup
+            # that gets it, so it is dropped again. After a crash before this line, the next run does it.
             ids_kept = {put[ID] for put in puts}
             dead = sorted(ids_kept - pending(self._new, ids_kept))
             if dead:  # mutant: rejoin-revives-in-backups
@@ -136,7 +136,7 @@ class Absorption:
                 root=root,
                 headers={**message.headers, REASON: f"rejoin: {exc.what}"},
             )
-            # One commit, as a move: the next run finds the drop, and makes no second dead letter.
+            # One commit, like a move: the next run finds the drop, and makes no second dead letter.
             self._journal.write([pack_drop(message.id, CANCELLED), pack_message(dead)], 1)  # mutant: rejoin-dead-twice
             self._result.notes.append(f"message {message.id} is a dead letter now: {exc.what}")
 

@@ -1,13 +1,13 @@
 """The keeper of a backup: it deals and deletes finished files, and never fires.
 
-It runs the keeper's own protocol on the keeper's own lock, with the role "backup" in its note: the same ledger, head
-and housekeeper, but no claims. A message leaves when its drop arrives. The head holds the messages that are due and
-not dropped yet; a second with none left is finished, and the next deal deletes its file.
+It runs the keeper's protocol on the keeper's lock, with the role "backup" in its note: the same store, head and
+housekeeper, but no claims. A message ends when its drop arrives. The head holds the due messages without a drop; a
+second without any is finished, and the next deal deletes its file.
 
-A backup's index of unique keys is filled here, from each frame that is read and before it is dealt, so that a promoted
-backup knows which message holds a key. Everything runs in the thread that calls `tick`, so nothing is dealt between a
-look at the backup and a write that depends on it.
-Invariant: after opening, and after each `tick`, every message with a key that was read is in the index.
+It enters the unique keys of each frame into the backup's index before the frame is dealt, so that a promoted backup
+knows which message holds a key. All work runs in the thread that calls `tick`, so no deal happens between a check of
+the backup and a write that depends on it.
+Invariant: after opening, and after each `tick`, the key of every message that was read is in the index.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ OnFrame = Callable[[Frame], None]
 
 
 class BackupHead(Head):
-    """A head that follows: the decisions of the primary's keeper arrive as records."""
+    """A head without claims: the decisions of the primary's keeper arrive as records."""
 
     def forget_from(self, floor: bytes) -> None:
-        """Forget the due messages from an id on: they are read again, with the records added since."""
+        """Forget the due messages from an id on; the next read includes records added since."""
         self.ready.forget_from(floor)
 
 
@@ -132,7 +132,7 @@ class BackupKeeper:
             self._head.forget_from(floor)  # mutant: graft-finished
 
     def deal_all(self) -> None:
-        """Deal the journals, as far as there is space. Raises OSError, Poisoned."""
+        """Deal the journals, as far as space allows. Raises OSError, Poisoned."""
         self._housekeeper.deal_all()
 
     def undealt(self, lo: bytes, hi: bytes) -> list[bytes]:
@@ -146,7 +146,7 @@ class BackupKeeper:
         return ids_of(window.puts)
 
     def forget_files(self, slots: set[int], laps: set[int], floor: bytes) -> None:
-        """Delete whole files, all of them from `floor` on, with the messages in them. Durable on return.
+        """Delete whole files with their messages; `floor` is at or below all of them. Durable on return.
 
         Records for them in the journals stay. Raises OSError, Poisoned, Locked.
         """
@@ -161,7 +161,7 @@ class BackupKeeper:
         return len(self.store.missing)
 
     def forget_missing(self) -> None:
-        """Accept the loss of the missing files, so that their messages are healed. Raises OSError, Poisoned."""
+        """Accept the loss of the missing files, so that a heal restores their messages. Raises OSError, Poisoned."""
         missing = self.store.missing
         floor = min(span.floor for span in missing.spans())
         self.forget_files(set(missing.slots), set(missing.laps), floor)
@@ -174,7 +174,7 @@ class BackupKeeper:
             raise disk_error(exc, self.dir.path) from exc
 
     def tick(self, *, deal: bool = True) -> None:
-        """Read new frames, and do the housekeeping; without `deal`, only when much is undealt.
+        """Read new frames, and do the housekeeping; without `deal`, only when many records are undealt.
 
         Raises DiskError, Poisoned.
         """

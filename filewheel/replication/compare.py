@@ -1,9 +1,8 @@
 """The difference between two wheels in a range of ids, a chunk at a time.
 
-The second wheel is read before the first: a message on its way from the first to the second may then seem to be
-missing, which is harmless, and never to be extra. Each chunk is read from the files as they are then, so a walk over a
-wheel in use sees each part at the time it gets there. Memory: one chunk.
-Invariant: a message in `extra` was pending in the second wheel, and after that not in the first.
+The second wheel is read before the first: so a message on its way from the first to the second may appear as missing,
+which is harmless, but never as extra. Each chunk is read from the present files. Memory: one chunk.
+Invariant: a message in `extra` was pending in the second wheel, and later not in the first.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """Extras: messages that a backup has and its primary does not.
 
-Each was fired in the primary and its drop did not arrive (the backup was away, or the writer of the drop died), or the
-primary lost it. `Extras` looks at each twice, a second and two passes over the primary's journals apart. Then, if the
-primary is intact both times, it decides: an extra from a damaged part of the primary goes back to the primary, unless
-the primary has a drop of it; any other is dropped from the backup.
+Each was fired in the primary and its drop did not arrive (the backup was unreachable, or the writer of the drop died),
+or the primary lost it. `Extras` checks each twice, a second and two passes over the primary's journals apart. Then, if
+the primary is intact both times, it decides: an extra from a damaged part of the primary is given back to the primary,
+unless the primary has a drop of it; any other is dropped from the backup.
 
-Whole files can be extras too: those of laps and seconds of which the primary has nothing. Usually all their messages
-were fired while the backup was away, and a look at each would take as long as writing them. Where the primary is
-damaged, their messages are looked at one by one.
+Whole files can be extras too: files of laps and seconds of which the primary has nothing. Usually all their messages
+were fired while the backup was unreachable, and a check of each would take as long as writing them. Where the primary
+is damaged, their messages are checked one by one.
 
-A promotion follows a fenced primary that may have lost data, so there absence proves nothing. `EndedExtras` drops a
+A promotion follows a fenced primary that may have lost data, so absence there proves nothing. `EndedExtras` drops a
 message only if the old primary has a drop of it.
-Invariants: a message is dropped only if it was twice seen here and not in a primary that was intact each time, or if
-the primary has a drop of it. A file that `absent` returns overlaps no file in the primary's checkpoint and no put in
-its journals, at a time when the checkpoint was beyond doubt.
+Invariants: a message is dropped only if two checks found it here and not in the intact primary, or if the primary has a
+drop of it. A file that `absent` returns overlaps no file in the primary's checkpoint and no put in its journals, at a
+time when the checkpoint was beyond doubt.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from filewheel.replication.shipping import Bundle
 
 
 def absent(directory: Directory, files: Collection[File]) -> tuple[list[File], set[str]]:
-    """Return those of another wheel's files of which this one has nothing, and the names of unreadable files here.
+    """Return the files of another wheel of which this wheel has nothing, and the names of unreadable files here.
 
-    Cost: a reading of the checkpoint and the journals. Raises DiskError, Damaged.
+    Cost: reads the checkpoint and the journals. Raises DiskError, Damaged.
     """
     if not files:
         return [], set()
@@ -71,7 +71,7 @@ def absent(directory: Directory, files: Collection[File]) -> tuple[list[File], s
 
 
 def _met_by_puts(snapshot: Snapshot, ranges: list[Range]) -> set[int]:
-    """Return the indexes of the ranges, which are in order, that contain a put of the journals."""
+    """Return the indexes of the ranges that contain a put of the journals; the ranges are in order."""
     floors = [lo for lo, _ in ranges]
     met: set[int] = set()
     for span in snapshot.journals:
@@ -81,7 +81,7 @@ def _met_by_puts(snapshot: Snapshot, ranges: list[Range]) -> set[int]:
             try:
                 ids = ids_of(records_of(frame)[0])
             except Damaged:
-                ids = []  # the wheel's keeper quarantines it, and then it counts as damage
+                ids = []  # the wheel's keeper quarantines it, which then counts as damage
             for id_ in ids:
                 n = bisect_right(floors, id_) - 1
                 if n >= 0 and id_ < ranges[n][1]:
@@ -90,7 +90,7 @@ def _met_by_puts(snapshot: Snapshot, ranges: list[Range]) -> set[int]:
 
 
 def moved_in(directory: Directory, files: Collection[File]) -> tuple[list[bytes], int]:
-    """Return the ids of the moved messages in some files, and the number of all their messages.
+    """Return the ids of the moved messages in some files, and the number of all messages in them.
 
     Cost: about 0.3 µs a message. Raises DiskError.
     """
@@ -109,7 +109,7 @@ def moved_in(directory: Directory, files: Collection[File]) -> tuple[list[bytes]
 
 APART_US = 1_000_000
 WAIT_US = 5_000_000
-"""No decision is made for this long after a part of the primary was deleted by hand."""
+"""After a part of the primary was deleted by hand, no decision is made for this long."""
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Decision:
     delete: list[File] = field(default_factory=list)
     """Files to delete whole."""
     by_id: bool = False
-    """Whether there are files whose messages must be looked at one by one."""
+    """Whether the messages of some files must be checked one by one."""
 
 
 class Extras:
@@ -157,11 +157,11 @@ class Extras:
     def decide(
         self, now_us: int, passes: int, *, known: Collection[str], has_lost: Callable[[], bool], all_lost: bool
     ) -> Decision | None:
-        """Return a decision about the extras that were seen twice; None when there is nothing to do yet.
+        """Return a decision about the extras that were checked twice; None when there are none yet.
 
-        `passes` counts the whole passes over the primary's journals. Items of its quarantine that are `known` are old.
-        `has_lost` checks whether uncovered journals were deleted since the last pass; `all_lost` says that some were
-        deleted earlier, so any message may be lost. Raises DiskError, Damaged, OSError.
+        `passes` counts the whole passes over the primary's journals. `known` items of its quarantine are old.
+        `has_lost` checks whether uncovered journals were deleted since the last pass; with `all_lost` some were deleted
+        earlier, so any message may be lost. Raises DiskError, Damaged, OSError.
         """
         if self._waits_since_us is not None and 0 <= now_us - self._waits_since_us < WAIT_US:
             return None
@@ -179,7 +179,7 @@ class Extras:
         files, unread_too = absent(self._source, self._seen_files)  # mutant: bygone-once
         some_are_met = len(files) < len(self._seen_files)
         damaged = damaged_files(self._source, known, unread | unread_too) if left or files else set()
-        # Checked last: a file that was deleted during the looks above is gone by now.
+        # Checked last: a file that was deleted during the checks above is missing by now.
         # mutant: why-gone-ignored undurable-believed
         if has_lost() or why_gone(self._source, self._epoch) or ((left or files) and why_not_durable(self._source)):
             self._waits_since_us = now_us
@@ -196,14 +196,14 @@ class Extras:
     def _split(self, ids: set[bytes], ranges: list[Range]) -> Decision:
         """Split messages into those that the primary has finished and those that it has lost."""
         lost = {id_ for id_ in ids if covers(ranges, id_)}
-        # A message with a drop there has ended: given back it would not be pending, but would be copied to others.
+        # A message with a drop there has ended: if given back, it would not be pending, but other wheels would copy it.
         lost -= dropped_among(self._source, lost) | dropped(self._source, lost)  # mutant: returned-though-dropped
         return Decision(drop=sorted(ids - lost), give_back=sorted(lost))  # mutant: damage-ignored
 
     def _only_here(self, ids: set[bytes]) -> tuple[set[bytes], set[str]]:
-        """Return those that are pending here and not there, and the names of unreadable files there.
+        """Return the ids that are pending here and not there, and the names of unreadable files there.
 
-        The backup is read first, so a message on its way to it is not taken for an extra.
+        The backup is read first, so a message on its way to it does not count as an extra.
         """
         here = pending(self._target, ids)
         there, unread = look(self._source, here)
@@ -222,7 +222,7 @@ class EndedExtras:
         self._journal = journal
         self._extra: set[bytes] = set()
         self.undecided = 0
-        """The number of messages that only this wheel has, and the primary has no drop of."""
+        """The number of messages that only this wheel has, without a drop in the primary."""
 
     def __len__(self) -> int:
         return len(self._extra)
@@ -232,13 +232,13 @@ class EndedExtras:
         self._extra.update(ids)
 
     def is_due(self, *, at_end: bool) -> bool:
-        """Return whether to look now: at the end of a heal, or before too many are held."""
+        """Return whether to check now: at the end of a heal, or when many are held."""
         return bool(self._extra) and (at_end or len(self._extra) >= _BATCH)
 
     def drop(self, on_frame: Callable[[Frame], None] | None) -> None:
         """Drop the messages that the primary has finished. `on_frame` as in `Bundle`.
 
-        Cost: a reading of the primary's journals. Raises OSError, DiskError, Damaged.
+        Cost: reads the primary's journals. Raises OSError, DiskError, Damaged.
         """
         ids = pending(self._target, self._extra)
         ended = ids & (dropped_among(self._source, ids) | dropped(self._source, ids))  # mutant: promote-undoes

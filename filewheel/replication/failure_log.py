@@ -1,7 +1,7 @@
 """The log of a replicator's failures: a line at the start, a reminder every few minutes, and one at the end.
 
-The replicator retries every second, and a line for each attempt would hide the others. Some failures are part of a
-planned promotion and end by themselves; they are logged only when they last.
+The replicator retries every second, and a line for each attempt would hide other lines. Some failures are part of a
+planned promotion and end without help; they are logged only when they last.
 Invariant: a failure that lasts is logged, and each failure at most twice a minute.
 """
 

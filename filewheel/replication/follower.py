@@ -1,13 +1,13 @@
-"""The follower: reads a primary's journals as they grow, and yields their frames in an order that is safe to copy.
+"""The follower: reads a primary's growing journals, and yields their frames in an order that is safe to copy.
 
-A copy made journal by journal would have no consistent cut: one pass may read a drop before its put when they are in
-two journals (rule D1). So a frame with drops is held for one more pass. The puts of its messages were written before
-it, so they have been read by the end of the next pass; then the frame is yielded, after the frames with those puts.
-Frames are yielded whole, so a move stays one commit. Frames without drops are yielded at once.
+A copy made journal by journal would be no consistent cut: one pass may read a drop before its put when they are in two
+journals (rule D1). So a frame with drops is held for one more pass. The puts of its messages were written before it, so
+the next pass reads them; at its end the frame is yielded, after the frames with those puts. Frames are yielded whole,
+so a move stays one commit. Frames without drops are yielded at once.
 
 Memory: the frames with drops of one pass.
-Invariant: no yielded drop lacks a put that the primary's journals held; and reading on from
-`Pass.positions` yields everything that was not yielded before.
+Invariant: a drop is yielded after its put, if the primary's journals held the put; a reader that resumes from
+`Pass.positions` gets everything that was not yielded before.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Follower:
         self._handles = SegmentHandles(directory)
         self._tails: dict[str, Tail] = {}
         self._ended: dict[str, Position] = {}
-        """Writers that were read to their end and whose segments are still listed (K4)."""
+        """Writers that were read to their end, with segments that are still listed (K4)."""
         self._held: list[HeldFrame] = []
         self._foreign: set[str] = set()
         self._locks_tested_us = 0
         self.damage: list[Damage] = []
-        """Bytes that had been durable and cannot be read. The caller clears it."""
+        """Unreadable bytes that had been durable. The caller clears it."""
         self.vanished: set[str] = set()
-        """Writers of which an uncovered segment was deleted after it was read from. The caller clears it."""
+        """Writers with an uncovered segment that was deleted after a read from it. The caller clears it."""
         self._segment_losses = SegmentLosses(directory)
         self._segment_losses.begin_at(positions or {})
         for writer, position in (positions or {}).items():
@@ -97,8 +97,8 @@ class Follower:
         """Read to the end of all journals without yielding anything. Raises OSError."""
         for _, _, _ in self._read(test_locks=True):
             pass
-        # A drop in that pass may belong to a put that was written behind the reader: a second pass skips the put. A
-        # drop in the second pass may belong to a put of the first pass that yields: it is held.  # mutant: skip-once
+        # A drop of that pass may belong to a put that was written behind the reader: a second pass skips the put. A
+        # drop of the second pass may belong to a put of the next pass: it is held.  # mutant: skip-once
         self._held = [HeldFrame(w, before, frame) for w, before, frame in self._read(test_locks=True) if frame.drops]
 
     def step(self, now_us: int) -> Pass:
@@ -122,7 +122,7 @@ class Follower:
     def positions(self) -> dict[str, Position]:
         """Return the positions to resume from once every yielded frame is durable.
 
-        They are no consistent cut: a put above them may have its drop below them (shipping.py:still_pending).
+        They are no consistent cut: a put may be above them and its drop below them (shipping.py:still_pending).
         """
         found = self._ended | {w: t.seen for w, t in self._tails.items()}
         for held in reversed(self._held):  # the earliest of each writer counts  # mutant: held-counts-as-given
@@ -133,7 +133,7 @@ class Follower:
 
     def _give_out(self, step: Pass, test_locks: bool) -> Iterator[Frame]:
         held, fresh = self._held, []
-        # positions() counts held frames from the first one on, so it stays below them.
+        # positions() stays below all held frames.
         for writer, before, frame in self._read(test_locks):
             step.frames += 1
             step.bytes += frame.end - frame.offset
@@ -161,7 +161,7 @@ class Follower:
         for tail in list(self._tails.values()):
             yield from self._poll(tail, listing, test_locks)
             if tail.ended:
-                # The entry stays while the segments are listed; without it they would be read and yielded again.
+                # The entry stays while the segments are listed, or they would be read and yielded again.
                 self._tails.pop(tail.writer, None)
                 self._ended[tail.writer] = tail.seen
 
@@ -193,9 +193,9 @@ class Follower:
 
 
 def _in_order(held: list[HeldFrame], fresh: list[HeldFrame]) -> list[HeldFrame]:
-    """Return the frames held from the pass before, each after the frames with the puts of its drops, and those frames.
+    """Return the frames held from the previous pass, each preceded by the held frames with the puts of its drops.
 
-    Only a held frame with puts can be such a frame: frames without drops were yielded already.
+    Only held frames count: frames without drops were yielded already.
     """
     by_put: dict[bytes, HeldFrame] = {}
     for one in held + fresh:
@@ -207,7 +207,7 @@ def _in_order(held: list[HeldFrame], fresh: list[HeldFrame]) -> list[HeldFrame]:
     done: set[int] = set()
     ordered: list[HeldFrame] = []
     for root in held:
-        # Depth first without recursion: a message may have been moved thousands of times within a pass.
+        # Depth first without recursion: a message may move thousands of times within a pass.
         stack = [(root, iter(_needs(root, by_put)))]
         if id(root) in done:
             continue
@@ -234,4 +234,4 @@ def _ids(frame: Frame, which: int) -> list[bytes]:
     try:
         return [r[ID] for r in records_of(frame)[which]]
     except Damaged:
-        return []  # its checksums hold: it was written like this, and is copied like this
+        return []  # its checksums are right, so it was written like this: it is copied unchanged

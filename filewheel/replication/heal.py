@@ -1,9 +1,9 @@
 """A heal: a walk over a primary and its backup, from the first id to the last, that finds every difference.
 
-Laps of which the backup has little are copied whole, and laps that are the same in both are passed over (lap_copy.py).
+A lap of which the backup has little is copied whole, and a lap that is the same in both is passed over (lap_copy.py).
 The backup's files of laps of which the primary has nothing are reported whole (extras.py). Everything else is compared
-in chunks (compare.py). This one mechanism serves a first copy, a backup that was away, and one that has lost files. A
-heal that is interrupted starts again, and passes over the laps that were copied before.
+in chunks (compare.py). The same walk serves a new backup, one that was unreachable, and one that has lost files. An
+interrupted heal starts again, and passes over the laps that it copied.
 Invariant: a message that is pending in the primary during the whole walk was returned by `next`, or copied, or was in
 the backup; every message that only the backup had was returned as an extra.
 """
@@ -29,7 +29,7 @@ _MOVED_MAX = 200_000
 
 @dataclass
 class HealStep:
-    """The differences that one step of the walk has found."""
+    """The differences found by one step of the walk."""
 
     puts: list[bytes]
     """Packed puts to write to the backup."""
@@ -42,7 +42,7 @@ class HealStep:
     absent: list[File] = field(default_factory=list)
     """Files of the backup of which the primary seems to have nothing."""
     damaged: bool = False
-    """Whether something in the primary could not be read."""
+    """Whether a part of the primary was unreadable."""
 
 
 class Heal:
@@ -61,11 +61,11 @@ class Heal:
 
     @property
     def is_on(self) -> bool:
-        """Whether the walk is still going on."""
+        """Whether the walk has not ended."""
         return self._at is not None
 
     def begin(self, *, by_id: bool = False) -> None:
-        """Start the walk; with `by_id`, look at each message that only the backup has. Raises DiskError."""
+        """Start the walk; with `by_id`, check each message that only the backup has. Raises DiskError."""
         if self._at is None:
             with Snapshot(self._source) as snapshot:
                 lengths = (*snapshot.checkpoint.slots.values(), *snapshot.checkpoint.laps.values())
@@ -77,7 +77,7 @@ class Heal:
         self._lap_copy.begin()
 
     def next(self) -> HealStep:
-        """Take the next step. Write its result before anything that is read in the primary later.
+        """Take the next step. Write its result before any later records of the primary.
 
         Memory: one chunk, and the primary's undealt records. Raises DiskError, Damaged, Poisoned, OSError.
         """
@@ -89,7 +89,7 @@ class Heal:
         elif plan.alike:
             part = self._take(self._lap_copy.pass_over(plan.alike, lo, plan.hi))
         elif plan.absent and len(absent(self._source, plan.absent)[0]) == len(plan.absent):
-            # The journals of either wheel may have records between these files.
+            # The journals of both wheels may have records between these files.
             part = self._take(self._lap_copy.pass_over([], lo, plan.hi))  # mutant: bygone-between
             part.absent = plan.absent
         else:

@@ -1,10 +1,10 @@
 """Checks that a primary is intact before its missing messages are treated as finished.
 
-A message that a backup has and its primary does not was fired there, or lost there. Where the primary is known to be
-damaged, the message goes back to it; elsewhere it is dropped from the backup. A directory that is being deleted looks
-for a moment like a wheel in which nothing is pending, so it must not count as intact.
-Invariant: nothing is dropped from a backup because of a wheel for which `why_gone` gives a reason, or because of a
-file that `damaged_files` names.
+A message that only a backup has was fired or lost in the primary. Where the primary is known to be damaged, the message
+is given back; elsewhere it is dropped from the backup. A directory during its deletion looks for a moment like an empty
+wheel, so it must not count as intact.
+Invariant: no message is dropped from a backup while `why_gone` returns a reason, or because of a file that
+`damaged_files` returns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EVERYTHING: Range = (ID_MIN, ID_END)
 
 
 def why_gone(directory: Directory, epoch: int) -> str:
-    """Return why this is no longer the wheel that was opened; an empty string if it is."""
+    """Return why this directory is no longer the opened wheel; an empty string if it is."""
     disk = directory.disk
     try:
         if read_settings(disk, layout.SETTINGS, directory.path).id != directory.settings.id:
@@ -47,10 +47,10 @@ def why_gone(directory: Directory, epoch: int) -> str:
 
 
 def why_not_durable(directory: Directory) -> str:
-    """Write and flush a probe; return why that failed, an empty string if it worked.
+    """Write and flush a probe; return why that failed, or an empty string.
 
-    Data that was read from a disk that fails to flush may be gone at the next read. Raises OSError when this process is
-    short of files or memory.
+    If a disk fails to flush, data that was read from it may be missing at the next read. Raises OSError when this
+    process is short of files or memory.
     """
     disk = directory.disk
     try:
@@ -72,10 +72,10 @@ def why_not_durable(directory: Directory) -> str:
 def damaged_files(directory: Directory, known: Collection[str], unread: Iterable[str]) -> set[str]:
     """Return the files from which a wheel may have lost messages.
 
-    These are the files that are missing or too short, those with bytes in quarantine (except for `known` items), and
-    those that could not be read just now (`unread`). Cost: a stat of each file. Raises OSError.
+    These are the missing or too short files, those with bytes in quarantine (except for `known` items), and those that
+    were just unreadable (`unread`). Cost: a stat of each file. Raises OSError.
     """
-    # An item without a legible note may be of any file.  # mutant: note-illegible
+    # An item with an unreadable note may be of any file.  # mutant: note-illegible
     names = {str(i.get("name", i["item"])) for i in items(directory) if i["item"] not in known}
     names.update(missing_files(directory), unread)  # mutant: unread-ignored
     return names
@@ -109,7 +109,7 @@ def meets(one: Range, other: Range) -> bool:
 
 
 def missing_files(directory: Directory) -> list[str]:
-    """Return the files that a wheel's checkpoint names and that are missing or too short.
+    """Return the missing or too short files of a wheel's checkpoint.
 
     Cost: a stat of each file. Raises OSError.
     """

@@ -1,13 +1,13 @@
-"""Copies laps that a backup lacks, frame by frame, without a look at the records in them.
+"""Copies laps that a backup lacks, frame by frame, without parsing their records.
 
 Each message costs two checksums, so a first copy runs at the speed of the disks. A frame is sealed again for its place
 in the second wheel, and a copy is committed like a deal: files first, then the checkpoint. Records of these laps that
 are only in the first wheel's journals are returned, for the caller to write.
 
 The laps of both wheels are sets of puts and drops, so existing records stay, and a record that is copied twice counts
-once. Where the second wheel holds more than a part of a lap, a comparison is cheaper than a second copy (lap_plan.py).
-Rule: before `copy`, the caller has written every drop that it read to the second wheel, and it reads on only after it
-has written the records that `copy` returned. So no drop comes before a put that is copied here.
+once. Where the second wheel has a large part of a lap, a comparison is cheaper than a second copy (lap_plan.py).
+Rule: before `copy`, the caller has written every drop that it read to the second wheel, and it continues to read only
+after it has written the records that `copy` returned. So no drop comes before a put that is copied here.
 Invariant: with the records that `copy` returned, the second wheel has every put and drop that the first had in these
 laps.
 """
@@ -39,22 +39,22 @@ STEP_BYTES = 64 << 20
 """The size of one step, after which the link reads the journals again."""
 _WRITE_BYTES = 4 << 20
 _ROOM_BYTES = 8 << 20
-"""Space that stays free, for acknowledgements that are followed."""
+"""Space that stays free, for the acknowledgements that the link copies."""
 _KNOWN = Budget(records=1 << 17, bytes=32 << 20)
 
 
 @dataclass
 class Copied:
-    """The differences that are left in a range after its files were copied or passed over."""
+    """The remaining differences in a range after its files were copied or passed over."""
 
     hi: bytes
-    """The end of the range; its start when there is more to copy of its first lap."""
+    """The end of the range; its start when the first lap is not fully copied."""
     puts: list[bytes] = field(default_factory=list)
     """Packed puts that only the first wheel's journals hold."""
     drops: list[bytes] = field(default_factory=list)
-    """Packed drops that only its journals hold."""
+    """Packed drops that only the first wheel's journals hold."""
     extra: set[bytes] = field(default_factory=set)
-    """Ids that are pending in the second wheel, and not found in the first."""
+    """Ids that are pending only in the second wheel."""
     moved: dict[bytes, bytes] = field(default_factory=dict)
     """First id → present id of moved messages, copied to laps where the second wheel has drops."""
     copied: int = 0
@@ -64,13 +64,13 @@ class Copied:
 
 @dataclass
 class _Unfinished:
-    """The state of the laps that are not copied to their end."""
+    """The state of a lap that is not fully copied."""
 
     lap: int
     offsets: dict[str, int] = field(default_factory=dict)
     """The offset up to which each file was copied."""
     unseen: set[bytes] = field(default_factory=set)
-    """Ids that were pending in the second wheel before, and were not found in the first so far."""
+    """Ids that were pending in the second wheel, and not found in the first so far."""
     has_drops: bool = False
     """Whether the second wheel had drops."""
 
@@ -85,12 +85,12 @@ class LapCopy:
         self._refused: set[int] = set()
 
     def begin(self) -> None:
-        """Forget the state of single laps: a walk starts again."""
+        """Forget the state of single laps at the start of a walk."""
         self._unfinished = None
         self._refused.clear()
 
     def plan(self, lo: bytes, *, by_id: bool = False) -> Plan:
-        """Return the next step from `lo` on. Cost: a reading of the first wheel's checkpoint. Raises DiskError."""
+        """Return the next step from `lo` on. Cost: reads the first wheel's checkpoint. Raises DiskError."""
         laps = LapPlanner(self._source, self._keeper.dir, self._keeper.store.checkpoint)
         unfinished = self._unfinished
         if unfinished is not None and laps.can_copy(unfinished.lap):
@@ -99,10 +99,10 @@ class LapCopy:
         return laps.next(lo, STEP_BYTES, self._refused, by_id=by_id)
 
     def copy(self, laps: list[int], lo: bytes, hi: bytes) -> Copied:
-        """Copy laps, up to the size of a step; return the differences that are left in the range.
+        """Copy laps, up to the size of a step; return the remaining differences in the range.
 
-        On return the copy is durable. A lap with an unreadable part is left to be compared. Cost: two checksums of the
-        copied bytes, and a reading of the first wheel's journals. Raises DiskError, Poisoned, OSError.
+        On return the copy is durable. A lap with an unreadable part is left for a comparison. Cost: two checksums of
+        the copied bytes, and reads the first wheel's journals. Raises DiskError, Poisoned, OSError.
         """
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is None:
@@ -121,16 +121,16 @@ class LapCopy:
             if step.stopped_in is not None:
                 self._unfinished = _Unfinished(step.stopped_in, step.offsets, unfinished.unseen, unfinished.has_drops)
                 done.hi = max(lo, lap_floor(self._source, step.stopped_in))
-            # The rest of a lap is read when all of its files are copied.
+            # The journals' records of a lap are read when all of its files are copied.
             self._read_journals(snapshot, lo, done, unfinished.unseen)
             done.extra = {i for i in unfinished.unseen if i < done.hi}  # mutant: graft-extra
             unfinished.unseen -= done.extra
             return done
 
     def pass_over(self, laps: list[int], lo: bytes, hi: bytes) -> Copied:
-        """Pass over laps whose files are the same in both wheels; return the differences that are left in the range.
+        """Pass over laps whose files are the same in both wheels; return the remaining differences in the range.
 
-        A lap that is not the same is left to be compared. Cost: two checksums of its bytes, and a reading of the first
+        A lap that is not the same is left for a comparison. Cost: two checksums of its bytes, and reads the first
         wheel's journals. Raises DiskError, OSError.
         """
         here = self._keeper.undealt(lo, hi)
@@ -179,7 +179,7 @@ class LapCopy:
                 try:
                     some = records_of(frame)
                 except Damaged:
-                    continue  # written like this, and quarantined by the wheel's keeper
+                    continue  # it was written like this; the wheel's keeper quarantines it
                 puts.update((r[ID], r) for r in some[0] if lo <= r[ID] < hi)
                 drops.update((r[ID], r) for r in some[1] if lo <= r[ID] < hi)
         done.puts = sorted(put for id_, put in puts.items() if id_ not in drops and id_ not in unseen)
@@ -199,14 +199,14 @@ class _CopyStep:
         self._new = keeper.store.checkpoint.copy()
         self._new.deal += 1
         self.offsets: dict[str, int] = {}
-        """The offsets up to which the files of the lap were copied where this step stopped."""
+        """The offsets up to which the files of the last lap were copied."""
         self.stopped_in: int | None = None
         self.moved: dict[bytes, bytes] = {}
         self.copied = 0
         self.size_bytes = 0
 
     def run(self, laps: list[int]) -> int | None:
-        """Copy, and commit; return the lap that could not be copied, if any: then nothing was."""
+        """Copy, and commit; if a lap cannot be copied, copy nothing and return it."""
         try:
             lap = self._copy(laps)
             if lap is None:
@@ -240,7 +240,7 @@ class _CopyStep:
         files = files_in(self._source.settings, self._snapshot.checkpoint, lap)
         theirs = files_in(self._keeper.dir.settings, self._new, lap)
         if files and theirs and files[0].is_lap != theirs[0].is_lap:  # mutant: graft-opened
-            return False  # opened into seconds since the plan was made
+            return False  # it was split into seconds after the plan
         self.offsets = dict(self._unfinished.offsets) if lap == self._unfinished.lap else {}
         for file in files:
             if self.size_bytes >= STEP_BYTES:
@@ -286,8 +286,8 @@ class _CopyStep:
         return True
 
     def _look_at(self, frame: Frame) -> None:
-        """Note the keys, ids and moves of a copied frame, where they are needed."""
-        with contextlib.suppress(Damaged):  # its checksums are right: it was written like this, and is copied like this
+        """Note the keys, ids and moves of a copied frame, if they are needed."""
+        with contextlib.suppress(Damaged):  # its checksums are right: it was written like this, and is copied unchanged
             self._keeper.enter_keys_of(frame)  # mutant: graft-keyless
             if self._unfinished.unseen or self._unfinished.has_drops:
                 puts = records_of(frame)[0]

@@ -1,9 +1,9 @@
 """Decides for each lap how a heal handles it: copy it, pass over it, delete the backup's files of it, or compare it.
 
-A lap is copied where the backup has little of it, and passed over where both have the same number of bytes. A file of
-the backup for a lap or second of which the primary has nothing is *absent* there: its messages have all been fired, or
-lost. Comparing reads both wheels' records one by one; it costs more than the others, but writes nothing that is there
-already. The two checkpoints decide; no file is opened.
+A lap is copied if the backup has little of it, and passed over if both have the same number of bytes. A backup's file
+for a lap or second of which the primary has nothing is *absent* there: all its messages were fired or lost. A
+comparison reads both wheels' records one by one; it costs more, but writes only the differences. The two checkpoints
+decide; no file is opened.
 Invariant: a lap that is one file in one wheel and seconds in the other is never copied.
 """
 
@@ -20,18 +20,18 @@ from filewheel.message import ID_END
 _SHARE = 4
 """A lap is copied if the backup has no more than this part of it."""
 _SMALL_BYTES = 64 << 10
-"""A smaller lap joins the comparison of the laps before it: each step costs some milliseconds."""
+"""A smaller lap joins the previous comparison, because each step costs some milliseconds."""
 
 
 @dataclass
 class Plan:
-    """The next step of a heal: one of three lists; where all are empty, a comparison."""
+    """The next step of a heal: one of three lists; if all are empty, a comparison."""
 
     hi: bytes
     copy: list[int] = field(default_factory=list)
     """Laps to copy."""
     alike: list[int] = field(default_factory=list)
-    """Laps that have the same number of bytes in both wheels, and may be the same."""
+    """Laps with the same number of bytes in both wheels, which may be the same."""
     absent: list[File] = field(default_factory=list)
     """Files of the second wheel of which the first has nothing."""
 
@@ -55,7 +55,7 @@ class _Part:
         return not any(self.kind)
 
     def takes(self, other: _Part) -> bool:
-        """Return whether the other part joins the step that starts with this one."""
+        """Return whether another part joins the step that starts with this one."""
         is_small = other.size + sum(file.end for file in other.absent) < _SMALL_BYTES
         return self.kind == other.kind or (self.is_compared and is_small)
 
@@ -65,7 +65,7 @@ class _Lap:
     size: int = 0
     is_file: bool = False
     is_both: bool = False
-    """In one file and in seconds, because some of it was missing for a while. Such a lap is compared, not copied."""
+    """Both one file and seconds, because a part was missing for a while. Such a lap is compared, not copied."""
 
 
 class LapPlanner:
@@ -84,7 +84,7 @@ class LapPlanner:
         return lap_floor(self._first, lap) if lap < self._end else ID_END
 
     def can_copy(self, lap: int) -> bool:
-        """Return whether a lap can be copied: the first wheel has it, the second in the same form or not at all."""
+        """Return whether a lap can be copied: the first wheel has it, and the second has the same form or nothing."""
         ours, theirs = self._ours.get(lap), self._theirs.get(lap)
         if not self._is_known or ours is None or ours.is_both:
             return False

@@ -1,10 +1,10 @@
 """The link: keeps one backup in step with its primary.
 
-It is the backup's keeper and the reader of the primary's journals, in one thread, so a decision about the backup still
-holds when it is written. It writes to a journal of its own in the backup. When it cannot continue from the stored
-position (the backup is new, was away for too long, or power was cut), it heals: it walks over both wheels in chunks,
-and follows the journals between chunks. A position is stored after the records below it are written, so a link that
-was killed resumes a little earlier, and writes some records twice, in the same order.
+It is the backup's keeper and the reader of the primary's journals, in one thread, so a decision about the backup is
+still valid when it is written. It writes to its own journal in the backup. When it cannot continue from the stored
+position (the backup is new or was unreachable for too long, or power was cut), it heals: it walks over both wheels in
+chunks, and follows the journals between chunks. A position is stored after the records below it are written, so a
+killed link resumes a little earlier, and writes some records twice, in the same order.
 Invariant: in the backup no drop comes before its put, and every stored position is covered by records in the backup.
 """
 
@@ -46,7 +46,7 @@ SUSPECTS_MAX = 200_000
 
 
 class Link:
-    """One backup and its primary. Not thread-safe: one thread opens it, calls `tick` again and again, and closes it."""
+    """One backup and its primary. Not thread-safe: one thread opens it, calls `tick` repeatedly, and closes it."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Link:
         give_up_missing(self.keeper, self.registration)
         self._passes = self._healed_pass = 0
         self._scrubbed_us = self._clock.steady_us()
-        self._looked_us = self._scrubbed_us - LOOK_US  # look at once: the set may have changed before this link
+        self._looked_us = self._scrubbed_us - LOOK_US  # check at once: the set may have changed before this link
         self._replays = 0
         self._met_damage = False
         self._heal = Heal(self.source, self.keeper, self._progress)
@@ -108,7 +108,7 @@ class Link:
         self._state_us = self.registration.member.since_us
         self._overflow = self._read_overflow()
         self.bookmark = Bookmark(self.source, self.target, self.registration.epoch, self._boot)
-        # The first look finds the files that went to quarantine since the backup was in step.
+        # The first check finds the files that were quarantined since the backup was in step.
         self._sound_us = self.bookmark.in_step_us
         self._aside = [items_before(wheel, self._sound_us) for wheel in (self.source, self.target)]
         self._known = self._aside[0]
@@ -119,7 +119,7 @@ class Link:
         is_mirror = member.mode == "mirror" and member.state in IN_USE  # mutant: matching-unmatched
         if is_mirror:  # mutant: heals-unmatched
             self._match = MirrorMatch()
-        # A link that was killed may have waited for frames that the mirror lacked: a comparison finds them.
+        # A killed link may have waited for frames that the mirror lacked: a comparison finds them.
         if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):  # mutant: surplus-forgotten
             self.follower = self._follower = Follower(self.source, self.bookmark.positions)
             self._replays = PASSES
@@ -130,7 +130,7 @@ class Link:
             self.heal()
 
     def _absorb(self, member: Member) -> None:
-        """Give the primary the messages that only this backup has: both followed another primary before."""
+        """Give the primary the messages that only this backup has; both followed another primary before."""
         absorbed = Absorption(
             self.target, self.source, overflow=member.overflow,
             progress=self._progress,
@@ -139,14 +139,14 @@ class Link:
             log.warning("%s: added %d messages that only %s had, dropped %d that it had fired",
                         self.source.path, absorbed.kept, self.target.path, absorbed.dropped)  # fmt: skip
         self.report = replace(self.report, returned=self.report.returned + absorbed.kept)
-        # After a crash before this line, the next link absorbs again, which changes nothing more.
+        # After a crash before this line, the next link absorbs again, which changes nothing.
         self.registration.change(member, lambda known: replace(known, absorb=False))
 
     def heal(self, *, scrub: bool = False, by_id: bool = False) -> None:
-        """Start to compare both wheels from the first id, and repair each difference; following goes on.
+        """Start to compare both wheels from the first id, and repair each difference; following continues.
 
-        A `scrub` is the daily check, and leaves the backup's state as it is. `by_id` looks at each message that only
-        the backup has, also where the primary has nothing of the same lap.
+        A `scrub` is the daily check, and keeps the stored position. `by_id` checks each message that only the backup
+        has, even if the primary has nothing of the same lap.
         """
         self._heal.begin(by_id=by_id or self._fenced)
         if not scrub:
@@ -160,7 +160,7 @@ class Link:
             if self._journal is not None:
                 self._journal.flush()
                 if self._follower is not None:
-                    self._follower.forget_gone()  # so that the next link does not take it for deleted
+                    self._follower.forget_gone()  # or the next link would treat them as deleted
                 self._note(self._clock.steady_us(), clean=True)
                 with contextlib.suppress(Fenced):  # the set has changed, and another process has written the roster
                     self.registration.look()
@@ -206,7 +206,7 @@ class Link:
     # -- one tick --------------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """Bring the backup a step further; return whether there was anything to do.
+        """Do one step of work; return whether there was any.
 
         Raises Fenced when the set has changed and this link is no longer needed, and other library errors when a disk
         fails. After an error, abandon the link and make a new one later.
@@ -228,7 +228,7 @@ class Link:
             busy = self._heal_on(now_us)
         else:
             busy = self._follow(self.follower.step(now_us), now_us)
-        # A fenced primary may have lost a drop that this backup has. A deal would forget it before the primary is read.
+        # A fenced primary may have lost a drop that this backup has; a deal would forget it before the primary is read.
         self.keeper.tick(deal=not self._fenced)  # mutant: promote-deals-meanwhile
         if self._match is not None:
             busy = self._complete_mirror(self._match, now_us) or busy
@@ -258,7 +258,7 @@ class Link:
     def _stepped(self, records: int, now_us: int) -> None:
         self._passes += 1
         if self.follower.vanished:
-            log.warning("%s: journals of %d writers are gone", self.source.path, len(self.follower.vanished))
+            log.warning("%s: journals of %d writers were deleted", self.source.path, len(self.follower.vanished))
             self.follower.vanished.clear()
             self._extras.wait(now_us)
             # Their undealt messages are in the backup only.
@@ -270,7 +270,7 @@ class Link:
             self.report = replace(self.report, shipped=self.report.shipped + records)
 
     def _heal_on(self, now_us: int) -> bool:
-        """Repair one part. It is read, then the journals are read, and then both are written in that order."""
+        """Repair one part: read it, then the journals, and write both in that order."""
         part = self._heal.next()
         self._met_damage |= part.damaged
         step = self.follower.step(now_us)
@@ -309,7 +309,7 @@ class Link:
         return None if self._match is None else self._match.expect
 
     def _complete_mirror(self, matcher: MirrorMatch, now_us: int) -> bool:
-        """Write frames that the mirror did not get, and treat puts that only the mirror got as extras."""
+        """Write the frames that the mirror lacks, and treat puts that only the mirror has as extras."""
         owed = matcher.owed(now_us)
         if owed:
             self._count(self._reconciler.supply(owed, matcher.expect))
@@ -355,8 +355,8 @@ class Link:
     def is_in_step(self, us: int) -> bool:
         """Return whether the backup holds everything that the primary held at a (steady) time.
 
-        While the primary is in use, drops of the last pass always wait for the next one. A fenced primary must have
-        been read to its end.
+        While the primary is in use, drops of the last pass always wait for the next one. A fenced primary must be read
+        to its end.
         """
         owed_us = None if self._match is None else self._match.owed_since_us()
         if self._fenced and not (self.follower.is_idle and owed_us is None):
@@ -368,14 +368,14 @@ class Link:
 
     @property
     def has_met_damage(self) -> bool:
-        """Whether something in the primary had been durable and could not be read."""
+        """Whether durable bytes of the primary were unreadable."""
         return self._met_damage or bool(self.follower.damage)
 
     @property
     def undecided(self) -> int:
-        """The number of messages that only the backup has and that a fenced primary may have finished.
+        """The number of messages that only the backup has, and that a fenced primary may have finished.
 
-        0 if the primary has kept all journals since the backup was in step: then no drop means that it is pending.
+        0 if the primary retained all journals since the backup was in step: then a message without a drop is pending.
         """
         return 0 if self.bookmark.has_all(self._overflow) else self._ended.undecided
 
@@ -398,7 +398,7 @@ class Link:
         give_up_missing(self.keeper, self.registration)
         member = self.registration.look()
         if member.state != "current" and member.since_us != self._state_us:
-            # It was marked stale, and the producer that did so has stopped writing to it; or its mode has changed.
+            # A producer marked it stale and no longer writes to it, or its mode has changed.
             self._state_us = member.since_us
             self._match = self._announcement = None
             self.heal()  # mutant: mode-uncompared
@@ -420,7 +420,7 @@ class Link:
     def _advance(self, member: Member, now_us: int) -> None:
         """Advance the backup's state to current when it is in step; a mirror is "matching" before that."""
         if member.mode == "mirror" and self._announcement is None:
-            if self.is_in_step(0):  # also with frames owed: the announcement waits for those that matter
+            if self.is_in_step(0):  # even with owed frames: the announcement waits for the relevant ones
                 # Before producers read the new state: frames that they write to both wheels must not be shipped too.
                 self._match = self._match or MirrorMatch()
                 self._enter(member, "matching")
@@ -435,7 +435,7 @@ class Link:
 
     def _enter(self, member: Member, state: State) -> None:
         self.registration.enter(member, state)
-        if self.registration.member.state == state:  # else it was marked stale in between, and has to heal
+        if self.registration.member.state == state:  # else it was marked stale in between, and must heal
             self._state_us = self.registration.member.since_us
 
     def _set_state(self, state: str) -> None:
@@ -453,7 +453,7 @@ class Link:
         """Store the backup's position, unless it is healing."""
         if not self._heal.is_on and not self._must_heal and not len(self._extras):
             self._lost = False
-            self._known = self._aside[0]  # the messages lost with them have been given back  # mutant: damage-late
+            self._known = self._aside[0]  # their messages have been given back  # mutant: damage-late
             self.bookmark.note(
                 self.follower.positions(),
                 self._overflow,

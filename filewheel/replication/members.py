@@ -1,10 +1,10 @@
-"""Adding a backup to the set of a wheel, and removing one.
+"""Adds a backup to the set of a wheel, or removes one.
 
 The primary's roster is authoritative, so it is written last when a member joins and first when one leaves. A crash in
-between leaves a wheel that says it is a backup and is not registered; calling `add_backup` or `remove_backup` again
-completes the change. Removing the last backup leaves the roster, without members: open handles go on, and a wheel that
-missed its removal is still recognised as one of this set.
-Invariant: a wheel with pending messages becomes a backup of another only if it is already of the same set.
+between leaves a wheel whose own roster says "backup" and which is not registered; another `add_backup` or
+`remove_backup` completes the change. After the last removal the roster stays, without members: open handles continue,
+and a wheel that missed its removal is still recognised as one of this set.
+Invariant: a wheel with pending messages becomes a backup of another only if it is already in the same set.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def add_backup(
 ) -> Member:
     """Make `path` a backup of a wheel, and return its entry in the roster. A replicator brings it in step.
 
-    Creates the backup's wheel when there is none. `on_failure`, `copies`, `timeout_s` and `retain_bytes` apply to the
-    whole set. A wheel that is a member already gets the new mode and nothing else changes; this needs no access to its
-    directory, so it also works while its disk is away.
+    Creates the backup's wheel if it is missing. `on_failure`, `copies`, `timeout_s` and `retain_bytes` apply to the
+    whole set. A wheel that is a member already gets the new mode and nothing else changes; this also works while its
+    disk is unreachable.
 
     Raises Fenced when the wheel is not a primary, WheelExists when messages are pending in the other one, NoWheel when
     the registered wheel at `path` cannot be read and nothing would change, BadArgument.
@@ -93,13 +93,13 @@ def _join(
     mode: Mode,
     ruled: Callable[[Roster], Roster],
 ) -> Member:
-    """Register a wheel that is no member yet, or is one under another path."""
+    """Register a wheel that is not a member, or a member under another path."""
     known = _check_free(theirs, ours, roster)
     wheel = theirs.settings.id
     if roster is not None and len(roster.members) >= MEMBERS_MAX and roster.member(wheel) is None:
         raise BadArgument(f"a set has {MEMBERS_MAX} backups at most", hint="`filewheel backup remove` one first")
     fresh = Member(theirs.path, wheel, mode, "joining", ours.env.clock.now_us())
-    # After an `add_backup` that was interrupted, the set and epoch that it wrote there are used.
+    # An interrupted `add_backup` has written the set and epoch there: they are used.
     made_up = (secrets.token_hex(16), 1) if known is None else (known.set, known.epoch)
     first = Roster(*made_up, "primary", os.path.abspath(ours.path), ours.settings.id)
 
@@ -109,7 +109,7 @@ def _join(
         if here is not None and here.wheel != wheel:
             raise _is_away(here, _ANOTHER, ours.path)
         was = now.member(wheel)
-        # A wheel that was to be absorbed before it moved still is.
+        # A wheel that is still to be absorbed keeps that under its new path.
         kept = fresh if was is None else replace(fresh, absorb=was.absorb, overflow=was.overflow)
         return ruled(now.with_member(kept))
 
@@ -128,7 +128,7 @@ _ANOTHER = "another wheel is in its place"
 def _why_away(member: Member, env: Env) -> str:
     """Return why a member's wheel cannot be read under its path; an empty string if it can.
 
-    Raises when this process is short of files or memory, which says nothing about the wheel.
+    Raises when this process is short of files or memory.
     """
     try:
         with opened(member.path, env) as there:
@@ -161,7 +161,7 @@ def _change(
     away: str,
     env: Env,
 ) -> Member:
-    """Change the mode of a member and the policy of its set. Only a copy of the roster is written to the member."""
+    """Change the mode of a member and the policy of its set. The member only gets a copy of the roster."""
     now_us = max(env.clock.now_us(), member.since_us + 1)  # later than before: a state is recognised by its time
 
     def change(old: Roster | None) -> Roster | None:
@@ -233,7 +233,7 @@ def _check_free(theirs: Directory, primary: Directory, ours: Roster | None) -> R
         return roster
     if roster is not None and roster.role == "primary" and not roster.members:
         roster = None  # its set was dissolved
-    # One that says it is a backup of this primary, which has no set: an add or a removal was cut short.
+    # It says "backup" of this primary, which has no set: an add or a removal was interrupted.
     if roster is not None and (roster.role != "backup" or roster.primary_wheel != primary.settings.id or ours):
         raise WheelExists(
             f"this wheel is of another set, with the primary {roster.primary}", path=theirs.path,
@@ -256,7 +256,7 @@ def remove_backup(
 ) -> Member:
     """Remove a backup from its set, by its path or the start of its wheel id; return its former entry.
 
-    If it can be reached, it is a wheel of its own afterwards: a keeper that is started on it fires its messages.
+    If it can be reached, it becomes an independent wheel: a keeper that is started on it fires its messages.
 
     Raises NotFound, Fenced, Damaged, DiskError.
     """
@@ -281,7 +281,7 @@ def remove_backup(
             left = old.without_member(member.wheel)
             return left if left.members else replace(left, copies=0)
 
-        # Here first: from now on producers neither wait for it nor write to it. A crash leaves a backup without a set.
+        # Here first: producers no longer wait for it or write to it. A crash here leaves a backup without a set.
         left = change_roster(ours, leave)
         if left is not None and not left.members:
             with contextlib.suppress(OSError):  # if this fails, the next keeper does it
@@ -297,7 +297,7 @@ def remove_backup(
 
 
 def _left_over(ours: Directory, roster: Roster | None, which: str, env: Env) -> tuple[Member, str] | None:
-    """Return the wheel at this path, and its set, if it says that it is a backup of ours and is not registered."""
+    """Return the wheel at this path, and its set, if its roster says that it is a backup of ours."""
     where = os.path.abspath(which)
     with contextlib.suppress(FilewheelError, OSError), opened(where, env) as theirs:
         found = read_roster(theirs.disk, where)

@@ -1,10 +1,9 @@
-"""Matching the frames of a primary with those of a mirror.
+"""Matches the frames of a primary with those of a mirror.
 
-A producer writes the same records in one frame to the primary and then to the mirror. A frame that was read in only
-one of them for longer than a write takes was not written to the other: its producer was killed or stopped between the
-two writes, or does not know of the mirror yet. Frames are compared by their header fields and a checksum of their
-bodies. Memory: the frames by which one side is ahead.
-Invariant: a frame that both sides have shown is in neither list.
+A producer writes the same records in one frame to the primary and then to the mirror. If only one of them has a frame
+for longer than a write takes, the producer was killed or stopped between the two writes, or does not know of the mirror
+yet. Frames are compared by their header fields and a checksum of their bodies. Memory: the unmatched frames.
+Invariant: a frame that was read in both is in neither list.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from filewheel.format.frame import Frame
 from filewheel.roster.fence import LOOK_US
 
 OWED_US = 300_000  # mutant: owed-at-once
-"""A mirror that is behind the primary by this long gets the frames from the link."""
+"""After this long a mirror gets a missing frame from the link."""
 SURPLUS_US = 1_000_000
 """Puts that only the mirror has had for this long are extras."""
 HEARD_US = LOOK_US * 5 // 4  # mutant: mirror-heard-at-once
@@ -65,7 +64,7 @@ class MirrorMatch:
 
     @property
     def has_surplus(self) -> bool:
-        """Whether puts were read in the mirror that the primary has not shown."""
+        """Whether puts were read in the mirror and not in the primary."""
         return any(one.frame.puts for one in self._surplus.values())
 
     def owed_since_us(self) -> int | None:
@@ -82,10 +81,10 @@ class MirrorMatch:
 
 
 class Announcement:
-    """The time at which an announced mirror has all frames that producers wrote before they knew of it.
+    """Finds the time when an announced mirror has all frames that producers wrote before they knew of it.
 
-    They know of it within HEARD_US. Frames written until then have been read after one more pass over the primary's
-    journals, and yielded after two: a frame with drops is held for a pass.
+    They know of it within HEARD_US. One more pass over the primary's journals reads all frames written until then; two
+    passes yield them, because a frame with drops is held for a pass.
     """
 
     def __init__(self, now_us: int) -> None:
@@ -95,7 +94,7 @@ class Announcement:
         self._complete_us: int | None = None
 
     def complete_us(self, now_us: int, passes: int) -> int | None:
-        """Return when all of them have been yielded, None before. Frames that are owed from then on are newer."""
+        """Return when all of them had been yielded; None if they have not. Frames owed since then are newer."""
         if self._last_pass is None and now_us - self._announced_us >= HEARD_US:
             self._last_pass = passes + 2  # mutant: mirror-held-forgotten
         if self._complete_us is None and self._last_pass is not None and passes >= self._last_pass:
@@ -105,7 +104,7 @@ class Announcement:
 
 def _take_old(seen: dict[Key, _Seen], before_us: int) -> list[Frame]:
     found = []
-    for key, one in seen.items():  # in the order in which they came
+    for key, one in seen.items():  # in order of time
         if one.at_us > before_us:
             break
         found.append((key, one.frame))

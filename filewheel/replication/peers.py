@@ -1,8 +1,8 @@
-"""The other wheels of a set during a promotion. Each is asked in a thread, because its disk may hang.
+"""The other wheels of a set during a promotion. Each is accessed in a thread, because its disk may hang.
 
-Two promotions of one set exclude each other by a kernel lock in each wheel that can be reached, taken in the order of
-their ids, so of two that share a wheel only one continues. Where they share none, the epochs decide (promote.py).
-Invariant: a wheel that did not answer once is not asked again.
+Promotions of one set exclude each other by a kernel lock in each reachable wheel, taken in the order of their ids: when
+two share a wheel, only one continues. If they share none, the epochs decide (promote.py).
+Invariant: a wheel whose disk did not answer is not accessed again.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Peers:
             raise TimeoutError(errno.ETIMEDOUT, "its disk does not answer", path)
 
     def seen(self, wheels: Iterable[tuple[str, str]], set_: str) -> list[PeerRoster]:
-        """Return the rosters that can be read and are of this set. Raises when this process is short of resources."""
+        """Return the readable rosters of this set. Raises when this process is short of resources."""
         found: list[PeerRoster] = []
 
         def look(path: str, wheel: str) -> None:
@@ -95,7 +95,7 @@ class Peers:
     def alone(self, wheels: Iterable[tuple[str, str]]) -> Iterator[None]:
         """Exclude other promotions of these wheels inside the `with`. Raises Locked when there is one.
 
-        A wheel that cannot be reached, or written to, is left out. Raises DiskError, OSError when short of files.
+        Skips a wheel that cannot be reached or written to. Raises DiskError, OSError when short of files.
         """
         with contextlib.ExitStack() as stack:
             for path, wheel in sorted(set(wheels), key=lambda one: one[1]):

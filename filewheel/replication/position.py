@@ -1,12 +1,12 @@
-"""How far a backup has followed its primary's journals: the file follows.json in the backup.
+"""A backup's position in its primary's journals: the file follows.json in the backup.
 
-The file is replaced by rename and never flushed: that would cost a flush for every small step. After a power cut it
-may be older than the last write, or no JSON at all. It names the boot of the machine in which it was written, so a
-reader after a restart ignores it and heals. A process that is killed leaves the old file or the new one.
+The file is replaced by rename and never flushed, because every small step would cost a flush. After a power cut it may
+be older than the last write, or no JSON at all. It has the id of the machine's boot, so a reader after a restart
+ignores it and heals. A killed process leaves the old file or the new one.
 
-In a mirror, some frames that were read from the primary may not have arrived yet. A position is held back until
-everything below it has.
-Invariants: a parsed file is one that was written, whole. Every position in it is covered by records in the backup.
+A mirror may still lack some frames that were read from the primary. A position is held back until everything below it
+has arrived.
+Invariants: a parsed file was written as it is. Every position in it is covered by records in the backup.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class FollowsFile:
     epoch: int
     """The epoch of the set at the time of writing."""
     overflow: int
-    """The primary's overflow counter. If it has changed since, the backup may have missed segments."""
+    """The primary's overflow counter. If it changes, the backup may have missed segments."""
     boot: str
     """The boot of the machine at the time of writing."""
     positions: dict[str, Position]
-    """For each writer: everything below is in the backup."""
+    """By writer: everything below is in the backup."""
     at_us: int
     """The time of writing."""
     in_step_us: int
-    """The last time when the backup had everything that the primary had; 0 for never."""
+    """The last time when the backup was in step; 0 for never."""
     clean: bool
     """Whether the link was closed in order, with everything flushed."""
 
@@ -91,7 +91,7 @@ def _position(writer: str, found: object) -> Position:
 
 
 def read_follows(disk: Disk, path: str) -> FollowsFile | None:
-    """Read a backup's follows.json; None when there is no valid one, and then the backup must heal. Raises OSError."""
+    """Read a backup's follows.json; None when there is no valid one: the backup must heal. Raises OSError."""
     try:
         fd = disk.open(layout.FOLLOWS, "r")
     except FileNotFoundError:
@@ -128,7 +128,7 @@ def boot_id() -> str:
 NOTE_US = 250_000
 OVERFLOW_UNKNOWN = -2
 NEVER = -1
-"""The overflow counter of no primary: such a file only says when the backup was last in step."""
+"""The overflow counter of no primary: such a file has only the time when the backup was last in step."""
 
 
 class Bookmark:
@@ -154,7 +154,7 @@ class Bookmark:
     def go_on(self, overflow: int, *, clean: bool = False) -> bool:
         """Take the stored positions; return whether a link can resume from them.
 
-        With `clean`, only if the link before was closed in order. The file is no longer marked clean afterwards.
+        With `clean`, only if the previous link was closed in order. The file is not marked clean afterwards.
         """
         found = self.found
         if (
@@ -171,7 +171,7 @@ class Bookmark:
         return True
 
     def has_all(self, overflow: int) -> bool:
-        """Return whether this primary has kept every journal since the stored position, by its overflow counter."""
+        """Return whether this primary has retained every journal since the stored position, by its overflow counter."""
         found = self.found
         if found is None or found.primary_wheel != self._source.settings.id:
             return False
@@ -195,8 +195,8 @@ class Bookmark:
     ) -> None:
         """Store positions if it is time to, or `at_once`.
 
-        `owed_us` is the time since which a frame that was read is not in the backup; `in_step_us` the time at which the
-        backup was in step, if it is; `clean` marks the last position of a link that is closed in order.
+        `owed_us` is the read time of the oldest frame that the backup lacks; `in_step_us` the time at which the backup
+        was in step, if it is; `clean` marks the last position of a link that is closed in order.
         """
         if self._next is None or (at_once and owed_us is None):
             self._next = positions, now_us

@@ -1,13 +1,14 @@
 """The journals of a primary, read from outside: in journal/, and in retained/ once they are covered.
 
-The primary's keeper moves a segment at any time, also between a listing and an open. Readers treat both places as one:
-journal/ is listed first, so a segment that moves in between is seen in one of them. A segment is read under the name
-it was written with, because its checksums start from that name.
+The primary's keeper may move a segment at any time, even between a listing and an open. Readers treat both places as
+one: journal/ is listed first, so a segment that moves in between is in one of the listings. A segment is read under its
+original name, because its checksums start from that name.
 
-A segment leaves journal/ only when the checkpoint covers it. One that goes earlier was deleted by hand, and its
-undealt messages are in the backups only (`SegmentLosses`).
-Invariants: a listing contains every segment that exists during the whole of it, in either place. A listed segment that
-was read from, and is gone from both places, was covered by the checkpoint, or `SegmentLosses.look` reports its writer.
+The keeper removes a segment from journal/ only when the checkpoint covers it. A segment that disappears earlier was
+deleted by hand, and only the backups have its undealt messages (`SegmentLosses`).
+Invariants: a listing contains every segment that exists during the whole listing, in either place. A listed segment
+that was read, and is now missing in both places, was covered by the checkpoint, or `SegmentLosses.look` reports its
+writer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from filewheel.journal.walk import Listing, listing_of, parts_above, read_parts
 
 
 class SegmentHandles(Handles):
-    """Open segments, by their names in journal/; a segment that is not there is opened in retained/."""
+    """Open segments, by their names in journal/; a segment that is missing there is opened in retained/."""
 
     def _open_file(self, name: str) -> int:
         try:
@@ -48,18 +49,18 @@ def list_places(directory: Directory) -> tuple[Listing, Listing]:
     """Return writer → its segments in either place, and writer → those in journal/."""
     here = directory.disk.listdir(layout.JOURNAL)  # mutant: source-retained-first
     kept: list[str] = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # no segment was retained so far
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # no segment was retained yet
         kept = directory.disk.listdir(layout.RETAINED)
     return listing_of([*here, *kept]), listing_of(here)
 
 
-# -- what they hold ------------------------------------------------------------------------------------------
+# -- frames and drops ----------------------------------------------------------------------------------------
 
 
 def frames_above(directory: Directory, positions: Mapping[str, Position], *, headers: bool = False) -> Iterator[Frame]:
-    """Yield all frames above these positions, also those behind damage; with `headers`, without bodies.
+    """Yield all frames above these positions, also after damage; with `headers`, without bodies.
 
-    A segment that is gone is skipped: every backup has read it, or the overflow counter has changed. Raises OSError.
+    A missing segment is skipped: every backup has read it, or the overflow counter has changed. Raises OSError.
     """
     with contextlib.closing(SegmentHandles(directory)) as handles:
         parts = parts_above(list_all_segments(directory), positions)
@@ -77,9 +78,9 @@ def drops_above(directory: Directory, positions: Mapping[str, Position]) -> Iter
 
 
 def dropped_among(directory: Directory, ids: Set[bytes]) -> set[bytes]:
-    """Return those of these ids that the journals have a drop of, so the messages ended here.
+    """Return the ids that have a drop in the journals: their messages ended here.
 
-    Cost: a reading of all journals. Raises OSError.
+    Cost: reads all journals. Raises OSError.
     """
     if not ids:
         return set()
@@ -95,10 +96,10 @@ class Lag:
 
 
 def lag_of(primary: Directory, positions: Mapping[str, Position]) -> Lag:
-    """Measure what is above a backup's positions; 0 bytes mean that the backup has everything.
+    """Measure the records above a backup's positions; 0 bytes mean that the backup has everything.
 
-    For a mirror, frames that producers wrote to it count until they were compared. Cost: a stat of each segment, and
-    the headers of the counted frames. Raises OSError when a segment cannot be read.
+    A frame that a mirror got from its producer counts until it was compared. Cost: a stat of each segment, and the
+    headers of the counted frames. Raises OSError when a segment cannot be read.
     """
     messages = size = 0
     for frame in frames_above(primary, positions, headers=True):
@@ -111,7 +112,7 @@ def lag_of(primary: Directory, positions: Mapping[str, Position]) -> Lag:
 
 
 class SegmentLosses:
-    """The segments of a primary that one follower has seen, to notice deleted ones. Not thread-safe."""
+    """Finds deleted segments of a primary, for one follower. Not thread-safe."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
@@ -134,12 +135,12 @@ class SegmentLosses:
     def look(self) -> tuple[Listing, set[str]]:
         """List the segments; return the listing, and the writers of deleted segments that were not covered.
 
-        Cost: two listings and a stat; when segments are gone, one reading of the checkpoint. Raises OSError.
+        Cost: two listings and a stat; when segments are missing, also reads the checkpoint. Raises OSError.
         """
         checkpoint = self._identity()
         listing, in_journal = list_places(self._dir)
         lost = self._compare(listing)
-        # Segments in retained/ are covered, and may go at any time.
+        # Segments in retained/ are covered, and may be deleted at any time.
         self._listed, self._checkpoint = in_journal, checkpoint
         for writer in [w for w in self._read if w not in listing]:
             del self._read[writer]
@@ -154,7 +155,7 @@ class SegmentLosses:
         gone = [(w, n) for w, n in gone if w in self._read and n <= self._read[w].segment]
         if not gone:
             return set()
-        # Read after the listing: a segment goes after the checkpoint that covers it (K2).
+        # Read after the listing: a segment is deleted after the checkpoint that covers it (K2).
         checkpoint = self._dir.checkpoint()
         return {w for w, n in gone if not self._is_covered(checkpoint, w, n)}  # mutant: gone-unseen
 
@@ -163,7 +164,7 @@ class SegmentLosses:
         if checkpoint.doubt:
             return False
         if covered is None:
-            # K4: a checkpoint that was written after the segment went, and so after the listing, forgot the writer.
+            # K4: a checkpoint that was written after the deletion, and so after the listing, has forgotten the writer.
             # A segment known only from `begin_at` may have been in retained/ already; it counts as lost.
             return self._identity() != self._checkpoint
         read = self._read[writer]

@@ -9,7 +9,7 @@ The order of the steps makes it safe:
 4. The role becomes "primary": only then may a keeper fire here, or a producer write.
 
 A crash before the last step leaves a set without a primary; promoting again completes it.
-Invariant: an epoch has one primary, and its epoch is above that of every wheel that could be read.
+Invariant: an epoch has one primary, and its epoch is above that of every readable wheel.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Promotion:
     """The wheels into which the new epoch was written."""
     unreachable: list[str] = field(default_factory=list)
     caught_up: bool = False
-    """The old primary was read to its end and everything is here, except for damage that cannot be detected."""
+    """The old primary was read to its end and everything is here, except for undetectable damage."""
     was_mirror: bool = False
     """It was a current mirror, and each enqueue waited for all mirrors: it has every confirmed message, except those
-    that the old primary took after it had marked this mirror stale."""
+    enqueued after this mirror was marked stale in the old primary."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -73,7 +73,7 @@ def promote(
     """Make a backup the primary of its set. On return a keeper may be opened on it, and producers may write to it.
 
     Waits up to `wait_s` for the old primary's keeper to end, which it does before its next claim. `force` promotes a
-    backup that is known to lack messages. Cost: a copy of the messages that the backup lacks.
+    backup that is known to lack messages. Cost: a copy of the missing messages.
 
     Raises BadArgument when the wheel is no backup, or lacks messages; Locked when its replicator does not release it,
     or another promotion of the set is running; DiskError, also when this process is short of files, memory or threads;
@@ -118,9 +118,9 @@ class _Promoting:
         self._know(roster)
         self._done = Promotion(0, self._old)
         self._lacked: list[str] = []
-        """Why this wheel lacked messages when a forced promotion started."""
+        """Why this wheel lacked messages at the start of a forced promotion."""
         self._backups: set[str] = set()
-        """Wheels whose own roster says "backup": after a recent rejoin, this wheel's roster may say "fenced"."""
+        """Wheels whose own roster says "backup"; after a recent rejoin, this wheel's roster may still say "fenced"."""
 
     def _know(self, roster: Roster) -> None:
         self._roster = roster
@@ -136,17 +136,17 @@ class _Promoting:
         return self._ask.seen(self._others, self._roster.set)
 
     def is_outdone(self) -> bool:
-        """Return whether another wheel has a higher epoch: then this one is fenced, although its roster differs."""
+        """Return whether another wheel has a higher epoch: then this wheel is fenced, although its roster differs."""
         return any(one.roster.epoch > self._roster.epoch for one in self._seen())
 
     def check_complete(self, *, force: bool) -> None:
-        """Find the last primary. Raise if a roster that can be read says that this wheel lacks messages."""
+        """Find the last primary. Raise if a readable roster says that this wheel lacks messages."""
         was_primary = self._roster.primary_wheel == self._me.wheel
         fresher = self._roster
         latest, says = (self._roster.held, False, self._me.since_us), self._here.path
         for path, wheel, theirs in self._seen():
             me = theirs.member(self._me.wheel)
-            # A wheel in promotion is not the primary: its roster still names the one before.
+            # A wheel in promotion is not the primary: its roster still names the previous one.
             is_primary = theirs.primary_wheel == wheel and theirs.role in ("primary", "fenced")
             # mutant: promote-highest-epoch
             if theirs.held > fresher.held or (is_primary and theirs.primary_wheel == fresher.primary_wheel):
@@ -157,7 +157,7 @@ class _Promoting:
                 latest, says, self._me = (theirs.held, is_primary, me.since_us), path, me
         if was_primary and fresher.primary_wheel != self._me.wheel:
             raise _was_fenced(self._here.path)
-        # A wheel that joined just now may not be in this wheel's roster yet.
+        # A new member may not be in this wheel's roster yet.
         self._know(fresher.announced(max(fresher.held, self._roster.epoch), self._roster.role))
         self._done.old_primary = self._old
         if self._me.state != "current" and not force:  # mutant: promote-incomplete
@@ -191,18 +191,18 @@ class _Promoting:
             if was != "promoting":
                 self._say(was, self._roster.epoch)
             raise
-        # No deal: before the old primary is read, it would forget a drop that only this wheel has.
+        # No deal before the old primary is read: it would forget a drop that only this wheel has.
         keeper.close(deal=False)  # mutant: promote-deals-first
         begun = max([self._roster.epoch, *(one.roster.epoch for one in self._seen())])
         self._was_begun = begun > self._roster.held
         epoch = self._done.epoch = 1 + begun  # mutant: promote-lower-epoch
-        # Here first: an old primary that cannot be reached from here may still read it here.
+        # Here first: an old primary that this process cannot reach may still read it here.
         self._say("promoting", epoch)
         for path, wheel in self._others:  # mutant: promote-unfenced
             self._fence(path, wheel, epoch)
         with self._old_keeper_stopped(wait_s):  # mutant: promote-then-copy
             if self._old in self._done.fenced:
-                # Until its producers look, their messages are confirmed: these must be written before the last read.
+                # Messages are confirmed until its producers look: these must be written before the last read.
                 let_producers_look()  # mutant: promote-in-haste
             self._catch_up(wait_s)  # mutant: promote-behind
         self._note_lacks()
@@ -216,13 +216,13 @@ class _Promoting:
         return self._done
 
     def _note_lacks(self) -> None:
-        """Add notes on the messages that a forced promotion lacks; none if the old primary was read to its end."""
+        """Add a note for each reason why a forced promotion lacked messages."""
         is_whole = self._done.caught_up and self._old_wheel != self._me.wheel
-        became = f"was taken from {self._old}" if is_whole else "is not in it"
-        self._done.notes += [f"{why}: what it lacked {became}" for why in self._lacked]
+        became = f"were copied from {self._old}" if is_whole else "are not in it"
+        self._done.notes += [f"{why}: the messages that it lacked {became}" for why in self._lacked]
 
     def _check_seen(self) -> None:
-        """Add a note if an earlier promotion was started: a wheel that cannot be reached may be the primary since."""
+        """Add a note if an earlier promotion was started: an unreachable wheel may be the primary since."""
         hidden = [path for path in self._done.unreachable if path != self._old]
         if self._was_begun and hidden:  # mutant: promote-hidden-unsaid
             self._done.caught_up = self._done.was_mirror = False
@@ -248,11 +248,11 @@ class _Promoting:
     def _overtaken(self, path: str, epoch: int) -> Fenced:
         return Fenced(
             f"{path} is being promoted at the same time", primary=path, epoch=epoch, path=self._here.path,
-            hint="`filewheel backup list` shows who is the primary",
+            hint="`filewheel backup list` shows the primary",
         )  # fmt: skip
 
     def _take_lock(self, wait_s: float) -> BackupKeeper:
-        """Take this wheel's lock, as a backup's keeper: that enters the keys of its undealt messages."""
+        """Take this wheel's lock, as a backup's keeper, which enters the keys of its undealt messages."""
 
         def take() -> BackupKeeper:
             return BackupKeeper(self._here.path, role="promote", env=self._env)
@@ -269,7 +269,7 @@ class _Promoting:
         def change(old: Roster | None) -> Roster | None:
             if old is None or old.set != self._roster.set or old.epoch >= epoch:
                 return old
-            # A wheel that was ever a primary and has not rejoined may have messages that no other wheel has.
+            # A former primary that has not rejoined may have messages that no other wheel has.
             # mutant: promote-fenced-forgotten
             was_backup = old.role in ("backup", "promoting") and wheel != self._old_wheel
             role: Role = "backup" if was_backup else "fenced"
@@ -295,9 +295,9 @@ class _Promoting:
 
     @contextlib.contextmanager
     def _old_keeper_stopped(self, wait_s: float) -> Iterator[None]:
-        """Hold the old primary's keeper lock, if it can be taken: then no more acknowledgements are written."""
+        """Hold the old primary's keeper lock, if it is free: then no more acknowledgements are written."""
         with contextlib.ExitStack() as stack:
-            with skip_unreachable():  # an unreachable wheel was noted before
+            with skip_unreachable():  # it was noted already
                 self._ask.check_answers(self._old)
                 there = stack.enter_context(opened(self._old, self._env))
                 keeper_lock = KeeperLock(there)
@@ -309,9 +309,9 @@ class _Promoting:
             yield
 
     def _catch_up(self, wait_s: float) -> None:
-        """Copy the messages that the old primary has and this wheel lacks."""
+        """Copy the messages of the old primary that this wheel lacks."""
         if self._old_wheel == self._me.wheel:
-            self._done.caught_up = True  # it was the primary last
+            self._done.caught_up = True  # this wheel was the last primary
             return
         link: Link | None = None
         pause = threading.Event()
@@ -325,7 +325,7 @@ class _Promoting:
             self._done.caught_up = not (link.has_met_damage or link.undecided)
             if link.undecided:
                 self._done.notes.append(
-                    f"{self._old} has not kept all of its journals: {link.undecided} messages that only "
+                    f"{self._old} has not retained all journals: {link.undecided} messages that only "
                     f"{self._here.path} has may have fired there already, and will fire here"
                 )
             if link.has_met_damage:
@@ -335,12 +335,12 @@ class _Promoting:
                 link.abandon()
             if is_scarce(exc):
                 raise
-            if self._old not in self._done.unreachable:  # else that is noted
+            if self._old not in self._done.unreachable:  # else it was noted already
                 why = said_of(exc, self._old)
                 self._done.notes.append(f"{self._old} could not be read to its end: {why}")
 
     def _carry_drops(self) -> None:
-        """Write the old primary's drops that another backup may lack to this wheel."""
+        """Write to this wheel the old primary's drops that another backup may lack."""
         wheels = [m for m in self._roster.members if m.wheel != self._me.wheel and (m.state in IN_USE or m.absorb)]
         if not wheels:
             return
@@ -356,11 +356,11 @@ class _Promoting:
                 with skip_unreachable():
                     self._ask.ask(member.path, functools.partial(look, member.path, old))
                 if len(places) == count:
-                    places.append({})  # unreachable: when it comes back, it may lack any drop
+                    places.append({})  # unreachable: it may lack any drop
             carry_drops(old, self._here, places)
 
     def _link(self, wait_s: float) -> Link:
-        """Open the link from the old primary; a replicator that holds the lock releases it at its next look."""
+        """Open the link from the old primary; a replicator that holds the lock releases it at its next check."""
 
         def link() -> Link:
             return Link(
@@ -370,10 +370,10 @@ class _Promoting:
         return _when_free(max(wait_s, 1.0), link)
 
     def _check_alone(self, epoch: int) -> None:
-        """Raise when another wheel is being promoted too: of two that can read each other, one continues.
+        """Raise when another wheel is being promoted too: if both can read each other, one continues.
 
-        Each has written "promoting" before it looks. The one with the lower id yields. The other one writes the role
-        "backup" into its roster, which stops it if it had looked too early.
+        Each has written "promoting" before this check. The wheel with the lower id yields. The other one writes the
+        role "backup" into that wheel's roster, which stops it if it checked too early.
         """
         rivals: list[tuple[str, int]] = []
 
@@ -460,7 +460,7 @@ def _when_free(wait_s: float, act: Callable[[], T]) -> T:
 
 
 def _joining(member: Member, now_us: int, overflow: int) -> Member:
-    """Return a backup's entry in the new primary's roster: one that was in step may have messages to absorb."""
+    """Return a backup's entry in the new primary's roster; a backup that was in step may have messages to absorb."""
     return replace(
         member,
         state="joining",

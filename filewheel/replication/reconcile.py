@@ -1,12 +1,11 @@
-"""Carries out what was decided about messages that a backup has and its primary does not (extras.py).
+"""Carries out the decisions about messages that only a backup has (extras.py).
 
-A message that a damaged primary lost is written back to it through a journal, like any producer's. A retry or
-reschedule that was not flushed is lost in a power cut, and the backup may have it all the same: then the primary has
-the message under its old id and the backup under the new one. The old id cannot be added to the backup, because its
-drop is there; without the new one the backup would not have the message at all. So the move is written to the primary
-again.
-Invariants: a message leaves the backup only if it is finished in the primary or there under another id. A message with
-a unique key is listed under it in the primary before it is there again.
+A message that a damaged primary lost is written back to it through a journal, like a producer's. A power cut may lose
+an unflushed retry or reschedule in the primary only: then the primary has the message under its old id and the backup
+under the new one. The old id cannot be added to the backup, because its drop is there; without the new one the backup
+would lack the message. So the move is written to the primary again.
+Invariants: a message is dropped from the backup only if the primary has finished it or has it under another id. The
+primary's index lists a unique key before its message is written back.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from filewheel.roster.repeats import note_repeats
 
 
 class GiveBack:
-    """Writes lost messages to one primary. Creates its journal with the first one. Not thread-safe. Close it."""
+    """Writes lost messages to one primary; the first one creates the journal. Not thread-safe. Close it."""
 
     def __init__(self, primary: Directory) -> None:
         self._primary = primary
@@ -43,12 +42,12 @@ class GiveBack:
     def write(self, commits: list[tuple[list[bytes], list[bytes]]]) -> None:
         """Write commits of (puts, drops). On return they are durable. Raises DiskError, Locked."""
         if self._journal is None:
-            # The lost bytes may come back, with a disk that was away, and then a message is there twice.
+            # If the lost files return with their disk, a message is there twice.
             with disk_errors(self._primary.path):
                 note_repeats(self._primary.disk)  # mutant: given-back-unmarked
             self._journal = Journal(self._primary)
         puts = [put for some, _ in commits for put in some]
-        # The index may have forgotten a lost message. Its key is entered again before the message is written.
+        # The index may lack the key of a lost message, so it is entered before the message is written.
         # mutant: given-back-keyless
         enter_keys(Keys(self._primary), puts, self._primary.env.clock.now_us(), self._primary.path)
         bundle = Bundle(self._journal)
@@ -58,7 +57,7 @@ class GiveBack:
         self._journal.flush()
 
     def close(self) -> None:
-        """Close the journal. Never raises for the disk: all writes are durable."""
+        """Close the journal. Raises no disk error: all writes are durable."""
         journal, self._journal = self._journal, None
         if journal is not None:
             with contextlib.suppress(FilewheelError, OSError):
@@ -70,10 +69,10 @@ Moves = dict[bytes, tuple[bytes, bytes]]
 
 
 def lost_moves(source: Directory, target: Directory, ids: Iterable[bytes], given: Mapping[bytes, bytes]) -> Moves:
-    """Return those of the backup's extras that the primary has under the id before the move.
+    """Return the backup's extras that the primary has under the id before the move.
 
-    `given` maps first id → present id of the moved messages that the backup was given. All others have their first id
-    there. Raises DiskError, Damaged.
+    `given` maps first id → present id of the moved messages that were copied to the backup. All others have their first
+    id there. Raises DiskError, Damaged.
     """
     with Snapshot(target) as snapshot:
         puts = moved(list(snapshot.find(ids).values()))
@@ -95,7 +94,7 @@ class Reconciled:
     returned: int = 0
     """Messages given back to the primary."""
     by_id: bool = False
-    """Whether the messages in some files must be looked at one by one after all."""
+    """Whether the messages in some files must be checked one by one after all."""
 
 
 class Reconciler:
@@ -109,7 +108,7 @@ class Reconciler:
         self._give_back = give_back
 
     def supply(self, frames: Iterable[Frame], on_frame: Callable[[Frame], None] | None) -> int:
-        """Write frames that a mirror did not get, as one commit; return the number of records.
+        """Write the frames that a mirror lacks as one commit; return the number of records.
 
         Raises DiskError, OSError.
         """
@@ -120,7 +119,7 @@ class Reconciler:
                 found = records_of(frame)
                 puts += found[0]
                 drops += found[1]
-        # A message that was fired since may have been dropped here and forgotten: it must not come back.
+        # A message that was fired since may have been dropped and forgotten here: it must not be added again.
         there = pending(self._source, [p[ID] for p in puts])
         bundle = Bundle(self._journal, on_frame)
         bundle.add_records([p for p in puts if p[ID] in there], drops)
@@ -158,8 +157,8 @@ class Reconciler:
 
     def _delete(self, files: list[File], given: Mapping[bytes, bytes]) -> int | None:
         """Delete files of finished messages; return the number of messages in them, None if they must stay."""
-        # A put in the backup's journals may have its drop in one of these files, and would come back without it. So the
-        # journals are dealt first; the files may contain more than before then, and are checked once more.
+        # A put in the backup's journals may have its drop in one of these files, and would be pending without it. So
+        # the journals are dealt first; that may add to the files, so they are checked once more.
         self._keeper.deal_all()  # mutant: bygone-undealt
         ranges = [file.range for file in files]
         undealt = self._keeper.undealt(ranges[0][0], ranges[-1][1])
@@ -190,7 +189,7 @@ def give_up_missing(keeper: BackupKeeper, membership: Registration) -> None:
     """Accept the loss of a backup's missing files, so that they are healed. Raises Fenced, FilewheelError, OSError.
 
     The backup is marked stale first: a crash after the checkpoint forgets the files must not leave a backup that counts
-    as complete. A promotion accepts no loss: the files may come back, and this wheel is about to fire.
+    as complete. A promotion accepts no loss: the files may return, and this wheel is about to fire.
     """
     lacks = keeper.lacks
     if lacks and not membership.fenced:

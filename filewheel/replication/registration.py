@@ -1,9 +1,9 @@
 """A backup's entry in the rosters of its set, as its link reads and changes it.
 
-The primary's roster is authoritative; the backup's copy says whether it may be promoted after the primary is lost. A
-promotion follows a primary that is fenced already, and then fewer checks apply.
-Invariant: nothing is changed for a backup that is no longer one of this primary's, or that another process has marked
-since the entry was read.
+The primary's roster is authoritative; the backup's copy decides whether it may be promoted after the primary is lost.
+A promotion follows a fenced primary, with fewer checks.
+Invariant: an entry is not changed if the backup no longer belongs to this primary, or if another process has marked it
+since it was read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Registration:
         self._wheel = wheel
         self._clock = source.env.clock
         self.fenced = fenced
-        """The primary was fenced, and is followed for the last time."""
+        """Whether a promotion follows the fenced primary for the last time."""
         self.roster = self._read()
         self.epoch = self.roster.epoch
         self._target: Directory | None = None
@@ -70,7 +70,7 @@ class Registration:
         self._target = target
 
     def _take_back(self, target: Directory) -> None:
-        """Undo a promotion that was killed before it raised the epoch; one that still runs holds the lock."""
+        """Undo a promotion that was killed before it raised the epoch; a running one holds the lock."""
 
         def take_back(mine: Roster | None) -> Roster | None:
             if mine is None or mine.role != "promoting" or mine.set != self.roster.set or mine.epoch > self.epoch:
@@ -109,18 +109,18 @@ class Registration:
             change_roster(target, lambda old: mine if old is not None and old.role == "backup" else old)
 
     def enter(self, member: Member, state: State) -> None:
-        """Change the backup's state, unless another process has marked it since the last look."""
+        """Change the backup's state, unless another process has marked it since the last `look`."""
         now_us = self._clock.now_us()
         self.change(member, lambda known: replace(known, state=state, since_us=now_us, why=""))
 
     def mark_stale(self, why: str) -> None:
-        """Mark the backup as stale: it does not count as a copy until it has been healed."""
+        """Mark the backup as stale: it does not count as a copy until it is healed."""
         member = self.member
         since_us = max(self._clock.now_us(), member.since_us + 1)  # later than before: a mark is recognised by its time
         self.change(member, lambda known: replace(known, state="stale", since_us=since_us, why=why[:WHY_MAX]))
 
     def change(self, member: Member, change: Callable[[Member], Member]) -> None:
-        """Change the backup's entry, unless another process has marked it since the last look."""
+        """Change the backup's entry, unless another process has marked it since the last `look`."""
 
         def change_known(roster: Roster | None) -> Roster | None:
             known = None if roster is None else roster.member(member.wheel)
@@ -131,5 +131,5 @@ class Registration:
         changed = change_roster(self._source, change_known)
         if changed is not None:
             self.roster = changed
-            # If the primary is lost now, the backup's copy says whether it may be promoted.
+            # If the primary is lost now, the backup's copy decides whether it may be promoted.
             self._copy_roster()  # mutant: current-untold

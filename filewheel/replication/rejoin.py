@@ -1,4 +1,4 @@
-"""Rejoining: a wheel that was fenced becomes a backup of the primary that took its place.
+"""Rejoining: a fenced wheel becomes a backup of the new primary.
 
 Messages that only the old wheel has were never copied; the new primary absorbs them first (absorb.py). Then the old
 wheel's roster and the primary's roster say that it is a backup, and a replicator brings it in step.
@@ -31,9 +31,9 @@ class Rejoin:
 
     primary: str
     kept: int = 0
-    """Messages that only the old wheel had, and that are in the new primary now."""
+    """Messages that only the old wheel had, now in the new primary."""
     dropped: int = 0
-    """Messages that the old wheel had finished, and the new primary had not."""
+    """Messages that were finished only in the old wheel."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -44,7 +44,7 @@ def rejoin(
     env: Env = SYSTEM,
     progress: Progress | None = None,
 ) -> Rejoin:
-    """Make a fenced wheel a backup of the new primary, which first gets the messages that only the old one has.
+    """Make a fenced wheel a backup of the new primary, after copying the messages that only the old one has.
 
     On return it is registered as a backup in state "joining"; a replicator brings it in step. `force` also accepts a
     wheel that is a backup already. Cost: a walk over both wheels, and over the journals that the new primary retained.
@@ -61,7 +61,7 @@ def rejoin(
         if theirs.primary_wheel == old.settings.id:
             raise BadArgument(f"{where} is the primary", hint="promote another wheel first")
         member = theirs.member(old.settings.id)
-        # After a crash between the two rosters, it says that it is a backup, and the new primary does not.
+        # After a crash between the two rosters, its own says "backup", and the new primary's does not.
         is_registered = member is not None and member.state != "fenced"
         if mine.role == "backup" and is_registered and not force:
             raise BadArgument(f"{where} is a backup already", hint="`filewheel replicate` keeps it in step")
@@ -75,7 +75,7 @@ def rejoin(
                     progress=progress,
                 ).run()  # fmt: skip
                 if any(m.absorb for m in theirs.members):
-                    # A backup that is still to be absorbed may have messages that were finished here.
+                    # A backup that is still to be absorbed may have messages that were finished in the old wheel.
                     carry_drops(old, new, [{}])  # mutant: rejoin-untold
                 _register(old, new, mine, member)
                 return Rejoin(primary, found.kept, found.dropped, found.notes)

@@ -1,9 +1,9 @@
 """The replicator: a service that keeps all backups of a primary in step, with a thread for each.
 
-It needs no keeper and no message from producers: it reads files. A backup that fails is retried, and does not delay
-the others. When another wheel of the set is promoted, the replicator follows that one. A segment that all backups have
-read is removed from the primary's retained segments.
-Invariant: a retained segment is removed only when every backup has it, and has stored a position behind it.
+It needs no keeper and no signal from producers: it reads files. A failed backup is retried, and does not delay the
+others. When another wheel of the set is promoted, the replicator follows that wheel. It removes retained segments of
+the primary that all backups have read.
+Invariant: a retained segment is removed only when every backup has it, and has stored a position after it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOOK_S = 0.2
 PROMOTION_S = 60.0
 """A promotion that leaves the set without a primary for this long is logged as a failure."""
 FENCED_S = 10.0
-"""A backup that belongs to another primary for this long is logged: in a promotion it does for a moment."""
+"""A backup that belongs to another primary for this long is logged; during a promotion that is normal for a moment."""
 _PRIMARY = "primary"
 
 OnChange = Callable[[LinkReport], None]
@@ -69,7 +69,7 @@ class Replicator:
         self.failures = FailureLog(env.clock)
         with disk_errors(self._path):
             self._known = find_primary(self._path, env)[1]
-        """The last known roster: the wheel at `path` may be the one that is lost."""
+        """The last known roster, because the wheel at `path` may itself be lost."""
 
     def __enter__(self) -> Replicator:
         return self
@@ -96,7 +96,7 @@ class Replicator:
                 except NoPrimary as exc:
                     self.failures.failed(_PRIMARY, str(exc), after_s=PROMOTION_S if exc.promoting else 0)
                 except (FilewheelError, OSError) as exc:
-                    self.failures.failed(_PRIMARY, str(exc))  # retried: it may come back
+                    self.failures.failed(_PRIMARY, str(exc))  # retried: it may be temporary
                 self._stopping.wait(LOOK_S)
         finally:
             self._stopping.set()
@@ -114,11 +114,11 @@ class Replicator:
         try:
             self._release(primary, roster)
         except NoWheel:
-            return  # the primary has gone since it was found: the next turn says so, with the way out
+            return  # the primary has disappeared since: the next turn reports it with a hint
         self.failures.over(_PRIMARY, f"{primary}: the primary of this set can be read again")
 
     def _serve(self, primary: str, roster: Roster) -> None:
-        """Start a thread for each new backup, and stop those of former ones."""
+        """Start a thread for each new backup, and stop the threads of former ones."""
         wanted = {m.wheel: m for m in roster.members if m.state != "fenced"}
         for wheel, service in list(self._links.items()):
             if service.primary != primary or not service.is_for(wanted.get(wheel)) or not service.is_alive():
@@ -138,7 +138,7 @@ class Replicator:
         release_read(primary, [link for link in links if link is not None], self._env)
 
     def once(self, progress: Progress | None = None) -> list[LinkReport]:
-        """Bring every backup that can be reached in step, one after the other, and return a report for each.
+        """Bring every reachable backup in step, one after the other, and return a report for each.
 
         A backup that cannot be brought in step has an `error` in its report. Ends early when `stop` is called.
 
@@ -182,7 +182,7 @@ class Replicator:
 def release_read(primary: str, links: list[Link], env: Env) -> int:
     """Remove the retained segments of a primary that all its backups have read; return their number."""
     with opened(primary, env) as directory:
-        # The roster is read here: a backup that joined since `links` was made has read nothing yet.
+        # The roster is read here: a backup that joined after `links` was made has read nothing yet.
         roster = read_roster(directory.disk, primary)
         # mutant: release-one-missing
         if roster is None or roster.role != "primary" or {m.wheel for m in roster.members} - {
@@ -204,7 +204,7 @@ def _state_of(exc: FilewheelError) -> str:
 
 
 class _Service(threading.Thread):
-    """The thread of one backup: opens a link, and another one when it fails."""
+    """The thread of one backup: opens a link, and a new one after a failure."""
 
     def __init__(self, replicator: Replicator, primary: str, member: Member) -> None:
         super().__init__(name=f"filewheel-link-{member.path}", daemon=True)
@@ -262,7 +262,7 @@ class _Service(threading.Thread):
         link.close()
 
     def _failed(self, exc: FilewheelError, *, after_s: float) -> None:
-        """Log and report that the backup cannot be served. If its directory is gone, that is the reason given."""
+        """Log and report that the backup cannot be served; a missing directory is reported as the reason."""
         gone = exc if isinstance(exc, NoWheel) else self._why_gone()
         shown = gone or exc
         path = self._member.path

@@ -5,13 +5,13 @@ order.
 
 `still_pending` filters frames that are read a second time, after a restart from a stored position or a skip. A
 position in all journals is no consistent cut: a drop may be below it and its put above it, when they are in two
-journals that one pass read in that order. Written again, such a put would stay, because its drop may have been dealt
-and forgotten. So frames that are read again are compared with the messages that are pending now.
+journals that one pass read in that order. If written again, such a put would stay, because its drop may have been dealt
+and forgotten. So frames that are read again are compared with the presently pending messages.
 
-`carry_drops` serves a promotion. Another backup that is a little behind holds messages that the old primary fired or
-cancelled; the new primary may have forgotten their drops. When that backup joins, `absorb.py` would take those
-messages for lost ones. So the drops that a backup may lack are written to the new primary again; a drop without a put
-changes nothing.
+`carry_drops` serves a promotion. Another backup that is a little behind has messages that the old primary fired or
+cancelled; the new primary may have forgotten their drops. When that backup joins, `absorb.py` would treat those
+messages as lost. So the drops that a backup may lack are written to the new primary again; a drop without a put changes
+nothing.
 Invariants: a crash leaves whole bundles, from the first on. `still_pending` yields no put that was dropped before its
 frame was requested. After `carry_drops`, every drop that the old primary still has and a backup may lack is durable
 and undealt in the new one.
@@ -101,14 +101,14 @@ class Bundle:
 
 
 PASSES = 2
-"""After so many passes, everything that was there at the start has been yielded."""
+"""After this many passes, everything that existed at the start has been yielded."""
 _BYTES = 8 << 20
 
 
 def still_pending(source: Directory, frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Yield frames without the puts that are no longer pending in a wheel. Memory: some mebibytes of frames.
+    """Yield frames without the puts that are no longer pending in a wheel. Memory: 8 MiB of frames.
 
-    Cost: a reading of the wheel's undealt journals for each 8 MiB of frames. Raises DiskError, Damaged.
+    Cost: reads the wheel's undealt journals for each 8 MiB of frames. Raises DiskError, Damaged.
     """
     some: list[Frame] = []
     size = 0
@@ -138,13 +138,13 @@ def _puts(frame: Frame) -> list[bytes]:
     try:
         return records_of(frame)[0] if frame.puts else []
     except Damaged:
-        return []  # its checksums are right: it was written like this, and is copied like this
+        return []  # its checksums are right: it was written like this, and is copied unchanged
 
 
 def carry_drops(old: Directory, new: Directory, places: Sequence[Positions]) -> int:
     """Write the drops of `old` above the lowest of these positions into `new`, durably; return how many.
 
-    Only the keeper of a primary deals `new` during this, and that retains what it has dealt. Cost: a reading of the old
+    Only the keeper of a primary may deal `new` during this, because it retains the dealt journals. Cost: reads the old
     journals above the positions. Raises OSError, DiskError.
     """
     if not places:

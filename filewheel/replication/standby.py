@@ -1,12 +1,12 @@
-"""The standby: promotes a backup automatically when the primary's wheel is gone or its disk fails.
+"""The standby: promotes a backup automatically when the primary's wheel is missing or its disk fails.
 
 It probes the primary as a producer would use it: is the wheel at its path, with its id, and can a small file be written
 and flushed in it? It promotes only when every probe has failed for `after_s`. It does not check for a running keeper:
-another keeper on the same wheel takes over from one that dies, without a promotion. It does not replace a primary that
-works but has other backups now, or one that was promoted in the meantime.
+when a keeper dies, another one on the same wheel takes over without a promotion. It does not replace a primary that
+works but has other backups now, or one that was promoted since.
 
-A primary that this process cannot reach but others can goes on firing until its keeper reads the new epoch: messages
-that are due in that time fire twice, and none is lost.
+A primary that only this process cannot reach continues to fire until its keeper reads the new epoch: messages that are
+due in that time fire twice, and none is lost.
 Invariant: a primary that answered within the last `after_s` is never fenced.
 """
 
@@ -54,7 +54,7 @@ class Standby:
         self._stopped = False
         self._pause = threading.Event()
         self._asked: dict[str, threading.Thread] = {}
-        """For each wheel, the thread that waits for its disk: a disk that hangs is asked only once."""
+        """By wheel, the thread that waits for its disk: a disk that hangs is accessed only once."""
         self._watched = self._roster()
 
     def stop(self) -> None:
@@ -64,7 +64,7 @@ class Standby:
     def run(self, on_event: Callable[[str], None] | None = None) -> Promotion | None:
         """Wait until the primary has failed for `after_s`, then promote; return None if stopped before.
 
-        `on_event` is called with a sentence for each change. Raises what `promote` raises.
+        `on_event` is called with a sentence for each change. Raises the errors of `promote`.
         """
         report = on_event or (lambda _: None)
         failing_us: int | None = None
@@ -85,7 +85,7 @@ class Standby:
             if not why:
                 failing_us = None  # mutant: standby-sums-up
             elif failing_us is None:
-                failing_us = began_us  # a disk that hangs has not answered since then
+                failing_us = began_us  # a hanging disk has not answered since then
             # mutant: standby-at-once
             if failing_us is not None and now_us - failing_us >= self._after_s * US_PER_S and not self._stopped:
                 self._watched, failing_us = self._newer(roster) or roster, None  # mutant: standby-over-another
@@ -96,8 +96,8 @@ class Standby:
                     except (Fenced, BadArgument, Locked) as exc:
                         if isinstance(exc, Locked) and exc.role != "promote":
                             raise
-                        # Another backup was promoted first; this one has to be compared, and watches that one then.
-                        # Usually it has written to this roster; its own may be read too late.
+                        # Another backup was promoted first; this standby now watches that one. Usually its promotion
+                        # has written to this roster; its own roster may be read too late.
                         ours = self._roster()
                         # mutant: standby-asks-only
                         self._watched = ours if ours.epoch > roster.epoch else self._newer(roster) or roster
@@ -142,7 +142,7 @@ class Standby:
     def _look(self, roster: Roster) -> str:
         """Return the primary's problem as a sentence; an empty string if it works.
 
-        The probe runs in a thread of its own, because a disk that hangs never answers, which is a failure too.
+        The probe runs in its own thread, because a hanging disk never answers, which is a failure too.
         """
         answer: list[str] = []
         try:
@@ -166,7 +166,7 @@ class Standby:
                     return "another wheel is in its place"
                 theirs = read_roster(directory.disk, roster.primary)
                 if theirs is None or theirs.set != roster.set:
-                    return ""  # it works, and was removed from this set: it goes on firing alone
+                    return ""  # it works, and was removed from this set: it continues alone
                 if theirs.held < theirs.epoch or theirs.role == "promoting":
                     return "a promotion was started, and has not ended"
                 if theirs.role != "primary":

@@ -1,4 +1,4 @@
-"""The status of a set: which wheel is the primary, and how far each backup is.
+"""The status of a set: its primary, and the progress of each backup.
 
 It needs no running replicator: the rosters, the journals and the stored positions are enough.
 Invariant: a report is a value. Nothing here takes a lock or writes.
@@ -61,7 +61,7 @@ Progress = Callable[[str, int, int], None]
 _ANOTHER = "another wheel is in its place"
 
 
-# -- how they are --------------------------------------------------------------------------------------------
+# -- status --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -71,16 +71,16 @@ class MemberStatus:
     member: Member
     reachable: bool
     lag_messages: int | None = None
-    """Records of the primary's journals that it does not have yet; None when unknown."""
+    """Records of the primary's journals that it lacks; None when unknown."""
     lag_bytes: int | None = None
     lag_s: float | None = None
-    """Time since it was in step; 0 when it is."""
+    """Seconds since it was in step; 0 when it is."""
     following: bool = False
     """Whether a replicator follows it now."""
     why: str = ""
     """The problem with it, if any."""
     lacks: int = 0
-    """The number of files that its checkpoint names and that are missing or too short."""
+    """The number of missing or too short files of its checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class SetStatus:
     primary_why: str = ""
     """Why the primary cannot be read, as seen from this wheel; an empty string if it can."""
     successor: str = ""
-    """The wheel that was promoted in the primary's place, if this wheel's roster does not say so yet."""
+    """The wheel that was promoted in the primary's place, if this wheel's roster does not name it yet."""
 
 
 def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus | None:
@@ -127,7 +127,7 @@ def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus 
 
 
 def _why_not_primary(there: Directory, theirs: Roster | None, ours: Roster) -> str:
-    """Return why the wheel that a roster names as the primary is none; an empty string if it is."""
+    """Return why the wheel that a roster names as the primary is not; an empty string if it is."""
     if theirs is None or theirs.set != ours.set:
         return "it is no longer in this set" if there.settings.id == ours.primary_wheel else _ANOTHER
     if theirs.role == "primary" and theirs.epoch >= ours.epoch:

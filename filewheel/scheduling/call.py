@@ -53,7 +53,7 @@ def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise BadArgument(
             f"an argument cannot be stored: {exc}",
-            hint=f"pass {_PLAIN}: a name or a number to look things up by, not the thing itself",
+            hint=f"pass {_PLAIN}: an object's id or name, not the object",
         ) from exc
     return packed
 
@@ -168,8 +168,8 @@ def transaction_of(path: str) -> Transaction | None:
 
 
 def check_callable(name: str) -> None:
-    """Raise BadArgument for "*", which is the handler for any name, and not a name to call."""
+    """Raise BadArgument for "*", which stands for any name and cannot be called."""
     if name == ANY:
         raise BadArgument(
-            f"{ANY!r} is the handler for names that no other has, and no name to call", hint='enqueue("a name", ...)'
+            f"{ANY!r} is the handler for any other name, and cannot be called", hint='enqueue("a name", ...)'
         )

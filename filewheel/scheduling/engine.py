@@ -147,7 +147,7 @@ class Engine:
         reported = False
         while not self._stop.is_set():
             if self._loop is not None and self._loop.is_closed():
-                log.critical("the event loop that calls were to run in was closed; nothing is fired any more")
+                log.critical("the event loop of the calls was closed; firing has ended")
                 return
             try:
                 keeper = self._open(wait=False)
@@ -185,7 +185,7 @@ class Engine:
 
     def _yield_to(self, exc: Fenced) -> None:
         """Note that another wheel fires."""
-        log.critical("nothing is fired from here: %s", exc)
+        log.critical("this process does not fire: %s", exc)
         self._fenced = exc
 
     def _open(self, *, wait: bool, background: bool = True) -> Keeper:
@@ -217,12 +217,12 @@ class Engine:
             self._yield_to(exc)
             self._end_in_hand(dispatcher, runners)
         except Locked as exc:
-            log.critical("firing broke off: %s", exc)
+            log.critical("firing stopped: %s", exc)
             self._end_in_hand(dispatcher, runners)
         except FilewheelError as exc:
-            log.critical("firing broke off: %s", exc)
+            log.critical("firing stopped: %s", exc)
         except Exception:
-            log.exception("firing broke off")
+            log.exception("firing stopped")
         finally:
             self.is_keeper.clear()
             self._keeper = None

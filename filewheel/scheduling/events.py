@@ -147,7 +147,7 @@ class Events:
                 subscription.callback(event)
             except (Exception, SystemExit):
                 if not subscription.failed:
-                    log.exception("a subscriber of %s failed: %r; said once", kind, subscription.callback)
+                    log.exception("a subscriber of %s failed: %r; logged once", kind, subscription.callback)
                 subscription.failed = True
 
     def _of(self, kind: str) -> tuple[_Subscription, ...]:

@@ -408,6 +408,6 @@ class WheelOpener:
         if self._made:
             self._made = False
             log.warning(
-                "%s was not there: this process made a new wheel, and enqueues into it; if it should have been there, "
-                "check the working directory and what is mounted, and pass create=False", self.path,
+                "%s was missing: this process made a new wheel, and enqueues into it; if it should exist, "
+                "check the working directory and the mounts, and pass create=False", self.path,
             )  # fmt: skip

@@ -1,6 +1,6 @@
 """The settlements that the dispatcher has to write: collected one by one, written in batches.
 
-On a full disk they wait and are written later. For messages that simply succeeded only the ids are collected.
+On a full disk they wait and are written later. Plain successes are acknowledged in one call, by their ids.
 Invariant: each claimed message is counted in `claimed` until its settlement is written, or another keeper fires it.
 """
 

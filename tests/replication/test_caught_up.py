@@ -101,7 +101,7 @@ def test_when_the_primary_gave_its_journals_up_a_promotion_does_not_say_that_it_
     directory.disk.release()
     done = go(place)
     assert not done.caught_up
-    assert any("not kept all of its journals" in note for note in done.notes)
+    assert any("not retained all journals" in note for note in done.notes)
     assert place.payloads(place.b) == ["cancelled"]
 
 

@@ -84,6 +84,6 @@ def test_a_forced_promotion_of_a_backup_that_lacks_a_file_says_so_and_takes_it_f
     (note,) = pair.backup.glob("quarantine/*.json")
     note.write_text(json.dumps(json.loads(note.read_text()) | {"found": "2000-01-01T00:00:00+00:00"}))
     done = promote(pair.backup, force=True, wait_s=1)
-    assert f"1 of its files are missing: what it lacked was taken from {pair.primary}" in done.notes
+    assert f"1 of its files are missing: the messages that it lacked were copied from {pair.primary}" in done.notes
     assert done.caught_up
     pair.assert_equal()

@@ -249,7 +249,7 @@ def test_a_backup_that_is_known_to_lack_something_is_refused_unless_forced(place
     with pytest.raises(BadArgument, match=f"is {state}, says {place.b}"):
         go(place, place.b)
     done = go(place, place.b, force=True)
-    assert f"it was {state}: what it lacked is not in it" in done.notes
+    assert f"it was {state}: the messages that it lacked are not in it" in done.notes
     assert role_of(place.b) == "primary"
 
 
@@ -260,7 +260,7 @@ def test_one_that_is_forced_and_takes_what_it_lacked_from_the_old_primary_says_s
     alter(place.a, lambda r: r.with_member(replace(r.members[0], state=state, since_us=1 << 60)))
     done = go(place, place.b, force=True)
     assert done.caught_up
-    assert done.notes == [f"it was {state}: what it lacked was taken from {place.a}"]
+    assert done.notes == [f"it was {state}: the messages that it lacked were copied from {place.a}"]
     assert place.payloads(place.b) == ["x"]
 
 

@@ -145,7 +145,7 @@ def test_at_the_end_of_the_calendar_it_says_that_nothing_comes() -> None:
         ("* * * * #2", "day-of-week '#2': ''"),
         ("* * * * xL", "day-of-week 'xl': 'x'"),
         ("* * ? * *", "day-of-month '?'"),
-        ("*/0 * * * *", "minute '*/0': the step after / is 1 to 60: it begins anew each time the field does"),
+        ("*/0 * * * *", "minute '*/0': the step after / is 1 to 60: it restarts with each round of the field"),
         ("*/90 * * * *", "minute '*/90': the step after / is 1 to 60"),
         ("*/ * * * *", "minute '*/'"),
         ("/5 * * * *", "minute '/5': ''"),
@@ -181,7 +181,7 @@ def test_text_that_is_wrong_is_refused_with_the_field_the_value_and_what_is_righ
     "text", ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "0 0 31 feb *", "0 0 */31 2 5#5", "0 0 30-31 2 */2"]
 )
 def test_a_day_that_no_month_has_is_refused(text: str) -> None:
-    with pytest.raises(BadArgument, match="never comes: no month that is meant has such a day"):
+    with pytest.raises(BadArgument, match="never comes: none of its months has such a day"):
         Cron(text, "Europe/Berlin")
 
 

@@ -12,7 +12,7 @@ import pytest
 from filewheel import AsyncScheduler, NoWheel, Scheduler, Wheel
 from tests.conftest import assert_whole
 
-MADE = "was not there: this process made a new wheel"
+MADE = "was missing: this process made a new wheel"
 
 
 def enqueue(path: Path, **options: bool) -> None:

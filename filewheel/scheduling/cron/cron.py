@@ -65,7 +65,7 @@ class Cron:
             self._next_wall_s(0)
         except BadArgument:
             raise BadArgument(
-                f"{self.text!r} never comes: no month that is meant has such a day-of-month and day-of-week",
+                f"{self.text!r} never comes: none of its months has such a day-of-month and day-of-week",
                 hint="'0 0 L 2 *' for the last day of February",
             ) from None
 
@@ -207,5 +207,5 @@ class Cron:
     def _nothing(self) -> BadArgument:
         return BadArgument(
             f"{self.text!r} in {self.tz} does not come again: not in {_YEARS} years, or not before the year 10000",
-            hint="a time of day: what falls into a gap then comes at its end",
+            hint="a time of day: a time in a gap then fires at the end of the gap",
         )

@@ -188,7 +188,7 @@ def _item(field: _Field, item: str) -> set[int]:
 
 def _step(field: _Field, text: str, item: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= field.size):
-        why = f"the step after / is 1 to {field.size}: it begins anew each time the field does"
+        why = f"the step after / is 1 to {field.size}: it restarts with each round of the field"
         raise field.wrong(item, why)
     return int(text)
 

@@ -89,7 +89,7 @@ def from_text(text: str) -> Recurrence:
         return Cron(fields["cron"], fields["tz"])
     if keys == ["every_us", "start_us"] and all(type(value) is int for value in fields.values()):
         return Every(timedelta(microseconds=max(0, min(fields["every_us"], DUE_END_US))), fields["start_us"])
-    raise BadArgument(f"{str(text)[:_SHOWN]!r} does not define anything that recurs", hint="what to_text() returned")
+    raise BadArgument(f"{str(text)[:_SHOWN]!r} defines no recurrence", hint="the result of to_text()")
 
 
 def read_recurrence(text: str, tz: str = "UTC") -> Recurrence:

@@ -1,13 +1,13 @@
 """The child's side of the pool: read a call, run it, write the answer, until the pipe ends.
 
 `multiprocessing` starts the process and imports the program's script under another name, so handlers defined there are
-found. Only the arguments of `serve` travel by pickle; calls and answers are bytes in frames. A frame starts with a
-random token of this process, so a handler that writes to descriptors not its own cannot make one by accident.
+found. Only the arguments of `serve` are pickled; calls and answers are bytes in frames. A frame starts with a random
+token of this process, so a handler that writes to a foreign descriptor cannot make one by accident.
 The process must not outlive its parent, even while a C function holds the interpreter's lock for an hour: the kernel
 kills it when the pipe to the parent closes. A thread watches the parent too, because a process that was forked from the
 parent may hold the pipe open, and because only Linux sends this signal.
-One byte follows a call, and is read just before the function starts: if the pipe still holds it when the process has
-ended, the parent gives the call to another process instead of failing it.
+One byte follows a call, and is read just before the function starts: if the process ends with that byte unread, the
+parent gives the call to another process instead of failing it.
 Invariant: the process writes one frame when it is ready, and one for each call that it read.
 """
 
@@ -87,13 +87,13 @@ def serve(requests: Connection, answers: Connection, token: bytes, parent_pid: i
             number, body = call
             _write(answers.fileno(), frame(token, number, _answer(*msgpack.unpackb(body))))
     except (OSError, BrokenFrame):
-        os._exit(PIPE_LOST)  # a handler misused the pipe; only a new process is certainly sound
+        os._exit(PIPE_LOST)  # a handler misused the pipe; a new process replaces this one
 
 
 def preparing() -> bool:
-    """Return whether multiprocessing is starting this process, and now imports the program's script.
+    """Return whether multiprocessing is starting this process, and is importing the program's script.
 
-    Code of the script outside of its `__main__` block runs again then; it must not start processes again.
+    That runs the script's code outside of its `__main__` block, which must not start processes again.
     """
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
@@ -138,7 +138,7 @@ def _end_with_parent(parent_pid: int) -> None:
 
 
 def _watch(watched: select.poll) -> None:
-    # A handler may close descriptors not its own; an invalid descriptor ends the process too.
+    # A handler may close foreign descriptors; an invalid descriptor ends the process too.
     while not watched.poll():
         pass
     os._exit(PIPE_LOST)
@@ -153,7 +153,7 @@ def _answer(target: str, request: bytes) -> bytes:
             raise TypeError(f"{target!r} returned {kind}; it must return less than 1 GiB of bytes")
         answer = RETURNED + value
     except BaseException as exc:
-        # SystemExit too: the handler has failed, but the process goes on.
+        # SystemExit too: the handler has failed, but the process continues.
         text, *others = failure_of(exc).to_plain()
         answer = RAISED + msgpack.packb([str(text)[:TEXT_CHARS_MAX], *others])
     for stream in (sys.stdout, sys.stderr):  # the process may be killed later, and unflushed output would be lost

@@ -1,7 +1,7 @@
 """The runner for coroutine functions: one task for each call, in an event loop of its own or in the caller's.
 
-A time-out cancels the task, which the coroutine sees at its next await. One wake-up of the loop hands over all calls
-that were started since the last one.
+A time-out cancels the task at the coroutine's next await. One wake-up of the loop hands over all calls that were
+started since the last wake-up.
 Invariant: a task that is cancelled because the runner stops has no outcome, so its message is offered again.
 """
 
@@ -75,7 +75,7 @@ def time_out(timeout_s: float | None) -> Failure:
 
 
 class Loop:
-    """Runs calls as tasks. Without a `loop` it makes one, in a thread of its own, when the first call comes."""
+    """Runs calls as tasks. Without a `loop` the first call makes one, in its own thread."""
 
     starts_anywhere = False  # `begin` touches the disk, and the event loop must not wait for it
 

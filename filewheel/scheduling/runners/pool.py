@@ -1,9 +1,9 @@
 """A pool of processes for handlers that compute: a thread for each process, one call at a time in each.
 
 `concurrent.futures.ProcessPoolExecutor` is not enough: one segmentation fault fails every call in it, a running call
-cannot be ended at its time-out, and arguments travel by pickle. Here a thread starts a process, sends it a call, waits
-for the answer, the end of the process, or the time-out, and starts another process when one has ended.
-Invariant: for every accepted call `done` is called once, after the call has certainly ended.
+cannot be ended at its time-out, and arguments are pickled. Here a thread starts a process, sends it a call, waits for
+the answer, the end of the process, or the time-out, and starts another process after the end of one.
+Invariant: for every accepted call `done` is called once, after the call has ended.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Pool:
                 each.thread.join(max(0, end_us - self.clock.steady_us()) / US_PER_S)
 
     def _close_at_exit(self) -> None:
-        # Before multiprocessing ends its children, which the pool would take for crashes.
+        # Before multiprocessing ends its children: the pool would treat that as crashes.
         self.close(timeout_s=0)
 
     def _start_threads(self) -> None:
@@ -191,14 +191,14 @@ class Pool:
         return None
 
     def pass_on(self, thread: _Attendant) -> None:
-        """Note that a thread takes no calls now, and wake another for the call that it was woken for."""
+        """Note that a thread takes no calls now, and wake another thread for the queued call."""
         with self._lock:
             if thread in self._idle:
                 self._idle.remove(thread)
             self._wake_idle()
 
     def give_back(self, call: _Submission) -> None:
-        """Queue a call again, before all others, because its process ended before it began."""
+        """Put a call back at the head of the queue, because its process ended before it began."""
         with self._lock:
             if not self.is_closing:
                 self._queue.appendleft(call)
@@ -223,7 +223,7 @@ class Pool:
         log.warning("a process of the pool ended before it had a call (%s); the next starts in %.1f s", why, pause_s)
         if fails:
             says = (
-                f"processes end before they have a call, {self.fruitless} in a row: {why}. Their own words are on "
+                f"processes end before they have a call, {self.fruitless} in a row: {why}. Their errors are on "
                 'stderr; a script must start its work under `if __name__ == "__main__":`'
             )
             self._fail_queue(Result("died", message=says))
@@ -242,7 +242,7 @@ class Pool:
 
 
 class _Attendant:
-    """A thread with one process: it starts it, gives it calls, ends it, and starts another."""
+    """A thread that starts a process, gives it calls, ends it, and starts another."""
 
     def __init__(self, pool: Pool) -> None:
         """Start the thread. Raises OSError."""

@@ -96,7 +96,7 @@ class Process:
 
     @property
     def had_calls(self) -> bool:
-        """Whether it was given any."""
+        """Whether it was given any calls."""
         return self._number > 0
 
     def send(self, call: bytes) -> None:
@@ -140,7 +140,7 @@ class Process:
         return bool(struct.unpack("i", size)[0])
 
     def end(self, leave_s: float = 0) -> str:
-        """Give it this time to exit, then kill it; return its exit status."""
+        """Wait this long for it to exit, then kill it; return its exit status."""
         self._requests.close()
         if not (leave_s and self._has_ended_in(leave_s)):
             self._process.terminate()
@@ -204,7 +204,7 @@ class Process:
 def end_text(status: str) -> str:
     """Return an exit status as a sentence."""
     if status == str(PIPE_LOST):
-        return "its process lost the pipe to the pool; did the function close, or read, descriptors not its own?"
+        return "its process lost the pipe to the pool; did the function close or read foreign descriptors?"
     if status == "SIGKILL":
         return "its process ended by SIGKILL: sent by a program, or by the kernel because memory ran out"
     if status.startswith(("SIG", "signal")):
@@ -215,7 +215,7 @@ def end_text(status: str) -> str:
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
     """Block SIGINT in the started process until it ignores it: Ctrl-C would end it during its imports."""
-    # Started first, because its start unblocks the signal, and because it must not inherit the blocked one.
+    # The tracker is started first: its start unblocks the signal, and it must not inherit the blocked one.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:

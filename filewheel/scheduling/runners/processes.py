@@ -73,7 +73,7 @@ def serve(request: bytes) -> bytes:
 
 
 class Processes:
-    """Runs calls in a pool of processes, started when the first call comes."""
+    """Runs calls in a pool of processes, which the first call starts."""
 
     starts_anywhere = True
 

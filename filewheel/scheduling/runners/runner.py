@@ -1,7 +1,7 @@
 """A call that a runner executes, its outcome, and the execution that threads, processes and the inline runner share.
 
 It turns claimed messages into jobs, runs the function, and returns the outcome. An exception of the handler,
-`sys.exit` or unreadable arguments are a failure in the outcome, and nothing more.
+`sys.exit` and unreadable arguments only become a failure in the outcome.
 Invariant: exactly one outcome of a call counts, also when the call ends after its time-out.
 """
 
@@ -84,7 +84,7 @@ class Runner(Protocol):
     """Whether a thread that has just finished a call may call `start`."""
 
     def start(self, call: Call) -> None:
-        """Run a call, or queue it."""
+        """Run or queue a call."""
 
     def quiet(self) -> None:
         """Begin no more calls: queued ones have no outcome, and are offered again."""
@@ -143,7 +143,7 @@ def failure_of(exc: BaseException) -> Failure:
     trace = exc.__traceback__
     try:
         text = "".join(traceback.format_exception(exc.with_traceback(trace.tb_next if trace else None)))
-    except Exception as odd:  # an exception class is the program's own code, and may raise too
+    except Exception as odd:  # the program's exception class may raise too
         text = f"(no traceback: {type(odd).__name__})"
     return Failure.of(exc, storable(text[-_TRACE_LENGTH:]))
 

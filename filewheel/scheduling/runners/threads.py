@@ -2,7 +2,7 @@
 
 A thread cannot be stopped from outside. When a call times out, its thread is abandoned and replaced; the result of the
 call is ignored.
-Invariant: `count` threads take calls, whatever the calls do.
+Invariant: `count` threads take calls, even when calls hang.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Threads:
-    """Runs calls in threads of its own, made when the first call comes."""
+    """Runs calls in its own threads, which the first calls start."""
 
     starts_anywhere = True
 
