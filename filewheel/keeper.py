@@ -75,7 +75,7 @@ class Keeper(Outcomes):
     checkpoint and the undealt part of the journals, not the backlog. In a set of wheels it raises Fenced on a wheel
     that is not the primary, also when that changed during the wait.
 
-    `on_jump` decides what happens when the wall clock steps forward by more than an hour: "fire" logs it and fires by
+    `on_jump` is for a wall clock that steps forward by more than an hour: "fire" logs it and fires by
     the new time; "hold" fires by the elapsed time, until the keeper is reopened.
 
     To a Keeper, a Scheduler's call is a message like any other. If you acknowledge it, the call is lost; if you

@@ -141,7 +141,7 @@ class Due(AsyncIterator[Message]):
             await self._close(self)
 
     async def aclose(self) -> None:
-        """Do what `close` does: for contextlib.aclosing."""
+        """Call `close`: for contextlib.aclosing."""
         await self.close()
 
     async def __aenter__(self) -> Self:

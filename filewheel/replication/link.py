@@ -191,7 +191,7 @@ class Link:
     def catch_up(self, pause: Callable[[], object]) -> None:
         """Call `tick` until the backup has everything that the primary holds now; call `pause` in between.
 
-        Ends early when `pause` returns True. Raises what `tick` raises.
+        Ends early when `pause` returns True. Raises the errors of `tick`.
         """
         first, now_us = self._passes, self._clock.steady_us()
         while not (
@@ -387,7 +387,7 @@ class Link:
         return position.segment > segment or (position.segment == segment and self.follower.has_ended(writer, position))
 
     def look(self) -> None:
-        """Check the set for changes, and copy the roster to the backup. Raises what `tick` raises."""
+        """Check the set for changes, and copy the roster to the backup. Raises the errors of `tick`."""
         try:
             self._look(self._clock.steady_us())
         except OSError as exc:

@@ -53,7 +53,7 @@ class Peers:
         """The wheels whose disks did not answer."""
 
     def ask(self, path: str, act: Callable[[], object]) -> None:
-        """Call `act` for another wheel. Raises what it raises, or TimeoutError, then at each later call too."""
+        """Call `act` for another wheel. Raises its errors; TimeoutError if the disk hangs, then at each later call."""
         self.check_answers(path)
         raised: list[BaseException] = []
 

@@ -2,7 +2,7 @@
 
 A subscriber is a function that is called in the thread where the event happens, so it must be quick. Its first failure
 is logged. No event is built without a subscriber.
-Invariant: no report, and no subscriber unless it blocks, changes what happens to a message.
+Invariant: reports and subscribers do not affect messages, unless a subscriber blocks.
 """
 
 from __future__ import annotations

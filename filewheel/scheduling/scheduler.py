@@ -182,7 +182,7 @@ class Scheduler(Definitions):
     ) -> MessageId:
         """Start recurring work, or replace the schedule of this name; return the id of its next occurrence.
 
-        Any process may call it. The schedule lasts until `unschedule`, whichever program fires.
+        Any process may call it. The schedule lasts until `unschedule`, with any program that fires.
         """
         target = handler.name if isinstance(handler, BaseHandler) else handler
         recurrence = recurrence_of(when, tz)
