@@ -293,6 +293,8 @@ def _ways(troubled: list[MemberStatus], primary: str) -> list[str]:
             ways.append(back)
         elif is_read_only(one):
             ways.append(f"make {one.member.path} writable, or mount it so")
+        elif one.has_bad_keys:
+            ways.append(f"stop its replicator, then `filewheel -C {path} repair`")
         elif one.following and not one.lacks:
             waits = True
         else:

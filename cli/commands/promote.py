@@ -32,7 +32,9 @@ _AFTER_S = 5.0
     own=("force",),
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Promote it although it is known to lack messages.")
+@click.option(
+    "--force", is_flag=True, help="Promote it although it is known to lack messages, or has unreadable files of keys."
+)
 @click.option(
     "--wait", "wait_us", type=DURATION, default="5s", show_default=True, metavar="DUR",
     help="How long to wait for the old primary's keeper to stop.",

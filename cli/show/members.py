@@ -65,7 +65,7 @@ def state_of(one: MemberStatus) -> str:
     """Return a backup's state, as far as it can be seen now."""
     if not one.reachable:
         return "unreachable"
-    return "damaged" if one.lacks else one.member.state
+    return "damaged" if one.lacks or one.has_bad_keys else one.member.state
 
 
 def trouble_of(one: MemberStatus) -> str:

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _ITEM_BYTES_MAX = 64 << 20
 _ITEMS_MAX = 10_000
 _COPY_BYTES = 1 << 20
+NOT_FILE = "not a regular file"
+NOT_DIRECTORY = "not a directory"
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,31 @@ class Quarantine:
             self._disk.fdatasync(target)
         finally:
             self._disk.close(target)
+
+
+def put_aside(directory: Directory, quarantine: Quarantine, name: str, what: str) -> str:
+    """Rename a foreign object into quarantine/, with a note; return a report. Raises OSError."""
+    disk = directory.disk
+    there = set(disk.listdir(layout.QUARANTINE))
+    n = 0
+    while (aside := f"{layout.quarantined(name, 0)}.aside{n or ''}").rpartition("/")[2] in there:
+        n += 1
+    quarantine.note(Damage(name, 0, 0, f"{what}; put aside as {aside}", proven=True))
+    disk.rename(name, aside)
+    disk.sync_dir(layout.QUARANTINE)
+    disk.sync_dir(name.rpartition("/")[0])
+    return f"{name} was {what}, and was put aside as {aside}"
+
+
+def is_foreign(directory: Directory, name: str) -> bool:
+    """Return whether this name is not a regular file. Raises OSError."""
+    try:
+        directory.disk.close(directory.disk.open(name, "r"))
+    except ForeignFile:
+        return True
+    except NO_DIRECTORY:
+        pass
+    return False
 
 
 def items(directory: Directory) -> list[dict[str, object]]:

@@ -28,6 +28,7 @@ from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said_of
+from filewheel.keys.mend import mend_keys, unreadable_keys
 from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.health import missing_files
 from filewheel.replication.link import Link
@@ -73,11 +74,11 @@ def promote(
     """Make a backup the primary of its set. On return a keeper may be opened on it, and producers may write to it.
 
     Waits up to `wait_s` for the old primary's keeper to end, which it does before its next claim. `force` promotes a
-    backup that is known to lack messages. Cost: a copy of the missing messages.
+    backup that is known to lack messages, and puts aside unreadable files of keys. Cost: a copy of what it lacks.
 
-    Raises BadArgument when the wheel is no backup, or lacks messages; Locked when its replicator does not release it,
-    or another promotion of the set is running; DiskError, also when this process is short of files, memory or threads;
-    Damaged.
+    Raises BadArgument when the wheel is no backup, lacks messages or has such a file; Locked when its replicator does
+    not release it, or another promotion of the set is running; DiskError, also when this process is short of files,
+    memory or threads; Damaged.
     """
     where = os.path.abspath(os.fspath(path))
     with disk_errors(where), opened(where, env) as here:  # mutant: promote-bare-errors
@@ -119,6 +120,7 @@ class _Promoting:
         self._done = Promotion(0, self._old)
         self._lacked: list[str] = []
         """Why this wheel lacked messages at the start of a forced promotion."""
+        self._mends_keys = False
         self._backups: set[str] = set()
         """Wheels whose own roster says "backup"; after a recent rejoin, this wheel's roster may still say "fenced"."""
 
@@ -170,7 +172,7 @@ class _Promoting:
         self._check_files(force=force)
 
     def _check_files(self, *, force: bool) -> None:
-        """Raise if files are missing that this wheel's checkpoint names."""
+        """Raise if files are missing that this wheel's checkpoint names, or a file of keys cannot be read."""
         lacks = missing_files(self._here)
         if lacks and not force:  # mutant: lacking-promoted
             raise BadArgument(
@@ -179,6 +181,14 @@ class _Promoting:
             )
         if lacks:
             self._lacked.append(f"{len(lacks)} of its files are missing")
+        bad_keys = [] if force else unreadable_keys(self._here)
+        if bad_keys:  # mutant: bad-keys-promoted
+            name, what = bad_keys[0]
+            raise BadArgument(
+                f"{self._here.place(name)} is {what}: messages with a unique key could not be enqueued",
+                hint="stop its replicator, `filewheel repair` it, and promote it again; or force it (`--force`)",
+            )
+        self._mends_keys = force or self._roster.role == "promoting"  # a forced promotion may have been interrupted
 
     def run(self, wait_s: float) -> Promotion:
         """Promote."""
@@ -255,6 +265,8 @@ class _Promoting:
         """Take this wheel's lock, as a backup's keeper, which enters the keys of its undealt messages."""
 
         def take() -> BackupKeeper:
+            if self._mends_keys:  # mutant: bad-keys-stay
+                self._done.notes += mend_keys(self._here, "promote")
             return BackupKeeper(self._here.path, role="promote", env=self._env)
 
         try:
@@ -363,9 +375,7 @@ class _Promoting:
         """Open the link from the old primary; a replicator that holds the lock releases it at its next check."""
 
         def link() -> Link:
-            return Link(
-                self._old, self._me, role="promote", fenced=True, env=self._env,
-            )  # fmt: skip
+            return Link(self._old, self._me, role="promote", fenced=True, env=self._env)
 
         return _when_free(max(wait_s, 1.0), link)
 

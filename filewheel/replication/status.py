@@ -23,6 +23,7 @@ from filewheel.errors import (
     disk_errors,
     said_of,
 )
+from filewheel.keys.mend import unreadable_keys
 from filewheel.message import US_PER_S
 from filewheel.replication.health import missing_files
 from filewheel.replication.position import read_follows
@@ -81,6 +82,8 @@ class MemberStatus:
     """The problem with it, if any."""
     lacks: int = 0
     """The number of missing or too short files of its checkpoint."""
+    has_bad_keys: bool = False
+    """Whether a file of unique keys cannot be read, so that a promotion needs `--force` or a repair."""
 
 
 @dataclass(frozen=True)
@@ -150,21 +153,26 @@ def _status(primary: Directory | None, member: Member, env: Env) -> MemberStatus
             lacks = len(missing_files(there))  # mutant: lacking-unlisted
             if lacks:
                 why = f"{lacks} of its files are missing: `filewheel replicate` heals it"
+            bad_keys = unreadable_keys(there)
+            if bad_keys:  # mutant: bad-keys-unlisted
+                name, what = bad_keys[0]
+                why = f"{name} is {what}: stop its replicator, then `filewheel -C {shlex.quote(member.path)} repair`"
             following = holder(there, "backup") is not None
+            known = MemberStatus(member, True, following=following, why=why, lacks=lacks, has_bad_keys=bool(bad_keys))
             follows = read_follows(there.disk, there.path)
             if primary is None or follows is None or follows.primary_wheel != primary.settings.id:
-                return MemberStatus(member, True, following=following, why=why, lacks=lacks)
+                return known
             try:
                 is_known = 0 <= follows.overflow == read_overflow(primary)
                 behind = lag_of(primary, follows.positions) if is_known else Lag()
             # mutant: primary-blames-backup
             except (FilewheelError, OSError) as exc:  # an error of the primary, not of this backup
                 why = f"its lag is unknown, because the primary cannot be read: {said_of(exc, primary.path)}"
-                return MemberStatus(member, True, following=following, why=why, lacks=lacks)
+                return replace(known, why=why)
             lag_s = 0.0
             if behind.bytes is None or behind.bytes > 0:
                 lag_s = max(0, env.clock.now_us() - follows.in_step_us) / US_PER_S
-            return MemberStatus(member, True, behind.messages, behind.bytes, lag_s, following, why, lacks)
+            return replace(known, lag_messages=behind.messages, lag_bytes=behind.bytes, lag_s=lag_s)
     except (FilewheelError, OSError) as exc:
         return MemberStatus(member, False, why=said_of(exc, member.path))
 

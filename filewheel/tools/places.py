@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import NO_DIRECTORY, ForeignFile
-from filewheel.disk.quarantine import Damage, Quarantine
+from filewheel.disk.disk import NO_DIRECTORY
+from filewheel.disk.quarantine import NOT_DIRECTORY, NOT_FILE, Quarantine, is_foreign, put_aside
 from filewheel.format import layout
 from filewheel.keys.check import Add, unreadable
 
 REPAIR = "stop the keeper, then `filewheel repair` puts it aside"
 BY_HAND = "stop every keeper, then remove it by hand: it holds no data of filewheel"
-NOT_FILE = "not a regular file"
-NOT_DIRECTORY = "not a directory"
 _KEYS = "messages with a unique key can be neither enqueued nor moved nor tried again"
 _IDS = "messages can be neither cancelled nor moved nor tried again"
 _DIRECTORIES = {layout.KEYS: _KEYS, layout.IDS: _IDS}
@@ -39,20 +37,6 @@ def check_places(directory: Directory, add: Add) -> None:
         add("damage", name, 0, 0, f"{what}: {cost} until it is removed", BY_HAND if name == layout.LOCK else REPAIR)
 
 
-def put_aside(directory: Directory, quarantine: Quarantine, name: str, what: str) -> str:
-    """Rename a foreign object into quarantine/, with a note; return a report. Raises OSError."""
-    disk = directory.disk
-    there = set(disk.listdir(layout.QUARANTINE))
-    n = 0
-    while (aside := f"{layout.quarantined(name, 0)}.aside{n or ''}").rpartition("/")[2] in there:
-        n += 1
-    quarantine.note(Damage(name, 0, 0, f"{what}; put aside as {aside}", proven=True))
-    disk.rename(name, aside)
-    disk.sync_dir(layout.QUARANTINE)
-    disk.sync_dir(name.rpartition("/")[0])
-    return f"{name} was {what}, and was put aside as {aside}"
-
-
 def put_all_aside(directory: Directory, quarantine: Quarantine) -> list[str]:
     """Rename all foreign objects into quarantine/; return reports. Files of keys are rebuilt instead.
 
@@ -62,17 +46,6 @@ def put_all_aside(directory: Directory, quarantine: Quarantine) -> list[str]:
     if is_foreign(directory, layout.CHECKPOINT):
         names.append((layout.CHECKPOINT, NOT_FILE))
     return [put_aside(directory, quarantine, name, what) for name, what in names]
-
-
-def is_foreign(directory: Directory, name: str) -> bool:
-    """Return whether this name is not a regular file. Raises OSError."""
-    try:
-        directory.disk.close(directory.disk.open(name, "r"))
-    except ForeignFile:
-        return True
-    except NO_DIRECTORY:
-        pass
-    return False
 
 
 def _is_key_file(name: str) -> bool:

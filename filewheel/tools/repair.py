@@ -17,24 +17,22 @@ from filewheel.disk.directory import Directory, write_settings
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.locks import WAIT_S
-from filewheel.disk.quarantine import Damage, Quarantine
+from filewheel.disk.quarantine import Damage
 from filewheel.disk.replace import put_in_place, write_aside
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.format.record import ID, SET_ASIDE, pack_drop, records_of, unpack_put
 from filewheel.format.settings import parse_settings
-from filewheel.headers import KEY
 from filewheel.keys.bucket import Unreadable, entries
-from filewheel.keys.check import Unlisted
 from filewheel.keys.index import Keys
 from filewheel.keys.lost import Relisted
+from filewheel.keys.mend import enter_unlisted, mend_key_files
 from filewheel.laps.deal import deal_all
 from filewheel.laps.slot import frames
 from filewheel.laps.store import Store
 from filewheel.laps.window import MISSING, Span, spans_of
-from filewheel.lookup.snapshot import Snapshot
-from filewheel.tools.places import NOT_FILE, is_foreign, put_all_aside, put_aside
+from filewheel.tools.places import put_all_aside
 from filewheel.tools.verify import Finding, verify
 
 _SETTINGS_BYTES = 65536
@@ -80,7 +78,7 @@ def repair(directory: Directory) -> Repair:
                 if damage.name.startswith(layout.JOURNAL):
                     size = damage.end - damage.offset
                     result.done.append(f"{damage.name}: {size} bytes at offset {damage.offset} put aside")
-            _mend_unread_keys(directory, store.quarantine, result)  # mutant: bucket-stays-long
+            result.done += mend_key_files(directory, store.quarantine)  # mutant: bucket-stays-long
             _mend_keys(directory, result)
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
@@ -107,92 +105,12 @@ def _mend_settings(directory: Directory, result: Repair) -> None:
         result.done.append(f"{name} was written again")
 
 
-def _mend_unread_keys(directory: Directory, quarantine: Quarantine, result: Repair) -> None:
-    """Rebuild foreign or overlong files of keys from the pending messages.
-
-    Holds their locks throughout, so that no key is taken before it is entered again.
-    """
-    keys = Keys(directory)
-    if _unread(directory, keys, layout.KEY_RECENT):
-        _mend_recent(directory, keys, quarantine, result)  # mutant: recent-stays-long
-    bad = [b for b in range(layout.KEY_BUCKETS) if _unread(directory, keys, b)]
-    if not bad:
-        return
-    with contextlib.ExitStack() as locks:
-        fd = keys.lock_all(WAIT_S, shared=True)
-        if fd is None:
-            result.done.append(f"{layout.KEYS} was left as it is: another process has the lock of all keys")
-            return
-        locks.callback(keys.unlock, fd)
-        for bucket in bad:
-            fd = keys.lock(bucket, WAIT_S)
-            if fd is None:
-                result.done.append(f"{layout.key_file(bucket)} was left as it is: another process has its lock")
-                return
-            locks.callback(keys.unlock, fd)
-        pairs: dict[int, list[tuple[bytes, bytes]]] = {bucket: [] for bucket in bad}
-        with Snapshot(directory) as snapshot:
-            for message in snapshot.messages():
-                key = message.headers.get(KEY)
-                hash_ = b"" if key is None else keys.hash_of(key)
-                if hash_ and hash_[0] in pairs:
-                    pairs[hash_[0]].append((hash_, message.id))
-        for bucket, found in pairs.items():
-            was = _make_way(directory, quarantine, bucket)
-            keys.replace(bucket, found)
-            result.done.append(f"{was}, and was made again with {len(found)} keys")
-
-
-def _unread(directory: Directory, keys: Keys, bucket: int) -> bool:
-    """Return whether a file of keys is unreadable."""
-    return keys.is_too_long(bucket) or is_foreign(directory, layout.key_file(bucket))  # mutant: key-file-left
-
-
-def _make_way(directory: Directory, quarantine: Quarantine, bucket: int) -> str:
-    """Put aside a foreign object in the place of a file of keys; return the fault."""
-    name = layout.key_file(bucket)
-    if not is_foreign(directory, name):
-        return f"{name} was too long"
-    return put_aside(directory, quarantine, name, NOT_FILE)
-
-
-def _mend_recent(directory: Directory, keys: Keys, quarantine: Quarantine, result: Repair) -> None:
-    """Rebuild the unreadable file of recent entries; the buckets get its entries."""
-    name = layout.key_file(layout.KEY_RECENT)
-    with keys.locked(layout.KEY_RECENT, WAIT_S) as is_locked:
-        if not is_locked:
-            result.done.append(f"{name} was left as it is: another process has the lock of all keys")
-            return
-        unlisted = Unlisted(directory, with_recent=False)
-        with Snapshot(directory) as snapshot:
-            for message in snapshot.messages():
-                unlisted.add(message)
-        pairs: dict[int, list[tuple[bytes, bytes]]] = {}
-        for id_, key in unlisted.found().items():
-            hash_ = keys.hash_of(key)
-            pairs.setdefault(hash_[0], []).append((hash_, id_))
-        keys.write(pairs, {bucket: keys.read(bucket) for bucket in pairs}, {})
-        was = _make_way(directory, quarantine, layout.KEY_RECENT)
-        keys.replace(layout.KEY_RECENT, [])
-        count = sum(map(len, pairs.values()))
-        result.done.append(f"{was}, and was made again; {count} keys were entered again")
-
-
 def _mend_keys(directory: Directory, result: Repair) -> None:
     """Enter the unlisted keys of pending messages, and remove unreadable bytes from the index.
 
     Cost: reads all pending messages.
     """
-    keys, unlisted, entered = Keys(directory), Unlisted(directory), 0
-    with Snapshot(directory) as snapshot:
-        for message in snapshot.messages():
-            unlisted.add(message)
-    for id_, key in unlisted.found().items():
-        with keys.hold([key]) as hold:
-            if not hold.busy:
-                hold.look(key, directory.env.clock.now_us())
-                hold.note([(key, id_)])
-                entered += 1
+    keys, entered = Keys(directory), enter_unlisted(directory)
     if entered:
         result.done.append(f"{entered} keys were entered again")
     for bucket in (*range(layout.KEY_BUCKETS), layout.KEY_RECENT):
