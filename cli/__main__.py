@@ -1,4 +1,4 @@
-"""`python -m cli` in a checkout, `python -m filewheel_cli` where it is installed."""
+"""`python -m cli` in a checkout, `python -m filewheel_cli` when installed."""
 
 from .main import main
 

@@ -1,8 +1,8 @@
-"""One message, one run of the user's command: body on stdin, everything else in the environment.
+"""Run the user's command for one message: body on stdin, everything else in the environment.
 
-Each command is a session of its own, so that a Ctrl-C in the terminal reaches `run` alone, which then lets the command
-finish; and so that a command that takes too long can be ended with all that it started. The body is handed over as an
-unlinked file, not a pipe: a command that does not read it cannot block anyone.
+Each command is a separate session. So a Ctrl-C in the terminal reaches only `run`, which lets the command finish; and a
+time-out ends the command with its child processes. The body is passed as an unlinked file, not a pipe: a command that
+does not read it cannot block.
 Invariant: the outcome of a command is a reason, and an empty reason means success.
 """
 
@@ -28,7 +28,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Z0-9]")
 
 
 def environment(message: Message, late_ms: float, wheel: str, base: dict[str, str]) -> dict[str, str]:
-    """Return what a command finds in its environment."""
+    """Return the environment of a command."""
     found = {
         **base,
         "FILEWHEEL": wheel,
@@ -53,7 +53,7 @@ class Commands:
         self._argv = list(argv)
         self._wheel = wheel
         self._timeout_us = timeout_us
-        # A run inside a run: what the outer one says of its message is not this one's.
+        # In a nested run, drop the variables of the outer message.
         self._base = {k: v for k, v in os.environ.items() if not k.startswith("FILEWHEEL_")}
         self._live: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class Commands:
         return f"exit code {code}" if code else ""
 
     def abort(self) -> None:
-        """Kill every command that runs, and start no more."""
+        """Kill all running commands, and start no more."""
         with self._lock:
             self._aborted = True
             live = list(self._live)
@@ -105,7 +105,7 @@ class Commands:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a command and what it started: politely, then not."""
+    """End a command and its child processes: with SIGTERM, then SIGKILL."""
     _kill(process, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)

@@ -1,8 +1,8 @@
-"""How a command ends: the exit codes, and how each error of the library becomes one.
+"""The exit codes, and the code of each library error.
 
-The codes are an API (`filewheel --help` and docs/cli.md list them); scripts branch on them. A code that is not listed
-means failure.
-Invariant: every member of the library's error tree has a code, and every failure a kind, a code and a message.
+The codes are a public API for scripts (`filewheel --help` and docs/cli.md list them). A code that is not listed means
+failure.
+Invariant: every error class of the library has a code, and every failure a kind, a code and a message.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Failure(click.ClickException):
 
 
 def check_damage(places: int) -> None:
-    """Raise the failure that `verify` ends with where places are damaged. Call it last, after the data is printed."""
+    """Raise the failure of `verify` if places are damaged. Call it last, after the data is printed."""
     if places:
         raise Failure(
             "damaged", f"{count(places, 'place is', 'places are')} damaged", hint="`filewheel verify` names each"
@@ -93,7 +93,7 @@ def failure_of(exc: BaseException) -> Failure:
         return Failure(exc.kind, f"{place}{exc.what}{at}", hint=_shell_hint(exc))
     if isinstance(exc, click.UsageError):
         path = exc.ctx.command_path if exc.ctx is not None else "filewheel"
-        said = " ".join(exc.format_message().split())  # click sets its choices a line each
+        said = " ".join(exc.format_message().split())  # click prints one choice per line
         return Failure("usage", said, hint=_extra_word(exc, said) or f"`{path} --help`")
     if isinstance(exc, click.ClickException):
         return Failure("failed", exc.format_message())
@@ -107,7 +107,7 @@ def failure_of(exc: BaseException) -> Failure:
 
 
 def _shell_hint(exc: FilewheelError) -> str | None:
-    """Return an error's hint, with options in the place of Python's arguments."""
+    """Return an error's hint, with options in place of Python arguments."""
     if isinstance(exc, KeyHeld):
         return "cancel it, wait until it is done, or use --on-conflict keep or replace"
     if isinstance(exc, TooLarge) and "payload_bytes_max" in (exc.hint or ""):
@@ -120,12 +120,12 @@ _UNIT_WORDS = re.compile(r"(milli)?(second|minute|hour|day|week)s?|sec|min|hr", 
 
 
 def is_unit(word: str | None) -> bool:
-    """Tell whether a word is the unit of a duration: it came as a word of its own after `--in 5`."""
+    """Return whether a word is the unit of a duration, as in `--in 5 m`."""
     return word is not None and _UNIT_WORDS.fullmatch(word) is not None
 
 
 def _extra_word(exc: click.UsageError, said: str) -> str | None:
-    """Return what was probably meant by an argument that the verb does not take."""
+    """Return a hint for an unexpected argument."""
     found = _EXTRA.fullmatch(said)
     if found is None or exc.ctx is None:
         return None

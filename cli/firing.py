@@ -1,9 +1,8 @@
-"""The loops of `run`: claim what is due, hand it on, acknowledge what was taken.
+"""The loops of `run`: claim due messages, pass them on, acknowledge them.
 
-`print_due` writes each message as a JSON line and acknowledges it after stdout was flushed. `Dispatcher` runs a
-command for each: the main thread claims as many messages as workers are free, the workers run the command and
-settle the message. A message is claimed only when a worker is free.
-A call of a handler and an occurrence of a schedule are refused unless `raw`: only a scheduler fires them.
+`print_due` writes each message as a JSON line and acknowledges it after a flush of stdout. `Dispatcher` runs a command
+for each: the main thread claims a message for each free worker, the workers run the command and settle the message.
+Calls of handlers and occurrences of schedules are refused unless `raw`: only a scheduler fires them.
 Invariant: a claimed message is acknowledged, put back or buried, or fires again after this process has ended.
 """
 
@@ -43,18 +42,18 @@ GoOn = Callable[[], bool]
 
 
 def late_ms(message: Message) -> float:
-    """Return how long a message has been due."""
+    """Return a message's lateness."""
     return (times.now_us() - message.due_us) / 1000
 
 
 class UntilEmpty:
-    """Checks whether anything is pending; the share of time that it takes is bounded."""
+    """Checks whether anything is pending, within a limited share of the time."""
 
     def __init__(self, wheel: Wheel) -> None:
         self._wheel = wheel
         self._next = 0.0
         self.left: set[bytes] = set()
-        """Messages that this process cannot settle: the next keeper fires them."""
+        """Messages that this process cannot settle; the next keeper fires them."""
 
     def __call__(self) -> bool:
         """Return whether a message is pending."""
@@ -74,9 +73,9 @@ class UntilEmpty:
 
 
 def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, *, raw: bool) -> int:
-    """Write what is due to stdout until asked to stop, or `go_on` says so; return how many there were.
+    """Write due messages to stdout until `stop` or `go_on` ends the loop; return their number.
 
-    Raises Failure for a message that only a scheduler may fire, once what was due before it is acknowledged.
+    Raises Failure for a message that only a scheduler may fire, after the earlier ones are acknowledged.
     """
     fired = 0
     while not stop.asked:
@@ -94,12 +93,12 @@ def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, *, raw: bool
         out.flush()
         fired += keeper.ack(plain)
         if call is not None:
-            raise refused(call)  # it stays claimed, so the next keeper is offered it
+            raise refused(call)  # it stays claimed, so the next keeper gets it
     return fired
 
 
 def plain_of(batch: Iterable[Message], *, raw: bool) -> tuple[list[Message], Message | None]:
-    """Return the messages of a batch up to the first that only a scheduler may fire, and that one."""
+    """Return the messages of a batch before the first that only a scheduler may fire, and that one."""
     plain: list[Message] = []
     for message in batch:
         if not raw and is_call(message.headers):
@@ -124,14 +123,14 @@ def _print(out: Output, message: Message) -> None:
 
 @dataclass(frozen=True)
 class Retries:
-    """How often a message is tried again, and after how long."""
+    """The number of retries, and the waits between them."""
 
     most: int
     shortest_us: int
     longest_us: int
 
     def delay_s(self, attempt: int) -> float:
-        """Return the wait after this attempt: doubling each time, spread so that failures do not march in step."""
+        """Return the wait after this attempt: it doubles, with random jitter."""
         base = min(self.longest_us, self.shortest_us << min(attempt, 40))
         spread = base * random.uniform(0.75, 1.25)
         return min(self.longest_us, max(self.shortest_us, spread)) / US_PER_S
@@ -151,17 +150,17 @@ class Dispatcher:
         self._jobs = jobs
         self._raw = raw
         self._tasks: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        # Its put is safe in a signal handler, and its get is woken by one: a Condition is neither.
+        # Safe in a signal handler, which also wakes a waiting `get`; a Condition does neither.
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._errors: list[BaseException] = []
         self._unsettled: FilewheelError | None = None
-        """Why some messages stay claimed: something else has the place of a file that they need."""
+        """Why some messages stay claimed: a foreign object is in the place of a file that they need."""
         self.left: set[bytes] = set()
         """Those messages."""
         self._talk = threading.Lock()
         self._busy = 0
         self.counts: Counter[str] = Counter()
-        """What became of messages: done, retried, buried, cancelled."""
+        """Counts of outcomes: done, retried, buried, cancelled."""
 
     def wake(self) -> None:
         """Wake the main thread. For signal handlers."""
@@ -169,7 +168,7 @@ class Dispatcher:
         self._keeper.wake()
 
     def run(self, go_on: GoOn) -> None:
-        """Work until asked to stop, or until `go_on` says so."""
+        """Work until a stop is requested or `go_on` ends the loop."""
         if isinstance(go_on, UntilEmpty):
             go_on.left = self.left
         workers = [threading.Thread(target=self._work, daemon=True) for _ in range(self._jobs)]
@@ -178,7 +177,7 @@ class Dispatcher:
         try:
             self._dispatch(go_on)
         except (FilewheelError, Failure) as exc:
-            self._errors.insert(0, exc)  # what is in hand is finished all the same
+            self._errors.insert(0, exc)  # messages in hand are still finished
         if self._busy and self._stop.asked:
             self._out.note(f"finishing {count(self._busy, 'message')} in hand; once more to abort")
         while self._busy:
@@ -228,7 +227,7 @@ class Dispatcher:
             try:
                 event = self._handle(message)
             except (Damaged, DiskError) as exc:
-                # One file is not what it should be: that keeps this message, and must not stop the others.
+                # One foreign file: this message stays claimed, the others continue.
                 if exc.is_of_one_file:
                     self._leave(message, exc)
                 else:
@@ -261,7 +260,7 @@ class Dispatcher:
         return "retried"
 
     def _leave(self, message: Message, exc: FilewheelError) -> None:
-        """Keep a message claimed whose settlement could not be written; the next keeper fires it again."""
+        """Leave a message claimed if its outcome could not be written; the next keeper fires it again."""
         self.left.add(message.id)
         if self._unsettled is None:
             self._unsettled = exc

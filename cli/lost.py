@@ -1,6 +1,6 @@
 """Failures of ids that are not pending: a damaged file may hold them, or they have moved, or they have ended.
 
-Invariant: no command says that a message has ended when the file that would hold it could not be read.
+Invariant: no command reports a message as ended when the file that would hold it is unreadable.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _LOOKED_AT = 1_000_000
 def lost_of(
     wheel: Wheel, ids: Sequence[MessageId], asked: int = 1, *, subject: str = "", done: str = ""
 ) -> Failure | None:
-    """Return the failure, exit code 12, of ids that were not found where something is damaged; else None.
+    """Return the failure, exit code 12, of ids that damage may hide; otherwise None.
 
-    `asked` is how many ids were looked for, `subject` names them in other words, and `done` says what was done for
-    them all the same. Cost: reads the undealt journals, and the files of the ids.
+    `asked` is the number of requested ids, `subject` replaces the ids in the text, and `done` reports a change that was
+    made anyway. Cost: reads the undealt journals, and the files of the ids.
     """
-    # A cancel has written a drop of each itself: that does not show that a message had ended before.
+    # A cancel writes a drop for each id: this drop does not prove that the message had ended before.
     found = hidden(wheel, ids, ended_too=bool(done))
     if found is None:
         return None
@@ -42,14 +42,14 @@ def lost_of(
 
 
 def key_lost(wheel: Wheel, key: str) -> Failure | None:
-    """Return the failure of a key that no message holds when a damaged file may hold a message that had it."""
+    """Return the failure of a key that no message holds, if a damaged file may hide its message."""
     return lost_of(wheel, ids_with_key(wheel, key), 0, subject=f"the messages with the key {key!r}")
 
 
 def not_pending(wheel: Wheel, id_: MessageId) -> Failure:
-    """Return the failure of an id that is not pending: it names the id that the message has now, if it has one.
+    """Return the failure of an id that is not pending: it names the message's current id, if any.
 
-    Cost: reads the dead letters, and what is pending, up to a million of each.
+    Cost: reads up to a million dead letters and pending messages each.
     """
     new = moved_to(wheel, id_, _LOOKED_AT)
     if new is not None:

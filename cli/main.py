@@ -1,7 +1,7 @@
-"""The command `filewheel`: global options, the verbs by name, and how every invocation ends.
+"""The command `filewheel`: global options, the verbs by name, and the end of every invocation.
 
-A verb's module is loaded when it is used, so that `enqueue` does not pay for `demo`. An error of a verb becomes
-one line on stderr and a documented exit code here, and nowhere else.
+A verb's module is loaded on use, so that `enqueue` does not load `demo`. Only here an error of a verb becomes one line
+on stderr and a documented exit code.
 Invariant: no error of the library or of the operating system ends in a traceback.
 """
 
@@ -48,7 +48,7 @@ VERBS = (
 )
 
 _GROUPS = ("inspect", "backup")
-"""Verbs that have verbs of their own."""
+"""Verbs with sub-verbs."""
 
 _EPILOG = "\n\n".join(
     [
@@ -65,7 +65,7 @@ _EPILOG = "\n\n".join(
 
 
 class Root(click.Group):
-    """The verbs, loaded when they are used, and the end of every invocation."""
+    """The verbs, loaded on use, and the end of every invocation."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -95,7 +95,7 @@ class Root(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run one invocation and exit with its code."""
-        extra.pop("prog_name", None)  # it is filewheel, also as `python -m`
+        extra.pop("prog_name", None)  # always filewheel, also as `python -m`
         given = list(sys.argv[1:] if args is None else args)
         out = extra.setdefault("obj", Output())
         extra["standalone_mode"] = False
@@ -111,9 +111,9 @@ class Root(click.Group):
 
 
 def _fail(out: Output, exc: BaseException, args: list[str]) -> int:
-    """Say what went wrong; return the exit code."""
+    """Report the error; return the exit code."""
     failure = failure_of(exc)
-    # What comes before a wrong option counts too: parsing may have stopped before it was looked at.
+    # A --json after a wrong option counts too: parsing may have stopped before it.
     before = args[: args.index("--")] if "--" in args else args
     as_json = out.json or (isinstance(exc, click.UsageError) and "--json" in before)
     try:
@@ -125,7 +125,7 @@ def _fail(out: Output, exc: BaseException, args: list[str]) -> int:
 
 
 def _leave_quietly() -> int:
-    """The reader of stdout has gone. Send to /dev/null what Python still flushes at its end."""
+    """After the reader of stdout has closed it: redirect Python's last flush to /dev/null."""
     try:
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, sys.stdout.fileno())
@@ -153,7 +153,7 @@ def cli(ctx: click.Context) -> None:
     """
     ctx.color = ctx.ensure_object(Output).colour_choice()
     if ctx.invoked_subcommand is None:
-        # For a person who reads it; in a script a missing verb is an error.
+        # Help for people; in a script a missing verb is an error.
         click.echo(ctx.get_help(), err=True)
         ctx.exit(USAGE)
 
@@ -165,7 +165,7 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Give a process that was started without stdin, stdout or stderr empty ones, before a file takes their number."""
+    """Open missing stdin, stdout or stderr as empty streams, before a file gets their number."""
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(fd)

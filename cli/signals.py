@@ -1,12 +1,12 @@
-"""How a command is asked to end.
+"""Signals that end a command.
 
-`run`: the first signal lets it finish what is in hand, the second aborts it. `work`: a signal ends it quietly while the
-program is imported; then the scheduler takes the signals. `demo` and `bench`, which clean up behind them: any of the
-signals is a Ctrl-C.
+`run`: after the first signal it finishes the messages in hand, the second aborts it. `work`: a signal ends it quietly
+during the import of the program; then the scheduler handles the signals. `demo` and `bench`: each signal acts as a
+Ctrl-C, so that they clean up.
 
-A handler cannot break into a wait that Python resumes by itself (PEP 475), so it calls a function that wakes
-it. While the command waits to become the keeper no message is claimed, and the first signal ends it at once.
-Invariant: the handlers that were there before are back when this is left.
+A handler cannot interrupt a wait that Python resumes (PEP 475), so it calls a function that wakes the wait. While the
+command waits to become the keeper no message is claimed, and the first signal ends it at once.
+Invariant: at the end the previous handlers are restored.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Quit(BaseException):
-    """Asked to end while nothing was in hand."""
+    """A signal came while no message was in hand."""
 
 
 class Abort(BaseException):
-    """Asked to end a second time."""
+    """A second signal came."""
 
 
 class Stop:
-    """Whether this process was asked to end. A context manager, for the main thread."""
+    """Whether a signal asked this process to end. A context manager, for the main thread."""
 
     def __init__(self, signals: Iterable[signal.Signals] = _SIGNALS) -> None:
         self.asked = False
@@ -41,7 +41,7 @@ class Stop:
     def __enter__(self) -> Self:
         for number in self._signals:
             before = signal.getsignal(number)
-            # nohup(1) and shells without job control ignore some for their children: that is to stay so.
+            # nohup(1) and shells without job control ignore some signals for their children; these stay ignored.
             if before is not signal.SIG_IGN:
                 self._before[number] = before
                 signal.signal(number, self._handle)
@@ -54,7 +54,7 @@ class Stop:
             signal.signal(number, before)
 
     def wakes(self, wake: Callable[[], object]) -> None:
-        """From now on something can be in hand: do not end by an exception, but call `wake`."""
+        """From now on messages may be in hand: call `wake` instead of raising an exception."""
         self._wake = wake
         if self.asked:
             raise Quit
@@ -70,7 +70,7 @@ class Stop:
 
 @contextlib.contextmanager
 def quiet_end() -> Iterator[None]:
-    """Leave the block at a SIGINT or SIGTERM, without an error, unless something inside takes the signals itself."""
+    """Leave the block at a SIGINT or SIGTERM without an error, unless code inside handles the signals."""
     with contextlib.suppress(Quit), Stop((signal.SIGINT, signal.SIGTERM)):
         yield
 
@@ -87,7 +87,7 @@ class _Interrupts:
             self.raise_once()
 
     def raise_once(self) -> None:
-        # Once: what cleans up because of the first must not be cut short by an impatient second.
+        # Once: a second signal must not interrupt the cleanup after the first.
         if self.asked and not self.raised:
             self.raised = True
             raise KeyboardInterrupt
@@ -98,7 +98,7 @@ _interrupts = _Interrupts()
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM and a hang-up clean up as a Ctrl-C does. For the main thread."""
+    """Make SIGTERM and SIGHUP clean up as a Ctrl-C. For the main thread."""
     global _interrupts
     _interrupts = _Interrupts()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -114,7 +114,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put an interrupt off until something short is done. Works within `interruptible`."""
+    """Delay an interrupt until the end of a short block. Works within `interruptible`."""
     _interrupts.held = True
     try:
         yield

@@ -1,4 +1,4 @@
-"""Times as the command line handles them: microseconds since the epoch.
+"""Times of the command line: microseconds since the epoch.
 
 Invariant: a conversion is exact.
 """
@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 
 US_PER_S = 1_000_000
 YEAR_10000_US = 253_402_300_800 * US_PER_S
-"""No message is due from here on."""
+"""The end of all dues."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def now_us() -> int:
-    """Return the time now."""
+    """Return the current time."""
     return time.time_ns() // 1000
 
 

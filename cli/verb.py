@@ -1,7 +1,7 @@
-"""What all verbs share: the global options, accepted before and after the verb, and examples in the help.
+"""Shared by all verbs: the global options, accepted before and after the verb, and examples in the help.
 
-Every line of an example that starts with `$ filewheel` is run by a test, so what the help shows works.
-Invariant: `--json` means the same, wherever it stands.
+A test runs every example line that starts with `$ filewheel`.
+Invariant: `--json` means the same before and after the verb.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Dir(ParamType):
-    """A directory's name; whether it is a wheel is for the library to say."""
+    """A directory's name; the library checks whether it is a wheel."""
 
     name = "dir"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse an empty name: a variable of a script that was never set must not mean ./wheel."""
+        """Refuse an empty name: an unset variable in a script must not mean ./wheel."""
         if value == "":
             self.fail("the name of the directory is empty", param, ctx)
         return value
@@ -40,7 +40,7 @@ def _output(ctx: click.Context) -> Output:
 
 def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        # Absent is not "off": after the verb it must not undo what stands before it.
+        # Absent is not "off": it must not undo the option before the verb.
         if value or (name == "json" and value is not None):
             setattr(_output(ctx), name, value)
         if name == "colour":
@@ -50,9 +50,9 @@ def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 
 
 def common(*, root: bool = False, own: tuple[str, ...] = ()) -> Callable[[F], F]:
-    """Add the global options. Below the root only --json shows in the help: the others are listed there.
+    """Add the global options. Below the root the help shows only --json; the root's help lists the others.
 
-    Of those that a verb has of its `own`, meaning something else, the global one stands before the verb only.
+    For a verb's `own` option of the same name, the global one must stand before the verb.
     """
     options = {
         "dir": click.option(
@@ -71,7 +71,7 @@ def common(*, root: bool = False, own: tuple[str, ...] = ()) -> Callable[[F], F]
         ),
         "quiet": click.option(
             "-q", "--quiet", "quiet", is_flag=True, hidden=not root, callback=_set("quiet"), is_eager=True,
-            expose_value=False, help="Say only what has to be heard.",
+            expose_value=False, help="Print only warnings and errors.",
         ),
         "force": click.option(
             "--force", "force", is_flag=True, hidden=not root, callback=_set("force"), is_eager=True,
@@ -89,13 +89,13 @@ def common(*, root: bool = False, own: tuple[str, ...] = ()) -> Callable[[F], F]
 
 
 def examples(text: str) -> str:
-    """Return the examples as an epilog that click does not wrap."""
+    """Return the examples as an unwrapped epilog."""
     lines = inspect.cleandoc(text).splitlines()
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def verb(name: str, example: str, *, own: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a function a verb: a click command with the global options, but for its `own`, and its examples."""
+    """Make a function a verb: a click command with the global options, except its `own`, and examples."""
 
     def make(function: Callable[..., Any]) -> click.Command:
         decorated: Callable[..., Any] = common(own=own)(click.pass_obj(function))

@@ -1,5 +1,5 @@
-"""What `filewheel bench` measures, and what it makes of it.
+"""The measurements of `filewheel bench` and their interpretation.
 
-It uses the public library only, as a user's program would, in rounds that take turns: each figure is the median of
-its rounds. What the figures mean is decided in `verdict`, which measures nothing.
+It uses only the public library, as a user's program would. The kinds of work take turns in rounds; each figure is the
+median of its rounds. `verdict` interprets the figures and measures nothing.
 """

@@ -1,4 +1,4 @@
-"""What was measured on one disk, in one run: the figures that a verdict is made from.
+"""The figures of one run on one disk: the input of a verdict.
 
 Owns the names of the figures, which are keys of the JSON. Invariant: a rate is per second, of messages.
 """
@@ -19,13 +19,13 @@ class Figures:
     """One run's medians."""
 
     flush_us: float
-    """One pwrite and fdatasync into space that was written before: what the disk asks for one durable write."""
+    """One pwrite and fdatasync into preallocated space: the disk's cost of one durable write."""
     flush_p99_us: float
     bare_per_s: float
     """Bare commits a second, one thread: the limit for single enqueues."""
     one_per_s: float
     share: float
-    """`one_per_s` as a share of `bare_per_s`, the median of rounds in which one followed the other."""
+    """`one_per_s` as a share of `bare_per_s`: the median over rounds that measured both in succession."""
     threads_per_s: float
     batch_100_per_s: float
     batch_1000_per_s: float
@@ -37,11 +37,11 @@ class Figures:
     late_p50_ms: float
     late_p99_ms: float
     early: int
-    """Messages that fired before their time. There must be none."""
+    """Messages that fired early. There must be none."""
 
 
 def machine(path: Path) -> dict[str, object]:
-    """Return the shape of the machine that figures come from."""
+    """Describe the measured machine."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "cores": os.cpu_count(),
@@ -54,6 +54,6 @@ def machine(path: Path) -> dict[str, object]:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Return the value below which a share of the values is."""
+    """Return the value below which this share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,7 +1,7 @@
-"""Firing: a backlog fired and acknowledged, and how late messages fire that another process enqueues.
+"""Measure firing: the rate for a backlog, and the lateness of messages that another process enqueues.
 
-Invariants: lateness is measured from the due time that a message carries to the moment its consumer has it; no process
-outlives its measurement.
+Invariants: lateness is the time from a message's due time until its consumer has it; no process outlives its
+measurement.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RATE_PER_S = 200
 _AHEAD_S = 0.3
 _PATIENCE_S = 5.0
 
-# It may use a network file system: whether it may was decided when the wheel was made.
+# force: the creation of the wheel has already decided about network file systems.
 _PRODUCER = """
 import sys, time
 from filewheel import Wheel
@@ -39,11 +39,11 @@ with Wheel(path, sync="never", force=True) as wheel:
 
 
 def backlog(path: Path, count: int, *, force: bool) -> float:
-    """Return how many messages a second of a backlog in the laps are fired and acknowledged."""
+    """Return the rate at which a backlog in the laps is fired and acknowledged, in messages per second."""
     now = time.time()
     with Wheel.create(path, sync="never", force=force) as wheel, Keeper(path, force=force):
         for _ in range(count // 1000):
-            # Due from a minute ahead, so that they are dealt and not fired; then they are made to have been due.
+            # Due in a minute or later, so that they are dealt and not fired; then the clock makes them overdue.
             dues = [now + 60 + 0.6 * i for i in range(1000)]
             wheel.enqueue_many([PAYLOAD] * 1000, at=dues, topic="mail")
     with Keeper(path, clock=_Later(700), force=force) as keeper:
@@ -58,7 +58,7 @@ def backlog(path: Path, count: int, *, force: bool) -> float:
 
 
 class _Later:
-    """The system's clock, some seconds ahead."""
+    """The system's clock plus some seconds."""
 
     def __init__(self, ahead_s: int) -> None:
         self._ahead_us = ahead_s * 1_000_000
@@ -71,7 +71,7 @@ class _Later:
 
 
 def lateness(path: Path, seconds: float, tick: Callable[[], None], *, force: bool) -> list[float]:
-    """Return how late each message was, in milliseconds, when another process enqueues some hundreds a second."""
+    """Return each message's lateness in milliseconds while another process enqueues some hundreds per second."""
     Wheel.create(path, force=force).close()
     count = max(1, int(RATE_PER_S * seconds))
     late_ms: list[float] = []
@@ -99,8 +99,8 @@ def _producer(*args: object) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, where))}
     process: subprocess.Popen[str] | None = None
     try:
-        with uninterrupted():  # or it could run without being known here
-            # In a session of its own: a Ctrl-C is for this process, which then ends the other.
+        with uninterrupted():  # otherwise it could run unknown to this process
+            # In a separate session: a Ctrl-C reaches only this process, which then ends the other.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PRODUCER, *map(str, args)],
                 env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -116,6 +116,6 @@ def _producer(*args: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def _reason(process: subprocess.Popen[str]) -> str:
-    """Return the last line that a process which has failed left on its stderr."""
+    """Return the last stderr line of a failed process."""
     assert process.stderr is not None
     return (process.stderr.read().strip() or f"exit code {process.returncode}").splitlines()[-1]

@@ -1,7 +1,7 @@
-"""One run: how a budget of seconds is spent on rounds, a backlog and punctuality, and the figures that come out.
+"""One run: spend a budget of seconds on rounds, a backlog and punctuality, and return the figures.
 
-Invariant: every wheel is in the given directory, and is removed before the next round, so that the room needed
-is that of one round.
+Invariant: every wheel is in the given directory, and is removed before the next round, so that the run needs the space
+of one round.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .firing import backlog, lateness
 from .rounds import KINDS, Rounds
 
 ROOM_BYTES = 500_000_000
-"""More than one round takes on the fastest disk."""
+"""More than one round needs on the fastest disk."""
 
 _ROUND_S = 4.0
-_SLICES_SHARE = 0.7  # of the budget; the rest goes to making wheels and to what follows
+_SLICES_SHARE = 0.7  # of the budget; the rest is for making wheels and later steps
 _LATENESS_SHARE = 0.15
 _BACKLOG_MAX = 40_000
 
@@ -38,7 +38,7 @@ class Plan:
 
 
 def plan(budget_s: float) -> Plan:
-    """Divide a budget: at least three rounds, because a median of fewer is none."""
+    """Divide a budget: at least three rounds, for a useful median."""
     rounds = max(3, round(budget_s / _ROUND_S))
     return Plan(
         rounds=rounds,
@@ -49,7 +49,7 @@ def plan(budget_s: float) -> Plan:
 
 
 def measure(directory: Path, budget_s: float, tick: Callable[[], None], *, force: bool) -> Figures:
-    """Measure everything in a directory that exists for this; `tick` is called a few times a second."""
+    """Measure everything in a temporary directory; `tick` is called a few times a second."""
     parts = plan(budget_s)
     rounds = Rounds(directory, force=force)
     fire: list[float] = []

@@ -1,9 +1,9 @@
-"""Rates, measured in rounds: in each round every kind of enqueue gets a slice of time, turn about.
+"""Rates, measured in rounds: each round has a slice of time for each kind of enqueue.
 
-A disk is faster in one second than in the next, so what is to be compared is measured close together, and a share is
-the median of the rounds' shares. The bare calls and the single enqueue, of which the share is asked, follow each other
-directly, and take turns in being first.
-Invariant: a slice ends by its clock and by its count of messages, whichever is first, and does something at least once.
+The speed of a disk varies from second to second, so rates to be compared are measured in succession, and a share is the
+median of the rounds' shares. Bare calls and single enqueues, whose share is reported, follow each other directly and
+alternate in order.
+Invariant: a slice ends at its time or its count of messages, whichever is first, and does at least one operation.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SPREAD_S = 7200
 THREADS = 8
 INTERVAL_S = 0.05
 KINDS = 7
-"""How many slices a round has."""
+"""The number of slices in a round."""
 
-_RECORD = bytes(220)  # a frame that holds PAYLOAD has about this size
+_RECORD = bytes(220)  # about the size of a frame with PAYLOAD
 _FILL_BYTES = 1 << 20
-_WARM_UP = 5  # the first commits of a writer make its segment and fill it ahead
-# What bounds the room that a round takes: some 50 MB for each kind.
+_WARM_UP = 5  # the first commits of a writer make and preallocate its segment
+# Limits the space of a round: some 50 MB for each kind.
 _MESSAGES_MAX = 250_000
 
 
@@ -52,7 +52,7 @@ class Rounds:
         pair = [("bare", self._bare), ("one", self._one)]
         acts = [*(pair if number % 2 == 0 else reversed(pair)), ("threads", self._threads)]
         acts += [("batch_100", self._hundreds), ("batch_1000", self._thousands)]
-        # Last, what leaves the system with something to write back.
+        # Last, because the system must write these back.
         acts += [("interval", self._interval), ("never", self._never)]
         for name, act in acts:
             self.rates[name].append(act(path, slice_s))
@@ -63,7 +63,7 @@ class Rounds:
         return median(self.rates[name])
 
     def share(self, name: str, yardstick: str) -> float:
-        """Return the median of what one kind reached of another in the same round."""
+        """Return the median share of one kind's rate in another's, round by round."""
         return median([a / b for a, b in zip(self.rates[name], self.rates[yardstick], strict=True)])
 
     def _bare(self, path: Path, slice_s: float) -> float:
@@ -125,7 +125,7 @@ def _singles(wheel: Wheel, slice_s: float) -> float:
 
 
 def _rate(act: Callable[[], object], slice_s: float, count_max: int) -> float:
-    """Return how often a second something can be done, one after the other."""
+    """Return the rate of sequential calls per second."""
     start = now = time.perf_counter()
     end = start + slice_s
     count = 0
@@ -137,7 +137,7 @@ def _rate(act: Callable[[], object], slice_s: float, count_max: int) -> float:
 
 
 def _in_threads(act: Callable[[], object], slice_s: float) -> float:
-    """Return how often a second it is done when several threads do it at once."""
+    """Return the rate of concurrent calls from several threads per second."""
     counts: list[int] = []
     errors: list[BaseException] = []
     stopped = threading.Event()
@@ -155,13 +155,13 @@ def _in_threads(act: Callable[[], object], slice_s: float) -> float:
     workers = [threading.Thread(target=work) for _ in range(THREADS)]
     start = time.perf_counter()
     try:
-        with uninterrupted():  # or a thread could be on its way, and look as if it had not been started
+        with uninterrupted():  # otherwise a started thread could seem not started
             for worker in workers:
                 worker.start()
         while any(w.is_alive() for w in workers) and (left := start + slice_s - time.perf_counter()) > 0:
             stopped.wait(min(left, 0.05))
     finally:
-        # Also after Ctrl-C: the wheel must not be closed under a thread that uses it.
+        # Also after Ctrl-C: the wheel must not be closed while a thread uses it.
         stopped.set()
         for worker in workers:
             if worker.ident is not None:

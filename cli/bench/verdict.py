@@ -1,8 +1,7 @@
-"""What figures mean, in words: what kind of disk this looks like, how close filewheel comes, which `sync` to choose.
+"""Interpret figures in words: the kind of disk, filewheel's share of its speed, the `sync` to choose.
 
-Pure: figures in, sentences out. Everything that is a matter of judgement is here, with its limits as constants.
-Invariants: nothing less than sync=always is recommended where a flush protects anything; and a figure that contradicts
-a sentence changes the sentence.
+Pure: figures in, sentences out. All judgement is here, with its limits as constants.
+Invariants: it recommends sync=always wherever a flush protects anything; each sentence agrees with the figures.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from filewheel.tools import NETWORK_TYPES
 from .figures import Figures
 from .rounds import THREADS
 
-# No path to a medium that keeps its data is shorter than this: the write was confirmed by something that may forget it.
+# No durable medium is faster: a volatile cache confirmed the write.
 UNLIKELY_US = 20
 PROTECTED_US = 100
 FAST_US = 1000
@@ -32,7 +31,7 @@ MEMORY_TYPES = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
 DISKS = {
     "memory": "That is memory, not a disk: a flush does nothing, and all of it is gone with the next reboot.",
     "network": "That is a network file system, where neither locks nor flushes can be trusted.",
-    "unlikely": "That is less than a disk needs to keep a write: what confirms it may forget it.",
+    "unlikely": "That is less than a disk needs for a durable write: a volatile cache may confirm it.",
     "protected": "That looks like an SSD with power-loss protection, or a cache with a battery.",
     "fast": "That looks like a fast SSD, or a virtual disk on one.",
     "ordinary": "That looks like an ordinary SSD that really empties its cache.",
@@ -49,16 +48,16 @@ class Verdict:
     flush: str
     filewheel: str
     choices: dict[str, str]
-    """For each `sync`, what it gives and what it risks."""
+    """For each `sync`, its benefit and its risk."""
     sync: str
-    """The one to choose."""
+    """The recommended `sync`."""
     recommendation: str
     firing: str
     warnings: list[str] = field(default_factory=list)
 
 
 def judge(figures: Figures, file_system: str) -> Verdict:
-    """Say what these figures mean."""
+    """Interpret the figures."""
     disk = disk_of(figures.flush_us, file_system)
     sync, recommendation = _recommend(figures, disk)
     return Verdict(
@@ -74,7 +73,7 @@ def judge(figures: Figures, file_system: str) -> Verdict:
 
 
 def disk_of(flush_us: float, file_system: str) -> str:
-    """Return which kind of disk this looks like: a key of DISKS."""
+    """Return the probable kind of disk: a key of DISKS."""
     if file_system in MEMORY_TYPES:
         return "memory"
     if file_system in NETWORK_TYPES:
@@ -96,7 +95,7 @@ def _on(file_system: str) -> str:
 
 
 def _closeness(f: Figures) -> str:
-    # Of the share alone: the rates are medians of their own, and may stand to each other otherwise.
+    # From the share alone: the rates are separate medians, and their ratio may differ.
     own = duration(max(0.0, 1 - f.share) * 1e6 / f.one_per_s)
     if f.share >= 1:
         return "One thread enqueues as fast as it makes the bare system calls: the disk is the limit, not filewheel."
@@ -125,7 +124,7 @@ def _choices(f: Figures, disk: str) -> dict[str, str]:
 
 
 def _losses(disk: str) -> dict[str, str]:
-    """Return what each `sync` loses when, on this kind of disk."""
+    """Return the possible loss for each `sync` on this kind of disk."""
     if disk == "memory":
         return dict.fromkeys(
             ("always", "0.05", "never"), "A power cut takes everything; the crash of a process nothing."
@@ -167,7 +166,7 @@ def _recommend(f: Figures, disk: str) -> tuple[str, str]:
 
 
 def _ways(f: Figures) -> str:
-    """How to be faster without giving anything up, each with what it brings; threads only where they help."""
+    """Return ways to be faster at full durability, with their rates; threads only if they help."""
     batches = f"in batches of 100 for {rate(f.batch_100_per_s)}"
     if f.threads_per_s < _LITTLE * f.one_per_s:
         return batches
@@ -203,7 +202,7 @@ def _warnings(f: Figures, disk: str) -> list[str]:
     if f.late_p99_ms > _LATE_MS:
         found.append(f"One message in a hundred fires {duration(f.late_p99_ms * 1000)} late or more: a busy machine.")
     if f.early:
-        found.append(f"{f.early} messages fired early. That must not be: please report it, or was the clock set?")
+        found.append(f"{f.early} messages fired early. Was the clock set? If not, please report it.")
     return found
 
 
@@ -211,7 +210,7 @@ def _warnings(f: Figures, disk: str) -> list[str]:
 
 
 def rate(per_s: float) -> str:
-    """Write a rate with as many digits as it deserves: "4,100/s", "85/s", "1.5/s"."""
+    """Write a rate with its significant digits: "4,100/s", "85/s", "1.5/s"."""
     if per_s < 10:
         return f"{per_s:.1f}/s"
     digits = len(f"{per_s:.0f}")
@@ -233,7 +232,7 @@ def _two_digits(value: float) -> str:
 
 
 def gain(per_s: float, base_per_s: float) -> str:
-    """Write what one rate is of another: "50 times as fast", "no faster"."""
+    """Compare a rate with another: "50 times as fast", "no faster"."""
     times = per_s / base_per_s
     if times < 1.1:
         return "no faster"

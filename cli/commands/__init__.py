@@ -1,1 +1,1 @@
-"""The verbs, one module each, every one with a click command named `command`."""
+"""The verbs: each module has a click command named `command`."""

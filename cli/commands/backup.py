@@ -45,7 +45,7 @@ from ..verb import common, examples, verb
 
 
 class _Which(ParamType):
-    """A backup of the wheel: its directory, or the beginning of its id."""
+    """A backup of the wheel: its directory, or the start of its id."""
 
     name = "backup"
 
@@ -198,7 +198,7 @@ def _rules(roster: Roster) -> tuple[object, ...]:
 
 
 def _mode(roster: Roster | None, mirror: bool | None, path: str) -> Literal["mirror", "ship"]:
-    """Return the mode that was asked for; else the one that the backup has."""
+    """Return the requested mode, or else the backup's present one."""
     if mirror is None:
         known = roster.member_at(os.path.abspath(path)) if roster is not None else None
         return known.mode if known is not None else "ship"
@@ -212,12 +212,12 @@ def _tell_of_one_disk(out: Output, member: Member) -> None:
 
 
 def _is_followed(status: SetStatus | None) -> bool:
-    """Tell whether a replicator runs for this set: it follows at least one backup."""
+    """Return whether a replicator runs for this set: it follows at least one backup."""
     return status is not None and any(one.following for one in status.members)
 
 
 def _copy(out: Output, member: Member, status: SetStatus | None) -> LinkReport | None:
-    """Make the first copy, unless a replicator runs that does."""
+    """Make the first copy, unless a running replicator makes it."""
     if _is_followed(status):
         out.note("A replicator is running, and makes the first copy")
         return None
@@ -277,11 +277,11 @@ _ROLE = {
 
 
 def _ways(troubled: list[MemberStatus], primary: str) -> list[str]:
-    """Say what to do about backups that are not in order, in commands that work as things are."""
+    """Return the commands that bring troubled backups in order."""
     ways, waits, replicates = [], False, False
     for one in troubled:
         path = quote(one.member.path)
-        # One that was the primary has to rejoin first: a replicator passes it over.
+        # A former primary must rejoin first: a replicator skips it.
         back = f"`filewheel -C {path} rejoin`" if one.member.state == "fenced" else ""
         if not one.reachable:
             then = f", then {back}" if back else ""
@@ -307,7 +307,7 @@ def _ways(troubled: list[MemberStatus], primary: str) -> list[str]:
 
 
 def _fail_without_primary(out: Output, own: Roster, status: SetStatus) -> NoReturn:
-    """Raise what a set without a primary needs: its disk, or a promotion."""
+    """Raise a Failure that asks for the primary's disk or a promotion."""
     for one in status.members:
         if state_of(one) != "current":
             out.warn(f"{one.member.path}: {trouble_of(one)}")

@@ -1,7 +1,7 @@
-"""`bench`: what this disk's flush costs, how close filewheel comes to it, and which `sync` to choose.
+"""`bench`: measure the cost of a flush and filewheel's rates, and recommend a `sync`.
 
 It measures on a temporary wheel in the given directory, because the cost of a flush depends on the file system.
-Invariant: it removes everything that it made, and does not fill a disk that others use.
+Invariant: it removes all its files, and does not fill a shared disk.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _beside(wheel: Path) -> Path:
 
 
 def _measured(out: Output, place: Path, budget_us: int) -> Figures:
-    """Measure with everything in a directory that goes away."""
+    """Measure in a temporary directory."""
     try:
         with interruptible(), _throw_away(place) as directory:
             out.note(f"measuring in {place} for about {span(budget_us)}")
@@ -115,15 +115,15 @@ def _measured(out: Output, place: Path, budget_us: int) -> Figures:
 
 @contextlib.contextmanager
 def _throw_away(place: Path) -> Iterator[Path]:
-    """Make a directory of one's own, and remove it with all that is in it."""
+    """Make a temporary directory, and remove it at the end."""
     if not place.is_dir():
         raise Failure("failed", f"{place}: " + ("not a directory" if place.exists() else "no such directory"))
     free = os.statvfs(place)
     if free.f_bavail * free.f_frsize < ROOM_BYTES:
         raise _full(place)
     directory = place / f"filewheel-bench-{secrets.token_hex(6)}"
-    # The name comes first, and is unique: after an interrupt the end removes what was made. Twice,
-    # because an interrupt can also come when all is done and the removal is about to start.
+    # The unique name comes first, so that the cleanup also works after an interrupt. The cleanup is tried twice,
+    # because an interrupt can come just before the removal starts.
     try:
         try:
             os.mkdir(directory, 0o700)

@@ -1,6 +1,6 @@
-"""`cancel`: take messages back before they fire, by id or all at once.
+"""`cancel`: cancel messages before they fire, by id or all at once.
 
-A user who cancels needs to know whether it was in time: the command names each id that is not pending or had begun.
+To show whether a cancel was in time, the command names each id that is not pending or had begun.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _begun_of(found: CancelledIds) -> dict[MessageId, Cancelled]:
 
 
 def _tell_begun(out: Output, begun: dict[MessageId, Cancelled]) -> None:
-    """End with the exit code that says that some of what was cancelled had begun."""
+    """End with the exit code for cancelled messages that had begun."""
     if not begun:
         return
     if len(begun) == 1:
@@ -127,7 +127,7 @@ def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> CancelledIds:
 
 
 def _schedules_of(wheel: Wheel, ids: list[MessageId]) -> dict[MessageId, StoredSchedule]:
-    """Return, of these ids, those of the next occurrence of a schedule. Cost: as `calls_among`."""
+    """Return those of these ids that are the next occurrence of a schedule. Cost: as `calls_among`."""
     found = {id_: schedule_of(message) for id_, message in calls_among(wheel, ids).items()}
     return {id_: schedule for id_, schedule in found.items() if schedule is not None}
 
@@ -179,12 +179,12 @@ def _cancel_all(out: Output, topic: str | None, dead: bool, yes: bool) -> None:
 
 
 def only_not_pending(wheel: Wheel, unknown: list[MessageId], asked: int) -> Failure | None:
-    """Return the failure of the one id that was asked for, when it is not pending: it says what became of it."""
+    """Return the failure of a single requested id that is not pending: it names the id's end."""
     return not_pending(wheel, unknown[0]) if unknown and asked == 1 else None
 
 
 def tell_unknown(out: Output, unknown: list[MessageId], asked: int, lost: Failure | None) -> None:
-    """Name the ids that are not pending, and end with the exit code that says so; `lost` as `lost_of` returns it."""
+    """Name the ids that are not pending, and end with their exit code; `lost` is from `lost_of`."""
     hint = "`filewheel inspect list` shows what is pending"
     if lost is not None and asked == 1:
         raise lost

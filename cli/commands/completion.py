@@ -31,5 +31,5 @@ def command(ctx: click.Context, out: Output, shell: str) -> None:
     if found is None:
         raise click.UsageError(f"no completion for {shell}")
     script = found(ctx.find_root().command, {}, "filewheel", "_FILEWHEEL_COMPLETE")
-    # Not source(), which runs the shell to look at its version: it may not be the one that this is for.
+    # Not source(): it runs the local shell to check its version, and the script may be for another machine.
     out.write(script.source_template % script.source_vars())

@@ -1,4 +1,4 @@
-"""`demo`: the whole job in under 20 seconds: enqueue from many processes, fire, crash, take over, and prove it.
+"""`demo`: in under 20 seconds: enqueue from many processes, fire, crash, take over, and prove the result.
 
 The two plays are in ../demo/.
 """

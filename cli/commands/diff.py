@@ -1,4 +1,4 @@
-"""`diff`: what two wheels do not have in common."""
+"""`diff`: list the differences between two wheels."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _SHOWN = 100
 @click.argument("first", metavar="FIRST", type=click.Path())
 @click.argument("second", metavar="SECOND", type=click.Path())
 def command(out: Output, limit: int, first: str, second: str) -> None:
-    """Compare what waits in two wheels, message by message.
+    """Compare the messages of two wheels.
 
-    A digest of each second is compared first, so equal wheels cost one reading each. Both may be in use: a difference
-    is checked twice before it is reported. Exits with 0 when they hold the same, with 3 when they do not, and with 12
-    when all that can be read is the same and one is damaged.
+    It compares a digest of each second first, so equal wheels are read once each. Both may be in use: a difference is
+    checked twice before it is reported. Exits with 0 when they are equal, with 3 when they differ, and with 12 when
+    all readable messages are equal and one wheel is damaged.
     """
     with Wheel(first, force=out.force) as ours, Wheel(second, force=out.force) as theirs:
         stats = ours.stats()

@@ -1,4 +1,4 @@
-"""`dump`: every message as a JSON line, in the order of ids, to be loaded elsewhere or kept."""
+"""`dump`: write every message as a JSON line, in the order of ids."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _open(target: str) -> Iterator[Callable[[str], object]]:
     if target == "-":
         yield _Utf8(sys.stdout).write
         return
-    # Written aside, flushed, then renamed: a reader finds the whole file or none.
+    # Temporary file, flush, rename: a reader finds the complete file or none.
     aside = f"{target}.{os.getpid()}.tmp"
     try:
         with open(aside, "w", encoding="utf-8", newline="\n") as file:
@@ -73,7 +73,7 @@ def _open(target: str) -> Iterator[Callable[[str], object]]:
 
 
 class _Utf8:
-    """Writes UTF-8 in every locale: the same wheel gives the same bytes everywhere."""
+    """Writes UTF-8 in every locale, so that the output does not depend on it."""
 
     def __init__(self, stream: TextIO) -> None:
         stream.flush()

@@ -1,6 +1,6 @@
 """`enqueue`: one message, or many from stdin, each with a due time.
 
-Prints the ids, and they alone, so that `id=$(filewheel enqueue --in 5m hi)` works on a terminal and off it.
+Prints only the ids, so that `id=$(filewheel enqueue --in 5m hi)` works with and without a terminal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..times import to_datetime
 from ..verb import due_options, verb
 
 _STDIN_BYTES_MAX = (1 << 30) + 1
-"""More than any wheel takes as a payload."""
+"""More than the largest payload of any wheel."""
 
 
 @verb(
@@ -133,7 +133,7 @@ def command(
 def _tell_one(
     out: Output, id_: MessageId, key: str | None, due_us: int, now_us: int, at: When | None, *, is_call: bool
 ) -> None:
-    """Say what came of one message where its id does not."""
+    """Print a note about one message, unless its id is enough."""
     if id_.kept:
         out.note(f"kept: this message has the key {key!r}; nothing was enqueued")
     elif due_us < now_us:
@@ -168,14 +168,14 @@ def _payload(out: Output, body: str | None, in_us: int | None) -> bytes:
         raise click.UsageError("BODY is missing; `-` reads it from here to Ctrl-D, '' is an empty one")
     if body is None or body == "-":
         read = stdin().read(_STDIN_BYTES_MAX)
-        if body is None and not read:  # a timer's, or the wrong end of a pipe: hardly meant
+        if body is None and not read:  # from a timer, or the wrong end of a pipe: hardly intended
             raise click.UsageError("BODY is missing, and nothing is on stdin; '' is an empty one, and so may be `-`")
         return read
-    return os.fsencode(body)  # the bytes that the shell gave, in every locale
+    return os.fsencode(body)  # the shell's bytes, in every locale
 
 
 def _fires_now(out: Output, *, many: bool = False, is_call: bool = False) -> str:
-    """Say when what is due already fires: at once only where a keeper runs."""
+    """Describe when overdue messages fire: at once only if a keeper runs."""
     with Wheel(out.dir, force=out.force) as wheel:
         keeper_up = wheel.has_keeper()
     if keeper_up:
@@ -184,12 +184,12 @@ def _fires_now(out: Output, *, many: bool = False, is_call: bool = False) -> str
 
 
 def _echo_due(out: Output, due_us: int, now_us: int) -> None:
-    """Say how a time without a zone was understood."""
+    """Print how a time without a zone was interpreted."""
     out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}")
 
 
 def _is_in_set(out: Output) -> bool:
-    """Tell whether the wheel has backups, or once had."""
+    """Return whether the wheel has or had backups."""
     return roster_of(out) is not None
 
 
@@ -250,7 +250,7 @@ def _enqueue_many(
 
 
 def _stdin_size() -> int | None:
-    """How much there is to read, where that can be known."""
+    """Return the size of stdin, if known."""
     try:
         info = os.fstat(stdin().fileno())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""`init`: make a wheel. What is chosen here is written once and holds for the wheel's whole life."""
+"""`init`: make a wheel. Its settings are written once and never change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`inspect`: what is pending, at a glance, as a list, one message, or record by record.
+"""`inspect`: show pending messages as a summary, as a list, one by one, or record by record.
 
-Takes no lock and changes nothing, so it works beside a keeper, without one, and on a damaged wheel.
+Takes no lock and changes nothing, so it works with or without a keeper, and on a damaged wheel.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .stats import stats_fields
 _TOPICS_SHOWN = 8
 _TOPIC_COLUMNS = 24
 _OTHER_ROWS = 32
-"""What the picture takes of a terminal's height, at most; topics have the rest."""
+"""The picture's maximum share of a terminal's height; topics have the rest."""
 _WIDE = 160
-"""A wider terminal shows no more: rows would be hard to follow."""
+"""The maximum width: longer rows would be hard to follow."""
 _ROLES = {
     "bar": ("cyan", False, False),
     "axis": (None, False, True),
@@ -109,7 +109,7 @@ def _overview(out: Output, no_topics: bool) -> None:
         if not no_topics:
             with out.progress("counting by topic", stats.pending) as progress, wheel.snapshot() as snapshot:
                 topics = _topics_of(snapshot, progress)
-                stats.damaged = max(stats.damaged, len(snapshot.problems()))  # it has read more than the headers
+                stats.damaged = max(stats.damaged, len(snapshot.problems()))  # this has read the bodies too
     if out.wants_json:
         by_topic = None if no_topics else dict(sorted(topics.items(), key=_most_first))
         fields = {"stats": stats_fields(stats), "topics": by_topic, "histogram": ahead.to_json()}
@@ -246,7 +246,7 @@ def message(out: Output, body: bool, id_: str) -> None:
 
 
 def _call_rows(found: Message) -> list[tuple[str, str]]:
-    """What a message is to the scheduler: a call, an occurrence, and the attempts that failed."""
+    """Return the scheduler's rows: the call, the occurrence, and the failed attempts."""
     rows: list[tuple[str, str]] = []
     call, definition = call_text(found), schedule_of(found)
     if call is not None:

@@ -1,4 +1,4 @@
-"""`inspect slot` and `inspect journal`: the records as they stand in the files, for the curious and for debugging."""
+"""`inspect slot` and `inspect journal`: the records in the files, for debugging."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def _second(text: str) -> int:
 def journal(out: Output, segment: str | None) -> None:
     """List the journals, or the records of one.
 
-    A journal is what one writer enqueued, cancelled or acknowledged; what the checkpoint covers of it is in laps and
-    slots. SEGMENT is a file's name, or a writer's (the middle 8 characters of its ids) for all of that writer's.
+    A journal has one writer's enqueues, cancels and acknowledgements; laps and slots have the part that the checkpoint
+    covers. SEGMENT is a file's name, or a writer's (the middle 8 characters of its ids) for all its segments.
     """
     dissector = Dissector(out.directory())
     if segment is None:
@@ -109,7 +109,7 @@ def _print_segments(out: Output, dissector: Dissector) -> None:
 
 
 def _print(out: Output, entries: Iterable[Entry]) -> int:
-    """Print records as they are found, a table for each file; return how many there were."""
+    """Print records as they are read, a table for each file; return their number."""
     shown = 0
     file, rows = "", list[tuple[str, ...]]()
     for entry in entries:

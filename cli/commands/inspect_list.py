@@ -1,4 +1,4 @@
-"""`inspect list`: the pending messages, or the dead letters, one a line, in the order in which they fire."""
+"""`inspect list`: the pending messages in firing order, or the dead letters, one per line."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def command(
 ) -> None:
     """List what is pending, in firing order.
 
-    Times are local on a terminal, UTC in JSON. Where what was read for it is damaged, the list is what is left, and
-    the exit code is 12.
+    Times are local on a terminal, UTC in JSON. If a file is damaged, the list has the readable messages, and the exit
+    code is 12.
     """
     if dead and (after or before or within is not None):
         raise click.UsageError("dead letters have no due time any more, so --after, --before and --within mean nothing")
@@ -97,7 +97,7 @@ def _print_lines(out: Output, messages: Iterator[Message], only_ids: bool) -> in
 
 
 def _print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: int) -> int:
-    """Print in parts, so that any number can be listed."""
+    """Print in parts, to limit memory."""
     shown = 0
     while some := list(islice(messages, _TABLE_ROWS)):
         with_key = any(m.key is not None for m in some)

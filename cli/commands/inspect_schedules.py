@@ -1,4 +1,4 @@
-"""`inspect schedules`: the recurring work that lives, and when it comes next."""
+"""`inspect schedules`: the schedules and their next times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..show.text import away, short_time
 from ..verb import verb
 
 _WHOLE = 100
-"""A narrower terminal has no room for MISSED and FROM; JSON has them."""
+"""A narrower terminal omits MISSED and FROM; JSON has them."""
 
 
 @verb(

@@ -1,7 +1,7 @@
-"""`load`: bring back what `dump` wrote, with its ids, or as new messages.
+"""`load`: add the messages of a dump, with their ids, or as new messages.
 
-Every line is checked and put aside before the first message is added, so after a bad line nothing was added. Adding a
-message that is pending already changes nothing. One that was cancelled or has fired in this wheel does not come back by
+Every line is checked and spooled before the first message is added, so a bad line means that nothing was added. A
+message that is already pending stays unchanged. A message that was cancelled or has fired in this wheel is not added by
 its old id while the wheel has a record of it; such messages are reported.
 """
 
@@ -100,7 +100,7 @@ def _message(row: Sequence[Any]) -> Message:
 
 
 class _Check:
-    """Looks what was pending before and what is afterwards: the difference did not come back."""
+    """Compares the pending messages before and after, to find those that were not added."""
 
     def __init__(self, wheel: Wheel, spool: Spool) -> None:
         self._wheel = wheel
@@ -114,7 +114,7 @@ class _Check:
     def finish(self, out: Output) -> None:
         """Report how many messages were added, and which are not pending now."""
         pending, now_us = self._pending(), times.now_us()
-        # A keeper that runs may have fired by now what was due.
+        # A running keeper may have fired due messages already.
         fired = self._wheel.stats().keeper_up
         gone = [i for i in dict.fromkeys(self._ids) if i not in pending and not (fired and i.due_us <= now_us)]
         taken = len(set(self._ids)) - self._here - len(gone)

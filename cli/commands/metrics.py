@@ -1,7 +1,7 @@
-"""`metrics`: what monitoring scrapes: the wheel as it is on disk, its backups, what a running scheduler has counted.
+"""`metrics`: metrics for monitoring: the wheel on disk, its backups, the counters of a scheduler.
 
-The scheduler publishes into the wheel, so no server and no port is needed. What a process that is gone has left still
-counts, but its gauges say nothing any more and are not shown.
+The scheduler publishes into the wheel, so no server and no port is needed. The counters of a dead process still count;
+its gauges are not shown.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def command(out: Output) -> None:
 
 
 def _published(out: Output) -> Published | None:
-    """Return what a scheduler published. What cannot be read must not hide the rest."""
+    """Return a scheduler's published metrics; an unreadable file must not hide the other metrics."""
     directory = out.directory()
     try:
         return read_published(directory)
@@ -67,13 +67,13 @@ def _published(out: Output) -> Published | None:
 
 
 def _together(on_disk: list[Family], published: Published | None, now_us: int, keeper_pid: int | None) -> list[Family]:
-    """Return one list in which no name comes twice: what is on disk is newer than what was published about it."""
+    """Merge both lists; for a duplicate name the value from disk, which is newer, wins."""
     if published is None:
         return on_disk
     stale = int(published.is_stale(now_us, keeper_pid))
     found = [
         *on_disk,
-        gauge(f"{PREFIX}published_stale", "Whether what follows was left by a process that is gone or stuck.", stale),
+        gauge(f"{PREFIX}published_stale", "Whether the publisher of the following metrics is dead or stuck.", stale),
     ]
     names = {f.name for f in found}
     return found + [f for f in published.current(now_us, keeper_pid) if f.name not in names]

@@ -1,4 +1,4 @@
-"""`promote`: make a backup the primary, by hand, or as a standby that waits for the primary to be lost."""
+"""`promote`: make a backup the primary, by hand, or as a standby when the primary is lost."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
     if auto:
         result = _stand_by(out, _AFTER_S if after_us is None else after_us / US_PER_S)
     else:
-        set_roster_of(out)  # a directory that is away is named once
+        set_roster_of(out)  # fails first, so that a missing directory is reported once
         status = find_set(out)
-        # It fires already: nothing is fenced that does.
+        # It is the primary already: no other wheel is fenced.
         is_primary = status is not None and status.roster.role == "primary"
         if not is_primary and not out.ask(_question(out, status), yes=yes):
             raise Failure("failed", "nothing was promoted")
@@ -99,7 +99,7 @@ def _stand_by(out: Output, after_s: float) -> Promotion:
 
 
 def promotion_fields(result: Promotion) -> dict[str, Any]:
-    """Return what JSON says of a promotion."""
+    """Return a promotion's JSON fields."""
     return {
         "epoch": result.epoch,
         "old_primary": result.old_primary,
@@ -119,7 +119,7 @@ def _how_far(result: Promotion) -> str:
 
 
 def print_promotion(out: Output, result: Promotion) -> None:
-    """Print which wheels a promotion fenced and could not reach, and whether the wheel was up to date."""
+    """Print the fenced and the unreachable wheels, and whether the new primary was up to date."""
     old = result.old_primary
     if out.wants_json:
         out.record(promotion_fields(result))

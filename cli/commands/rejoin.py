@@ -1,4 +1,4 @@
-"""`rejoin`: make a wheel that was the primary before a backup of the one that was promoted."""
+"""`rejoin`: make a former primary a backup of the promoted wheel."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def command(out: Output, yes: bool, force: bool) -> None:
 
 
 def _primary(out: Output) -> str:
-    """Return the words for the present primary; the roster of this wheel may not name it yet."""
+    """Return the text for the present primary; the roster of this wheel may not name it yet."""
     with contextlib.suppress(FilewheelError, OSError):
         here = os.path.abspath(out.dir)
         primary, _ = find_primary(here)

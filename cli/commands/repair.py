@@ -1,4 +1,4 @@
-"""`repair`: mend a damaged wheel, after saying what it will do and cost."""
+"""`repair`: repair a damaged wheel, after a report of the steps and losses."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
 
 
 def _plan(damage: list[Finding]) -> list[str]:
-    """Say what a repair does about it, a line for each kind of damage."""
+    """Return the plan of the repair, a line for each kind of damage."""
     files = len({f.name for f in damage})
     missing = sum(f.is_missing for f in damage)
     unreadable = sum(f.end - f.offset for f in damage if not f.is_missing)
@@ -93,4 +93,4 @@ def _plan(damage: list[Finding]) -> list[str]:
 def _hint(damage: list[Finding]) -> str:
     if any(f.is_missing for f in damage):
         return "restore what is missing first; `filewheel repair` gives up the rest"
-    return "`filewheel repair` mends it"
+    return "`filewheel repair` repairs it"

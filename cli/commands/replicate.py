@@ -1,4 +1,4 @@
-"""`replicate`: the service that keeps a wheel's backups in step until a signal stops it, or once."""
+"""`replicate`: bring a wheel's backups in step once, or as a service until a signal."""
 
 from __future__ import annotations
 

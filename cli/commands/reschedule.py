@@ -56,7 +56,7 @@ def command(out: Output, in_us: int | None, at: When | None, key: str | None, id
     unknown: list[MessageId] = []
     moved: list[tuple[MessageId, MessageId]] = []
     with out.wheel() as wheel, out.progress("moving", len(wanted)) as progress:
-        # Of many, a hundred share a flush; nothing is printed before it.
+        # A hundred messages share a flush; their ids are printed after it.
         for some in chunks(wanted, _CHUNK):
             pairs = []
             for old in some:

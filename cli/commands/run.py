@@ -1,4 +1,4 @@
-"""`run`: fire what is due, to stdout or to a command. The one verb that becomes the wheel's keeper."""
+"""`run`: fire due messages, to stdout or to a command. The only verb that becomes the wheel's keeper."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ def command(
         except Quit:
             return
         except Abort:
-            out.warn("aborted; what was in hand fires again")
+            out.warn("aborted; messages in hand fire again")
             leave_at_once(INTERRUPTED)
 
 
 def _refuse_calls(out: Output) -> None:
-    """Raise before this becomes the keeper: as a standby it would take over from the program that calls handlers."""
+    """Raise before this becomes the keeper: as a standby it would take over from the program with the handlers."""
     with Wheel(out.dir, force=out.force) as wheel:
         call = pending_call(wheel)
     if call is not None:
@@ -122,12 +122,12 @@ def _refuse_calls(out: Output) -> None:
 
 
 def _open(out: Output, no_wait: bool, on_jump: str) -> Keeper:
-    """Become the keeper; print a note while another process still is."""
+    """Become the keeper; print a note if it must wait."""
     for patience in (True, True, True, False):
         try:
             return Keeper(out.dir, wait=False, on_jump=on_jump, force=out.force)
         except Locked as exc:
-            # It may be a producer that tidies up for a moment.
+            # The holder may be a producer that tidies for a moment.
             if patience:
                 time.sleep(_PATIENCE_S)
                 continue
@@ -142,7 +142,7 @@ def _open(out: Output, no_wait: bool, on_jump: str) -> Keeper:
 
 @contextlib.contextmanager
 def _go_on(out: Output, once: bool, until_empty: bool) -> Iterator[GoOn]:
-    """Give what decides whether to wait for more."""
+    """Yield the function that decides whether to wait for more messages."""
     if once:
         yield lambda: False
     elif until_empty:
@@ -171,4 +171,4 @@ def _run_commands(dispatcher: Dispatcher, stop: Stop, go_on: GoOn, once: bool) -
         raise Failure("partly", f"{done:,} done, {retried:,} failed and to be tried again")
 
 
-command.allow_interspersed_args = False  # what follows the command's name belongs to the command
+command.allow_interspersed_args = False  # options after the command's name belong to the command

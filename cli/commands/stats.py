@@ -53,12 +53,12 @@ def command(out: Output, prometheus: bool) -> None:
         out.record(fields | {"set": set_fields(found_set) if found_set else None})
     else:
         _print_table(out, stats, next_us, now_us, found_set, fires)
-    if not prometheus:  # a scrape that has succeeded says so, and its gauge says the rest
+    if not prometheus:  # a successful scrape exits with 0; its gauge has the damage
         check_damage(stats.damaged)
 
 
 def stats_fields(stats: Stats) -> dict[str, Any]:
-    """Return the numbers as they stand in JSON."""
+    """Return the JSON fields."""
     return {
         "pending": stats.pending,
         "dead": stats.dead,
@@ -78,7 +78,7 @@ def stats_fields(stats: Stats) -> dict[str, Any]:
 
 
 def keeper_text(stats: Stats) -> str:
-    """Say which process is the keeper."""
+    """Return the text for the keeper's process."""
     if stats.keeper_pid is None:
         return "another process"
     return f"process {stats.keeper_pid}" + (" of another pid namespace" if stats.keeper_namespace else "")

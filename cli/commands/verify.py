@@ -1,4 +1,4 @@
-"""`verify`: read every byte of the wheel and name each place that is wrong."""
+"""`verify`: read every byte of the wheel and report each fault."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(out: Output) -> None:
 
 
 def read_all(out: Output, directory: Directory) -> Report:
-    """Verify a directory, showing how far that is."""
+    """Verify a directory, with a progress line."""
     with out.progress("verifying") as progress:
 
         def on_progress(done: int, total: int) -> None:
@@ -53,14 +53,14 @@ def read_all(out: Output, directory: Directory) -> Report:
 
 
 def print_twice(out: Output, report: Report) -> None:
-    """Say which keys live twice: a repair leaves them."""
+    """Print the keys with two pending messages: a repair leaves them."""
     for finding in report.findings:
         if finding.name == "keys" and finding.kind == "note":
             out.warn(f"{safe(finding.what)}: {finding.hint}")
 
 
 def print_findings(out: Output, findings: Sequence[Finding]) -> None:
-    """Print what was found."""
+    """Print the findings."""
     if out.wants_json:
         for finding in findings:
             out.record(finding_fields(finding))
@@ -72,7 +72,7 @@ def print_findings(out: Output, findings: Sequence[Finding]) -> None:
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:
-    """Return a finding as it stands in JSON."""
+    """Return a finding's JSON fields."""
     return {
         "kind": finding.kind,
         "file": finding.name,

@@ -1,7 +1,7 @@
-"""`when`: the next times of an interval or a cron expression, so that it can be read before it is relied on.
+"""`when`: show the next times of an interval or a cron expression, to check it before use.
 
-Needs no wheel. What it shows is what the scheduler computes, by the same code.
-Invariant: it says when a gap in the clocks has moved a fire, and which of two passes is meant, by the offset.
+Needs no wheel. It uses the scheduler's own code.
+Invariant: a time moved by a clock change is marked, and the offset shows which of two equal local times is meant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`work`: run the scheduler that a program defines until a signal stops it, or once."""
+"""`work`: run a program's scheduler once, or until a signal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def command(out: Output, threads: int | None, once: bool, target: str) -> None:
     """
     if once and threads is not None:
         raise click.UsageError("--once calls one after another, so --threads means nothing")
-    with nullcontext() if once else quiet_end():  # importing a program may take long
+    with nullcontext() if once else quiet_end():  # an import may take long
         scheduler = load_scheduler(target)
         plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
         if threads is not None:
@@ -84,12 +84,12 @@ def _once(out: Output, scheduler: Scheduler | AsyncScheduler, plain: Scheduler) 
     with interruptible():
         try:
             settled = asyncio.run(scheduler.drain()) if isinstance(scheduler, AsyncScheduler) else scheduler.drain()
-            # Due, and left: it waits for its rate.
+            # Still due: a rate limit delays these.
             waiting = plain.wheel.histogram([times.now_us() / US_PER_S]).before
         finally:
             plain.stop()
     counts = {kind: sum(plain.metrics.counts(kind).values()) for kind in (*_FAILURES, "deferred")}
-    if out.json:  # asked for: what cron runs should print nothing
+    if out.json:  # only on request: a cron job should print nothing
         out.record({"settled": settled, **counts, "deferred": counts["deferred"] + waiting})
     failed = sum(counts[kind] for kind in _FAILURES)
     if failed:

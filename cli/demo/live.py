@@ -1,4 +1,4 @@
-"""A picture that is drawn in place on a terminal, with the last events below it; elsewhere a line a second.
+"""A picture redrawn in place on a terminal, with the last events below it; elsewhere one line per second.
 
 Invariant: a frame always has the same number of lines, so that it can be drawn over the one before.
 """
@@ -16,7 +16,7 @@ _COLOURS = {"command": "cyan", "loss": "red"}
 
 
 class Live:
-    """What both plays show. A context manager; a play gives the picture, and the line where none can be drawn."""
+    """The display of both plays. A context manager; a play provides the picture, and a line as its replacement."""
 
     def __init__(self, out: Output, *, rows: int, columns: int, events: int) -> None:
         self._out = out
@@ -50,7 +50,7 @@ class Live:
             sys.stdout.flush()
 
     def tell(self, text: str, role: str = "") -> None:
-        """Report an event; the role is "" for plain words, "command", or "loss"."""
+        """Report an event; the role is "" for plain text, "command", or "loss"."""
         line = f"{time.monotonic() - self._start:5.1f} s  {'$ ' if role == 'command' else ''}{text}"
         self._events.append((line, role))
         if self.is_live:

@@ -1,7 +1,7 @@
 """The demo that loses a disk: a wheel with backups under load, its directory deleted, a backup promoted.
 
-It runs the real commands and shows them. The report is counted from the file in which the producer wrote each confirmed
-enqueue, and from the files in which the keepers wrote each message that fired.
+It runs the real commands and shows them. The report uses the producer's file of confirmed enqueues and the keepers'
+files of fired messages.
 Invariant: no figure of the report comes from a wheel.
 """
 
@@ -39,19 +39,19 @@ _IN_STEP_S = 5.0
 
 @dataclass
 class Story:
-    """What happened, besides what the records say."""
+    """Events that the records do not have."""
 
     lost_at: float = 0.0
-    """When the directory was gone, in seconds since the epoch."""
+    """When the directory was removed, in seconds since the epoch."""
     promotion: dict[str, Any] | None = None
     old_keeper: int | None = None
-    """The exit code of the keeper whose disk went; None while it runs."""
+    """The exit code of the lost disk's keeper; None while it runs."""
     in_step: bool | None = None
-    """Whether the other backups hold the same as the new primary at the end; None when there are none."""
+    """Whether the other backups equal the new primary at the end; None when there are none."""
 
 
 def lose_a_disk(out: Output, where: Path, backups: int, speed: float) -> None:
-    """Play the whole story in this directory and print the verdict. Raises Failure when it does not hold."""
+    """Play in this directory and print the verdict. Raises Failure when the proof fails."""
     kinds = ["primary", "mirrored", *["shipped"] * (backups - 1)]
     disks = [Disk(f"disk-{i}", where / f"disk-{i}" / "jobs.wheel", kind) for i, kind in enumerate(kinds, 1)]
     for disk in disks:
@@ -123,7 +123,7 @@ class _Play:
         self._panel.tell(f"process {keeper.process.pid} fires what is due on {disk.name}")
 
     def _start_producer(self) -> None:
-        chance = random.Random(1)  # the same play each time
+        chance = random.Random(1)  # the same play every time
         every = itertools.cycle([row for rows in samples().values() for row in rows])
         rows = [
             {**row, "in": chance.uniform(0.3, _LATEST_S) / self._speed}
@@ -145,7 +145,7 @@ class _Play:
         self._panel.tell(f"rm -rf {disk.name}", "loss")
         end = time.monotonic() + PATIENCE_S
         while disk.wheel.parent.exists():
-            # Processes that write there make files while others are removed.
+            # Running processes make files during the removal.
             shutil.rmtree(disk.wheel.parent, ignore_errors=True)
             if time.monotonic() > end:
                 raise Failure("failed", f"{disk.wheel.parent} cannot be deleted")
@@ -153,7 +153,7 @@ class _Play:
         self._panel.frame()
 
     def _compare(self, heir: Disk) -> None:
-        """See whether the other backups hold what the new primary holds."""
+        """Check whether the other backups equal the new primary."""
         self._look_at_old_keeper()
         for other in self._disks[2:]:
             end = time.monotonic() + _IN_STEP_S
@@ -170,7 +170,7 @@ class _Play:
         old = self._stage.keepers[0].process
         if old.poll() is not None:
             self.story.old_keeper = old.returncode
-            self._panel.tell(f"process {old.pid}, whose disk went, has stopped by itself (exit code {old.returncode})")
+            self._panel.tell(f"process {old.pid}, whose disk was lost, has stopped (exit code {old.returncode})")
 
     # -- doing it ------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class _Play:
         return process.returncode
 
     def _command(self, disk: Disk, args: list[str]) -> list[dict[str, Any]]:
-        """Run a command that has to succeed; return what it printed."""
+        """Run a command that must succeed; return its output."""
         self._show(disk, args)
         if self._run(disk, args):
             raise Failure("failed", f"`{args[0]}` failed: {self._stage.talk() or 'no reason given'}")
@@ -201,7 +201,7 @@ class _Play:
 
 @dataclass
 class Verdict:
-    """What the records say."""
+    """The result from the records."""
 
     proof: Proof
     story: Story
@@ -212,9 +212,9 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing that was confirmed is lost, nothing fired early, and the other backups followed."""
+        """Whether no confirmed message is lost, none fired early, and the other backups followed."""
         proof = self.proof
-        # An enqueue that failed may have been written all the same, and the producer tried it again.
+        # A failed enqueue may have been written, and the producer tried it again.
         known = len(proof.unknown) <= len(self.confirmed.failed)
         sound = not self.damage and self.story.in_step is not False
         return bool(proof.enqueued and not proof.missing and not proof.early and known and sound and not self.stray)
@@ -245,7 +245,7 @@ class Verdict:
         failed = len(self.confirmed.failed)
         tried = f"{len(proof.unknown)} of them fired all the same" if proof.unknown else "none of them fired"
         code, stray = self.story.old_keeper, self.stray
-        ended = "runs still" if code is None else f"stopped by itself (exit code {code})"
+        ended = "still runs" if code is None else f"stopped by itself (exit code {code})"
         rows = [
             ("acknowledged", f"{proof.enqueued}: {held}", bool(proof.enqueued)),
             ("fired", f"{proof.fired}: {before} from {self.disks[0].name}, {after} from {self.disks[1].name}", True),

@@ -1,6 +1,6 @@
 """The demo that loses a keeper: many producers, a keeper killed with SIGKILL, and its standby taking over.
 
-Invariant: every figure of the report comes from the files that the keepers wrote outside of the wheel.
+Invariant: every figure of the report comes from the keepers' files outside the wheel.
 """
 
 from __future__ import annotations

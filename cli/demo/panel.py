@@ -1,4 +1,4 @@
-"""The picture of the play that loses a disk: what waits on each disk, what fires, and the last events.
+"""The picture of the play that loses a disk: the pending messages of each disk, the fired ones, and the last events.
 
 Invariant: every figure is read from the wheels and from the records of the processes.
 """
@@ -34,7 +34,7 @@ class Disk:
     name: str
     wheel: Path
     kind: str
-    """What it was made as: "primary", "mirrored", "shipped"."""
+    """Its first role: "primary", "mirrored", "shipped"."""
     role: str = ""
     pending: int | None = None
     counts: list[int] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Disk:
     _open: Wheel | None = None
 
     def look(self, speed: float) -> None:
-        """Read what the wheel is, and what waits in it."""
+        """Read the role and the pending messages of the wheel."""
         try:
             now_us, step_us = times.now_us(), int(_STEP_US / speed)
             start_us = now_us // step_us * step_us
@@ -61,21 +61,21 @@ class Disk:
 
     @property
     def says(self) -> str:
-        """What waits there, in words."""
+        """Describe its pending messages."""
         if self.pending is None:
             return "LOST" if self.is_lost else "empty"
         return f"{self.pending} wait"
 
     def close(self) -> None:
-        """Let go of the wheel."""
+        """Close the wheel."""
         wheel, self._open = self._open, None
         if wheel is not None:
-            with contextlib.suppress(FilewheelError, OSError):  # it is the wheel that was lost
+            with contextlib.suppress(FilewheelError, OSError):  # the lost wheel
                 wheel.close()
 
 
 class Confirmed:
-    """What the producer wrote down."""
+    """The producer's records."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -86,7 +86,7 @@ class Confirmed:
         self.failed: list[str] = []
 
     def follow(self) -> None:
-        """Read what it wrote since."""
+        """Read its new records."""
         try:
             lines, self._offset = read_lines_from(self._path, self._offset)
         except FileNotFoundError:  # it has not started yet
@@ -100,7 +100,7 @@ class Confirmed:
                 self.copies.append(line["copies"])
 
     def longest_gap_s(self) -> float:
-        """Return the longest time in which nothing was confirmed."""
+        """Return the longest time without a confirmation."""
         return max((b - a for a, b in zip(self.times, self.times[1:], strict=False)), default=0.0)
 
 
@@ -121,11 +121,11 @@ class Panel(Live):
 
     @property
     def pending(self) -> int | None:
-        """How many wait in the primary; None when there is none."""
+        """The number pending in the primary; None without a primary."""
         return next((d.pending for d in self._disks if d.role == "primary"), None)
 
     def look(self) -> None:
-        """Look at the wheels and at the records."""
+        """Read the wheels and the records."""
         for disk in self._disks:
             disk.look(self._speed)
         for keeper in self._stage.keepers:

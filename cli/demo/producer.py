@@ -1,9 +1,9 @@
-"""The demo's producer: a program that goes on when the wheel it enqueues into is lost, as an application would.
+"""The demo's producer: like an application, it continues when its wheel is lost.
 
-`python -m cli.demo.producer RATE WHEEL...` reads messages as JSON lines and enqueues so many a second into
-the primary of these wheels. It writes a line for each confirmed message and for each failed attempt; after a failure it
-enqueues a new message.
-Invariant: a message is written down as confirmed only after the library said so, and in no wheel's directory.
+`python -m cli.demo.producer RATE WHEEL...` reads messages as JSON lines and enqueues RATE per second into the primary
+of these wheels. It writes a line for each confirmed message and for each failed attempt; after a failure it enqueues a
+new message.
+Invariant: a message is recorded as confirmed only after `enqueue` returned, and outside the wheels.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Producer:
     def _turn(self, exc: BaseException) -> None:
         wheel, self._wheel = self._wheel, None
         if wheel is not None:
-            with contextlib.suppress(FilewheelError, OSError):  # it is that wheel which fails
+            with contextlib.suppress(FilewheelError, OSError):  # this wheel fails
                 wheel.close()
         primary = exc.primary if isinstance(exc, Fenced) else ""
         if primary in self._paths and os.path.isdir(primary):
@@ -54,7 +54,7 @@ class Producer:
 
 
 def main() -> int:
-    """Enqueue what stdin has, at the rate and in the wheels that the command line names."""
+    """Enqueue the messages of stdin, at the given rate, into the given wheels."""
     rate, paths = float(sys.argv[1]), sys.argv[2:]
     producer = Producer(paths)
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""The judgement of a play: the messages that producers were promised, compared with those that keepers fired.
+"""The proof of a play: compare the confirmed messages of the producers with the fired ones of the keepers.
 
 Invariant: it reads the records of the processes, and no wheel.
 """
@@ -15,7 +15,7 @@ from .stage import Keeper
 
 @dataclass
 class Proof:
-    """What the keepers' own records say about what the producers were promised."""
+    """The comparison of confirmed and fired messages."""
 
     enqueued: int
     fired: int
@@ -24,11 +24,11 @@ class Proof:
     early: int
     twice: int
     late_ms: list[float]
-    """Of each message when it fired first, sorted."""
+    """The lateness of each message's first firing, sorted."""
 
     @property
     def holds(self) -> bool:
-        """Whether everything fired, nothing early, and nothing that was not asked for."""
+        """Whether all messages fired, none early, and no unknown one."""
         return not (self.missing or self.unknown or self.early) and self.enqueued > 0
 
     def percentile(self, share: float) -> float:
@@ -37,7 +37,7 @@ class Proof:
 
 
 def prove(enqueued: list[str], keepers: list[Keeper]) -> Proof:
-    """Compare what was promised with what fired."""
+    """Compare the confirmed with the fired messages."""
     times: Counter[str] = Counter()
     first: dict[str, float] = {}
     early = 0
@@ -59,7 +59,7 @@ def prove(enqueued: list[str], keepers: list[Keeper]) -> Proof:
 
 
 def print_proof(out: Output, title: str, rows: Sequence[tuple[str, str, bool]]) -> None:
-    """Print rows of (name, value, whether it is as it should be)."""
+    """Print rows of (name, value, whether the value is good)."""
     out.write("")
     out.write(out.style(title, bold=True))
     left = max(len(name) for name, _, _ in rows)

@@ -1,7 +1,7 @@
-"""The wheel as a ring of seconds, for the demo: a slot for each, filling as producers enqueue, empty once it fired.
+"""The wheel as a ring of seconds, for the demo: a slot for each second.
 
-Pure drawing: counts in, lines of text out. A slot stays at its place while the pointer goes round, one slot a second,
-as the slots of a timing wheel do.
+Pure drawing: counts in, lines of text out. As in a timing wheel, the slots stay in place and the pointer moves one slot
+per second.
 Invariant: a frame always has the same number of lines, so that it can be drawn over the one before.
 """
 
@@ -29,7 +29,7 @@ def place(slot: int) -> tuple[int, int]:
 
 
 def cell(count: int, most: int, *, hand: bool, blocks: bool) -> tuple[str, str]:
-    """Return what a slot shows, five columns wide, and its role."""
+    """Return a slot's text, five columns wide, and its role."""
     if count and blocks:
         text = f"{_GLYPHS[min(7, count * 8 // (most + 1))]}{count}"
     else:

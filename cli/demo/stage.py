@@ -1,8 +1,8 @@
 """The processes of the demo: producers and keepers, and the records that they write.
 
-They are the real commands: a producer is `filewheel enqueue --batch` (or producer.py, which goes on when its wheel is
-lost), a keeper is `filewheel run` with its stdout appended to a file outside the wheel. What fired is judged by those
-files alone, not by what the wheel says of itself.
+They are the real commands: a producer is `filewheel enqueue --batch` (or producer.py, which survives the loss of its
+wheel), a keeper is `filewheel run` with its stdout appended to a file outside the wheel. Only those files prove the
+fired messages, not the wheel.
 Invariant: no process outlives its Stage.
 """
 
@@ -49,7 +49,7 @@ def samples() -> dict[str, list[dict[str, Any]]]:
 
 @dataclass
 class Keeper:
-    """A `filewheel run`, and what it has written so far."""
+    """A `filewheel run`, and its output so far."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -58,22 +58,22 @@ class Keeper:
     fired: list[tuple[str, float]] = field(default_factory=list)
     """(id, late_ms) in the order of firing."""
     latest: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=16))
-    """The last lines that it wrote."""
+    """Its last lines."""
     times: list[float] = field(default_factory=list)
-    """When it fired each, in seconds since the epoch."""
+    """The time of each firing, in seconds since the epoch."""
 
     @property
     def first_at(self) -> float | None:
-        """When it fired first; None when it has not."""
+        """The time of its first firing, or None."""
         return self.times[0] if self.times else None
 
     @property
     def last_at(self) -> float | None:
-        """When it fired last."""
+        """The time of its last firing."""
         return self.times[-1] if self.times else None
 
     def follow(self) -> int:
-        """Read what it wrote since; return how many messages that were. A line that is not whole yet is left."""
+        """Read its new complete lines; return the number of messages."""
         lines, self.read = read_lines_from(self.log, self.read)
         for fields in lines:
             self.fired.append((fields["id"], fields["late_ms"]))
@@ -84,7 +84,7 @@ class Keeper:
 
 
 def read_lines_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """Read the whole lines of JSON after an offset; return them, and the offset after them."""
+    """Read the complete lines of JSON after an offset; return them, and the offset after them."""
     with open(path, "rb") as file:
         file.seek(offset)
         data = file.read()
@@ -93,7 +93,7 @@ def read_lines_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]
 
 
 class Stage:
-    """The demo's processes, in a directory of their own. A context manager that ends them all."""
+    """The demo's processes, in their own directory. A context manager that ends them all."""
 
     def __init__(self, where: Path, wheel: Path) -> None:
         self._where = where
@@ -127,7 +127,7 @@ class Stage:
             open(stdout, "ab") as target,
             open(self._where / "stderr.txt", "ab") as talk,
         ):
-            # In the stage's directory, which is empty: `-m` looks for modules in the current one first.
+            # In the stage's empty directory: `-m` searches the current directory first.
             return subprocess.Popen(
                 command, stdin=source, stdout=target, stderr=talk, env=self._env, cwd=self._where,
                 start_new_session=True,
@@ -143,7 +143,7 @@ class Stage:
         return keeper
 
     def is_keeper(self, keeper: Keeper, wheel: Path | None = None) -> bool:
-        """Tell whether a process is the keeper of a wheel by now."""
+        """Return whether a process is the keeper of a wheel."""
         with Wheel(wheel or self.wheel) as opened:
             return opened.stats().keeper_pid == keeper.process.pid
 
@@ -163,28 +163,28 @@ class Stage:
         self._producers.append((self._start(["enqueue", "--batch", "-q"], source, target), target))
 
     def other(self, name: str, args: list[str], wheel: Path) -> subprocess.Popen[bytes]:
-        """Start another command; what it writes is `written(name)`."""
+        """Start another command; `written(name)` has its output."""
         process = self._start(args, None, self._where / f"{name}.jsonl", wheel=wheel)
         self._others.append(process)
         return process
 
     def written(self, name: str) -> list[dict[str, Any]]:
-        """Return what another command has written so far."""
+        """Return the output of another command so far."""
         return read_lines_from(self._where / f"{name}.jsonl", 0)[0]
 
     def steady_producer(self, rows: list[dict[str, Any]], rate: float, wheels: list[Path]) -> None:
-        """Start the producer that outlives a wheel; it writes down what was confirmed in the file CONFIRMED."""
+        """Start the producer that outlives a wheel; it records confirmed messages in the file CONFIRMED."""
         source, target = self._where / "producer.in.jsonl", self._where / CONFIRMED
         source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         args = [str(rate), *map(str, wheels)]
         self._producers.append((self._start(args, source, target, module="demo.producer"), target))
 
     def producing(self) -> bool:
-        """Tell whether a producer is still at work."""
+        """Return whether a producer still runs."""
         return any(process.poll() is None for process, _ in self._producers)
 
     def enqueued(self) -> list[str]:
-        """Return the ids that the producers printed: what was promised."""
+        """Return the ids that the producers printed: the confirmed messages."""
         ids: list[str] = []
         for process, target in self._producers:
             if process.wait():
@@ -194,24 +194,24 @@ class Stage:
 
     @property
     def producers(self) -> int:
-        """How many producers there have been."""
+        """The number of producers so far."""
         return len(self._producers)
 
     def talk(self) -> str:
-        """Return what the processes said on stderr."""
+        """Return the stderr of the processes."""
         with contextlib.suppress(OSError):
             return (self._where / "stderr.txt").read_text(encoding="utf-8", errors="replace").strip()
         return ""
 
 
 def kill(keeper: Keeper) -> None:
-    """Kill a keeper as nothing can prepare for."""
+    """Kill a keeper with SIGKILL."""
     keeper.process.send_signal(signal.SIGKILL)
     keeper.process.wait()
 
 
 def _python_path() -> str:
-    """Return a path on which this package is found from anywhere, installed or not."""
+    """Return a PYTHONPATH that finds this package from anywhere, installed or not."""
     parts = [os.environ.get("PYTHONPATH", "")]
     if (_HERE.parent / _ROOT / "__main__.py").is_file():
         parts.insert(0, str(_HERE.parent))

@@ -1,1 +1,1 @@
-"""How the command reads what it is given: options, lines, batches, the wheel it works on."""
+"""The input of commands: options, lines, batches, and a program's scheduler."""

@@ -1,8 +1,8 @@
 """Many messages from stdin: every line checked before the first message is enqueued.
 
-`enqueue --lines` takes each line as a payload, `enqueue --batch` as a JSON object with its own due time. What passed
-waits in a spool; then it is enqueued in portions, each durable before its ids are printed.
-Invariant: unless `--skip-bad`, a bad line means that nothing was enqueued.
+`enqueue --lines` takes each line as a payload, `enqueue --batch` as a JSON object with its own due time. A spool holds
+the checked lines; then they are enqueued in portions, each durable before its ids are printed.
+Invariant: without `--skip-bad`, a bad line means that nothing was enqueued.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .params import pack_json, read_delay, read_time
 _PORTION_ROWS = 10_000
 _PORTION_BYTES = 4 << 20
 _OWN_KEYS = frozenset({"payload", "payload_b64", "in", "at", "due_us", "topic", "headers", "key", "args"})
-# A message as `run`, `dump` and `inspect list` print it can be enqueued again: what makes it that message is left out.
+# The output of `run`, `dump` and `inspect list` can be enqueued again; these keys are ignored.
 _MESSAGE_KEYS = frozenset({"id", "due", "attempt", "enqueued_us", "root", "dead", "died", "late_ms"})
 
 
@@ -38,12 +38,12 @@ class Row(NamedTuple):
     headers: dict[str, str]
     key: str | None = None
     line: int = 0
-    """Where it stood in the input."""
+    """Its line in the input."""
 
 
 @dataclass
 class Defaults:
-    """What the command line says for lines that say nothing themselves."""
+    """The command line's values for lines without their own."""
 
     due_us: int | None
     topic: str
@@ -52,7 +52,7 @@ class Defaults:
 
 @dataclass
 class Intake:
-    """Reads and checks lines, and counts the ones that need a note."""
+    """Reads and checks lines, and counts those that need a note."""
 
     now_us: int
     wheel: Wheel
@@ -62,7 +62,7 @@ class Intake:
     bad: list[str] = field(default_factory=list)
 
     def plain_row(self, line: bytes | None, number: int) -> Row:
-        """Make a message of a whole line."""
+        """Make a message from a whole line."""
         if line is None:
             raise BadArgument(f"line {number}: over the limit of {self.wheel.payload_bytes_max} bytes a message")
         if self.defaults.due_us is None:
@@ -70,7 +70,7 @@ class Intake:
         return Row(self.defaults.due_us, line, self.defaults.topic, self.defaults.headers)
 
     def json_row(self, line: bytes | None, number: int) -> Row:
-        """Make a message of a JSON object. Raises BadArgument naming the line."""
+        """Make a message from a JSON object. Raises BadArgument, which names the line."""
         fields = parse_object(line, number)
         try:
             return self._row(fields)
@@ -90,7 +90,7 @@ class Intake:
         if not isinstance(headers, Mapping):
             raise BadArgument(f"'headers' is an object, not {headers!r}")
         headers = {**headers, ARGS: "json"} if "args" in fields else dict(headers)
-        # A message that was printed has its key among its headers.
+        # A printed message has its key in a header.
         named = headers.pop(KEY, None)
         key = fields.get("key", named)
         if named is not None and key != named:
@@ -131,7 +131,7 @@ class Intake:
         return check_due(value)
 
     def read(self, stream: BinaryIO, spool: Spool, progress: Progress, *, json: bool, out: Output | None) -> None:
-        """Check every line and put the good ones into the spool. `out` hears of bad ones; without, the first raises."""
+        """Check every line and spool the good ones. `out` reports bad ones; without it, the first raises."""
         # JSON may write one byte of a payload as six characters.
         largest = self.wheel.payload_bytes_max
         limit = largest * 6 + (1 << 20) if json else largest
@@ -157,7 +157,7 @@ class Intake:
 
 
 def portions(spool: Spool) -> Iterator[list[Row]]:
-    """Yield what was put aside in portions to enqueue at once."""
+    """Yield the spooled rows in portions, each for one commit."""
     rows: list[Row] = []
     size = 0
     for fields in spool.rows():
@@ -174,9 +174,9 @@ def portions(spool: Spool) -> Iterator[list[Row]]:
 def enqueue_all(
     wheel: Wheel, spool: Spool, sync: Sync | None, on_conflict: OnConflict
 ) -> Iterator[tuple[list[Row], list[MessageId | KeyHeld]]]:
-    """Enqueue what was put aside, portion by portion; yield each once it is as durable as `sync` says.
+    """Enqueue the spooled rows in portions; yield each when it is as durable as `sync` requires.
 
-    In the place of the id of a row whose key is held is the error that says so.
+    A row whose key is held has the error in place of its id.
     """
     done = 0
     for rows in portions(spool):
@@ -193,7 +193,7 @@ def enqueue_all(
 def _enqueue_portion(
     wheel: Wheel, rows: Sequence[Row], sync: Sync | None, on_conflict: OnConflict
 ) -> list[MessageId | KeyHeld]:
-    """Enqueue rows as one commit, without those whose key is held; of several with one key the first has it."""
+    """Enqueue rows as one commit, except those whose key is held; the first of several with one key gets it."""
     made: dict[int, MessageId | KeyHeld] = {}
     left = list(range(len(rows)))
     while left:

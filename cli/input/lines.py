@@ -1,7 +1,7 @@
-"""Input that comes as lines: read with bounded memory, kept in a temporary file until all of it has been checked.
+"""Input lines: read with bounded memory, and spooled in a temporary file until all are checked.
 
-A line is bytes up to a newline, which is not part of it; a last line needs none. A line that is longer than any
-message could be is not taken into memory.
+A line is the bytes up to a newline, without it; the last line needs none. A line longer than any message is not read
+into memory.
 Invariant: the error for a bad line names its number.
 """
 
@@ -43,7 +43,7 @@ def read_lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | None
 
 
 def parse_object(line: bytes | None, number: int) -> dict[str, Any]:
-    """Read a line as a JSON object. Raises BadArgument naming the line."""
+    """Read a line as a JSON object. Raises BadArgument, which names the line."""
     if line is None:
         raise BadArgument(f"line {number}: longer than any message can be")
     try:
@@ -53,7 +53,7 @@ def parse_object(line: bytes | None, number: int) -> dict[str, Any]:
 
 
 class Spool:
-    """Rows put aside on disk, past a few MiB, to be read once everything has been checked."""
+    """Rows stored until all are checked: in memory, from a few MiB on disk."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)
@@ -69,7 +69,7 @@ class Spool:
         self._file.close()
 
     def add(self, row: object) -> None:
-        """Put one row aside."""
+        """Store one row."""
         self._file.write(self._pack(row))
         self.count += 1
 

@@ -1,8 +1,7 @@
-"""The kinds of values that the command line takes, each turned into what the library takes.
+"""The parameter types of the command line, which convert values for the library.
 
-Thin over `filewheel.timespec`: what is a duration or a time is decided there; here is the local zone, which only a
-person at a shell has.
-Invariant: a value that is wrong is refused before anything is done, with what would have been right.
+`filewheel.timespec` parses durations and times; this module adds the local zone.
+Invariant: a wrong value is refused before any action, with an example of a valid one.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ else:
 
 
 class Local(tzinfo):
-    """The zone of this machine, with its rules: a summer's date gets the summer's offset in every season.
+    """The zone of this machine, with its rules: a date in summer always gets the summer offset.
 
-    Around a change it follows PEP 495, in every version of Python: the first of
-    two, and of one that is skipped, the one counted with the offset before the change.
+    Around a clock change it follows PEP 495 in every version of Python: an ambiguous time is the first of the two, and
+    a skipped time uses the offset before the change.
     """
 
     def utcoffset(self, dt: datetime | None) -> timedelta | None:
@@ -53,7 +52,7 @@ class Local(tzinfo):
     def fromutc(self, dt: datetime) -> datetime:
         offset = timedelta(seconds=_offset_s(calendar.timegm(dt.timetuple())))
         found = dt + offset
-        # The second time that this hour comes, if the first has another offset.
+        # The second occurrence of this hour, if the first has another offset.
         return found if self.utcoffset(found) == offset else found.replace(fold=1)
 
 
@@ -69,21 +68,21 @@ LOCAL = Local()
 
 @dataclass(frozen=True)
 class When:
-    """A time as it was typed."""
+    """A time from the command line."""
 
     due_us: int
     is_local: bool
-    """It named no zone, so the machine's was taken."""
+    """It has no zone, so the machine's is used."""
 
 
 def read_time(text: str, now_us: int | None = None, zone: tzinfo = LOCAL) -> When:
-    """Read a time as people write it; one that names no zone is in this one. Raises BadArgument."""
+    """Read a time; one without a zone is in `zone`. Raises BadArgument."""
     now = to_datetime(times.now_us() if now_us is None else now_us).astimezone(zone)
     try:
         due_us = check_due(at_us(parse_time(text, now)))
     except BadArgument:
         raise
-    except (OverflowError, ValueError, OSError):  # arithmetic that leaves the calendar
+    except (OverflowError, ValueError, OSError):  # outside the calendar
         raise BadArgument(f"{text!r} is outside of the years 1970 to 9999") from None
     return When(due_us, _names_no_zone(text.strip()))
 
@@ -101,7 +100,7 @@ class _Type(ParamType):
     """A parameter whose reader raises BadArgument."""
 
     def read(self, text: str) -> Any:
-        """Return the value of what was typed. Each type has its own."""
+        """Parse the text. Each type has its own."""
         return text
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -114,7 +113,7 @@ class _Type(ParamType):
 
 
 def read_delay(text: str) -> int:
-    """Read a duration, which may be negative: what a script computed may have passed. Raises BadArgument."""
+    """Read a duration; it may be negative, because a script's time may have passed. Raises BadArgument."""
     text = text.strip()
     return -parse_duration(text[1:]) if text.startswith("-") else parse_duration(text)
 
@@ -205,9 +204,9 @@ class _Header(_Type):
 
 
 def pack_json(arguments: object) -> bytes:
-    """Pack the arguments of a call as a shell gives them: a list is positional, an object keyword arguments.
+    """Pack the JSON arguments of a call: a list is positional, an object has keyword arguments.
 
-    Raises BadArgument when they are something else.
+    Raises BadArgument for any other value.
     """
     if not isinstance(arguments, (list, dict)):
         shown = json.dumps(arguments)[:40]
@@ -215,7 +214,7 @@ def pack_json(arguments: object) -> bytes:
     call = [arguments, {}] if isinstance(arguments, list) else [[], arguments]
     try:
         return json.dumps(call, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError as exc:  # NaN, which is no JSON, or half of a surrogate pair
+    except ValueError as exc:  # NaN, which is not JSON, or a lone surrogate
         raise BadArgument(f"args cannot be stored: {exc}") from None
 
 
@@ -245,7 +244,7 @@ JSON_ARGS = _JsonArgs()
 
 
 def one_due(in_us: int | None, when: When | None, now_us: int) -> int | None:
-    """Return the due time that --in or --at give; None when neither was given."""
+    """Return the due time from --in or --at; None without both."""
     if in_us is not None and when is not None:
         raise click.UsageError("give --in or --at, not both")
     if in_us is not None:
@@ -254,7 +253,7 @@ def one_due(in_us: int | None, when: When | None, now_us: int) -> int | None:
 
 
 def require_due(in_us: int | None, when: When | None, now_us: int) -> int:
-    """Return the due time that --in or --at give, or refuse to guess one."""
+    """Return the due time from --in or --at; raise without both."""
     due_us = one_due(in_us, when, now_us)
     if due_us is None:
         raise click.UsageError("when? Give --in DUR or --at TIME (`--in 0` is now)")

@@ -1,4 +1,4 @@
-"""A scheduler that the command line names as MODULE:NAME, imported as the program itself would import it.
+"""Import a scheduler named MODULE:NAME, as its program would import it.
 
 Invariant: an error of the import becomes one line with the file and line where it was raised.
 """
@@ -22,7 +22,7 @@ _FORM = "write MODULE:NAME, as in app:scheduler or package.jobs:scheduler"
 def load_scheduler(target: str) -> Scheduler | AsyncScheduler:
     """Import a module, the present directory first, and return the scheduler of that name.
 
-    Raises Failure: "usage" where the words are wrong, "failed" where the module cannot be imported.
+    Raises Failure: "usage" for a wrong name, "failed" when the import fails.
     """
     module_name, colon, name = target.partition(":")
     names = (*module_name.split("."), *name.split("."))
@@ -43,7 +43,7 @@ def load_scheduler(target: str) -> Scheduler | AsyncScheduler:
 
 
 def _known(module: ModuleType) -> str | None:
-    """What may have been meant."""
+    """Return a hint with the schedulers of a module."""
     names = [f"{module.__name__}:{k}" for k, v in vars(module).items() if isinstance(v, (Scheduler, AsyncScheduler))]
     return ", ".join(names) or None
 

@@ -1,1 +1,1 @@
-"""How the command shows things: text, tables, pictures, progress, logs."""
+"""The output of commands: text, tables, pictures, progress, logs."""

@@ -1,6 +1,6 @@
 """A message as the call of a handler: its arguments, its schedule and its attempts, for people and as JSON.
 
-Messages may come from anywhere, so what cannot be read is simply not shown as a call.
+Messages may come from anywhere, so an unreadable call is shown as a plain message.
 Invariant: nothing here raises for a message that the library could read.
 """
 
@@ -33,7 +33,7 @@ def pending_call(wheel: Wheel) -> Message | None:
 
 
 def overdue_advice(wheel: Wheel, overdue: int, now_us: int) -> list[str]:
-    """Say which command fires what is overdue, a line for each kind: calls of handlers, and plain messages.
+    """Name the command that fires the overdue messages, a line each for calls of handlers and plain messages.
 
     Cost: that of `pending_call`, and of the next 100,000 where calls wait.
     """
@@ -70,7 +70,7 @@ def refused(message: Message) -> Failure:
 
 
 def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any]] | None:
-    """Return the positional and keyword arguments that a message holds; None when it holds none that can be read."""
+    """Return a message's positional and keyword arguments; None if it has none that can be read."""
     if ARGS not in message.headers:
         return None
     try:
@@ -90,7 +90,7 @@ def call_text(message: Message) -> str | None:
 
 
 def call_fields(message: Message) -> dict[str, Any]:
-    """Return what JSON says of a message's call beyond the message itself."""
+    """Return the JSON fields of a message's call."""
     fields: dict[str, Any] = {}
     arguments = arguments_of(message)
     if arguments is not None:
@@ -105,7 +105,7 @@ def call_fields(message: Message) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """What msgpack can hold and JSON cannot."""
+    """Convert a value of msgpack that JSON does not have."""
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
     return value.isoformat() if isinstance(value, datetime) else repr(value)
@@ -129,7 +129,7 @@ def _parsed_us(text: str) -> int:
 
 
 def schedule_fields(definition: StoredSchedule) -> dict[str, Any]:
-    """Return a schedule's definition as JSON has it."""
+    """Return the JSON fields of a schedule's definition."""
     when, zone = when_of(definition.recurrence)
     return {
         "name": definition.name,

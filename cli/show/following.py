@@ -1,7 +1,7 @@
 """The output of a running replicator: a line for each change of state, and a summary from time to time.
 
-On a terminal the last line says how the backups are and is redrawn; piped, each change and each summary is a line of
-JSON. It looks from a thread of its own, because the replicator has the main one.
+On a terminal the last line shows the state of the backups and is redrawn; piped, each change and each summary is a line
+of JSON. It runs in a separate thread, because the replicator has the main one.
 Invariant: every line comes from a report of the library, and no line comes twice in a row.
 """
 
@@ -44,7 +44,7 @@ class Teller:
         self._lock = threading.Lock()
         self._told: dict[str, tuple[str, str]] = {}
         self.error: OSError | None = None
-        """Set when the reader of stdout has gone."""
+        """Set when the reader of stdout has closed it."""
         self.on_error: Callable[[], object] = lambda: None
 
     def tell(self, report: LinkReport) -> None:
@@ -54,7 +54,7 @@ class Teller:
             if self._told.get(report.wheel) == state:
                 return
             self._told[report.wheel] = state
-            if not report.error:  # else the library has logged it
+            if not report.error:  # otherwise the library has logged it
                 work = work_text(report, nothing="") if report.state == "following" else ""
                 log.info("%s %s%s", report.path, _STATES[report.state], work and f" ({work})")
             self._record({"kind": "state", **report_fields(report)})
@@ -77,7 +77,7 @@ class Teller:
 
 
 def status_line(status: SetStatus) -> str:
-    """Write how the backups are in a line."""
+    """Write the state of the backups in a line."""
     troubled = [f"{one.member.path} {trouble}" for one in status.members if (trouble := trouble_of(one))]
     behind = [f"{one.member.path} {lag_text(one)}" for one in status.members if not trouble_of(one)]
     if not status.members:
@@ -88,7 +88,7 @@ def status_line(status: SetStatus) -> str:
 
 
 class Watch:
-    """Looks at the set while a replicator runs. A context manager."""
+    """Polls the set while a replicator runs. A context manager."""
 
     def __init__(self, out: Output, teller: Teller, progress: Progress, summary_s: float) -> None:
         self._out = out
@@ -120,7 +120,7 @@ class Watch:
                 self._with_status(self._draw)
 
     def _with_status(self, tell: Callable[[SetStatus], object]) -> None:
-        # What is wrong the replicator meets too, and says so.
+        # The replicator reports the same errors.
         with contextlib.suppress(FilewheelError, OSError):
             status = set_status(self._out.dir)
             if status is not None:

@@ -1,8 +1,8 @@
-"""Metrics as the command line shows them: each with the wheel's path as a label, so that one monitor can watch many.
+"""Metrics of the command line: each has the wheel's path as a label, so that one monitor can watch many wheels.
 
-Here are also the gauges of a set of wheels, which only the command line counts.
+It adds the gauges of a set of wheels.
 
-Invariant: no label steers the terminal it is printed on.
+Invariant: no label can control the terminal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def of_wheel(families: Iterable[Family], path: str) -> list[Family]:
     """Return families with the wheel as a label, and every label safe to print."""
     found = []
     for family in with_labels(families, {"wheel": os.path.abspath(path)}):
-        # Made safe, two handlers may look the same; a scraper refuses all of a text in which a sample comes twice.
+        # Two handlers may be equal after escaping, and a scraper refuses a text with a duplicate sample.
         samples = {(s.name, labels): Sample(s.name, labels, s.value) for s in family.samples for labels in [_safe(s)]}
         found.append(family._replace(samples=list(samples.values())))
     return found

@@ -1,7 +1,7 @@
-"""What a program that goes on logs: lines of one format on stderr, for people and for a journal alike.
+"""The log of a long-running verb: lines of one format on stderr, for people and for log files.
 
-A program that configures logging itself keeps what it configured: then nothing is added, and nothing is said twice.
-Invariant: a record of several lines (a traceback) is separated from the next record by its indentation.
+If a program configures logging itself, no handler is added, so no record is printed twice.
+Invariant: the further lines of a record (a traceback) are indented.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Lines(logging.Handler):
 
 @contextlib.contextmanager
 def log_lines(out: Output, level: int) -> Iterator[None]:
-    """Write what is logged in this block: the library's records from `level` on, a program's own from WARNING on."""
+    """Write log records during this block: the library's from `level` on, a program's own from WARNING on."""
     root, library = logging.getLogger(), logging.getLogger(_LIBRARY)
     with out.unheard():
         if root.handlers:

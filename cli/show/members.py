@@ -1,7 +1,6 @@
-"""A set of wheels as the command line shows it: in a line, as a table, as JSON, and how far a first copy is.
+"""A set of wheels on the command line: as a line, a table, JSON, and the progress of a first copy.
 
-Invariant: a wheel that stands alone costs one look at a file that is not there, and what cannot be read about a set
-hides nothing else.
+Invariant: a wheel without backups costs one look-up of a missing file, and an unreadable part of a set hides no other.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def roster_of(out: Output) -> Roster | None:
 
 
 def set_roster_of(out: Output) -> Roster | None:
-    """Return the roster, as `roster_of` does, for a command that makes no sense where the wheel's disk is away."""
+    """Return the roster as `roster_of`, for a command that needs the wheel's disk."""
     try:
         return roster_of(out)
     except NoWheel as exc:
@@ -46,7 +45,7 @@ def find_set(out: Output) -> SetStatus | None:
         from filewheel import set_status
 
         status = set_status(out.dir)
-        # The primary may have answered for its set: what this wheel is in it, its own roster says.
+        # The status may come from the primary; the role of this wheel comes from its own roster.
         return None if status is None else replace(status, roster=own)
     except (FilewheelError, OSError) as exc:
         out.warn(f"nothing is known of the backups: {exc}")
@@ -54,7 +53,7 @@ def find_set(out: Output) -> SetStatus | None:
 
 
 def is_primary(status: SetStatus | None) -> bool:
-    """Tell whether a wheel may fire: it stands alone, or is the primary of its set."""
+    """Return whether a wheel may fire: it has no set, or is the primary of its set."""
     return status is None or status.roster.role == "primary"
 
 
@@ -62,26 +61,26 @@ def is_primary(status: SetStatus | None) -> bool:
 
 
 def state_of(one: MemberStatus) -> str:
-    """Return a backup's state, as far as it can be seen now."""
+    """Return a backup's state, as far as it is visible now."""
     if not one.reachable:
         return "unreachable"
     return "damaged" if one.lacks or one.has_bad_keys else one.member.state
 
 
 def trouble_of(one: MemberStatus) -> str:
-    """Say why a backup needs a look; "" when it does not."""
+    """Return a backup's trouble, or ""."""
     state = state_of(one)
     why = one.why or one.member.why
     if state != "current":
         return f"{state} ({why})" if why else state
     if not one.following:
         return _unfollowed(one)
-    # A replicator that has just met it again does not know yet what it missed.
+    # Just after it became reachable again, the replicator has not compared it.
     return "not compared yet" if one.lag_messages is None else ""
 
 
 def is_read_only(one: MemberStatus) -> bool:
-    """Tell whether a backup can be reached and not be written: no replicator can follow it then, though one runs."""
+    """Return whether a backup is reachable but read-only: then even a running replicator cannot follow it."""
     return one.reachable and os.path.isdir(one.member.path) and not os.access(one.member.path, os.W_OK)
 
 
@@ -90,7 +89,7 @@ def _unfollowed(one: MemberStatus) -> str:
 
 
 def lag_text(one: MemberStatus) -> str:
-    """Say how far a backup is behind: "in step", "3 messages behind, 1.2s"."""
+    """Return a backup's lag: "in step", "3 messages behind, 1.2s"."""
     if one.lag_messages is None:
         return "lag unknown"
     if not one.lag_messages and not one.lag_bytes:
@@ -104,7 +103,7 @@ def _time(seconds: float | None) -> str:
 
 
 def member_fields(one: MemberStatus) -> dict[str, Any]:
-    """Return what JSON says of a backup."""
+    """Return a backup's JSON fields."""
     return {
         "path": one.member.path,
         "wheel": one.member.wheel,
@@ -120,7 +119,7 @@ def member_fields(one: MemberStatus) -> dict[str, Any]:
 
 
 def print_members(out: Output, status: SetStatus) -> None:
-    """Print the backups of a set: a line of JSON each, or a table."""
+    """Print the backups of a set: as JSON lines or a table."""
     if out.wants_json:
         for one in status.members:
             out.record(member_fields(one))
@@ -131,7 +130,7 @@ def print_members(out: Output, status: SetStatus) -> None:
 
 
 def _member_text(one: MemberStatus) -> str:
-    """Say how a backup is: "current, mirror; in step; followed by a replicator"."""
+    """Describe a backup: "current, mirror; in step; followed by a replicator"."""
     size_ = f" ({size(one.lag_bytes)})" if one.lag_bytes else ""
     follows = "a replicator follows it" if one.following else _unfollowed(one)
     why = one.why or one.member.why
@@ -139,7 +138,7 @@ def _member_text(one: MemberStatus) -> str:
 
 
 def rules_of(roster: Roster) -> list[str]:
-    """Say what holds for the whole set, in sentences."""
+    """Return the rules of the set as sentences."""
     rules = []
     if any(m.mode == "mirror" for m in roster.members):
         held = "The primary and every mirror in use hold"
@@ -160,7 +159,7 @@ def rules_of(roster: Roster) -> list[str]:
 
 
 def set_fields(status: SetStatus) -> dict[str, Any]:
-    """Return what JSON says of a set."""
+    """Return a set's JSON fields."""
     return {
         "role": status.roster.role,
         "epoch": status.roster.epoch,
@@ -170,7 +169,7 @@ def set_fields(status: SetStatus) -> dict[str, Any]:
 
 
 def set_line(status: SetStatus) -> str:
-    """Write a set in a line: what this wheel is in it, and how its backups are."""
+    """Describe a set in a line: the role of this wheel, and the state of its backups."""
     roster = status.roster
     if roster.role == "backup":
         away = f"; the primary cannot be asked ({status.primary_why})" if status.primary_why else ""
@@ -206,7 +205,7 @@ class Copying:
 
 
 def report_fields(report: LinkReport) -> dict[str, Any]:
-    """Return what JSON says of what a replicator does for one backup."""
+    """Return the JSON fields of a replicator's report about one backup."""
     return {
         "path": report.path,
         "wheel": report.wheel,
@@ -221,7 +220,7 @@ def report_fields(report: LinkReport) -> dict[str, Any]:
 
 
 def work_text(report: LinkReport, nothing: str = "nothing to do") -> str:
-    """Say what was done for one backup: "12 records shipped, 3 messages added"."""
+    """Return the work done for one backup: "12 records shipped, 3 messages added"."""
     parts = [
         f"{count(report.shipped, 'record')} shipped" if report.shipped else "",
         f"{count(report.healed_puts, 'message')} added" if report.healed_puts else "",

@@ -1,9 +1,8 @@
 """The output of a command: data to stdout, messages to stderr, and how both look.
 
-The one place that asks whether a stream is a terminal. On one, data is a table for people; piped, it is one JSON
-object a line; `--json` and `--no-json` decide otherwise. Colour only helps, it never says anything alone, and
-NO_COLOR turns it off.
-Invariant: stdout carries nothing but data, and nothing that could steer the terminal.
+Only this module checks for a terminal. On a terminal data is a table for people; piped, it is one JSON object per line;
+`--json` and `--no-json` override that. Colour never carries information alone, and NO_COLOR turns it off.
+Invariant: stdout has only data, and nothing that could control the terminal.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ _LEAST = 6
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: its heading, and the width that it may grow to."""
+    """One column of a table: its heading and maximum width."""
 
     title: str
     most: int | None = None
-    """The width beyond which text is cut where stdout is no terminal. None for text that is never cut."""
+    """The maximum width of text when stdout is no terminal; None for text that is never cut."""
     right: bool = False
     style: str | None = None
 
 
 def _fitted(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
-    """Cut the widest columns of text, evenly, until all fit into the room, or none can be cut any more."""
+    """Cut the widest columns of text evenly, until all fit or have their minimum width."""
     least = [w if c.most is None else max(len(c.title), _LEAST) for c, w in zip(columns, widths, strict=True)]
     widths = list(widths)
     while sum(widths) > room:
@@ -57,7 +56,7 @@ def _fitted(columns: Sequence[Column], widths: list[int], room: int) -> list[int
 
 
 class Output:
-    """One invocation: what its global options say, and everything it prints."""
+    """One invocation: its global options, and everything it prints."""
 
     def __init__(self) -> None:
         self.dir = "wheel"
@@ -68,10 +67,10 @@ class Output:
         self._progress: Progress | None = None
         self._heard = _Heard(self)
 
-    # -- what there is to write to -----------------------------------------------------------------------------
+    # -- streams -----------------------------------------------------------------------------------------------
 
     def is_terminal(self, stream: TextIO | None) -> bool:
-        """Tell whether this stream is a terminal."""
+        """Return whether this stream is a terminal."""
         try:
             return stream is not None and stream.isatty()
         except ValueError:  # closed
@@ -118,12 +117,12 @@ class Output:
         return shutil.get_terminal_size((80, 24)).lines
 
     def has_colour(self, stream: TextIO) -> bool:
-        """Tell whether to colour what goes to this stream."""
+        """Return whether this stream gets colour."""
         chosen = self.colour_choice()
         return self.is_terminal(stream) and os.environ.get("TERM") != "dumb" if chosen is None else chosen
 
     def colour_choice(self) -> bool | None:
-        """Return what was decided about colour, for click: yes, no, or by the stream."""
+        """Return the colour option for click: yes, no, or by the stream."""
         if self.colour != "auto":
             return self.colour == "always"
         return False if os.environ.get("NO_COLOR") else None
@@ -146,7 +145,7 @@ class Output:
         self.write(to_line(fields, ascii_only=not self.blocks))
 
     def say(self, line: str) -> None:
-        """Write a line for people at once: with the data, or as talk where data is JSON."""
+        """Write a line for people at once: to stdout, or to stderr if data is JSON."""
         if self.json:
             self.note(line)
         else:
@@ -160,7 +159,7 @@ class Output:
         sys.stdout.buffer.flush()
 
     def flush(self) -> None:
-        """Let the reader of stdout have everything written so far."""
+        """Flush stdout."""
         sys.stdout.flush()
 
     def style(self, text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
@@ -195,7 +194,7 @@ class Output:
                 parts.append(self.style(text, column.style) if column.style else text)
             self.write("  ".join(parts).rstrip())
 
-    # -- talk ----------------------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
         """Print a note on stderr; `--quiet` silences it."""
@@ -208,7 +207,7 @@ class Output:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Print what the library logs in this block as warnings."""
+        """Print the library's log records in this block as warnings."""
         logger = logging.getLogger("filewheel")
         logger.addHandler(self._heard)
         try:
@@ -218,9 +217,9 @@ class Output:
 
     @contextlib.contextmanager
     def held_warnings(self, error: type[Exception]) -> Iterator[None]:
-        """Print what the library logs at the end of the block; nothing of it when the block raises this error.
+        """Print the library's log records at the end of the block, unless it raises this error.
 
-        The error says the same again, with more.
+        The error has the same information, and more.
         """
         held = self._heard.held = list[str]()
         try:
@@ -246,16 +245,16 @@ class Output:
                 logger.addHandler(self._heard)
 
     def log_line(self, text: str) -> None:
-        """Write a line of a log to stderr. The caller has made it safe."""
+        """Write a log line to stderr. The caller has made it safe."""
         self._talk(text)
 
     def fail(self, failure: Failure, *, as_json: bool | None = None) -> None:
-        """Say why this invocation ends as it does."""
+        """Report the failure of this invocation."""
         if self.json if as_json is None else as_json:
             fields = {"error": failure.kind, "code": failure.code}
             self._talk(to_line(fields | {"message": failure.message, "hint": failure.hint}, ascii_only=True))
             return
-        # Partly done is an outcome, and no error of the command line.
+        # A partial result is an outcome, not an error.
         word, colour = ("note:", "yellow") if failure.kind in ("partly", "interrupted") else ("Error:", "red")
         self._talk(self._err_style(word, colour) + f" {safe(failure.message)}")
         if failure.hint:
@@ -267,7 +266,7 @@ class Output:
     def _talk(self, text: str) -> None:
         if self._progress is not None:
             self._progress.clear()
-        # A closed stderr is no reason to fail.
+        # A closed stderr is not a failure.
         with contextlib.suppress(OSError, ValueError):
             if self.stdout_is_terminal:
                 sys.stdout.flush()
@@ -275,7 +274,7 @@ class Output:
             sys.stderr.flush()
 
     def ask(self, question: str, *, yes: bool) -> bool:
-        """Ask before something that cannot be undone. Without a terminal, `--yes` is needed."""
+        """Ask before an irreversible action. Without a terminal, `--yes` is needed."""
         if yes:
             return True
         if not self.can_ask:
@@ -288,7 +287,7 @@ class Output:
 
     @contextlib.contextmanager
     def progress(self, label: str, total: int | None = None) -> Iterator[Progress]:
-        """Show how far a job is: on a terminal, when it takes long, unless `--quiet`."""
+        """Show the progress of a long job on a terminal, unless `--quiet`."""
         shown = self.is_terminal(sys.stderr) and not self.quiet and os.environ.get("TERM") != "dumb"
         with Progress(label, total, sys.stderr if shown else None, blocks=_can_encode(sys.stderr)) as progress:
             self._progress = progress
@@ -301,19 +300,19 @@ class Output:
 
     @contextlib.contextmanager
     def wheel(self) -> Iterator[Wheel]:
-        """Open the wheel that `-C` names, and say what was wrong with it."""
+        """Open the wheel that `-C` names, and print the library's warnings."""
         with Wheel(self.dir, force=self.force) as wheel:
             for text in wheel.notes:
                 self.warn(text)
             yield wheel
 
     def directory(self, *, write: bool = False) -> Directory:
-        """Open the wheel's directory, for what looks below the wheel."""
+        """Open the wheel's directory, for tools that read its files."""
         return open_directory(self.dir, write=write, force=self.force)
 
 
 class _Heard(logging.Handler):
-    """Passes on what the library logs: in a message's words nothing steers the terminal."""
+    """Forwards the library's log records, made safe for the terminal."""
 
     def __init__(self, out: Output) -> None:
         super().__init__(logging.WARNING)

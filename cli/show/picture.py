@@ -1,8 +1,8 @@
-"""The time ahead as a picture: how much is due in each second of the next minute, minute of the next hour, and on.
+"""A picture of the time ahead: the messages due in each second of the next minute, minute of the next hour, and so on.
 
-Bars start at whole seconds, minutes and half hours, so that most files of the wheel lie between two edges and are
-counted by their headers, and so that the labels are times that people know. A view goes from now to exactly a minute,
-an hour or a day from now, so its first bar and its last are parts of one. What is overdue is counted apart.
+Bars start at whole seconds, minutes and half hours: most files of the wheel fit between two edges and are counted by
+their headers, and the labels are familiar times. A view ends exactly a minute, an hour or a day from now, so its first
+and last bars are partial. Overdue messages are counted separately.
 Invariant: each message is counted once in each view that reaches as far as its due time.
 """
 
@@ -27,7 +27,7 @@ Style = Callable[[str, str], str]
 
 @dataclass(frozen=True)
 class View:
-    """A row of bars, each as long as the others but for the ends."""
+    """A row of bars, equal in time except for the partial ends."""
 
     name: str
     unit: str
@@ -36,10 +36,10 @@ class View:
     end_us: int
     bars: int
     tick: int
-    """A label at every so many bars."""
+    """The number of bars per label."""
 
     def edge(self, i: int) -> int:
-        """Return where the i-th bar starts, and the one before it ends."""
+        """Return the start of the i-th bar."""
         return min(self.end_us, self.start_us + i * self.step_s * US_PER_S)
 
     def label(self, i: int) -> str:
@@ -64,7 +64,7 @@ def views(now_us: int) -> list[View]:
 
 
 class Ahead:
-    """The time ahead, counted: made from the edges that it asks for."""
+    """The counts of the time ahead, between the edges that it chooses."""
 
     def __init__(self, now_us: int) -> None:
         self.now_us = now_us
@@ -92,7 +92,7 @@ class Ahead:
 
     @property
     def overdue(self) -> int:
-        """How many are due already."""
+        """The number of overdue messages."""
         return self._below[self.now_us]
 
     def counts(self, view: View) -> list[int]:
@@ -110,7 +110,7 @@ class Ahead:
         return [*rows, ("later", self._after)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything that was counted."""
+        """Return all counts."""
         shown = {
             view.name.removeprefix("next "): {
                 "start": iso(view.start_us),
@@ -129,7 +129,7 @@ _ASCII = " .:|"
 
 
 def bars(counts: Sequence[int], height: int, *, blocks: bool) -> list[str]:
-    """Draw counts as upright bars, `height` lines from the top down. What is not 0 can be seen."""
+    """Draw counts as upright bars of `height` lines, from the top down. Every count above 0 is visible."""
     glyphs = _EIGHTHS if blocks else _ASCII
     steps = len(glyphs) - 1
     top = max(counts, default=0)
@@ -173,7 +173,7 @@ def draw_view(view: View, counts: list[int], height: int, style: Style, *, block
 def draw_rows(
     title: str, rows: Sequence[tuple[str, int]], style: Style, *, blocks: bool, columns: int = 80
 ) -> list[str]:
-    """Draw labelled counts as lying bars. Labels have been made safe and cut."""
+    """Draw labelled counts as horizontal bars. The labels are safe and cut."""
     if not any(number for _, number in rows):
         return []
     left = max(width(label) for label, _ in rows) + 2

@@ -1,7 +1,7 @@
-"""A line on stderr that says how far a long job is.
+"""A progress line on stderr for a long job.
 
-It appears only when the job takes a while, is redrawn a few times a second, and wipes itself away at the end, so that
-what stays on the terminal is what the job had to say. Whether there is a terminal is for `output` to decide.
+It appears only when the job takes a while, is redrawn a few times a second, and is erased at the end, so that only the
+job's output stays on the terminal. `output` checks for a terminal.
 Invariant: a hidden progress writes nothing, and a shown one leaves nothing behind.
 """
 
@@ -19,7 +19,7 @@ _BAR = 24
 
 
 class Progress:
-    """Counts up to `total`, or without an end in sight when it is None."""
+    """Counts up to `total`, which may be unknown (None)."""
 
     def __init__(self, label: str, total: int | None, stream: TextIO | None, *, blocks: bool = True) -> None:
         self._label = label
@@ -39,11 +39,11 @@ class Progress:
         self.clear()
 
     def add(self, count: int) -> None:
-        """Say that so much more is done."""
+        """Add to the work done."""
         self.at(self.done + count)
 
     def at(self, done: int) -> None:
-        """Say how much is done."""
+        """Set the work done."""
         self.done = done
         if self._stream is None:
             return
@@ -56,11 +56,11 @@ class Progress:
 
     @property
     def is_shown(self) -> bool:
-        """Whether anybody sees it."""
+        """Whether the line is visible."""
         return self._stream is not None
 
     def tell(self, line: str) -> None:
-        """Draw a line of the caller's own, made safe and cut to the width, at once."""
+        """Draw the caller's line at once, made safe and cut to the width."""
         if self._stream is None:
             return
         self._visible = True
@@ -68,7 +68,7 @@ class Progress:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Wipe the line away, before something else is written and at the end."""
+        """Erase the line, before other output and at the end."""
         if self._visible and self._stream is not None:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""Words and numbers for people: made safe to print, cut to a width, with units.
+"""Text and numbers for people: safe to print, cut to a width, with units.
 
 A payload, topic or header can hold escape sequences that move the cursor, rename the window or reverse the line. It
 reaches a terminal only through `safe` (or, as JSON, through `to_line`).
@@ -16,7 +16,7 @@ from wcwidth import wcswidth, wcwidth
 
 from ..times import US_PER_S, to_datetime
 
-# C0, DEL and C1 controls; marks and controls that reorder text; line separators; halves of surrogate pairs.
+# C0, DEL and C1 controls; marks and controls that reorder text; line separators; lone surrogates.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 ELLIPSIS = "…"
@@ -28,22 +28,22 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def safe(text: str) -> str:
-    """Return text with everything that could steer a terminal written out as an escape."""
+    """Return text with escapes for all characters that could control a terminal."""
     return _UNSAFE.sub(_escape, text)
 
 
 def safe_block(text: str) -> str:
-    """Return text of several lines made safe: its line ends and tabs stay."""
+    """Return safe text of several lines: line ends and tabs stay."""
     return "\n".join("\t".join(safe(part) for part in line.split("\t")) for line in text.split("\n"))
 
 
 def show_bytes(data: bytes) -> str:
-    """Return a payload as text to look at: what is not UTF-8 becomes \\xff."""
+    """Return a payload as text; bytes that are not UTF-8 become \\xff."""
     return data.decode("utf-8", "backslashreplace")
 
 
 def to_line(fields: dict[str, Any], *, ascii_only: bool = False) -> str:
-    """Return an object as one line of JSON that is safe to print, too."""
+    """Return an object as one line of JSON that is safe to print."""
     line = json.dumps(fields, ensure_ascii=ascii_only)
     return line if ascii_only and "\x7f" not in line else _UNSAFE.sub(lambda m: f"\\u{ord(m[0]):04x}", line)
 
@@ -52,7 +52,7 @@ def to_line(fields: dict[str, Any], *, ascii_only: bool = False) -> str:
 
 
 def width(text: str) -> int:
-    """Return how many columns a terminal needs for this text."""
+    """Return the width of this text in terminal columns."""
     if text.isascii():
         return len(text)
     columns = wcswidth(text)
@@ -60,18 +60,18 @@ def width(text: str) -> int:
 
 
 def clip(text: str, columns: int, ellipsis: str = ELLIPSIS) -> str:
-    """Cut text to at most so many columns, showing that it was cut."""
+    """Cut text to at most `columns`, with a mark of the cut."""
     if len(text) <= columns and width(text) <= columns:
         return text
     room = columns - len(ellipsis)
     end = 0
-    while end < len(text) and width(text[: end + 1]) <= room:  # as a whole: a sign may widen the one before it
+    while end < len(text) and width(text[: end + 1]) <= room:  # the prefix: a character may widen the previous one
         end += 1
     return text[:end] + ellipsis
 
 
 def wrap(text: str, columns: int) -> list[str]:
-    """Part text into lines of at most so many columns, between words; a word that is longer stays whole."""
+    """Wrap text between words into lines of at most `columns`; a longer word stays whole."""
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}" if lines[-1] else word
@@ -83,7 +83,7 @@ def wrap(text: str, columns: int) -> list[str]:
 
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
-    """Fill text up with spaces to so many columns."""
+    """Pad text with spaces to this width."""
     fill = " " * (columns - width(text))
     return fill + text if right else text + fill
 
@@ -110,7 +110,7 @@ def span(us: int) -> str:
 
 
 def away(us: int) -> str:
-    """Write how far away a moment is, from the microseconds until it: "in 5m", "3s ago"."""
+    """Write a distance in time: "in 5m", "3s ago"."""
     return f"in {span(us)}" if us > 0 else f"{span(-us)} ago"
 
 
@@ -135,7 +135,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def local(us: int) -> datetime:
-    """Return a moment in local time; where that would leave the calendar, in UTC."""
+    """Return a moment in local time; in UTC if that is outside the calendar."""
     moment = to_datetime(us)
     try:
         return moment.astimezone()
