@@ -168,7 +168,7 @@ class Standby:
                 if theirs is None or theirs.set != roster.set:
                     return ""  # it works, and was removed from this set: it continues alone
                 if theirs.held < theirs.epoch or theirs.role == "promoting":
-                    return "a promotion was started, and has not ended"
+                    return "a promotion has started and not ended"
                 if theirs.role != "primary":
                     return f"{theirs.primary} was promoted in its place"
                 return why_not_durable(directory)

@@ -136,7 +136,7 @@ def _why_not_primary(there: Directory, theirs: Roster | None, ours: Roster) -> s
     if theirs.role == "primary" and theirs.epoch >= ours.epoch:
         return ""
     if theirs.held < theirs.epoch or ours.held < ours.epoch or theirs.role == "promoting":
-        return "a promotion was started, and has not ended"
+        return "a promotion has started and not ended"
     return _promoted(theirs)
 
 
@@ -183,7 +183,7 @@ class NoPrimary(NoWheel):
     def __init__(self, what: str, *, path: str, hint: str, promoting: bool) -> None:
         super().__init__(what, path=path, hint=hint)
         self.promoting = promoting
-        """A promotion was started, and has not ended."""
+        """A promotion has started and not ended."""
 
 
 def find_primary(path: str, env: Env = SYSTEM, known: Roster | None = None) -> tuple[str, Roster]:
@@ -230,7 +230,7 @@ def _no_primary(path: str, mine: Roster, away: dict[str, str], *, is_promoting: 
     """Return the error for a set whose primary cannot be read; `away` has the reasons by wheel."""
     if is_promoting:
         return NoPrimary(
-            "no wheel of this set is the primary: a promotion was started, and has not ended", path=path,
+            "no wheel of this set is the primary: a promotion has started and not ended", path=path,
             promoting=True,
             hint="wait a moment; if it was interrupted, `filewheel promote` it again",
         )  # fmt: skip

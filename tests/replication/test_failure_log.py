@@ -229,7 +229,7 @@ def test_a_promotion_that_was_cut_short_is_logged_when_it_lasts(
         for path in (place.a, place.b):
             with opened(path) as directory:
                 change_roster(directory, lambda r: r and r.announced(2, "fenced" if path == place.a else "promoting"))  # noqa: B023
-        eventually(lambda: any("a promotion was started, and has not ended" in text for text in warnings(log)))
+        eventually(lambda: any("a promotion has started and not ended" in text for text in warnings(log)))
         meet(tries, 20)
         promote(place.b, env=SYSTEM.using(clock=place.clock), wait_s=0)
-    assert len([text for text in warnings(log) if "a promotion was started" in text]) == 1
+    assert len([text for text in warnings(log) if "a promotion has started" in text]) == 1
