@@ -152,8 +152,8 @@ def void(result: object) -> None:
 
 def replicate(path: str, clock: FakeClock, entropy: Callable[[int], bytes] | None = None) -> None:
     """Bring every backup of a set in step. Raises FilewheelError when one of them cannot be."""
-    options = {} if entropy is None else {"entropy": entropy}
-    with Replicator(path, interval_s=0.001, env=SYSTEM.using(clock=clock), **options) as replicator:  # type: ignore[arg-type]
+    env = SYSTEM.using(clock=clock) if entropy is None else SYSTEM.using(clock=clock, entropy=entropy)
+    with Replicator(path, interval_s=0.001, env=env) as replicator:
         reports = replicator.once()
     failed = [f"{r.path}: {r.error}" for r in reports if r.error]
     if failed:
