@@ -50,9 +50,9 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
     """Make the backup that -C names the primary of its set.
 
     Every wheel that can be reached is fenced first: the old primary fires nothing more, and starts again only after
-    `filewheel rejoin`. Then the backup is brought up to date, as far as that can be, and may fire: `filewheel run`
-    there. Messages that the old primary had in hand fire again. A wheel that cannot be reached is named: make sure
-    that nothing fires from it.
+    `filewheel rejoin`. Then the backup is brought up to date, as far as possible, and may fire: `filewheel run` there.
+    Messages that the old primary had in hand fire again. An unreachable wheel is named: make sure that nothing fires
+    from it.
 
     --auto waits until the primary is lost, promotes and exits with 0, so that `promote --auto && filewheel run` is a
     standby. It exits with 130 when a signal stops it before.

@@ -30,7 +30,7 @@ from ..verb import verb
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Also for a wheel that is a backup already.")
 def command(out: Output, yes: bool, force: bool) -> None:
-    """Make the wheel that -C names, once the primary, a backup of the primary that there is now.
+    """Make the wheel that -C names, a former primary, a backup of the present primary.
 
     Messages that only it holds are added to the new primary first, so nothing is lost. Then it is brought in step:
     messages that have fired or were cancelled since are removed from it.

@@ -24,11 +24,11 @@ from .verify import finding_fields, print_findings, print_twice, read_all
 @click.option("--dry-run", is_flag=True, help="Say what would be done and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(out: Output, dry_run: bool, yes: bool) -> None:
-    """Mend what is damaged. Needs the keeper to be stopped.
+    """Repair the wheel. The keeper must be stopped.
 
-    Nothing that can be read is lost. Bytes that cannot be read are copied to quarantine/ before anything is changed.
-    The messages of a file that is missing are given up: restore it first if you can. Repairing twice changes nothing
-    more. A dry run of a damaged wheel ends with exit code 12, as `verify` does.
+    No readable data is lost. Unreadable bytes are copied to quarantine/ before any change. The messages of a missing
+    file are lost: restore it first if you can. A second repair changes nothing. A dry run of a damaged wheel ends
+    with exit code 12, as `verify` does.
     """
     directory = out.directory(write=not dry_run)
     before = read_all(out, directory)
