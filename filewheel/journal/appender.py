@@ -3,7 +3,7 @@
 Each open handle is a writer of its own (writer.py), so a commit takes no shared lock: one pwrite of a frame, and one
 fdatasync that all waiting threads share (group commit). A writer that commits again and again writes zeros ahead: a
 flush into space that was written before costs one device flush, and a growing file costs two. The order of calls is
-the protocol's (docs/adr/0002-the-protocol.md, rules E1-E5, O1-O3); the comments name the rule. The journal decides
+the protocol's (docs/adr/0002-the-protocol.md, rules E1-E5, O1 and O2); the comments name the rule. The journal decides
 what the frames hold (journal.py).
 
 Invariant: a ticket counts as durable only after a flush that returned has covered its frame, and a flush that failed

@@ -137,7 +137,7 @@ class LapWriter:
         return lap not in self._store.missing.near()  # mutant: missing-opened
 
     def open(self, lap: int) -> None:
-        """Deal a lap's one file into slots, in the same commit (L1-L6)."""
+        """Deal a lap's one file into slots, in the same commit."""
         if self._has_slots(lap):  # records that came while one of them was missing may be in both
             note_repeats(self._disk)
         file = lap_file(self._dir.settings, lap, self._new.laps.pop(lap))

@@ -102,7 +102,7 @@ class Store:
     # -- start ---------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Read the state from disk, in the same way after a clean end and after a crash (R1-R6)."""
+        """Read the state from disk, in the same way after a clean end and after a crash (R1-R5)."""
         with self.lock:
             # R1: bytes that a dead keeper left in the page cache only must not be relied on.
             self.disk.sync_all()  # mutant: no-sync-first
@@ -275,7 +275,7 @@ class Store:
     # -- the keeper's own journal --------------------------------------------------------------------------
 
     def write(self, records: Sequence[bytes], puts: int) -> None:
-        """Write records to the keeper's own journal, without a flush: append and advance are one step (O3)."""
+        """Write records to the keeper's own journal, without a flush: append and advance are one step (E3)."""
         with self.lock:
             self.own.write(records, puts)
             self._note_own()

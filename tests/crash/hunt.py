@@ -97,8 +97,10 @@ def known(killer: str) -> Iterator[Try]:
     elif kind == "race":
         name, _, number = rest.partition(" ")
         yield killer, lambda: run_race(name, int(number))
-    else:
+    elif kind == "play":
         yield killer, lambda: play(rest)
+    else:
+        sys.exit(f"{killer} is a test: run it with pytest, -p tests.crash.mutate and FILEWHEEL_MUTANT")
 
 
 def attempt(run: Callable[[], Any]) -> tuple[int, str | None]:
