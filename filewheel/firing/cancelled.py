@@ -87,7 +87,7 @@ class Look:
         return {id_: Cancelled.BEGUN if id_ in begun else other for id_ in ids}
 
     def _misses_nothing(self, generation: bytes) -> bool:
-        """Tell whether the second look sees everything that was in the table at the first, or has begun since."""
+        """Return whether the second look sees everything that was in the table at the first, or has begun since."""
         sweeps, before = _sweeps(generation), _sweeps(self._before)
         return sweeps <= _SAFE_SWEEPS or (generation[:LIFE_BYTES] == self._before[:LIFE_BYTES] and sweeps - before <= 1)
 

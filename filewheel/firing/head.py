@@ -131,7 +131,7 @@ class Head:
         return puts, ids
 
     def is_behind(self, now_us: int) -> bool:
-        """Tell whether what is due may lie on disk, and there is room for it."""
+        """Return whether what is due may lie on disk, and there is room for it."""
         return self.ready.frontier <= id_floor(max(0, now_us)) and self.ready.wants_more()
 
     def release(self, ids: list[bytes]) -> None:

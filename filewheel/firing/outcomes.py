@@ -124,7 +124,7 @@ class Outcomes:
             self._store.own.flush()
 
     def holds(self, id_: bytes) -> bool:
-        """Tell whether a message is claimed, and not settled yet."""
+        """Return whether a message is claimed, and not settled yet."""
         return id_ in self._head.claims and id_ not in self._settler.later
 
     def _id_of(self, what: Message | bytes) -> bytes:

@@ -210,7 +210,7 @@ class Ready:
         return Budget(self._budget.records - len(self), self._budget.bytes - self._bytes - self.aside.bytes)
 
     def wants_more(self) -> bool:
-        """Tell whether less than half the budget is used."""
+        """Return whether less than half the budget is used."""
         return len(self) * 2 < self._budget.records and (self._bytes + self.aside.bytes) * 2 < self._budget.bytes
 
     def next_due_us(self) -> int | None:

@@ -25,7 +25,7 @@ ENTRY_BYTES = 40
 FILL_BYTES = 4096
 """How far zeros are written ahead: a flush need not commit a new size for each entry."""
 BUCKET_BYTES_MAX = 1 << 28
-"""A longer file is no bucket: 256 of these would list more than 1.7 thousand million keys."""
+"""A longer file is no bucket: 256 of this size list more than 1.7 billion keys."""
 _HASH = slice(4, 20)
 _ID = slice(20, 36)
 _MARK = bytes(32)
@@ -66,17 +66,17 @@ def pack_entry(seed: int, hash_: bytes, id_: bytes) -> bytes:
 
 
 def pack_mark(seed: int) -> bytes:
-    """Pack the entry that says: the name of this file is durable."""
+    """Pack the mark: the name of this file is durable."""
     return pack_entry(seed, _MARK[:16], _MARK[16:])
 
 
 def is_marked(data: bytes, seed: int) -> bool:
-    """Tell whether a file begins with a mark."""
+    """Return whether a file begins with a mark."""
     return data.startswith(MAGIC + _MARK[:16]) and _entry_at(data, 0, seed) is not None
 
 
 def run_of(data: bytes, seed: int, start: int) -> tuple[list[tuple[bytes, bytes]], int]:
-    """Return the entries (hash, id) that stand one after the other from an offset on, and where they end."""
+    """Return the consecutive entries (hash, id) from an offset on, and where they end."""
     pairs = []
     crc32 = zlib.crc32
     for magic, both, crc in _ENTRY.iter_unpack(data[start : len(data) - (len(data) - start) % ENTRY_BYTES]):
@@ -87,10 +87,10 @@ def run_of(data: bytes, seed: int, start: int) -> tuple[list[tuple[bytes, bytes]
 
 
 def end_of(data: bytes, seed: int) -> int:
-    """Return where the next entry goes: behind everything that is not zeros written ahead."""
+    """Return where the next entry goes: after everything but zeros written ahead."""
     at = data.rfind(MAGIC)
     end = at + ENTRY_BYTES
-    # Nearly always: an entry, and nothing behind it. `rstrip` looks at the zeros one by one.
+    # Nearly always only zeros follow an entry. `rstrip` would check them one by one.
     if _entry_at(data, at, seed) is not None and data.endswith(bytes(len(data) - end)):
         return end
     end = len(data.rstrip(b"\0"))
@@ -128,9 +128,9 @@ def _entry_at(data: bytes, at: int, seed: int) -> bytes | None:
 
 
 def entries(data: bytes, seed: int) -> Iterator[KeyEntry | Unreadable]:
-    """Yield a bucket's entries, and between them what is none.
+    """Yield a bucket's entries, and the unreadable bytes between them.
 
-    Zeros where the mark belongs, and zeros at the end, are passed over.
+    Zeros in place of the mark and at the end are skipped.
     """
     at = bad = 0 if data[:ENTRY_BYTES].strip(b"\0") else min(len(data), ENTRY_BYTES)
     while at < len(data):

@@ -1,13 +1,13 @@
 """Checks of the index of unique keys, for `verify` and `repair`.
 
-They find bytes that are no entry, and pending messages that the index does not list, so that their key can be taken
-twice; `repair` enters those. They also find keys that two pending messages have, because an index that was lost or
-emptied let the second one take it: neither message is damaged, so `verify` names both and a person decides.
+They find bytes that are no entry, and pending messages that the index does not list: another message could take their
+key. `repair` lists those. They also find keys that two pending messages have, because a lost or emptied index let the
+second take it: neither message is damaged, so `verify` names both and a person decides.
 
-The index is read one bucket at a time, and the wheel is searched only for messages that the index does not list or
-lists together: most of them ended. Memory: one batch, the recent entries, one bucket, and the findings.
-Invariant: each message that is found is pending in one snapshot, is no dead letter, and has the key in its header; its
-entry is written before it is.
+The index is read one bucket at a time, and the wheel is searched only for messages that are not listed or are listed
+together: most of them ended. Memory: one batch, the recent entries, one bucket, and the findings.
+Invariant: each message found is pending in one snapshot, is no dead letter, and has the key in its header; its index
+entry is written before the message.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Ids = dict[bytes, set[bytes]]
 
 
 def living_twice(directory: Directory, unlisted: Mapping[bytes, str]) -> dict[str, list[bytes]]:
-    """Return key → ids, of the keys that more than one living message has; `unlisted` are id → key beside the index.
+    """Return key → ids for each key of several living messages; `unlisted` adds id → key to the index.
 
-    Raises OSError, DiskError. A file that cannot be read is passed over: that is found elsewhere.
+    Raises OSError, DiskError. An unreadable file is skipped: another check reports it.
     """
     files = KeyFiles(directory)
-    recent = _ids_in(files, layout.KEY_RECENT)  # first: from there they move to the buckets
+    recent = _ids_in(files, layout.KEY_RECENT)  # first: entries move from it to the buckets
     for id_, key in unlisted.items():
         recent.setdefault(files.hash_of(key), set()).add(id_)
     beside: dict[int, list[bytes]] = {}
@@ -80,7 +80,7 @@ def _ids_in(files: KeyFiles, bucket: int) -> Ids:
 _BATCH = 50_000
 FOREIGN = "not a file of filewheel's; it is left alone"
 Add = Callable[[str, str, int, int, str, str], None]
-"""Called with (kind, file, offset, end, what is wrong, what to do) for each finding."""
+"""Called with (kind, file, offset, end, problem, remedy) for each finding."""
 
 
 class Unlisted:
@@ -95,16 +95,16 @@ class Unlisted:
         """bucket → id → (hash, key)."""
         self._size = 0
         self._found: dict[bytes, str] = {}
-        self._lost = self._lost_ids()  # first: messages dealt from here on are listed before the search
+        self._lost = self._lost_ids()  # first: a message dealt after this is listed before the search
 
     def _lost_ids(self) -> frozenset[bytes]:
-        """Return the ids whose entries a power cut took from the index, and that the journals still have."""
+        """Return the ids in journals whose index entries a power cut removed."""
         try:
             return frozenset(id_ for ids in self._keys.lost().values() for id_ in ids)
         except DiskError as exc:
             if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
                 raise
-            return frozenset()  # found elsewhere
+            return frozenset()  # another check reports it
 
     def add(self, message: Message) -> None:
         """Add a message; most have no key."""
@@ -117,7 +117,7 @@ class Unlisted:
                 self._ask()
 
     def found(self) -> dict[bytes, str]:
-        """Return id → key of those that live and are not listed. Raises DiskError."""
+        """Return id → key of the living messages that are not listed. Raises DiskError."""
         self._ask()
         return self._found
 
@@ -128,7 +128,7 @@ class Unlisted:
     def _ask(self) -> None:
         suspects: dict[bytes, str] = {}
         batch, self._batch, self._size = self._batch, {}, 0
-        # Before the buckets: from there they move to them (U7).  # mutant: unlisted-recent-last
+        # Before the buckets: entries move from it to them (U7).  # mutant: unlisted-recent-last
         recent = self._entries_of(layout.KEY_RECENT) if batch and self._with_recent else set()
         for bucket, some in batch.items():  # mutant: unlisted-recent-last.2
             listed = None if recent is None else self._entries_of(bucket)
@@ -148,19 +148,19 @@ class Unlisted:
         try:
             data = self._keys.read(bucket)
         except Damaged:
-            return None  # too long to be read: that is found elsewhere, and the whole file is made again
+            return None  # too long: another check reports it, and `repair` makes the whole file again
         except DiskError as exc:
             if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
                 raise
-            return None  # found elsewhere too; no key of it can be taken
+            return None  # another check reports it; no key of it can be taken
         seed = self._dir.seed(layout.key_file(bucket))
         return {(e.hash, e.id) for e in entries(data, seed) if isinstance(e, KeyEntry)}
 
 
 def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> None:
-    """Check the index of unique keys, which is made with the first key, and report its problems.
+    """Check the index of unique keys, which the first key creates; report its problems.
 
-    Raises DiskError, and OSError where the disk may read it the next time.
+    Raises DiskError, and OSError when a later read may succeed.
     """
     by_file: dict[str, int] = {}
     if unlisted is not None:
@@ -179,7 +179,7 @@ def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> Non
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        return  # reported with all that has the place of something needed (tools/places.py)
+        return  # tools/places.py reports it
     for last in sorted(names):
         name = f"{layout.KEYS}/{last}"
         bucket = layout.parse_key_file(last)
@@ -194,7 +194,7 @@ def _check_file(directory: Directory, bucket: int, add: Add) -> None:
     try:
         fd = disk.open(name, "r")
     except (FileNotFoundError, ForeignFile):
-        return  # the latter is reported with all that has the place of something needed (tools/places.py)
+        return  # tools/places.py reports the latter
     except OSError as exc:
         add("damage", name, 0, 0, unreadable(exc), "")
         return
@@ -207,12 +207,12 @@ def _check_file(directory: Directory, bucket: int, add: Add) -> None:
         disk.close(fd)
     for item in entries(data, directory.seed(name)):
         if isinstance(item, Unreadable):
-            # A torn one looks the same. It matters when a living message is not listed, and that is reported.
+            # A torn entry looks the same. It matters only when a living message is not listed, which is reported.
             add("note", name, item.offset, item.end, "no entry: one that never completed, or damage", "")
 
 
 def unreadable(exc: OSError) -> str:
-    """Return a text that says why a file cannot be read; raise an error that may pass, and is no finding."""
+    """Return as text why a file cannot be read; raise a temporary error, which is no finding."""
     if not is_unreadable(exc):  # mutant: verify-moment
         raise exc
     return f"cannot be read: {exc.strerror or exc}"

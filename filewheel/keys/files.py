@@ -4,8 +4,8 @@ This module does not know which messages are pending. index.py does, and states 
 
 `Unflushed` remembers the files with entries that were written without a flush, for messages that need not be durable
 yet. They are flushed with the journal that holds those messages, before it counts as flushed
-(docs/adr/0038-a-key-that-is-not-flushed.md). So a receipt or a later frame that calls a message durable is right
-about its entry too.
+(docs/adr/0038-a-key-that-is-not-flushed.md). So if a receipt or a later frame calls a message durable, its entry is
+durable too.
 Invariants: the name of a file is durable before its mark is written (U3). A file whose flush failed or was
 interrupted is flushed again before the journal counts as flushed.
 """
@@ -40,7 +40,7 @@ SYNC_EACH_MAX = 4
 
 
 class Unflushed:
-    """The buckets in which one handle has written such entries. Thread-safe."""
+    """The buckets with unflushed entries of one handle. Thread-safe."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
@@ -49,12 +49,12 @@ class Unflushed:
         self._buckets: set[int] = set()
 
     def add(self, buckets: Iterable[int]) -> None:
-        """Note that something is about to be written to these buckets."""
+        """Note that entries are about to be written to these buckets."""
         with self._lock:
             self._buckets.update(buckets)
 
     def flush(self) -> None:
-        """Make all of it durable. Raises OSError. Cost: nothing where there is none."""
+        """Make them durable. Raises OSError. Cost: nothing if there are none."""
         if not self._buckets:
             return
         # A second caller relies on the buckets that the first one took: it waits until they are flushed.
@@ -69,7 +69,7 @@ class Unflushed:
 
 
 def flush_buckets(directory: Directory, buckets: Collection[int]) -> None:
-    """Make all entries in these buckets durable, by any writer, and the names of the files. Raises OSError."""
+    """Make all entries in these buckets, by any writer, and the files' names durable. Raises OSError."""
     disk = directory.disk
     if len(buckets) > SYNC_EACH_MAX:
         disk.sync_all()
@@ -82,7 +82,7 @@ def flush_buckets(directory: Directory, buckets: Collection[int]) -> None:
             try:
                 fd = disk.open(name, "r+")
             except FileNotFoundError:
-                continue  # taken away by hand
+                continue  # removed by hand
             # The mark of the file of recent entries identifies it: only the holder of its lock writes one.
             unnamed.append((fd, b"" if bucket == layout.KEY_RECENT else pack_mark(seed)))
             disk.fdatasync(fd)
@@ -109,7 +109,7 @@ _RECENT_FILL_BYTES = 64 * 1024
 
 
 class KeyFiles:
-    """The files of one index. Thread-safe, as far as the locks are held. Needs no closing."""
+    """The files of one index. Thread-safe, while the locks are held. Needs no closing."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
@@ -153,7 +153,7 @@ class KeyFiles:
             self._disk.close(fd)
 
     def is_too_long(self, bucket: int) -> bool:
-        """Tell whether a bucket is longer than one can be, so that nothing reads it."""
+        """Return whether a bucket is longer than one can be, so that nothing reads it."""
         known = self._disk.identity(layout.key_file(bucket))
         return known is not None and known[1] > most_of(bucket)
 
@@ -162,7 +162,7 @@ class KeyFiles:
     def lock(self, bucket: int, wait_s: float) -> int | None:
         """Take a bucket's lock; return its descriptor, or None when another has it for longer than `wait_s`.
 
-        The lock of all is held before, shared (U6).
+        The caller holds the lock of all, shared (U6).
         """
         return locks.take(self._dir, layout.key_lock(bucket), wait_s)
 
@@ -176,7 +176,7 @@ class KeyFiles:
 
     @contextlib.contextmanager
     def locked(self, bucket: int, wait_s: float) -> Iterator[bool]:
-        """Hold the locks that replacing a file needs, in a `with`; yield whether they were taken in time."""
+        """Hold the locks for replacing a file, in a `with`; yield whether they were taken in time."""
         with contextlib.ExitStack() as held:
             is_recent = bucket == layout.KEY_RECENT
             fd = self.lock_all(wait_s, shared=not is_recent)
@@ -198,10 +198,10 @@ class KeyFiles:
         *,
         durable: bool = True,
     ) -> None:
-        """Append entries (hash, id) to buckets whose locks are held, as they were read. Durable after `flush`.
+        """Append entries (hash, id) to locked buckets, given as they were read. Durable after `flush`.
 
-        Those that need not be `durable` are flushed with the journal. `files` has the descriptors of those that are
-        open; each is closed, and taken out, once it was written to.
+        Without `durable` they are flushed with the journal. `files` has the descriptors of open buckets; each is closed
+        and removed from it after its write.
         """
         disk = self._disk
         unnamed: list[int] = []
@@ -244,7 +244,7 @@ class KeyFiles:
             raise
 
     def enter(self, pairs: Sequence[tuple[bytes, bytes]], *, durable: bool = True) -> None:
-        """Append entries (hash, id) to the recent ones; the lock of all is held alone. Durable as `write` says."""
+        """Append entries (hash, id) to the recent ones, under the lock of all alone. Durable as after `write`."""
         disk, name, seen = self._disk, layout.key_file(layout.KEY_RECENT), self.recent.still()
         if not durable:
             self.unflushed.add([layout.KEY_RECENT])
@@ -275,15 +275,15 @@ class KeyFiles:
             self._disk.sync_all()
             return
         for name in sorted(names):
-            # A journal that is gone was dealt, and is durable.
+            # A missing journal was dealt, and is durable.
             with contextlib.suppress(FileNotFoundError):
                 flush_file(self._disk, name)
 
     def replace(self, bucket: int, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put a bucket with exactly these entries (hash, id) in place of one whose lock is held. Durable on return."""
+        """Replace a locked bucket by one with exactly these entries (hash, id). Durable on return."""
         name, tmp = layout.key_file(bucket), layout.key_tmp(bucket)
         seed = self.seed(bucket)
-        # U4: if a power cut took back a drop, its message would be pending and not listed any more.
+        # U4: if a power cut undid a drop, its message would be pending and not listed.
         self._disk.sync_all()  # mutant: key-compacted-unsynced key-merged-unflushed
         fd = self._disk.open(tmp, "w")
         try:
@@ -306,7 +306,7 @@ def most_of(bucket: int) -> int:
 
 @contextlib.contextmanager
 def disk_errors(directory: Directory, name: str) -> Iterator[None]:
-    """Raise an error of the disk as a DiskError that says that nothing was written."""
+    """Raise an OSError as a DiskError that reports that nothing was written."""
     try:
         yield
     except OSError as exc:

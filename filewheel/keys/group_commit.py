@@ -2,7 +2,7 @@
 
 One thread leads. It writes for all waiting threads, releases them, and passes the lead to the first one that arrived
 since. Each then waits for the flush of the frame by itself, which the journal shares. The main thread takes no part:
-Ctrl-C and signal handlers can interrupt it anywhere, and must not cost other threads their answer.
+Ctrl-C and signal handlers can interrupt it anywhere, and other threads would lose their results.
 Invariant: while a call waits, a thread leads that will write it or make it the leader.
 """
 
@@ -51,7 +51,7 @@ class GroupCommit:
         self._waiting: list[_Call] = []
         self._is_led = False
         self._inside: set[int] = set()
-        """The threads that are in a call; a destructor may start another in the middle of it."""
+        """The threads inside a call: a destructor may start a second call within one."""
 
     def put(
         self, journal: Journal, asks: Sequence[Ask], now_us: int, *, durable: bool, all_or_none: bool = False
@@ -134,7 +134,7 @@ class GroupCommit:
             at += len(call.asks)
 
     def _leave(self, call: _Call) -> None:
-        """End a call, in any case; if it led, pass the lead on."""
+        """End a call, also after an error; if it led, pass the lead on."""
         with self._lock:
             if call in self._waiting:
                 self._waiting.remove(call)

@@ -1,19 +1,19 @@
 """The index of unique keys: which message holds a key, on disk, shared by all processes.
 
-A message holds its key from its enqueue for as long as it is pending and no dead letter. The index does not record
-that. It lists for each key the ids that may hold it (bucket.py), and the finder says which of these are pending. So the
-end of a message (ack, cancel, death) changes nothing here, and an entry of an id that never lived, or has ended, is
-harmless. Rules (docs/adr/0014-unique-keys.md):
+A message holds its key while it is pending and no dead letter. The index does not record that: it lists for each key
+the ids that may hold it (bucket.py), and the finder finds which of these are pending. So the end of a message (ack,
+cancel, death) changes nothing here, and an entry of an id that never existed or has ended is harmless. Rules
+(docs/adr/0014-unique-keys.md):
 
 U1 A process that writes a message with a key holds the kernel lock of the key's bucket from the lookup to the frame.
 U2 The entry is written before the frame. It is durable before the frame is written, or where the message need not be
-   durable yet, before anything says that it is (docs/adr/0038-a-key-that-is-not-flushed.md).
+   durable yet, before anything reports it durable (docs/adr/0038-a-key-that-is-not-flushed.md).
 U3 The name of a bucket is durable before an entry in it counts: its first entry says so.
-U4 So are the drops of all former holders of the key, also those in journals of other writers, and also when the present
-   holder only moves.
+U4 The drops of all former holders of the key are durable before then too, also those in journals of other writers, and
+   also when the present holder only moves.
 U5 The keeper never waits for a lock here: a producer that has it may have been stopped.
 U6 The holder of a bucket's lock also holds the lock of all, shared. A batch that holds that lock alone needs no other,
-   and enters its keys in one file, of recent entries (docs/adr/0037-one-file-of-recent-keys.md).
+   and enters its keys in the file of recent entries (docs/adr/0037-one-file-of-recent-keys.md).
 U7 An entry leaves that file only when it is durable in its bucket, or compacted. So a lookup reads that file first.
 Invariant: every pending message with a key is listed under it, or found by `lost`, also after a power cut.
 """
@@ -41,17 +41,17 @@ from filewheel.lookup.snapshot import DEAD_FLOOR
 from filewheel.message import MessageId, due_of
 
 MANY = 5
-"""So many keys at once try to have the lock of all alone."""
+"""A call with so many keys tries to take the lock of all alone."""
 PATIENCE_S = 0.02
-"""How long they wait for it, unless the last ones did so in vain: about as long as they take with the other locks."""
+"""How long it waits, unless the last try failed: about as long as it takes with the other locks."""
 LISTED_MAX = 128
 """A bucket with more entries than this is worth compacting, if it has also doubled."""
 LISTED_EACH_MAX = 32
-"""So is one with more than this for one key."""
+"""So is a bucket with more than this for one key."""
 LOOK_BUCKETS = 32
-"""How many buckets the keeper looks at each time."""
+"""How many buckets the keeper checks each time."""
 FILES_MAX = 128
-"""How many buckets stay open from a look to the entries; the others are opened twice."""
+"""How many buckets stay open from lookup to write; the others are opened twice."""
 
 
 class KeyHolder(NamedTuple):
@@ -66,7 +66,7 @@ class KeyHolder(NamedTuple):
 
 
 class Keys(KeyFiles):
-    """The index of one wheel. Thread-safe. Needs no closing; memory does not grow with what is in it."""
+    """The index of one wheel. Thread-safe. Needs no closing; memory does not grow with the index."""
 
     def __init__(self, directory: Directory, finder: Finder | None = None) -> None:
         super().__init__(directory)
@@ -74,7 +74,7 @@ class Keys(KeyFiles):
         self._turn = 0
         self._lost: dict[bytes, list[bytes]] | None = None
         self.is_patient = True
-        """The last batch that waited for the lock of all had it in time."""
+        """The last batch that waited for the lock of all got it in time."""
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Keys(KeyFiles):
         return self._look_all({key: ids})[key]
 
     def _look_all(self, listed: Mapping[str, list[bytes]]) -> dict[str, KeyHolder]:
-        """Return the holder of each key, out of its listed ids. Cost: one look of the finder."""
+        """Return the holder of each key, among its listed ids. Cost: one look of the finder."""
         ids = [id_ for some in listed.values() for id_ in some]
         found, unsure = self._finder.look(ids) if ids else ({}, set())
         journals = None if unsure is None else frozenset(unsure)
@@ -105,11 +105,11 @@ class Keys(KeyFiles):
         """Return the ids that are listed for a key, in the order in which they were written."""
         hash_ = self.hash_of(key)
         # mutant: key-recent-last
-        recent = self.recent.listed([hash_], is_still=False).get(hash_, [])  # first: from there they go to the buckets
+        recent = self.recent.listed([hash_], is_still=False).get(hash_, [])  # first: entries move to the buckets
         return keyfile.listed(self.read(hash_[0]), self.seed(hash_[0]), hash_) + recent  # mutant: key-recent-last.2
 
     def lost(self) -> Mapping[bytes, list[bytes]]:
-        """Return hash → ids that count as listed, though a power cut took the entry. Read only once. Raises DiskError.
+        """Return hash → ids that count as listed, though a power cut removed it. Read only once. Raises DiskError.
 
         An open process has seen no power cut, so one look before the first use is enough. The result stays in memory;
         the deal that covers such a message enters it.
@@ -138,7 +138,7 @@ class Keys(KeyFiles):
     def tidy(self, now_us: int, buckets: Iterable[int] | None = None) -> int:
         """Compact the next few buckets that have grown; return how many. Never waits for a lock.
 
-        Cost: a look at each of them; for one that has grown, a read, a look of the finder and a few flushes.
+        Cost: a check of each; for one that has grown, a read, a look of the finder and a few flushes.
         """
         if buckets is None:
             buckets = [(self._turn + i) % layout.KEY_BUCKETS for i in range(LOOK_BUCKETS)]
@@ -159,12 +159,12 @@ class Keys(KeyFiles):
                         self.compact(bucket, now_us)
                     done += is_locked
                 except Damaged:
-                    self._left[bucket] = known[1]  # said once
+                    self._left[bucket] = known[1]  # logged once
                     raise
         return done
 
     def merge(self) -> None:
-        """Move the recent entries to their buckets; the lock of all is held alone. Durable on return."""
+        """Move the recent entries to their buckets; the caller holds the lock of all alone. Durable on return."""
         found = entries(self.read(layout.KEY_RECENT), self.seed(layout.KEY_RECENT))
         by_bucket: dict[int, dict[tuple[bytes, bytes], None]] = {}
         for entry in found:
@@ -175,21 +175,20 @@ class Keys(KeyFiles):
             try:
                 read[bucket] = self.read(bucket, "r+")
             except Damaged:
-                pass  # no key of it can be taken; its entries stay where they are
+                pass  # no key of it can be taken; its entries stay
             except DiskError as exc:
                 if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
                     raise
         self.write({bucket: list(by_bucket[bucket]) for bucket in read}, read, {})
-        # U7: that flushes everything before the new file takes the name.
+        # U7: everything is flushed before the new file takes the name.
         self.replace(  # mutant: key-merged-away
             layout.KEY_RECENT, [pair for bucket in by_bucket.keys() - read.keys() for pair in by_bucket[bucket]]
         )
 
     def compact(self, bucket: int, now_us: int) -> None:
-        """Leave out of a bucket, or of the recent entries, of which the lock is held, what cannot hold a key any more.
+        """Remove ids that cannot hold a key any more from a bucket, or the recent entries, whose lock is held.
 
-        Without a look are kept those that are due in the future and the newest of their key; so it costs no walk over
-        the backlog.
+        Ids that are due in the future and the newest id of each key stay without a lookup, so no backlog is walked.
         """
         seed = self.seed(bucket)
         found = [e for e in entries(self.read(bucket), seed) if isinstance(e, KeyEntry)]
@@ -213,15 +212,15 @@ class LockedKeys:
         self._all: int | None = None
         """The lock of all (U6)."""
         self._is_alone = False
-        """No other process has that lock."""
+        """That lock is held alone."""
         self._fds: dict[int, int] = {}
         self._unsure: set[str] | None = set()
         """The journals to be flushed before a key is taken (U4); None for all of them."""
         self._looked: set[str] = set()
         self._read: dict[int, bytes] = {}
-        """The buckets of the keys that were looked at, until something is written to them."""
+        """The bytes of the buckets of looked-up keys, until they are written to."""
         self._files: dict[int, int] = {}
-        """Those of them that are still open: to open one takes longer than to read or to write it."""
+        """Those still open: opening one takes longer than reading or writing it."""
         self.busy: frozenset[str] = frozenset()
         """The keys whose bucket another process has locked: nothing may be decided about them."""
 
@@ -244,7 +243,7 @@ class LockedKeys:
         return self
 
     def _take_all(self) -> bool:
-        """Take the lock of all alone, if that is soon to be had."""
+        """Take the lock of all alone, if it is free soon."""
         wait_s = min(self._wait_s, PATIENCE_S if self._keys.is_patient else 0)
         self._all = self._keys.lock_all(wait_s, shared=False)  # mutant: key-all-not-alone
         self._is_alone = self._all is not None
@@ -272,7 +271,7 @@ class LockedKeys:
             self._keys._disk.close(self._files.popitem()[1])
 
     def look(self, key: str, now_us: int) -> KeyHolder:
-        """Return the holder of a key. It holds it until the lock is released, but for an ack, a cancel or a death."""
+        """Return the holder of a key. Until the lock is released, only an ack, a cancel or a death ends that."""
         return self.look_all([key], now_us)[key]
 
     def look_all(self, names: Iterable[str], now_us: int) -> dict[str, KeyHolder]:
@@ -280,11 +279,11 @@ class LockedKeys:
         keys, names = self._keys, list(names)
         listed, long = self._listed(names)
         for bucket in long:
-            # Also where no keeper runs, the list of a key that is used again and again stays short.
+            # Even without a keeper, the list of a frequently used key stays short.
             with disk_errors(keys._dir, layout.key_file(bucket)):
                 keys.compact(bucket, now_us)
             self._read.pop(bucket, None)
-            if bucket in self._files:  # that one has no name any more  # mutant: key-file-of-before
+            if bucket in self._files:  # that file was replaced  # mutant: key-file-of-before
                 keys._disk.close(self._files.pop(bucket))
         if long:
             listed, _ = self._listed(names)
@@ -295,9 +294,9 @@ class LockedKeys:
         return found
 
     def _listed(self, names: Iterable[str]) -> tuple[dict[str, list[bytes]], set[int]]:
-        """Return the ids that are listed for each key; and the files with too many for one that may be compacted."""
+        """Return the ids listed for each key, and the files to compact because a key in them has too many."""
         keys = self._keys
-        lost = keys.lost()  # before a file is read: what was dealt since then is listed there
+        lost = keys.lost()  # before a file is read: a message dealt since is listed there
         hashes = {name: self._hashes[name] for name in names}
         recent = keys.recent.listed(list(hashes.values()), is_still=True)  # mutant: key-recent-unread
         listed: dict[str, list[bytes]] = {}
@@ -326,7 +325,7 @@ class LockedKeys:
         return data
 
     def _read_open(self, bucket: int) -> bytes:
-        """Read a bucket, and leave it open for what may be written to it."""
+        """Read a bucket, and leave it open for a later write."""
         disk, name = self._keys._disk, layout.key_file(bucket)
         place = self._keys._dir.place(name)
         try:
@@ -335,7 +334,7 @@ class LockedKeys:
             except OSError as exc:
                 if not self._files or not is_scarce(exc):  # mutant: key-files-scarce
                     raise
-                self._close_files()  # those are opened again where they are written to
+                self._close_files()  # they are opened again for writing
                 fd = disk.open(name, "r+")
         except FileNotFoundError:
             return b""
@@ -354,20 +353,20 @@ class LockedKeys:
     def note(self, pairs: Iterable[tuple[str, bytes]], own: Journal | None = None, *, durable: bool = True) -> None:
         """Enter (key, id) for messages that are about to be written (U2): if `durable`, flushed on return.
 
-        Each key was looked at before. Durable on return are the drops of what had these keys before (U4). `own` is
-        the journal of the caller, which knows what of it was flushed; where the entries need not be durable yet, they
-        are when it is flushed. Cost: a flush for each bucket and such journal.
+        Each key was looked up before. On return the drops of their former holders are durable (U4). `own` is the
+        caller's journal, which knows how much of it is flushed; entries that need not be durable yet are flushed with
+        it. Cost: a flush for each bucket and such journal.
         """
         keys = self._keys
         enters: list[tuple[bytes, bytes]] = []
         for key, id_ in pairs:
             if key not in self._looked:
-                raise AssertionError(f"the key {key!r} was not looked at")
+                raise AssertionError(f"the key {key!r} was not looked up")
             enters.append((self._hashes[key], id_))
         if not enters:
             return
         by_bucket: dict[int, list[tuple[bytes, bytes]]] = {}
-        # More than a quarter of what fits: it would come to the buckets soon, and at as many a bucket.
+        # A larger batch would be merged soon, and into as many buckets.
         if self._is_alone and len(enters) <= RECENT_ENTRIES_MAX // 4:
             by_bucket[layout.KEY_RECENT] = enters
             if keys.recent.still().end // ENTRY_BYTES + len(enters) > RECENT_ENTRIES_MAX:  # mutant: key-recent-endless
@@ -393,7 +392,7 @@ class LockedKeys:
 
 
 def _held(key: str, ids: list[bytes], found: Mapping[bytes, bytes], free: KeyHolder) -> KeyHolder:
-    """Return which of the ids that are listed for a key has it, of what was found to be pending."""
+    """Return the holder of a key: the listed id that was found pending with this key."""
     for id_ in reversed(ids):  # the newest is the likely one
         put = found.get(id_)
         if put is not None and id_ < DEAD_FLOOR and key_of(put) == key:  # mutant: key-collides

@@ -2,14 +2,14 @@
 
 An entry is written before its message, and must be durable only when the message is (docs/adr/0038-a-key-that-is-not-
 flushed.md). It is known to be durable when a later frame of the writer calls the message durable (`synced`), when a
-seal follows it, and when a deal has covered the message. A writer that is alive has seen no power cut, so its entries
-are there. Doubtful are only the last frames of writers that ended without a close, until a deal covers them.
+seal follows it, and when a deal has covered the message. A live writer has seen no power cut, so its entries exist.
+Only the last frames of writers that ended without a close are doubtful, until a deal covers them.
 
 `lost_entries` finds their missing entries for a process that opens the index. `Relisted` writes them again for a deal,
 because no process reads the journal of a covered message again: before a deal commits, it flushes the files with
 doubtful entries, and enters the missing ones of writers that had ended when this keeper started. It waits for no lock
 (U5). A message that cannot be entered now stays in its journal.
-Invariants: a message that `doubtful_puts` does not yield was listed when this looked, or is covered, and is then listed
+Invariants: a message that `doubtful_puts` does not yield is listed when this looks, or is covered, and then is listed
 when this ends. Every message that a checkpoint covers has a durable entry.
 """
 
@@ -48,7 +48,7 @@ def lost_entries(directory: Directory, files: KeyFiles) -> dict[bytes, list[byte
 
 
 def pairs_of(files: KeyFiles, puts: Iterable[bytes]) -> Iterator[Pair]:
-    """Yield the entry that each of some packed puts needs; none for one without a key, and none for a dead letter."""
+    """Yield the index entry of each packed put; none for a put without a key or a dead letter."""
     for put in puts:
         key = key_of(put) if put[ID] < DEAD_FLOOR else None
         if key is not None:
@@ -56,9 +56,9 @@ def pairs_of(files: KeyFiles, puts: Iterable[bytes]) -> Iterator[Pair]:
 
 
 def absent(files: KeyFiles, pairs: Iterable[Pair]) -> dict[int, list[Pair]]:
-    """Return those of some entries that are not in the index, by the bucket that they belong to. Raises DiskError.
+    """Return the entries that the index lacks, by bucket. Raises DiskError.
 
-    None of a file that is too long to be read: no key of it can be taken before a repair makes it again.
+    Skips a file that is too long to be read: no key of it can be taken before a repair makes it again.
     """
     recent: set[Pair] = set()
     by_bucket: dict[int, dict[Pair, None]] = {}
@@ -66,7 +66,7 @@ def absent(files: KeyFiles, pairs: Iterable[Pair]) -> dict[int, list[Pair]]:
         by_bucket.setdefault(pair[0][0], {})[pair] = None
     if by_bucket:
         with contextlib.suppress(Damaged):
-            recent = _entries_of(files, layout.KEY_RECENT)  # first: from there they move to the buckets (U7)
+            recent = _entries_of(files, layout.KEY_RECENT)  # first: entries move from it to the buckets (U7)
     found: dict[int, list[Pair]] = {}
     for bucket, some in by_bucket.items():
         with contextlib.suppress(Damaged):
@@ -82,10 +82,10 @@ def _entries_of(files: KeyFiles, bucket: int) -> set[Pair]:
 
 
 def doubtful_puts(directory: Directory) -> Iterator[bytes]:
-    """Yield the puts, packed, that may have a key and whose entry may be lost. Raises OSError.
+    """Yield the packed puts that may have a key whose entry is lost. Raises OSError.
 
-    Cost: a listing; for each journal of a writer that has gone one read of the headers in its last segment, and the
-    bodies of the frames that nothing calls durable. Memory: one frame.
+    Cost: a listing; for each writer that has ended, the headers of its last segment, and the bodies of the frames
+    that nothing calls durable. Memory: one frame.
     """
     checkpoint = directory.checkpoint()
     # In doubt, positions are those of an older checkpoint; reading too much does no harm.
@@ -122,7 +122,7 @@ log = logging.getLogger(__name__)
 
 
 class Relisted:
-    """The index as a deal sees it. For one deal at a time; not thread-safe."""
+    """The index as a deal uses it. For one deal at a time; not thread-safe."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
@@ -141,7 +141,7 @@ class Relisted:
         held: set[str] = set()
         for writer, frames in doubtful.items():
             if writer not in self.gone:
-                # It was alive when this keeper started, so it wrote after the last power cut: its entries are there.
+                # It was alive when this keeper started, so it wrote after the last power cut: its entries exist.
                 self._note_buckets(frames)
                 continue
             pairs = list(self._pairs(frames))
@@ -165,7 +165,7 @@ class Relisted:
         return pairs_of(self._keys, (put for frame in frames for put in keyed_puts(frame)))
 
     def _enter_all(self, pairs: Sequence[Pair]) -> bool:
-        """Enter the missing entries; return whether all of them are there now."""
+        """Enter the missing entries; return whether all of them exist now."""
         try:
             entered = [self._enter(bucket, some) for bucket, some in absent(self._keys, pairs).items()]
         except FilewheelError as exc:

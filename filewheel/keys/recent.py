@@ -1,9 +1,9 @@
 """The file of recent entries of the index of keys, as one handle has read it.
 
 Batches enter their keys there, and a merge moves them to the buckets (index.py). The file only grows at its end, until
-another takes its name; its mark has a random id, so the two are never confused. A handle keeps the parsed entries and
+another replaces it, which has another random id in its mark. A handle keeps the parsed entries and
 reads only new ones.
-Invariant: the parsed entries reach to `end` without a gap, or they were read under a lock that keeps writers out.
+Invariant: the parsed entries reach to `end` without a gap, or they were read under a lock that excludes writers.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from filewheel.keys.bucket import (
 RECENT_ENTRIES_MAX = 1 << 15
 """With more entries the file is merged into the buckets. A handle remembers them, at about 200 bytes each."""
 RECENT_BYTES_MAX = 1 << 24
-"""A longer file is none: torn entries and zeros written ahead are small beside this."""
+"""A longer file is invalid: torn entries and zeros written ahead need far less."""
 _AHEAD_BYTES = 16 * 1024
-"""How much is read behind what is known: nearly always all that is new."""
+"""How much is read after the known entries: nearly always all new ones."""
 _SEARCHED_MAX = 64
 """After a search for so many keys the file is parsed, which takes about as long."""
 
@@ -65,7 +65,7 @@ class ParsedEntries:
 
 
 class Recent:
-    """Reads the file of recent entries of one wheel. Thread-safe. Memory is bounded by what a file may have."""
+    """Reads the file of recent entries of one wheel. Thread-safe. Memory is bounded by the largest file."""
 
     def __init__(self, directory: Directory) -> None:
         self._disk = directory.disk
@@ -78,9 +78,9 @@ class Recent:
         """Held while `_seen` changes, and never during a disk operation."""
 
     def listed(self, hashes: Sequence[bytes], *, is_still: bool) -> dict[bytes, list[bytes]]:
-        """Return the ids that are listed here for each of some keys; those without any are left out.
+        """Return the ids listed here for each key; keys without ids are left out.
 
-        `is_still` says that the caller has the lock that keeps writers out. Raises Damaged, DiskError.
+        With `is_still` the caller holds the lock that excludes writers. Raises Damaged, DiskError.
         """
         seen = self._read(len(hashes), is_still)
         if isinstance(seen, bytes):
@@ -110,7 +110,7 @@ class Recent:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def _read(self, asked: int, is_still: bool) -> ParsedEntries | bytes | None:
-        """Return what is known of the file, or its bytes, to be searched; None when there is none."""
+        """Return the parsed file, or its bytes to search; None when there is no file."""
         disk = self._disk
         try:
             fd = disk.open(self._name, "r")
@@ -136,11 +136,11 @@ class Recent:
         for size in (_AHEAD_BYTES, RECENT_BYTES_MAX):
             data = self._disk.pread(fd, size, start - len(last))
             if not data.startswith(last):  # mutant: key-recent-taken-back
-                return False  # what was parsed has gone: a write that failed
+                return False  # parsed bytes were removed: a write failed
             pairs, end = run_of(data, self._seed, len(last))
             if end + ENTRY_BYTES <= size:
                 break
-        # Entries are written where the last one ends: with zeros there, these are all.
+        # The next entry is written where the last one ends: zeros there mean no more.
         if data[end : end + ENTRY_BYTES].strip(b"\0"):
             return False
         if pairs:
@@ -174,7 +174,7 @@ class Recent:
     # -- packing ---------------------------------------------------------------------------------------------
 
     def pack_mark(self) -> bytes:
-        """Pack the entry that says that the name is durable, and which file this is."""
+        """Pack the mark: the name is durable, and its id identifies the file."""
         return pack_entry(self._seed, bytes(16), secrets.token_bytes(16))
 
     def pack(self, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -69,7 +69,7 @@ class Ask(NamedTuple):
 
 
 def key_named(key: str | None, headers: Mapping[str, str] | None) -> str | None:
-    """Return the key of a message: the one that was given, or that of the header of a message that was printed."""
+    """Return the key of a message: the given one, or the one in its header."""
     named = check_headers(headers).get(KEY) if headers else None
     if None not in (key, named) and key != named:
         raise BadArgument(f"the key is {key!r}, and the header {KEY} says {named!r}", hint="give the key alone")
@@ -95,7 +95,7 @@ def put_all(
     """
     results: list[MessageId | KeyHeld | Locked] = []
     units: dict[bytes, list[bytes]] = {}
-    """For each message that is written its records: the drop of the one that it replaces, and its put."""
+    """The records of each written message: the drop of the one that it replaces, and its put."""
     with keys.hold({ask.key for ask in asks if ask.key is not None}) as hold:
         free = dict.fromkeys(ask.key for ask in asks if ask.key is not None and ask.key not in hold.busy)
         holders = {key: held.id for key, held in hold.look_all(free, now_us).items()}
@@ -113,7 +113,7 @@ def put_all(
                 results.append(_key_twice(asks, at, path) if is_own else key_held(ask.key, holder, path))
             else:
                 id_ = ids[at]
-                # One that is replaced by a later one of the same call is not written at all.
+                # A message that a later one of the same call replaces is not written.
                 before = [] if holder is None else units.pop(holder, [pack_drop(holder, CANCELLED), b""])[:-1]
                 units[id_] = [*before, PUT_PREFIX + id_ + ask.rest]
                 if ask.key is not None:
@@ -128,7 +128,7 @@ def put_all(
 
 
 def _write(journal: Journal, units: Sequence[Sequence[bytes]]) -> int:
-    """Write the records of messages, those of one never apart; return the ticket to wait with."""
+    """Write the records of messages, each message whole in one frame; return the ticket to wait with."""
     ticket = 0
     for start, end in portions([sum(map(len, unit)) for unit in units], BATCH_BYTES):  # mutant: keys-apart
         try:
@@ -174,7 +174,7 @@ def move(
 
 
 def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
-    """Return the error that no message is pending under an id, or holds a key."""
+    """Return the error for an id without a pending message, or a key without a holder."""
     return NotFound(
         f"no message {old} is pending" if old is not None else f"no message holds the key {key!r}",
         path=path,
@@ -184,7 +184,7 @@ def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
 
 
 def moved_rest(message: Message) -> bytes:
-    """Pack the record of a message that moves, after its id; a dead letter starts again at attempt 0."""
+    """Pack the part after the id of a message that moves; a dead letter starts again at attempt 0."""
     # The new due replaces the one that the message was late for.
     headers = {k: v for k, v in message.headers.items() if k != DUE}
     attempt = message.attempt
@@ -201,7 +201,7 @@ def moved_rest(message: Message) -> bytes:
 def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: int, path: str) -> None:
     """Write messages that have their ids already, some with keys, as one frame, without a flush.
 
-    Raises KeyHeld, with nothing of it written, when another message that lives has one of the keys.
+    Raises KeyHeld, with nothing written, when another living message has one of the keys.
     """
     by_key: dict[str, MessageId] = {}
     for message in messages:
@@ -227,7 +227,7 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
 
 
 def told_which(asks: Sequence[Ask], made: Sequence[MessageId | KeyHeld | Locked]) -> KeyHeld | Locked:
-    """Return the error of a call that enqueued nothing, with every key of it that is held."""
+    """Return the error of a call that enqueued nothing, with all of its held keys."""
     failed = [error for error in made if not isinstance(error, MessageId)]
     # A key that a living message holds comes before one that the call itself has twice.
     first = min(failed, key=lambda e: 0 if isinstance(e, Locked) else 1 if e.id else 2)

@@ -33,7 +33,7 @@ class Additions:
         self._touched_dirs: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Tell whether this transaction has written to a file."""
+        """Return whether this transaction has written to a file."""
         return name in self._was
 
     def append(self, name: str, length: int, data: bytes) -> None:

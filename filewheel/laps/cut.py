@@ -158,6 +158,6 @@ def frames_of(store: Store, tail: Tail, start: Position, limit: Position) -> Ite
 
 
 def _meets(numbers: Sequence[Any], low: Any, high: Any) -> bool:
-    """Tell whether a sorted list holds something from low to high."""
+    """Return whether a sorted list holds something from low to high."""
     at = bisect_left(numbers, low)
     return at < len(numbers) and bool(numbers[at] <= high)

@@ -317,7 +317,7 @@ def deal_all(store: Store, finished: Finished | None = None) -> None:
 
 
 def needs_deal(store: Store, finished: Finished | None) -> bool:
-    """Tell whether a deal would cover anything, or remove anything."""
+    """Return whether a deal would cover anything, or remove anything."""
     with store.lock:
         return store.has_undealt() or (finished is not None and any(finished()))
 

@@ -92,7 +92,7 @@ class LapWriter:
         return lap not in self._near
 
     def _is_missing(self, file: File) -> bool:
-        """Tell whether a file that is named is not there. Cost: a stat, once a deal."""
+        """Return whether a file that is named is not there. Cost: a stat, once a deal."""
         store, name = self._store, file.name
         if name not in self._looked_at:
             self._looked_at.add(name)
@@ -130,7 +130,7 @@ class LapWriter:
         return length + len(data)
 
     def can_open(self, lap: int) -> bool:
-        """Tell whether a lap can be dealt into its seconds: nothing of it is missing."""
+        """Return whether a lap can be dealt into its seconds: nothing of it is missing."""
         # All files are checked first: one found missing later would send its messages back to the lap file that goes.
         for file in files_in(self._dir.settings, self._new, lap):
             self._is_missing(file)

@@ -115,7 +115,7 @@ class MissingFiles:
         return self.laps | {self._lap_of(second) for second in self.slots}
 
     def hides(self, id_: bytes) -> bool:
-        """Tell whether a missing file may hold the put of an id."""
+        """Return whether a missing file may hold the put of an id."""
         second = due_of(id_) // US_PER_S
         return second in self.slots or self._lap_of(second) in self.laps
 

@@ -364,7 +364,7 @@ class Store:
             return {w: t.seen for w, t in self.tails.items() if not t.gone}
 
     def has_undealt(self) -> bool:
-        """Tell whether a deal would cover anything, or remove the journal of an ended writer."""
+        """Return whether a deal would cover anything, or remove the journal of an ended writer."""
         return self.undealt_bytes > 0 or any(t.ended and not t.gone for t in self.tails.values())
 
     def new_handles(self) -> Handles:

@@ -32,7 +32,7 @@ IndexOf = Callable[[Directory], KeyIndex]
 
 
 def is_untidy(directory: Directory) -> bool:
-    """Tell whether there are so many journal segments that they should be dealt."""
+    """Return whether there are so many journal segments that they should be dealt."""
     try:
         return len(directory.disk.listdir(layout.JOURNAL)) >= TIDY_SEGMENTS
     except OSError:

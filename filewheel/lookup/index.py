@@ -133,7 +133,7 @@ class LoadedRuns:
             run.forget()
 
     def is_worth_loading(self, run: FrameRun) -> bool:
-        """Tell whether a run that is searched should be loaded: at the second search, while there is room."""
+        """Return whether a run that is searched should be loaded: at the second search, while there is room."""
         if not run.asked:
             run.asked = True
             return False
@@ -247,7 +247,7 @@ def _record_at(body: bytes, at: int) -> bytes | None:
 
 
 def _is_plain_drops(frame: Frame) -> bool:
-    """Tell whether a body is nothing but drops: then they need not be cut apart by their msgpack."""
+    """Return whether a body is nothing but drops: then they need not be cut apart by their msgpack."""
     body, count = frame.body, frame.drops
     return (
         0 < len(body) == count * _DROP_BYTES
@@ -275,7 +275,7 @@ class FrameReader:
         """The identity of the checkpoint that names the files; None while it is not known."""
 
     def are_current(self) -> bool:
-        """Tell whether the checkpoint is the same still."""
+        """Return whether the checkpoint is the same still."""
         return self._disk.identity(layout.CHECKPOINT) == self.checkpoint_identity
 
     def fd_of(self, name: str, handles: Handles) -> int | None:

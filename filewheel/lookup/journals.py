@@ -59,7 +59,7 @@ class JournalIndex:
         return [hit for file in self.files.values() for hit in file.hits(wanted)]
 
     def is_durable(self, name: str, number: int) -> bool:
-        """Tell whether a frame of a file is known to be durable: dealt (D2), followed by a seal, or called so later."""
+        """Return whether a frame of a file is known to be durable: dealt (D2), sealed, or called so later."""
         journal = self.files.get(name)
         return journal is None or journal.is_sealed or number <= journal.synced  # mutant: key-drops-sure
 

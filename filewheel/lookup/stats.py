@@ -130,7 +130,7 @@ class _Counter:
         return count
 
     def _is_alone(self, span: Span) -> bool:
-        """Tell whether a file's messages are what its frames say: no journal or other file concerns them."""
+        """Return whether a file's messages are what its frames say: no journal or other file concerns them."""
         if self._snapshot.checkpoint.doubt or self._lap_of(span) in self._both:
             return False
         low, high = self._between(self._drops, span)
@@ -164,7 +164,7 @@ class _Counter:
 
 
 def _overlap(ranges: list[tuple[bytes, bytes]]) -> bool:
-    """Tell whether two of these ranges of ids have one in common."""
+    """Return whether two of these ranges of ids have one in common."""
     ranges.sort()
     return any(one[1] >= next_[0] for one, next_ in pairwise(ranges))
 

@@ -60,7 +60,7 @@ class Fence:
     def look(self) -> bool:
         """Read the roster if it was replaced; return whether it was. Cost: one stat.
 
-        Raises Fenced when it is gone: the wheel was deleted, or the roster was removed by hand. Also Damaged and
+        Raises Fenced when it is missing: the wheel was deleted, or the roster was removed by hand. Also Damaged and
         DiskError.
         """
         try:
@@ -138,13 +138,13 @@ class Fence:
 
 def _roster_gone(path: str) -> Fenced:
     return Fenced(
-        "the roster of this wheel is gone, and perhaps the wheel too", path=path,
+        "the roster of this wheel is missing, and perhaps the wheel too", path=path,
         hint=f"use another wheel of its set; if it should stand alone, remove {path}/{layout.ROSTER_LOCK}",
     )  # fmt: skip
 
 
 def _is_rival(theirs: Roster, mine: Roster) -> bool:
-    """Return whether both were promoted to the same epoch, unseen by each other, and this wheel has to yield."""
+    """Return whether both were promoted to the same epoch, without seeing each other, and this wheel has to yield."""
     return (
         theirs.role == mine.role == "primary"
         and theirs.epoch == mine.epoch
@@ -193,7 +193,7 @@ class _Other:
 
 
 def let_producers_look() -> None:
-    """Wait until every producer of a wheel that was just fenced has checked its roster."""
+    """Wait until every producer of a newly fenced wheel has checked its roster."""
     threading.Event().wait(_FENCE_S)
 
 

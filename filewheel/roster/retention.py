@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _BLOCK_BYTES = 4096
-"""The least size that a segment counts: short-lived producers leave many small ones, and each takes a block."""
+"""The least size to count for a segment: short-lived producers leave many small ones, and each takes a block."""
 _COUNTER_BYTES_MAX = 64
 _COUNTER_END = 1 << 62
 _AFRESH = 1 << 48
@@ -184,9 +184,9 @@ class Retention:
 def read_overflow(directory: Directory) -> int:
     """Return how often segments were removed too early; 0 if never.
 
-    A counter that cannot be read gives a number below 0. It stays the same while the file does, and no other state of
-    the file gives it, so it compares as changed. Raises Damaged when there is no regular file under the name, OSError
-    when the file cannot be read at this moment.
+    An unreadable counter gives a number below 0 that stays the same while the file does, and that no other state of the
+    file gives, so it compares as changed. Raises Damaged when the name is not of a regular file, OSError when the file
+    cannot be read at this moment.
     """
     disk = directory.disk
     try:

@@ -38,7 +38,7 @@ Role = Literal["primary", "backup", "promoting", "fenced"]
 """`"promoting"`: a backup whose promotion has started, and may have been interrupted."""
 
 OnFailure = Literal["refuse", "stale"]
-"""The effect of a mirror that fails: enqueues are refused, or the mirror is marked stale and they go on."""
+"""The effect of a failed mirror: enqueues are refused, or the mirror is marked stale and they continue."""
 
 TIMEOUT_S = 5.0
 RETAIN_BYTES = 256 << 20
@@ -47,7 +47,7 @@ COPIES_MAX = 16
 MEMBERS_MAX = 100
 WHY_MAX = 1000
 NO_OVERFLOW = -(1 << 62)
-"""No wheel's counter of segments that were removed too early is ever this, so any counter compares as changed."""
+"""No overflow counter has this value, so any counter compares as changed."""
 _BYTES_MAX = 1 << 20
 _ID_MAX = 64
 _PATH_MAX = 4096
@@ -124,7 +124,7 @@ class Roster:
         return [m for m in self.members if m.mode == "mirror" and m.state in IN_USE]
 
     def promotable(self) -> list[Member]:
-        """Return the members that hold the same as the primary, as far as is known: mirrors first."""
+        """Return the members known to hold the same messages as the primary: mirrors first."""
         found = [m for m in self.members if m.state == "current" and m.wheel != self.primary_wheel]
         return sorted(found, key=lambda m: m.mode != "mirror")
 
@@ -147,7 +147,7 @@ class Roster:
 
 
 def parse_roster(data: bytes, path: str) -> Roster:
-    """Read roster.json. Raises Damaged when it does not hold what was written."""
+    """Read roster.json. Raises Damaged when its content is invalid."""
     try:
         fields = unseal(data)
         if fields.pop("roster") != 1:

@@ -33,10 +33,10 @@ def mark_stale(
     now_us: int,
     unkept: bool = False,
 ) -> Roster | None:
-    """Mark the `wanted` ones of a primary's current members stale; return the roster, or None if it is another's.
+    """Mark the `wanted` current members of a primary stale; return the roster, or None if it is another's.
 
-    With `unkept`, journals are removed that were not kept: a comparison in progress starts again, and members that are
-    compared with this wheel later take the removal into account.
+    With `unkept`, unread journals are removed: a comparison in progress starts again, and members that are compared
+    with this wheel later take the removal into account.
 
     Raises Damaged, DiskError.
     """
