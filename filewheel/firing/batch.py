@@ -2,7 +2,7 @@
 
 A batch owns nothing: the keeper knows which messages are claimed. It is a handle for an acknowledgement, and a sequence
 of messages.
-Invariant: `ids` are the claimed ids in firing order, also those that were acknowledged since.
+Invariant: `ids` are the claimed ids in firing order, also those acknowledged since.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from filewheel.message import DEAD_US, Message, MessageId
 from filewheel.native.compiled import plain_messages
 
 _AT_ONCE = 32
-"""How many are made ahead of the one that is looked at."""
+"""How many messages are unpacked together."""
 _PLAIN_END = DEAD_US << 6
-"""The first eight bytes of an id that was due once are below."""
+"""The id of a message that has a due starts with a lower number."""
 
 SetAside = Callable[[bytes, Damaged], None]
 
@@ -47,7 +47,7 @@ class Batch(Sequence[Message]):
             yield made if whole else self._readable(made, start)
 
     def _readable(self, made: list[Message | None], start: int) -> Iterator[Message]:
-        """Yield the messages of a part of which some are not plain, or not readable at all."""
+        """Yield the messages of a part in which some are not plain or cannot be read."""
         for at, message in enumerate(made, start):
             if message is not None:
                 yield message

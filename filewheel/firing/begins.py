@@ -3,7 +3,7 @@
 A begin is published in the file `begun`, then the mark is read, then the journals if the mark has changed. So either
 the cancel finds the message begun, or the begin finds it cancelled. A claim is such a begin, unless its consumer calls
 `begin` later.
-Invariant: a message is neither handed out nor begun after a cancel that did not find it begun has returned.
+Invariant: once a cancel returned without finding a message begun, it is neither handed out nor begun.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Begins:
         return self._head.stop(ids)
 
     def may_begin(self, ids: Sequence[bytes]) -> bool:
-        """Begin claimed messages, if that can be done without waiting; False when only `begin` can tell."""
-        if not self._begun.is_public:  # to write the whole table, and to take its lock, is no work for an event loop
+        """Begin claimed messages, if that needs no wait; False when only `begin` can decide."""
+        if not self._begun.is_public:  # writing the whole table under its lock would block an event loop
             return False
         self._begun.publish(ids)
-        # The mark first: messages cancelled before the look that it belongs to are in `cancelled` by then.
+        # Read the mark first: if it is unchanged, `cancelled` has every message cancelled before it.
         begins = self._begun.is_old() and all(  # mutant: may-begin-many
             id_ in self._head.claims and id_ not in self._head.cancelled for id_ in ids
         )

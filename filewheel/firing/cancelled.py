@@ -2,8 +2,8 @@
 
 A call that cancels, moves or replaces messages reads the file `begun` (disk/begun.py): its generation before it looks
 for the messages, its table after it has written its drop and the mark. Only a living keeper counts. While the lock of
-the file is held, the table is complete; while it is free, the keeper's own lock says whether there is a keeper.
-Invariant: a message that is called stopped does not begin. One that is called begun may have begun that very moment.
+the file is held, the table is complete; while it is free, the keeper's own lock shows whether there is a keeper.
+Invariant: a message reported as stopped does not begin. One reported as begun may have begun at that very moment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FEW = 16
 class Cancelled(enum.StrEnum):
     """The result of a cancel. True except NOT_FOUND: the message was pending, and is not offered again.
 
-    Each equals its text, and is written as it by `str`, f-strings and JSON.
+    Each equals its text, also in `str`, f-strings and JSON.
     """
 
     STOPPED = "stopped"
@@ -58,7 +58,7 @@ class CancelledIds(set[MessageId]):
 
 
 class Look:
-    """One call's two looks into the file; the first is when this is made, before the call looks for its messages."""
+    """One call's two reads of the file; construction does the first, before the call looks for its messages."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
@@ -87,7 +87,7 @@ class Look:
         return {id_: Cancelled.BEGUN if id_ in begun else other for id_ in ids}
 
     def _misses_nothing(self, generation: bytes) -> bool:
-        """Return whether the second look sees everything that was in the table at the first, or has begun since."""
+        """Return whether the second read finds everything that was in the table at the first, or has begun since."""
         sweeps, before = _sweeps(generation), _sweeps(self._before)
         return sweeps <= _SAFE_SWEEPS or (generation[:LIFE_BYTES] == self._before[:LIFE_BYTES] and sweeps - before <= 1)
 
@@ -116,7 +116,7 @@ def _sweeps(generation: bytes) -> int:
 
 
 def begun_of(table: bytes, ids: Collection[MessageId]) -> Collection[bytes]:
-    """Return those of some ids that are in a table; of many, all that are in it."""
+    """Return which of these ids are in a table; for many ids, all that are in it."""
     if len(ids) > _FEW:
         whole = len(table) // SLOT_BYTES * SLOT_BYTES
         return {id_ for (id_,) in struct.iter_unpack(f"{SLOT_BYTES}s", table[:whole])}

@@ -32,7 +32,7 @@ class Head:
         self._store = store
         self.ready = Ready(budget)
         self.claims: dict[bytes, bytes] = {}
-        """id → put, for what was handed out."""
+        """id → put of the claimed messages."""
         self.cancelled: set[bytes] = set()
         """Claimed ids that were cancelled: they are not put back."""
         self._early: dict[bytes, int] = {}
@@ -69,7 +69,7 @@ class Head:
                     self._early[id_] = self._store.passes  # mutant: early-drop-forgotten
 
     def cancel(self, id_: bytes) -> None:
-        """Take out a message that the keeper itself cancels; its drop is the caller's to write."""
+        """Remove a message that the keeper itself cancels; the caller writes its drop."""
         if id_ in self.claims:
             self.cancelled.add(id_)
         else:
@@ -90,7 +90,7 @@ class Head:
             self.ready.add(puts)
 
     def refresh(self, now_us: int) -> None:
-        """Look at every journal once (F1), and bring the frontier a few seconds ahead if the budget allows it."""
+        """Read every journal once (F1), and move the frontier a few seconds ahead if the budget allows."""
         self._store.ingest()  # mutant: no-look
         passes = self._store.passes
         if self._early:
@@ -105,13 +105,13 @@ class Head:
             ready.load(puts, window.hi)
 
     def _unknown(self, puts: list[bytes]) -> list[bytes]:
-        """Return those that are not claimed, and not dropped as far as is known."""
+        """Return the puts that are neither claimed nor known to be dropped."""
         if self.claims or self._early:  # mutant: claimed-again
             puts = [r for r in puts if r[ID] not in self.claims and r[ID] not in self._early]
         return puts
 
     def next_us(self) -> int:
-        """Return when the next message in memory is due; with none, from when on there may be one on disk."""
+        """Return when the next message in memory is due; with none, the least due of those on disk."""
         next_us = self.ready.next_due_us()
         return due_of(self.ready.frontier) if next_us is None else next_us
 
@@ -120,7 +120,7 @@ class Head:
     def claim(
         self, now_us: int, limit: int, at_most: Mapping[bytes, int] | None = None
     ) -> tuple[list[bytes], list[bytes]]:
-        """Hand out up to `limit` messages that are due, `at_most` so many of a topic: their puts, and their ids."""
+        """Claim up to `limit` due messages, of a topic no more than `at_most` has; return their puts and ids."""
         for topic, start, end in self.ready.aside.lacking(at_most or {}):
             window = self._store.window(start, end, self.ready.aside.budget)
             puts = [r for r in self._unknown(window.puts) if topic_of(r) == topic]
@@ -131,7 +131,7 @@ class Head:
         return puts, ids
 
     def is_behind(self, now_us: int) -> bool:
-        """Return whether what is due may lie on disk, and there is room for it."""
+        """Return whether due messages may be on disk, and memory has room for them."""
         return self.ready.frontier <= id_floor(max(0, now_us)) and self.ready.wants_more()
 
     def release(self, ids: list[bytes]) -> None:

@@ -62,7 +62,7 @@ class Housekeeper:
         self._dirty = False
         self._looked_us = 0
         self._behind = False
-        """The last deal left enough for another: it does not wait for the next look."""
+        """The last deal left enough for another, which starts at once."""
         self._dealt_us = self._clock.steady_us()
         self._keys_tidied_us = self._dealt_us
         self._retry_us = 0
@@ -71,7 +71,7 @@ class Housekeeper:
     # -- the thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Run in a thread of its own. Raises OSError when there can be no more threads."""
+        """Run in a thread of its own. Raises OSError when no thread can be started."""
         self.reserve.ballast.keep()  # before the first claim: claimed messages need room for their acknowledgements
         self._thread = started(threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True))
 
@@ -168,7 +168,7 @@ class Housekeeper:
             if self._disk.free_bytes() < need and not (
                 self._store.removal.give_up_retained() and self._disk.free_bytes() >= need
             ):
-                # Not even started: the little room that there is belongs to acknowledgements.
+                # Not even started: the little room left is for acknowledgements.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             done = Deal(self._store, spread=True, finished=self._finished).run()
             self._dealt_us = now
@@ -199,7 +199,7 @@ class Housekeeper:
                     return
 
     def deal_all(self) -> None:
-        """Deal everything that was read, into lap files where there are no slots yet; on a full disk, what fits."""
+        """Deal everything that was read, into lap files where no slots exist; on a full disk, as much as fits."""
         self._check()  # mutant: lock-lost-deals
         if not needs_deal(self._store, self._finished):
             return

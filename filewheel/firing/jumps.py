@@ -36,8 +36,8 @@ class Jumps:
             if step > JUMP_LIMIT_US:
                 log.critical(
                     "%s: the clock jumped ahead by %d s; %s", self._path, step // US_PER_S,
-                    "holding what that makes due until this keeper is opened again"
-                    if self._hold else "firing what that makes due",
+                    "holding the messages that it makes due until this keeper is opened again"
+                    if self._hold else "firing the messages that it makes due",
                 )  # fmt: skip
                 if self._hold:
                     self.held_us += step

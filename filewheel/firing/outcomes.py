@@ -26,7 +26,7 @@ from filewheel.message import Message, MessageId
 
 
 class Outcomes:
-    """The settling half of a Keeper, which has what is declared here."""
+    """The settling half of a Keeper, which has the attributes declared here."""
 
     _broken: FilewheelError | None
     _head: Head
@@ -46,8 +46,8 @@ class Outcomes:
     def ack(self, what: Batch | Message | bytes | Iterable[Message | bytes], *, sync: Sync = "never") -> int:
         """Acknowledge a batch, a message or its id, or several; return how many that were.
 
-        Of a batch, those that are still claimed. It is in the journal on return, so it survives this process; it
-        survives a power cut after the next flush (20 ms), or on return with `sync="always"`.
+        Of a batch, the messages still claimed. On return the acknowledgement is in the journal, so it survives this
+        process; it survives a power cut after the next flush (20 ms), or on return with `sync="always"`.
 
         Raises NotClaimed for a message that is not claimed.
         """
@@ -97,8 +97,8 @@ class Outcomes:
         After Fenced, or Locked, only acknowledgements are written. The other messages stay pending, and the new
         keeper fires them.
 
-        Raises NotClaimed before anything is written, WheelFull, Poisoned; Fenced or Locked when some were not written
-        for that.
+        Raises NotClaimed before anything is written, WheelFull, Poisoned; Fenced or Locked when some could not be
+        written.
         """
         check_sync(sync)
         if not all(isinstance(s, Settlement) for s in check_items("settlements", settlements)):

@@ -34,10 +34,10 @@ class Aside:
 
     def __init__(self, budget: Budget) -> None:
         self.budget = Budget(max(1, budget.records // _SHARE), max(1, budget.bytes // _SHARE))
-        """A part of the ready queue's: the rest stays for the topics that have room."""
+        """A part of the ready queue's budget: the rest is for topics that have room."""
         self._puts: dict[bytes, list[bytes]] = {}
         self._gaps: dict[bytes, tuple[bytes, bytes]] = {}
-        """Topic → the range of ids (from, below) of which its messages are on disk only."""
+        """Topic → the range of ids (from, below) whose messages are on disk only."""
         self._count = 0
         self.bytes = 0
 
@@ -80,7 +80,7 @@ class Aside:
         return True
 
     def join(self, puts: list[bytes]) -> list[bytes]:
-        """Keep those that come before what waits here of their topic; return the others."""
+        """Keep the puts that precede a waiting message of their topic; return the others."""
         return [put for put in puts if not self._joins(put)] if self.is_in_use else puts
 
     def _joins(self, put: bytes) -> bool:
@@ -91,7 +91,7 @@ class Aside:
         return is_before and self.keep(topic, put)
 
     def without_known(self, puts: list[bytes]) -> list[bytes]:
-        """Return those that are neither here nor in a gap, where they are found when it is read."""
+        """Return the puts that are neither here nor in a gap, which is read later."""
         return [put for put in puts if not self._knows(put)] if self.is_in_use else puts  # mutant: gap-known-twice
 
     def _knows(self, put: bytes) -> bool:
@@ -104,13 +104,13 @@ class Aside:
         return at < len(puts) and puts[at][ID] == id_
 
     def lacking(self, at_most: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield each topic that has room and only a gap left, with the gap: until something of it was read."""
+        """Yield each topic with room and only a gap left, and the gap, until some of it was read."""
         for topic in list(self._gaps):
             while topic not in self._puts and at_most.get(topic, 1) > 0 and (gap := self._gaps.get(topic)) is not None:
                 yield topic, *gap
 
     def read(self, topic: bytes, puts: Iterable[bytes], upto: bytes) -> None:
-        """Add the messages of a gap that were read, from its start to below an id."""
+        """Add the messages read from a gap, from its start to below an id."""
         start, end = self._gaps.pop(topic)
         if upto < end:
             self._gaps[topic] = upto, end
@@ -139,7 +139,7 @@ class Aside:
         return [put for put, _ in found]
 
     def discard(self, ids: Iterable[bytes]) -> list[bytes]:
-        """Take messages out by id; return those that were here."""
+        """Remove messages by id; return those that were here."""
         gone: list[bytes] = []
         for topic, puts in list(self._puts.items()):
             for id_ in ids:
@@ -149,7 +149,7 @@ class Aside:
         return gone
 
     def forget_from(self, floor: bytes) -> list[bytes]:
-        """Forget the messages from an id on, which are read again with all others; return those that were here."""
+        """Forget the messages from an id on, which are read again later; return those that were here."""
         for topic, (start, end) in list(self._gaps.items()):
             del self._gaps[topic]
             if start < floor:
@@ -160,7 +160,7 @@ class Aside:
         return gone
 
     def let_go(self) -> list[bytes]:
-        """Forget the latest of the topics with the most, until the rest fits; return what was forgotten."""
+        """Forget the latest messages of the largest topics until the rest fits; return the forgotten ones."""
         gone: list[bytes] = []
         while self._count > self.budget.records or self.bytes > self.budget.bytes:
             topic = max(self._puts, key=lambda topic: len(self._puts[topic]))
@@ -191,7 +191,7 @@ READY_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 
 
 class Ready:
-    """The queue in front of the firing. Not thread-safe: the keeper's lock guards it."""
+    """The queue of messages that fire next. Not thread-safe: the keeper's lock guards it."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -234,12 +234,12 @@ class Ready:
         self._note(puts)
 
     def load_gap(self, topic: bytes, puts: list[bytes], upto: bytes) -> None:
-        """Add the messages of a topic's gap that were read, up to an id."""
+        """Add the messages read from a topic's gap, up to an id."""
         self.aside.read(topic, puts, upto)
         self._note(puts)
 
     def add(self, puts: list[bytes]) -> None:
-        """Add messages that arrived below the frontier, in any order; one that is here already is passed by."""
+        """Add messages that arrived below the frontier, in any order; ignore one that is here already."""
         self._trim()
         puts = self._new(puts)  # mutant: ready-twice
         puts = self.aside.without_known(puts)
@@ -258,7 +258,7 @@ class Ready:
             self._let_go()
 
     def _new(self, puts: list[bytes]) -> list[bytes]:
-        """Return those that are not here yet, each once: `add` and replicators write a message again."""
+        """Return the puts that are not here yet, each once: `add` and replicators write a message again."""
         puts = sorted(puts)
         here = self._puts
         at = bisect_left(here, puts[0][:_ID_END], self._head) if puts else 0
@@ -307,15 +307,15 @@ class Ready:
             self._forget(gone + self.aside.forget_from(floor))
 
     def _forget(self, gone: list[bytes]) -> None:
-        """Stop counting messages as waiting that are on disk only, or dropped."""
+        """Stop counting messages as waiting: they are on disk only, or dropped."""
         self.done(put[ID] for put in gone)
 
     # -- going -----------------------------------------------------------------------------------------------
 
     def take(self, before: bytes, limit: int, at_most: Mapping[bytes, int] | None = None) -> list[bytes]:
-        """Take up to `limit` messages with ids below `before`, in order. They go on counting as waiting.
+        """Take up to `limit` messages with ids below `before`, in order. They still count as waiting.
 
-        Of some topics `at_most` so many are taken; what is over is passed over, and waits aside.
+        Of a topic in `at_most` only so many are taken; the others are passed over and wait aside.
         """
         upto = bisect_left(self._puts, PUT_PREFIX + before, self._head)
         if at_most or self.aside.is_in_use:
@@ -352,7 +352,7 @@ class Ready:
         return taken
 
     def discard(self, ids: Iterable[bytes]) -> set[bytes]:
-        """Take messages out by id; return those that were here."""
+        """Remove messages by id; return those that were here."""
         wanted = set(ids)
         if len(wanted) <= _INSERT_MAX:
             gone = []

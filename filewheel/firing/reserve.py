@@ -1,8 +1,8 @@
 """Room for acknowledgements on a full disk.
 
 Each write for a settlement goes through `Reserve.spend`. When the disk is full, it deletes the segments that are kept
-for backups, which can heal, then the ballast, and writes once more after each. Where even that does not help, the error
-says that the messages fire again. `room_for` keeps a claim as small as the room for its acknowledgements.
+for backups, which can heal, then the ballast, and writes once more after each. If that does not help, the error
+reports that the messages fire again. `room_for` keeps a claim as small as the room for its acknowledgements.
 Invariant: a claim of more than one message is made only when its acknowledgements are expected to find room.
 """
 
@@ -24,7 +24,7 @@ FIRES_AGAIN = "a message that was handed out could not be acknowledged: it fires
 
 
 def fires_again(exc: FilewheelError) -> FilewheelError:
-    """Have an error say, once, that the messages that it left without an acknowledgement fire again."""
+    """Add to an error, once, that the messages without an acknowledgement fire again."""
     if FIRES_AGAIN not in exc.what:
         exc.what = f"{exc.what}; {FIRES_AGAIN}"
     return exc
@@ -34,7 +34,7 @@ class Reserve:
     """Writes to the keeper's own journal, and finds room for it. The store's lock guards it."""
 
     def __init__(self, store: Store, on_written: Callable[[], None]) -> None:
-        """`on_written` is called after each write, which is not flushed yet."""
+        """`on_written` is called after each write, before its flush."""
         self._store = store
         self._disk = store.disk
         self._on_written = on_written
@@ -52,7 +52,7 @@ class Reserve:
         self.spend(lambda: self._store.drop(ids, reason))
 
     def spend(self, act: Callable[[], None]) -> None:
-        """Do what writes for a settlement, with all the room that can be made. Raises WheelFull."""
+        """Call `act`, which writes for a settlement, with all the room that can be made. Raises WheelFull."""
         try:
             # mutant: no-ballast retained-over-acks
             self._try(act, self._store.removal.give_up_retained, self._give_up_ballast)
@@ -64,7 +64,7 @@ class Reserve:
         self._on_written()
 
     def _try(self, act: Callable[[], None], *frees: Callable[[], bool]) -> None:
-        """Do it; on a full disk, once more after each of these functions that freed room."""
+        """Call `act`; on a full disk, once more after each of these functions that freed room."""
         try:
             return act()
         except WheelFull as exc:
@@ -86,8 +86,8 @@ class Reserve:
     def room_for(self, limit: int) -> int:
         """Return how many messages may be claimed together: `limit`, or 1 when more may find no room to be settled.
 
-        It is never 0, since firing goes on however full the disk is. Where room is uncertain it is made: zeros are
-        written ahead into the own journal. Cost: nothing while there is a ballast, else one look at the disk.
+        It is never 0: firing continues on a full disk. Uncertain room is reserved: zeros are written ahead into the own
+        journal. Cost: nothing while there is a ballast, else one check of the disk.
         """
         if self.ballast.is_there or (not self._was_refused and self._disk.free_bytes() >= ROOM_BYTES):
             self._is_short = False

@@ -3,11 +3,11 @@
 A settlement that puts a message with a unique key needs the lock of that key, to enter the new id before the frame is
 written (rules U1 and U2). One that moves a message needs the lock of its id, so that it is not moved or cancelled twice
 (V1). A keeper never waits for a lock that a producer holds, because a producer may have been stopped. Such a settlement
-is kept for later, and its message stays claimed. Many are written under their locks together: one lookup, one flush of
-the index, one frame.
+is tried again later, and its message stays claimed. Many are written under their locks together: one lookup, one flush
+of the index, one frame.
 
 Several threads settle at once. A settlement that needs locks is tried by one thread at a time: first its own, then any
-that claims if that one could not write it. They take the locks of ids in turn, so none is kept for later because of
+that claims if that one could not write it. They take the locks of ids in turn, so none is delayed by the locks of
 another thread.
 Invariant: a claimed message is forgotten only when its outcome has been written.
 """
@@ -49,15 +49,15 @@ class Settler:
         self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
         """Settlements that need locks and are not written yet, by the claimed id; with the new id."""
         self._trouble: FilewheelError | None = None
-        """The error of the last try to write them."""
+        """The error of the last try."""
         self._tried_by: dict[bytes, int] = {}
-        """Which thread tries which of those."""
+        """The thread that tries each of those."""
         self._tried = threading.Condition(store.lock)
         self._moving = threading.RLock()
         """Held by the thread that has locks of ids: another thread would find them busy, as if a producer had them."""
 
     def settle(self, settlements: Sequence[Settlement], check: Callable[[], None]) -> list[MessageId | None]:
-        """Write settlements; return for each the id under which the message goes on.
+        """Write settlements; return for each the message's new id, if any.
 
         `check` raises unless all of them are claimed. Until their own thread has tried them, no other settles them.
         """
@@ -78,7 +78,7 @@ class Settler:
         return [moved_to[s.id] for s in settlements]
 
     def ids_of(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[bytes]:
-        """Return the ids of what is claimed; of a batch, those that still are. Raises NotClaimed."""
+        """Return the ids of claimed messages; of a batch, those still claimed. Raises NotClaimed."""
         claims = self._head.claims
         if isinstance(what, Batch):
             held = list(filter(claims.__contains__, what.ids))
@@ -101,7 +101,7 @@ class Settler:
     def _settle_plain(
         self, settlements: Sequence[Settlement], moved_to: dict[bytes, MessageId | None], locking: list[bytes]
     ) -> None:
-        """Write those that need no lock; note the others down, to be tried by this thread."""
+        """Write those that need no lock; note the others, for this thread to try."""
         if any(s.what != "acked" or s.successor is not None for s in settlements):
             self._ingest()
         made: list[tuple[Settlement, Written]] = []
@@ -178,7 +178,7 @@ class Settler:
             buckets: set[int] = set()
             for id_ in ids:
                 more = buckets.union(map(bucket_of, entered[id_]))
-                # One after the other where they contend for a key. The locks of a round are as many open files.
+                # Those that contend for a key go into separate rounds. Each lock of a round is an open file.
                 # mutant: keys-at-once
                 if keys.isdisjoint(contended[id_]) and (len(more) <= BUCKETS_AT_ONCE or not now):
                     now.append(id_)
@@ -221,14 +221,14 @@ class Settler:
                 held.enter_context(self._alone())  # mutant: id-own-threads
                 busy = self._take_ids(free, held)
                 held.enter_context(self._lock)
-                self._ingest()  # moves, cancels and replacements of others came before these locks were taken
+                self._ingest()  # reads the moves and cancels that others wrote before these locks were taken
                 # mutant: id-busy-ignored
                 return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
 
     def _take_ids(self, ids: Sequence[bytes], held: contextlib.ExitStack) -> frozenset[int]:
         """Hold the locks of ids until `held` ends; return the buckets that another process has.
 
-        The file of a lock is made with its first use, which on a full disk takes the room of the ballast.
+        The first use of a lock makes its file, which on a full disk takes the room of the ballast.
         """
         busy: frozenset[int] = frozenset()
 
@@ -241,7 +241,7 @@ class Settler:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other threads of this keeper waiting in a `with`, for as long as it takes to write a frame."""
+        """Exclude other threads of this keeper in a `with`, while a frame is written."""
         # A signal handler inside a call of this keeper does not wait: the holder may be waiting for this very thread.
         alone = self._moving.acquire(blocking=not self._lock._is_owned())  # type: ignore[attr-defined]
         try:
@@ -258,7 +258,7 @@ class Settler:
             self._reserve.spend(lambda: hold.note(enters, self._store.own))
 
     def _write_locked(self, ids: Sequence[bytes], holders: Mapping[str, bytes | None]) -> list[bytes]:
-        """Write settlements of which everything is locked, in frames that are not too large."""
+        """Write settlements whose locks are all held, in frames of bounded size."""
         cancelled = [id_ for id_ in ids if id_ in self._head.cancelled]
         made: list[tuple[Settlement, Written]] = []
         displaced: list[bytes] = []
@@ -273,7 +273,7 @@ class Settler:
                 self._write(made)
                 for written_, _ in made:
                     del self.later[written_.id]
-                for other in displaced:  # only now: while nothing is written, they are pending
+                for other in displaced:  # only now: until the frame is written, they are pending
                     self._head.cancel(other)  # mutant: displaced-fires
                 made, displaced, size = [], [], 0
         return cancelled

@@ -361,7 +361,7 @@ class LockedKeys:
         enters: list[tuple[bytes, bytes]] = []
         for key, id_ in pairs:
             if key not in self._looked:
-                raise AssertionError(f"the key {key!r} was not looked up")
+                raise AssertionError(f"the key {key!r} was not looked at")
             enters.append((self._hashes[key], id_))
         if not enters:
             return

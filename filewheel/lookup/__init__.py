@@ -1,1 +1,1 @@
-"""A message is looked at: snapshots, a look by id, and counts."""
+"""A message is looked up: snapshots, lookups by id, and counts."""

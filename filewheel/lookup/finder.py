@@ -1,9 +1,9 @@
 """Finding messages by their ids, again and again, without reading all undealt journals each time.
 
-A finder gives the answers of `Snapshot.find`, in the same way: the checkpoint, every journal from its covered position,
-the checkpoint once more, and then the one file that may hold an id. But it remembers the checkpoint until there is
-another one, how far it has read each journal, and an index of the records there. So a look costs a listing, a read for
-each journal that may have grown, and the new frames.
+A finder answers as `Snapshot.find` does, in the same way: the checkpoint, every journal from its covered position, the
+checkpoint once more, and then the one file that may hold an id. But it remembers the checkpoint until it is replaced,
+its position in each journal, and an index of the records there. So a look costs a listing, a read for each journal that
+may have grown, and the new frames.
 
 It keeps no file open between two looks: a removed file frees its room at once, and a fork or a dropped handle leaves
 nothing behind. Its memory is bounded (`IDS_MAX`, `RUNS_MAX`); beyond that, it searches frames on disk.
@@ -36,7 +36,7 @@ _FEW = 8
 _TRIES = 20
 
 Places = dict[bytes, Place]
-"""For each id where its put is."""
+"""id → the place of its put."""
 T = TypeVar("T")
 
 
@@ -59,13 +59,13 @@ class Finder:
             self._forget()
 
     def follow(self) -> bool:
-        """Read what the journals have gained; False where this finder cannot follow them."""
+        """Read the new records of the journals; False where this finder cannot follow them."""
         return self._look((), lambda places, handles: True, lambda found: False)
 
     def read_on(self, read: Callable[[Checkpoint, Mapping[str, FileIndex], Handles], T]) -> T | None:
-        """Have a function read the journals as far as they were followed; None where they cannot be.
+        """Call `read` on the journals as far as they were followed; None where they cannot be.
 
-        It may be called more than once, and is called with the lock held: it may ask `has_put`.
+        `read` may be called more than once, with the lock held, and may call `has_put`.
         """
         return self._look((), lambda _, handles: read(self._checkpoint, self._journals.files, handles), lambda _: None)
 
@@ -80,12 +80,12 @@ class Finder:
         return (found.keys() - self._unmatched) | (dealt.keys() - dropped)
 
     def watch(self, horizon: bytes) -> None:
-        """Remember from now on which records below an id the journals gain."""
+        """Remember from now on the new records of journals below an id."""
         with self._lock:
             self._journals.watch(horizon)
 
     def take_news(self) -> News | None:
-        """Return the puts, and the ids of drops, that the journals gained since the last call; None: too many."""
+        """Return the puts, and the ids of drops, that were new in journals since the last call; None: too many."""
         with self._lock:
             return self._journals.take_news()
 
@@ -114,9 +114,9 @@ class Finder:
         return self._look(ids, self._read_puts, lambda found: found)
 
     def look(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[str] | None]:
-        """Return what `find` does, and the journals to be flushed before it is relied on that the others are finished.
+        """Return what `find` does, and the journals to flush before the other ids count as ended.
 
-        None instead of the journals when all of them are.
+        None instead of the journals stands for all of them.
         """
         return self._look(
             ids,
@@ -147,7 +147,7 @@ class Finder:
                         if self._frames.are_current():  # mutant: finder-once
                             return answer(self._places(wanted, handles), handles)
                     except FileNotFoundError:
-                        pass  # what was covered, or finished, was removed: there is a newer checkpoint
+                        pass  # a covered or finished file was removed: there is a newer checkpoint
                     except BaseException:
                         # mutant: finder-half-learned
                         self._forget()  # an interrupt (Ctrl-C) too may have left it half done
@@ -157,7 +157,7 @@ class Finder:
             raise disk_error(exc, self._dir.path) from exc
         finally:
             handles.close()
-        # Lengths cannot be trusted, or one deal follows the other: a snapshot copes with both.
+        # Lengths cannot be trusted, or one deal follows the other: a snapshot handles both.
         with Snapshot(self._dir) as snapshot:
             return answer_of(snapshot.find(wanted))
 
@@ -165,7 +165,7 @@ class Finder:
 
     def _renew(self) -> None:
         """Read the checkpoint if there is a newer one, and forget the indexes that it makes void."""
-        # The one before keeps its inode as checkpoint.old, so the same identity comes again after three deals at the
+        # The one before keeps its inode as checkpoint.old, so the same identity recurs after three deals at the
         # earliest, all within one tick of the file system's clock.
         identity = self._disk.identity(layout.CHECKPOINT)
         if identity is not None and identity == self._frames.checkpoint_identity:
@@ -174,13 +174,13 @@ class Finder:
         self._frames = FrameReader(self._dir)
         checkpoint = self._dir.checkpoint()
         if checkpoint.deal != self._checkpoint.deal + 1:  # mutant: finder-old-file
-            # From one deal to the next a file grows or goes. Over several it may have gone and come again.
+            # One deal extends or removes a file. Several may have removed and made it again.
             for file in list(self._files.values()):
                 self._drop(file)
         for file in list(self._files.values()):
             known = file_named(self._dir.settings, file.name)
             if known is None or known.key not in known.among(checkpoint):  # mutant: finder-gone-file
-                self._drop(file)  # it is gone, and one of its name may come
+                self._drop(file)  # it was removed, and another may get its name
         for file in self._journals.files.values():
             file.is_blank = False
         self._checkpoint = checkpoint
@@ -199,7 +199,7 @@ class Finder:
     # -- looking up ------------------------------------------------------------------------------------------
 
     def _places(self, wanted: list[bytes], handles: Handles) -> Places:
-        """Return where the puts are of those ids that are pending."""
+        """Return the places of the puts of pending ids."""
         places: Places = {}
         dropped = {i for i in wanted if i in self._unmatched} if self._unmatched else set()  # mutant: finder-unmatched
         self._sure, self._unsure = set(dropped), {}
@@ -213,7 +213,7 @@ class Finder:
         return places
 
     def _search(self, hits: Hits, places: Places, dropped: set[bytes], handles: Handles) -> None:
-        """Look for ids in the runs that may hold them."""
+        """Search for ids in the runs that may hold them."""
         needs = 0
         for run, ids in hits:
             if run.puts is None:
@@ -234,7 +234,7 @@ class Finder:
     def _search_frames(
         self, run: FrameRun, ids: list[bytes], places: Places, dropped: set[bytes], handles: Handles
     ) -> None:
-        """Look for ids in a run's frames, and keep nothing."""
+        """Search for ids in a run's frames, and remember nothing."""
         for frame in self._frames.of(run, handles, lo=ids[0], hi=id_after(ids[-1])):
             among = within(ids, frame.first, frame.last)
             if not among or (len(among) <= _FEW and not any(i in frame.body for i in among)):
@@ -298,7 +298,7 @@ class Finder:
             if isinstance(item, Frame):
                 self._loaded.unload(file.add(item))  # mutant: finder-old-run
             elif start:
-                # Damage, or not the file that it was: from the beginning.
+                # Damage, or another file: start again.
                 self._drop(file)
                 return self._list_frames(FileIndex(file.name, run_bytes=FRAME_BYTES), length, handles)
         file.pos = length

@@ -22,7 +22,7 @@ COUNT_MAX = 256
 """More than this is not answered from here."""
 PUTS_MAX = 4096
 BYTES_MAX = 4 << 20
-"""How much is remembered at most, if that is as many as were asked for."""
+"""How much is remembered at most, but no fewer than were asked for."""
 _TRIES = 4
 
 
@@ -42,9 +42,9 @@ class Front:
         self._epoch = -1
 
     def first(self, count: int, below: bytes = DEAD_FLOOR) -> list[bytes] | None:
-        """Return the first `count` puts that are pending, of those below an id; None where a walk has to find them.
+        """Return the first `count` pending puts below an id; None where a walk has to find them.
 
-        Cost: a look of the finder; after a new checkpoint, or when all that was known has gone, a walk.
+        Cost: a look of the finder; after a new checkpoint, or when no known message is left, a walk.
 
         Raises Reentered.
         """
@@ -61,9 +61,9 @@ class Front:
         return None
 
     def _learn(self, count: int) -> None:
-        """Walk to what is first."""
+        """Walk to the first messages."""
         self._epoch = self._finder.epoch
-        self._finder.watch(DEAD_FLOOR)  # new records from now on are news, or are found by the walk, or both
+        self._finder.watch(DEAD_FLOOR)  # from now on, new records are news, found by the walk, or both
         self._finder.take_news()
         self._puts, self._gone, self._horizon = {}, set(), DEAD_FLOOR
         size = 0
@@ -78,7 +78,7 @@ class Front:
         self._finder.watch(self._horizon)
 
     def _catch_up(self) -> None:
-        """Take in what the journals have gained."""
+        """Add the new records of the journals."""
         news = self._finder.take_news()
         if news is None:
             self._epoch = -1  # it was too much to remember

@@ -4,10 +4,10 @@ A `FileIndex` knows where each frame is, which ids it may hold, and for some fra
 taken together into runs, so that a journal of single messages costs no more than one of batches. A run always knows its
 range of ids. Its ids are read when they are first wanted, and may be forgotten again, since the file has them.
 
-`FrameReader` reads the files that one checkpoint names, and the journals above it. A file that is gone when there is a
-newer checkpoint was covered or finished, and the search starts again. A file that is gone under the same checkpoint was
-removed by hand, and its messages are not found. The frames read last are kept, up to `RECENT_BYTES`, because messages
-that are asked for together are often stored together.
+`FrameReader` reads the files that one checkpoint names, and the journals above it. A file that is missing under a newer
+checkpoint was covered or finished, and the search starts again. A file that is missing under the same checkpoint was
+removed by hand, and its messages are not found. The last read frames are kept, up to `RECENT_BYTES`, because messages
+that are wanted together are often stored together.
 Invariants: the facts about a run come from frames that verified, and its range covers every id in it. `FrameReader`
 returns only frames that verified.
 """
@@ -51,17 +51,17 @@ class FrameRun:
     first: bytes
     last: bytes
     records: int
-    """How many records they hold, as their headers say."""
+    """How many records they hold, by their headers."""
     number: int = 0
     """In a journal: the number of the last frame in it."""
     asked: bool = False
-    """Whether it was searched before: what is wanted again is worth keeping."""
+    """Whether it was searched before, and is worth loading."""
     puts: dict[bytes, int] | None = None
     """The ids of its puts, and where the frame of each starts; None while they are not known."""
     drops: set[bytes] = field(default_factory=set)
 
     def take(self, frame: Frame) -> None:
-        """Learn the ids of one of its frames; none of a frame whose records make no sense."""
+        """Learn the ids of one of its frames; none of a frame with invalid records."""
         assert self.puts is not None
         try:
             puts, drops = ids_of(frame)
@@ -101,11 +101,11 @@ class LoadedRuns:
 
     @property
     def is_full(self) -> bool:
-        """Whether more ids are in memory than should be."""
+        """Whether more ids are in memory than fit."""
         return self.ids > IDS_MAX
 
     def clear(self) -> None:
-        """Forget all runs, which are not used any more."""
+        """Forget all runs."""
         self._runs = Lru()
 
     def hold(self, run: FrameRun) -> None:
@@ -139,7 +139,7 @@ class LoadedRuns:
             return False
         if self.ids + run.records <= IDS_MAX:
             return True
-        # To load a run costs as much as four searches, and removes another that may be needed as often. One in
+        # Loading a run costs as much as four searches, and removes another that may be needed as often. One in
         # _LOAD_EACH is enough for the cache to follow the ids that are looked for.
         self._refused = (self._refused + 1) % _LOAD_EACH
         return not self._refused
@@ -149,7 +149,7 @@ class FileIndex:
     """The index of one file, from `start` up to `pos`."""
 
     def __init__(self, name: str, start: int = 0, *, run_bytes: int = RUN_BYTES) -> None:
-        """Know nothing yet. `run_bytes` is how much is read at once to learn the ids in it."""
+        """`run_bytes` is how much is read at once to learn the ids in it."""
         self.name = name
         self._run_bytes = run_bytes
         self.start = start
@@ -166,7 +166,7 @@ class FileIndex:
         """Of a journal: something was stepped over."""
 
     def add(self, frame: Frame) -> FrameRun:
-        """Go on over a frame; return the run that it is in now."""
+        """Add the next frame; return the run that holds it."""
         self.pos = frame.end
         self.synced = max(self.synced, frame.synced)
         records = frame.puts + frame.drops
@@ -215,12 +215,12 @@ def ids_of(frame: Frame) -> tuple[Iterable[bytes], Iterable[bytes]]:
 
 
 def puts_in(frame: Frame, ids: list[bytes]) -> dict[bytes, bytes]:
-    """Return the packed puts of these ids out of a frame of which the index says that it holds them."""
+    """Return the packed puts of these ids from a frame that holds them, by the index."""
     found = {}
     for id_ in ids if len(ids) <= _FEW else ():
         start = PUT_PREFIX + id_
         at = frame.body.find(start)
-        # A payload may look like it, and then the frame has to be cut apart.
+        # A payload may contain the same bytes; then the frame is unpacked.
         put = _record_at(frame.body, at) if at >= 0 and frame.body.find(start, at + 1) < 0 else None
         if put is not None:
             found[id_] = put
@@ -238,7 +238,7 @@ def _record_at(body: bytes, at: int) -> bytes | None:
         unpacker.feed(memoryview(body)[at : at + size])
         try:
             unpacker.skip()
-        except Exception:  # msgpack raises more than its own tree
+        except Exception:  # msgpack raises more than its own errors
             if at + size >= len(body):
                 return None
             size *= 16
@@ -247,7 +247,7 @@ def _record_at(body: bytes, at: int) -> bytes | None:
 
 
 def _is_plain_drops(frame: Frame) -> bool:
-    """Return whether a body is nothing but drops: then they need not be cut apart by their msgpack."""
+    """Return whether a body has only plain drops, which need no unpacking."""
     body, count = frame.body, frame.drops
     return (
         0 < len(body) == count * _DROP_BYTES

@@ -46,11 +46,11 @@ class JournalIndex:
         self._parts: list[Part] = []
 
     def watch(self, horizon: bytes) -> None:
-        """Remember from now on which records below an id the journals gain."""
+        """Remember from now on the new records of journals below an id."""
         self._horizon = horizon
 
     def take_news(self) -> News | None:
-        """Return the puts, and the ids of drops, that the journals gained since the last call; None: too many."""
+        """Return the puts, and the ids of drops, that were new in journals since the last call; None: too many."""
         news, self._news = self._news, ([], [])
         return news
 
@@ -64,7 +64,7 @@ class JournalIndex:
         return journal is None or journal.is_sealed or number <= journal.synced  # mutant: key-drops-sure
 
     def follow(self, checkpoint: Checkpoint, wanted: list[bytes], handles: Handles) -> None:
-        """Read the new frames of all journals. Raises FileNotFoundError when one has gone since it was listed."""
+        """Read the new frames of all journals. Raises FileNotFoundError when one was removed since it was listed."""
         gone = set(self.files)
         for part in self._parts_above(checkpoint):
             name, start = part.name, part.start
@@ -100,7 +100,7 @@ class JournalIndex:
         return self._parts
 
     def _follow(self, file: FileIndex, fd: int, wanted: list[bytes]) -> None:
-        """Read a journal from where reading stands."""
+        """Read a journal from its position on."""
         disk = self._disk
         seed = self._dir.seed(file.name)
         while not (file.is_blank and self._is_blank_at(fd, file.pos)):  # the next frame will start there

@@ -2,8 +2,8 @@
 
 It reads the checkpoint, then every journal from its covered position, then the checkpoint once more. If a deal was
 committed in between it starts again, so that no message is missed between a journal and the file it was dealt to. From
-then on files only grow past the known lengths, or go because all their messages are finished, so it is safe to walk
-them later. A lap that is opened in between is found in its slots.
+then on files only grow past the known lengths, or are removed because their messages are finished, so it is safe to
+walk them later. A lap that is opened in between is found in its slots.
 Invariant: every message that was pending throughout the walk is in it.
 """
 
@@ -47,7 +47,7 @@ class _Uncovered:
     before: int
     """The number of the last frame that is covered."""
     number: int
-    """The number of the last frame that was met."""
+    """The number of the last frame that was read."""
     parts: list[Part] = field(default_factory=list)
     is_suspect: bool = False
     is_judged: bool = False
@@ -58,7 +58,7 @@ At = datetime | float
 
 
 def bounds(after: At | None, before: At | None, *, dead: bool) -> tuple[bytes, bytes]:
-    """Return the ids from which on, and below which, messages are due in a time; with `dead`, those of dead letters.
+    """Return the range of ids (from, below) that are due in a time; with `dead`, that of dead letters.
 
     Raises BadArgument.
     """
@@ -138,7 +138,7 @@ class Snapshot:
                 yield Span(part.name, part.start, end, ID_MIN)
 
     def _used(self, fd: int, part: Part, journal: _Uncovered) -> int:
-        """Return where the last frame ends whose header verifies; note whether headers show that one is missing."""
+        """Return the end of the last frame whose header verifies; note whether headers show that one is missing."""
         scanner = read_part(self._dir, fd, part, headers=True)
         for item in scanner:
             if isinstance(item, Frame):
@@ -149,7 +149,7 @@ class Snapshot:
         return scanner.pos
 
     def _judge(self, journal: _Uncovered) -> None:
-        """Note what is missing from a writer's journal, once. Cost: everything of it that is not covered."""
+        """Note the missing frames of a writer's journal, once. Cost: all of it that is not covered."""
         if journal.is_judged:
             return
         journal.is_judged = True
@@ -168,7 +168,7 @@ class Snapshot:
             lo = window.hi
 
     def window(self, lo: bytes, hi: bytes, budget: Budget) -> Window:
-        """Return what is pending from `lo` to below `hi`, or as much of it as the budget allows. Raises DiskError."""
+        """Return the pending messages from `lo` to below `hi`, or as many as the budget allows. Raises DiskError."""
         for _ in range(_TRIES):
             missing: list[Span] = []
 
@@ -196,9 +196,9 @@ class Snapshot:
         return window
 
     def _reread(self, missing: list[Span]) -> bool:
-        """Find out why files are not there: they finished, or a lap was opened into its slots.
+        """Find out why files are missing: they finished, or a lap was opened into its slots.
 
-        A file that the newest checkpoint names is missing, which is damage: a file goes only after one without it.
+        If the newest checkpoint names one, that is damage: a file is removed only after a checkpoint without it.
         """
         newer = self._dir.checkpoint()
         if newer.deal == self.checkpoint.deal:
@@ -244,11 +244,11 @@ class Snapshot:
     def walk(
         self, *, after: At | None = None, before: At | None = None, topic: str | None = None, dead: bool = False
     ) -> Iterator[Message]:
-        """Yield what is pending in firing order, or the dead letters, as `Wheel.list` does; note what is none."""
+        """Yield the pending messages in firing order, or the dead letters, as `Wheel.list` does; note damage."""
         return with_topic(self.messages(*bounds(after, before, dead=dead)), topic)
 
     def frames(self, span: Span, *, headers: bool = False, missing: list[Span] | None = None) -> Iterator[Frame]:
-        """Yield the frames of one file; unreadable ranges are noted. A file that is gone is added to `missing`."""
+        """Yield the frames of one file; unreadable ranges are noted. A missing file is added to `missing`."""
         disk = self._dir.disk
         try:
             fd = self.handles.get(span.name)
@@ -279,7 +279,7 @@ class Snapshot:
         return {i: r for i, r in puts.items() if i not in drops}
 
     def dropped(self, ids: Iterable[bytes]) -> set[bytes]:
-        """Return, of these ids, those of which a drop is there: a put that was added now would not be pending.
+        """Return, of these ids, those with a drop: a put that was added now would not be pending.
 
         Cost: as `find`.
         """
@@ -287,7 +287,7 @@ class Snapshot:
         return wanted & self._look_for(wanted)[1]
 
     def named(self, ids: Iterable[bytes]) -> set[bytes]:
-        """Return, of these ids, those of which a put or a drop is there. Cost: as `find`."""
+        """Return, of these ids, those with a put or a drop. Cost: as `find`."""
         wanted = set(ids)
         puts, drops = self._look_for(wanted)
         return puts.keys() | (wanted & drops)
@@ -301,7 +301,7 @@ class Snapshot:
         return found
 
     def _look_for(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[bytes]]:
-        """Return what is there of these ids: packed puts, and the ids that were dropped."""
+        """Return the packed puts of these ids, and the dropped ids."""
         wanted = sorted(i for i in set(ids) if i < ID_LIMIT)
         puts: dict[bytes, bytes] = {}
         drops: set[bytes] = set()
@@ -318,7 +318,7 @@ class Snapshot:
     def _find_in(
         self, span: Span, wanted: list[bytes], puts: dict[bytes, bytes], drops: set[bytes], missing: list[Span]
     ) -> None:
-        """Add what one file holds of the wanted ids."""
+        """Add one file's records of the wanted ids."""
         for frame in self.frames(span, missing=missing):
             at = bisect_left(wanted, frame.first)
             if at == len(wanted) or wanted[at] > frame.last:

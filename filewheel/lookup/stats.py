@@ -28,12 +28,12 @@ from filewheel.roster.repeats import may_repeat
 Progress = Callable[[int], None]
 """Called with the number of messages counted so far."""
 Known = dict[str, tuple[object, int]]
-"""By a file's name: which file it was, as far as it is covered, and how many messages it holds."""
+"""File name → its identity up to the covered length, and its number of messages."""
 
 
 @dataclass
 class Stats:
-    """A wheel at a glance."""
+    """The counts and sizes of a wheel."""
 
     pending: int = 0
     dead: int = 0
@@ -54,7 +54,7 @@ class Stats:
     keeper_namespace: str = ""
     """Its pid namespace; nothing when it is that of this process."""
     damaged: int = 0
-    """Places that are damaged, as far as they were read to count: `verify` reads everything."""
+    """Damaged places among those read to count: `verify` reads everything."""
 
 
 @dataclass
@@ -88,11 +88,11 @@ class _Counter:
                 puts.update([r[ID] for r in found])
                 drops.update([r[ID] for r in dropped])
         self._loose = sorted(puts - drops)
-        """Pending ids in the journals; a file that must be read brings those of its time with it."""
+        """Pending ids in the journals; those of a file's time are counted with a file that is read."""
         self._drops = sorted(drops)
         checkpoint, lap_of = snapshot.checkpoint, directory.settings.lap_of
         self._both = checkpoint.laps.keys() & {lap_of(second) for second in checkpoint.slots}
-        """Laps of which the file and some seconds are there, since one of them was missing: counted as one."""
+        """Laps with a file and slots, because one of them was missing: counted as one."""
         # mutant: both-counted
         self.spans = [s for s in spans_of(directory, checkpoint) if not self._is_counted_with_lap(s)]
 
@@ -108,11 +108,11 @@ class _Counter:
             count += frame.puts
             if self._repeats and frame.puts:
                 ranges.append((frame.first, frame.last))
-        # Within one frame each id stands once: a deal writes it so.
+        # A deal writes an id only once in a frame.
         return None if _overlap(ranges) else count  # mutant: counted-twice
 
     def read(self, span: Span) -> int:
-        """Count what is pending of one file's time, id by id. Cost: about 0.2 µs for each message."""
+        """Count the pending messages of one file's time, id by id. Cost: about 0.2 µs for each message."""
         which = (self._dir.disk.identity(span.name), span.end)
         low, high = self._between(self._loose, span)
         is_alone = low == high and self._is_alone(span)
@@ -130,7 +130,7 @@ class _Counter:
         return count
 
     def _is_alone(self, span: Span) -> bool:
-        """Return whether a file's messages are what its frames say: no journal or other file concerns them."""
+        """Return whether a file's frames alone give its messages: no journal or other file concerns them."""
         if self._snapshot.checkpoint.doubt or self._lap_of(span) in self._both:
             return False
         low, high = self._between(self._drops, span)
@@ -152,14 +152,14 @@ class _Counter:
             yield put[ID]
 
     def rest(self) -> list[bytes]:
-        """Return the pending ids that only the journals hold, and that no file brought with it."""
+        """Return the pending ids that only the journals hold, and that were counted with no file."""
         return self._loose
 
     def _between(self, ids: list[bytes], span: Span) -> tuple[int, int]:
         return bisect_left(ids, span.floor), bisect_left(ids, self.ceil(span))
 
     def ceil(self, span: Span) -> bytes:
-        """Return the smallest id that is too late for a file."""
+        """Return the smallest id after a file's range."""
         return ID_END if span.file is None else span.file.range[1]
 
 
@@ -197,9 +197,9 @@ def sizes_of(directory: Directory, checkpoint: Checkpoint, journals: Sequence[tu
 
 
 def counts_of(directory: Directory, snapshot: Snapshot, known: Known | None = None) -> tuple[int, int]:
-    """Count what is pending in a snapshot, and the dead letters.
+    """Count the pending messages of a snapshot, and the dead letters.
 
-    `known` saves the reading of files that are as they were, and is brought up to date.
+    `known` saves the reading of unchanged files, and is updated.
     """
     counter = _Counter(directory, snapshot, known)
     pending = dead = 0
@@ -251,7 +251,7 @@ def histogram_of(directory: Directory, snapshot: Snapshot, edges_us: Sequence[in
 
 
 def topics_of(snapshot: Snapshot, progress: Progress | None = None) -> dict[str, int]:
-    """Count a snapshot by topic: this one reads every message, and the snapshot notes what is none."""
+    """Count a snapshot by topic. Reads every message; the snapshot notes damaged records."""
     counts: dict[str, int] = {}
     for n, message in enumerate(snapshot.messages()):
         counts[message.topic] = counts.get(message.topic, 0) + 1

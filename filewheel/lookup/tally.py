@@ -39,7 +39,7 @@ class _Unknown(Exception):
 
 
 class _Stale(Exception):
-    """There is another checkpoint, or a journal is gone: the remembered state is void."""
+    """There is another checkpoint, or a journal was removed: the remembered state is void."""
 
 
 class Tally:
@@ -56,7 +56,7 @@ class Tally:
 
     def _forget(self) -> None:
         self._deal = -1
-        """The checkpoint that all of this is above."""
+        """The checkpoint that this belongs to."""
         self._listing: list[list[str]] = []
         """The directories of the laps."""
         self._is_simple = False
@@ -67,7 +67,7 @@ class Tally:
         self._drops: set[bytes] = set()
 
     def stats(self) -> Stats | None:
-        """Return the numbers of the wheel; None where a snapshot has to count them, as it has the first time.
+        """Return the counts of the wheel; None where a snapshot has to count, as it does the first time.
 
         Cost: a look of the finder and some listings; after a new checkpoint all of the journals and the laps' headers.
 
@@ -90,11 +90,11 @@ class Tally:
         return None
 
     def _learn(self) -> None:
-        """Count what the laps hold."""
+        """Count the messages in the laps."""
         self._forget()
         with Snapshot(self._dir) as snapshot:
             listing = self._list_laps(snapshot.checkpoint)
-            snapshot.first()  # which finds the damage that a count of everything finds
+            snapshot.first()  # finds the same damage as a full count
             puts = snapshot.journal_puts() if may_repeat(self._dir) else set[bytes]()
             snapshot.journals = []
             is_apart = not puts or not snapshot.named(puts)  # mutant: remembered-twice
@@ -115,11 +115,11 @@ class Tally:
     ) -> Stats | _Stale | _Unknown:
         try:
             return self._count(checkpoint, journals, handles)
-        except (_Stale, _Unknown) as exc:  # an error that gets out has the finder forget all that it learned
+        except (_Stale, _Unknown) as exc:  # a raised error makes the finder forget everything
             return exc
 
     def _count(self, checkpoint: Checkpoint, journals: Mapping[str, FileIndex], handles: Handles) -> Stats:
-        """Count what the journals have gained."""
+        """Count the new records of the journals."""
         if checkpoint.deal != self._deal or self._list_laps(checkpoint) != self._listing:  # mutant: tally-missing
             raise _Stale
         # mutant: tally-removed
@@ -146,7 +146,7 @@ class Tally:
             raise _Unknown
         for id_ in self._finder.has_put(new, handles) if new else ():
             counts[id_ >= DEAD_FLOOR] -= 1
-        # Nothing was changed until now: an error, or another turn of the finder, finds all as it was.
+        # Nothing was changed until now, so an error or a second call by the finder finds the old state.
         self._drops |= new
         self._counts = counts
         self._read = {file.name: (file.start, file.pos) for file in journals.values()}
