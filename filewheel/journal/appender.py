@@ -75,7 +75,7 @@ class Appender:
         self._changed = threading.Condition(self.lock)
         self.lender = Lender(self.lock, Writer(directory))
         self._has_pens = True
-        """The disk gives pens, as far as is known."""
+        """Whether the disk gives pens, as far as known."""
         self._durable = 0
         """The ticket of the last durable frame."""
         self._flushing = 0
@@ -157,7 +157,7 @@ class Appender:
             copies.confirm(ticket, durable=True)
 
     def rotate(self) -> None:
-        """Go on in a new segment, so that the present one can be covered and removed."""
+        """Continue in a new segment, so that the present one can be covered and removed."""
         with self.one_call():
             while self._flushing:
                 self._changed.wait()
@@ -182,7 +182,7 @@ class Appender:
     def ready(self, body_bytes: int, *, ids: int = 1) -> Writer:
         """Return the writer, with ids left and a segment that has room for a frame with a body of this size.
 
-        Called with the lock held. May wait, and let other threads in; afterwards the frame can be written without
+        Called with the lock held. May wait with the lock released; afterwards the frame can be written without
         waiting.
         """
         if body_bytes > BODY_BYTES_MAX:
@@ -198,7 +198,7 @@ class Appender:
                 try:
                     writer.open_segment(1)
                 except BaseException:
-                    # A keeper that saw the name come and go takes this writer for ended.
+                    # A keeper that saw the name appear and vanish takes this writer for ended.
                     self._renew()
                     raise
                 return writer
@@ -218,7 +218,7 @@ class Appender:
                 writer.free_to = segment.filled if fills else self._segment_bytes
                 return writer
             if self._flushing:  # mutant: rotate-under-flush
-                # Its descriptor must not be closed, and its error not be taken, under a flush.
+                # During a flush, do not close its descriptor or take its error.
                 self._changed.wait()
             else:
                 act()
@@ -280,7 +280,7 @@ class Appender:
             self.ready(body_bytes)
 
     def fill_ahead(self) -> None:
-        """Write zeros ahead where few are left, to be covered by the next flush; frames are written beside it."""
+        """Write zeros ahead where few are left, to be covered by the next flush; frames are written meanwhile."""
         with self.one_call():
             writer = self.lender.writer
             segment = writer.segment
@@ -316,7 +316,7 @@ class Appender:
     ) -> tuple[bytes, MessageId, int]:
         """Write a frame with one new put, whose body has at most `size` bytes; return the frame, its id and its ticket.
 
-        Most producers write single puts, so this is the short way: one look at the segment, one frame.
+        Most producers write single puts, so this is the short path: one check of the segment, one frame.
         """
         writer, copies = self.lender.writer, self.copies
         segment, ids = writer.segment, writer.ids
@@ -339,7 +339,7 @@ class Appender:
         return frame, id_, ticket
 
     def lend(self, size: int) -> bool:
-        """Lend the writer to a pen with room for a put of this size; False when the put has to go the other way."""
+        """Lend the writer to a pen with room for a put of this size; False when the put has to take the other path."""
         if not self._has_pens or self.copies is not None or size > _PEN_BYTES:
             return False
         with self.one_call():
@@ -469,9 +469,9 @@ class Appender:
             try:
                 self.flush()
             except Closed:  # mutant: flusher-too-late
-                return  # `close` came in between, and has flushed everything
+                return  # `close` has flushed everything
             except TooFewCopies:
-                continue  # it is in this directory; the next enqueue raises  # mutant: flusher-ends
+                continue  # the frames are in this directory; the next enqueue raises  # mutant: flusher-ends
             except FilewheelError as exc:
                 self._unreported = exc
-                return  # the next call raises it, or `close`
+                return  # the next call or `close` raises it

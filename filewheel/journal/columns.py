@@ -1,6 +1,6 @@
 """The columns of a batch: each is one value for all of its messages, or a sequence with one for each.
 
-This is the cheap form to enqueue many: what is equal for all is checked and packed once.
+This is the cheap form to enqueue many: a value for all is checked and packed once.
 Invariant: every value has been checked before anything of the batch is written.
 """
 
@@ -46,7 +46,7 @@ def dues_of(
 def middles_of(
     now_us: int, topic: str | Sequence[str], headers: Headers | Sequence[Headers], count: int
 ) -> bytes | list[bytes]:
-    """Return what stands between id and payload: once when it is equal for all, else for each message."""
+    """Return the bytes between id and payload: once if equal for all, else for each message."""
     if isinstance(topic, str) and (headers is None or isinstance(headers, Mapping)):
         check_topic(topic)
         return pack_middle(now_us, topic, _plain(headers) if headers else None)
@@ -66,7 +66,7 @@ def keyed_middles_of(
     keys: Sequence[str | None],
     count: int,
 ) -> list[bytes]:
-    """Return what stands between id and payload of each message of which some have a unique key."""
+    """Return the bytes between id and payload of each message; some have a unique key."""
     if isinstance(keys, str):
         raise BadArgument("keys are a sequence with one for each message, not a text", hint='keys=["...", "..."]')
     check_count("keys", keys, count)
@@ -84,7 +84,7 @@ def keyed_middles_of(
 
 
 def _plain(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Check the headers of a message of a batch: it has no unique key, of which the index would not know."""
+    """Check a message's headers: in a batch it has no unique key, which the index would not list."""
     if KEY in check_headers(headers):  # mutant: key-in-a-batch
         raise BadArgument(
             f"a message with a unique key ({KEY}) goes alone",
@@ -101,7 +101,7 @@ class Run:
     middle: bytes | Sequence[bytes]
     payloads: Sequence[bytes]
     size_bytes: int
-    """At least what its packed puts take."""
+    """At least the size of its packed puts."""
 
 
 def runs_of(

@@ -84,7 +84,7 @@ class Judge:
         return [Damage(name, g.offset, g.end, g.reason, proven=False) for name, g in self._passed]
 
     def take(self, name: str, frame: Frame, number: int, synced: int = 0) -> list[Missing]:
-        """Judge by the next frame after `number`; return what is missing before it, and what the frame newly proves.
+        """Judge by the next frame after `number`; return the frames missing before it, and those newly proven.
 
         `synced` is that of a frame further on, if one is known. An unproven result is returned again once it is proven.
         """
@@ -142,8 +142,8 @@ def missing_in(
 ) -> list[Missing]:
     """Read parts of a writer's journal after frame `number`; return the missing frames.
 
-    Cost: every byte of them. After a segment that cannot be opened the number is unknown: a segment that is gone was
-    covered in the meantime. Raises OSError.
+    Cost: every byte of them. After a segment that cannot be opened the number is unknown: a missing segment was
+    covered since. Raises OSError.
     """
     account = Account()
 

@@ -61,7 +61,7 @@ class Journal:
         self.appender = Appender(directory, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
         self._lender = self.appender.lender
         self._copies: Copies | None = None
-        """The mirrors: what the appender has as `copies`."""
+        """The mirrors, also `appender.copies`."""
         self.roster: Roster | None = None
         """The set that the frames are written for."""
         self.marks: Marks | None = None
@@ -69,7 +69,7 @@ class Journal:
         self._dropped = 0
         """The ticket of the last frame with a drop."""
         self.fence: Fence | None = None
-        """Looks at the roster for this journal, with its lock held; None for a journal without mirrors."""
+        """Checks the roster for this journal, with its lock held; None for a journal without mirrors."""
         self._looked_us = _NEVER_US
 
     @property
@@ -88,7 +88,7 @@ class Journal:
         return self.appender.flush()
 
     def rotate(self) -> None:
-        """Go on in a new segment, so that the present one can be covered and removed."""
+        """Continue in a new segment, so that the present one can be covered and removed."""
         self.appender.rotate()
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Journal:
         return self.fence is not None and not 0 <= self._clock.steady_us() - self._looked_us < LOOK_US
 
     def _look_again(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Look at the roster after a frame was written, and write the frame to mirrors that have joined the set.
+        """Check the roster after a frame was written, and write the frame to mirrors that have joined the set.
 
         A keeper does not stop for an error here: its next claim does.
         """

@@ -29,7 +29,7 @@ from filewheel.roster.fence import fenced
 from filewheel.roster.roster import Member, Roster, read_roster
 
 _LOOK_US = 20_000
-"""How long flushes go on without a check that the flushed file still has its name."""
+"""How long flushes continue without a check that the flushed file still has its name."""
 
 Failed = Callable[["Mirror"], None]
 
@@ -204,14 +204,14 @@ class Mirror:
             self._done.notify_all()
 
     def _look(self) -> None:
-        """Raise when this wheel is gone or no mirror any more: a flush of deleted files still succeeds."""
+        """Raise when this wheel was deleted or is no mirror any more: a flush of deleted files still succeeds."""
         assert self._dir is not None
         identity = self._dir.disk.identity(layout.ROSTER)
         if identity != self._identity:  # mutant: mirror-promoted-meanwhile
             check_mirror(self._dir, self.member, self.roster)
             self._identity = identity
         if not self._writer.is_there():  # mutant: mirror-journal-deleted
-            raise Unsafe("the journal of this handle is gone, and perhaps the wheel too", path=self._dir.path)
+            raise Unsafe("the journal of this handle is missing, and perhaps the wheel too", path=self._dir.path)
 
     def _step(self) -> bool:
         """Do the next thing that was asked for; False when this life is over."""

@@ -137,11 +137,11 @@ class Segment:
             self._disk.truncate(self.fd, self.offset)
 
     def flush(self, on_flush: Callable[[int], None] | None = None) -> None:
-        """Make everything written durable; call `on_flush` with the microseconds that took. Raises OSError."""
+        """Make everything written durable; call `on_flush` with its microseconds. Raises OSError."""
         start_us = 0 if on_flush is None else SYSTEM_CLOCK.steady_us()
         self._disk.fdatasync(self.fd)  # mutant: no-flush
         if self._disk.is_removed(self.fd):  # mutant: removed-confirmed
-            # The frames that are about to be confirmed went with the file; the flush of a nameless file succeeds.
+            # The frames to confirm were removed with the file; the flush of an unlinked file succeeds.
             raise OSError(errno.ENOENT, "the file was removed while it was in use")
         if on_flush is not None:
             on_flush(SYSTEM_CLOCK.steady_us() - start_us)

@@ -84,7 +84,7 @@ class Written:
     """One, or none when the cancel has written the drop already."""
     puts: list[bytes]
     moved_to: MessageId | None
-    """The id under which the message goes on, or is a dead letter."""
+    """The message's new id, also as a dead letter."""
     enters: list[tuple[str, MessageId]]
     """(key, id) of the puts that hold a unique key."""
     asks: frozenset[bytes]

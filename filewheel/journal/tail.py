@@ -7,7 +7,7 @@ next segment. When there is none, the writer has ended (I2). The lock is always 
 the answer.
 
 Missing frames are judged by the frames that follow (gaps.py). The tail steps over proven damage at once. It steps over
-an unproven gap, and reports it as such, when the writer is gone or has left the segment.
+an unproven gap, and reports it as such, when the writer has ended or has left the segment.
 Invariant: `seen` only moves forward, and every frame below it was yielded once.
 """
 
@@ -80,7 +80,7 @@ class Tail:
         self.seen = covered
         """Everything below has been read."""
         self.ended = False
-        """The writer is gone, and its whole journal has been read."""
+        """The writer has ended, and its whole journal has been read."""
         self.gone = False
         """Its last segment has been removed (K4)."""
         self.ends: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""The walk over a wheel's journals: the segments there are, the part of each that a reader needs, and what it holds.
+"""The walk over a wheel's journals: its segments, the part of each that a reader needs, and the frames in it.
 
 `list_segments` lists them, `parts_above` leaves out everything below a reader's positions, and `read_part` yields the
-frames of a part, and the gaps between them. Readers differ in how they treat a segment that is gone or cannot be
+frames of a part, and the gaps between them. Readers differ in how they treat a segment that is missing or cannot be
 opened, so each opens the file itself, or gives `read_parts` its rule. A journal that is read as it grows is a `Tail`.
 
 A listing beside a writer may hold a new segment and miss the one before it; the next listing has both.
@@ -54,7 +54,7 @@ def list_segments(directory: Directory) -> Listing:
 
 
 def parts_above(listing: Mapping[str, Set[int]], positions: Mapping[str, Position]) -> Iterator[Part]:
-    """Yield what is above these positions, by writer and segment; all of a writer that has no position."""
+    """Yield the parts above these positions, by writer and segment; all of a writer without a position."""
     for writer, segments in sorted(listing.items()):
         covered = positions.get(writer, START)
         for n in sorted(segments):
@@ -79,7 +79,7 @@ def read_parts(
 ) -> Iterator[tuple[Part, Frame | Gap]]:
     """Yield the frames and gaps of several parts. Raises OSError.
 
-    A part that cannot be opened is skipped after `on_error`, which may raise; without it, only one that is gone is.
+    A part that cannot be opened is skipped after `on_error`, which may raise; without it, only a missing one is.
     """
     for part in parts:
         try:

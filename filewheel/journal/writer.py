@@ -1,6 +1,6 @@
 """One writer: its name, its segments, the numbers of its frames; and how it is lent to a pen.
 
-A handle is a writer until a write fails or the sequence of ids is used up; then it goes on as another one. While puts
+A handle is a writer until a write fails or the sequence of ids is used up; then it becomes another one. While puts
 come that need not be durable, the writer is lent to a pen (docs/adr/0023-a-pen-that-writes.md). Then only the pen knows
 where the next frame goes, the next place in the sequence and the number of the last frame. The lender is the only way
 to a writer, and ends the loan before it returns the writer, so these numbers are never read while they are stale.
@@ -122,7 +122,7 @@ class Lender:
         return self._writer.name
 
     def replace(self, writer: Writer) -> None:
-        """Go on as another writer."""
+        """Become another writer."""
         assert self._pen is None
         self._writer = writer
 

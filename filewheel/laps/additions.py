@@ -26,7 +26,7 @@ class Additions:
         self._dir = directory
         self._disk = directory.disk
         self._dirty: dict[str, int] = {}
-        """Each file, and its descriptor while it is kept open (else -1)."""
+        """Each file, and its descriptor while it is open (else -1)."""
         self._was: dict[str, int] = {}
         """The covered length of each file before."""
         self._new_dirs: set[int] = set()
@@ -67,7 +67,7 @@ class Additions:
 
         Raises Poisoned: a flush that failed must not be tried again.
         """
-        with poisoned_by("what was added to the laps", self._dir.path):
+        with poisoned_by("the records added to the laps", self._dir.path):
             if len(self._dirty) > SYNC_EACH_MAX:
                 self._disk.sync_all()
                 return
@@ -104,7 +104,7 @@ class Additions:
 
 @contextlib.contextmanager
 def poisoned_by(what: str, path: str) -> Iterator[None]:
-    """Make an error of a flush final: tried again, it would succeed with the data gone."""
+    """Make an error of a flush final: tried again, it would succeed with the data lost."""
     try:
         yield
     except OSError as exc:

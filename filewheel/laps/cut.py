@@ -41,9 +41,9 @@ class Cut:
     drops: dict[bytes, bytes] = field(default_factory=dict)
     """id → packed drop."""
     drop_frames: list[Frame] = field(default_factory=list)
-    """Frames of drops only. A frame is taken apart only when it meets a put or a file."""
+    """Frames of drops only. A frame is unpacked only when it meets a put or a file."""
     ended: set[str] = field(default_factory=set)
-    """Writers that ended, and whose journal is below the cut to its end."""
+    """Ended writers whose whole journal is below the cut."""
     doubtful: dict[str, list[Frame]] = field(default_factory=dict)
     """Puts that may have keys and are not known to be durable: their entries in the index may not be durable either."""
     size_bytes: int = 0
@@ -51,7 +51,7 @@ class Cut:
     put_records: int = 0
 
     def add(self, frame: Frame) -> None:
-        """Add a frame's records. Raises Damaged when they make no sense."""
+        """Add a frame's records. Raises Damaged when they are invalid."""
         self.size_bytes += frame.end - frame.offset
         self.records += frame.puts + frame.drops
         self.put_records += frame.puts
@@ -67,8 +67,8 @@ class Cut:
     ) -> None:
         """Take the drops out of the frames that meet a put (one of these, or one to come) or a file.
 
-        Most acknowledgements meet neither: their second has fired and its file is gone. To take each apart would
-        cost memory and time for nothing. With `coming` unknown, all are taken apart.
+        Most acknowledgements meet neither: their second has fired and its file is removed. Unpacking each would cost
+        memory and time for nothing. With `coming` unknown, all are unpacked.
         """
         if not self.drop_frames:
             return
@@ -89,9 +89,9 @@ class Cut:
 
 
 def take_cut(store: Store, limits: dict[str, Position], chunk_bytes: int, chunk_records: int) -> Cut:
-    """Read the journals from what is covered up to `limits`, or as much as one chunk holds."""
+    """Read the journals from their covered positions up to `limits`, or as much as one chunk holds."""
     cut = Cut()
-    # The keeper's journals come last, its own after the one before it: what they drop was put elsewhere.
+    # The keepers' journals come last, the present one's after the former one's: their drops have puts elsewhere.
     order = sorted(limits, key=lambda w: (w == store.own.writer, w == store.checkpoint.keeper, w))
     for writer in order:
         tail = store.tails[writer]
@@ -101,7 +101,7 @@ def take_cut(store: Store, limits: dict[str, Position], chunk_bytes: int, chunk_
                 try:
                     cut.add(frame)
                 except Damaged as exc:
-                    # Its checksums hold, so it was written like this: kept aside before its journal goes.
+                    # Its checksums hold, so it was written like this: to quarantine/ before its journal is removed.
                     name = layout.segment(writer, end.segment)
                     store.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
                 # The keeper flushes the entries of its own puts before it writes them.
@@ -142,12 +142,12 @@ def puts_above(store: Store, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
 
 
 def frames_of(store: Store, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:
-    """Yield a journal's frames between two positions, and where each ends. Raises Damaged when a segment is gone."""
+    """Yield a journal's frames between two positions, and where each ends. Raises Damaged when a segment is missing."""
 
     def on_error(part: Part, exc: OSError) -> None:
         if not isinstance(exc, FileNotFoundError):
             raise exc
-        # Only a deal removes a segment, and no other runs: to skip it would cover what it held.
+        # Only a deal removes a segment, and no other runs: to skip it would cover its records.
         # mutant: vanished-dealt
         raise vanished(store.dir, store.quarantine, Span(part.name, part.start, part.end, ID_MIN)) from None
 

@@ -47,9 +47,9 @@ class Dealt:
     drops: int = 0
     files: int = 0
     expired: int = 0
-    """Files of which everything was finished."""
+    """Files whose messages were all finished."""
     held: set[str] = field(default_factory=set)
-    """Writers of which nothing was covered: their puts have keys that could not be entered now."""
+    """Writers without anything covered: their puts have keys that could not be entered now."""
     left_bytes: int = 0
     """Bytes that were read and are not covered yet."""
     left_segments: int = 0
@@ -90,10 +90,10 @@ class Deal:
         self._done = Dealt()
 
     def run(self) -> Dealt:
-        """Deal. On return it is durable and the covered segments are gone.
+        """Deal. On return it is durable and the covered segments are removed.
 
         Raises OSError, and Damaged when no file can take a message, with the wheel unchanged; OSError also when only
-        files that are not needed any more could not be removed. Raises Poisoned when a flush failed, or when it is
+        files that are no longer needed could not be removed. Raises Poisoned when a flush failed, or when it is
         unknown whether the checkpoint was replaced: this keeper is finished, and the next one recovers.
         """
         store = self._store
@@ -108,7 +108,7 @@ class Deal:
         new = base.copy()
         new.deal = base.deal + 1
         new.keeper = store.own.writer
-        # K4: the entry of a writer whose segments are gone is left out only now, a flush after they went.
+        # K4: the entry of a writer without segments is left out only now, a flush after their removal.
         if not self._only_expire:
             # mutant: entry-early
             new.positions = {w: p for w, p in new.positions.items() if w in limits} | cut.positions
@@ -197,7 +197,7 @@ class Deal:
             # In a set of wheels a put may come twice, by its writer and by a replicator: a drop that has met one of the
             # two is kept for the other.
             still = gone if self._store.repeats else gone - matched  # mutant: repeats-forgotten
-            # D1: a drop whose put is yet to be dealt goes on to the next deal, or the put would come back.
+            # D1: the next deal gets a drop whose put is yet to be dealt, or the put would be pending again.
             new.unmatched = sorted(still if coming is None else still & coming)  # mutant: unmatched-forgotten
         # D4: in doubt, or where a put may come twice, a file may hold the put already, and needs its drop.
         again = bool(base.doubt) or self._store.repeats  # mutant: doubt-drops repeats-no-drop
@@ -213,7 +213,7 @@ class Deal:
         # D5: one reading of the clock for the whole deal.
         near = near_laps(self._dir.settings, self._store.clock.now_us()) if self._spread else frozenset()
         writer = LapWriter(self._store, new, near, self._added)
-        # X2: records for a file that goes were read before it counted as finished, so they are finished too.
+        # X2: records for a removed file were read before it counted as finished, so they are finished too.
         loose = self._without_finished(puts, loose, new, finished)
         for lap in sorted(near):
             if lap in new.laps and lap not in finished[1] and writer.can_open(lap):
@@ -276,9 +276,9 @@ class Deal:
         self._done.left_bytes = store.undealt_bytes
 
     def _remove_needless(self, cut: Cut) -> None:
-        """Remove covered segments and finished files, all that can be; then raise the error of one that cannot be.
+        """Remove covered segments and finished files, as many as possible; then raise the error of one that failed.
 
-        That one counts for nothing any more: the next deal tries a segment again, the next keeper sweeps a file.
+        That one no longer counts: the next deal tries a segment again, the next keeper sweeps a file.
         """
         store = self._store
         with contextlib.ExitStack() as last_first:

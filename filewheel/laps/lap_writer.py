@@ -37,7 +37,7 @@ class LapWriter:
         self._added = added
         self._lap_slots: set[int] | None = None
         self._looked_at: set[str] = set()
-        """The files that were looked for."""
+        """The files that were checked."""
         self.held: set[bytes] = set()
         """The ids of drops whose put may be in a missing file."""
         self.files = 0
@@ -92,7 +92,7 @@ class LapWriter:
         return lap not in self._near
 
     def _is_missing(self, file: File) -> bool:
-        """Return whether a file that is named is not there. Cost: a stat, once a deal."""
+        """Return whether a named file is missing. Cost: a stat, once a deal."""
         store, name = self._store, file.name
         if name not in self._looked_at:
             self._looked_at.add(name)
@@ -108,7 +108,7 @@ class LapWriter:
         return lap in self._lap_slots
 
     def _refuse(self, name: str, puts: int) -> None:
-        """Raise if a message would go to a missing file, since the other one that could take it is missing too."""
+        """Raise if a message would go to a missing file: the other one that could take it is missing too."""
         if puts:
             raise Damaged(
                 "missing, and so is the file that would take its messages", path=self._dir.place(name),
@@ -130,8 +130,8 @@ class LapWriter:
         return length + len(data)
 
     def can_open(self, lap: int) -> bool:
-        """Return whether a lap can be dealt into its seconds: nothing of it is missing."""
-        # All files are checked first: one found missing later would send its messages back to the lap file that goes.
+        """Return whether a lap can be dealt into slots: none of its files is missing."""
+        # All files are checked first: one found missing later would send its messages to the removed lap file.
         for file in files_in(self._dir.settings, self._new, lap):
             self._is_missing(file)
         return lap not in self._store.missing.near()  # mutant: missing-opened

@@ -1,13 +1,13 @@
-"""Files that are needed and not there: the wheel was moved or deleted, a file was, or its disk is not mounted.
+"""Missing files that are needed: the wheel or a file was moved or deleted, or its disk is not mounted.
 
-A slot or lap file is removed only after a checkpoint that does not name it. So one that is named and not there was
-removed from outside and may come back. It stays named, or the next keeper would remove it as a leftover when it is
-back. Until then everything else is fired and dealt. A deal writes the puts for it to the lap's file or to its seconds,
-whichever is there, and the drops for it to the checkpoint (`unmatched`).
+A slot or lap file is removed only after a checkpoint that does not name it. So a named file that is missing was removed
+from outside and may return. It stays named, or the next keeper would remove the returned file as a leftover. Until then
+everything else is fired and dealt. A deal writes the puts for it to the lap's file or to its seconds, whichever exists,
+and the drops for it to the checkpoint (`unmatched`).
 
-A journal segment is removed only by the holder of keeper.lock, and only when it is covered. So one that was read, is
-not covered and is gone was removed from outside too. It may have held the cancel of a message that is due, which would
-then fire. A keeper that finds this stops; the next keeper goes on with the rest.
+A journal segment is removed only by the holder of keeper.lock, and only when it is covered. So a missing one that was
+read and is not covered was removed from outside too. It may have held the cancel of a message that is due, which would
+then fire. A keeper that finds this stops; the next keeper continues with the rest.
 Invariants: a name leaves the checkpoint because its file is missing only by `repair`, or by a backup that is healed.
 Journal bytes that were read are covered by a deal, or still there, or their keeper has stopped.
 """
@@ -77,7 +77,7 @@ class MissingFiles:
         return True
 
     def found(self) -> list[Span]:
-        """Return the files that are whole and there again, and forget that they were missing.
+        """Return the files that are back and whole, and forget that they were missing.
 
         Cost: a listing of each directory in which some are missing.
         """
@@ -99,7 +99,7 @@ class MissingFiles:
             return []
 
     def forget(self, name: str) -> None:
-        """Forget a file: it is there again, or the checkpoint does not name it any more."""
+        """Forget a file: it is back, or the checkpoint does not name it any more."""
         span = self._files.pop(name, None)
         if span is None:
             return
@@ -111,7 +111,7 @@ class MissingFiles:
             span.file.among(self).discard(span.file.key)
 
     def near(self) -> set[int]:
-        """Return the laps of which the file, or the slot of a second, is missing."""
+        """Return the laps whose file, or the slot of a second, is missing."""
         return self.laps | {self._lap_of(second) for second in self.slots}
 
     def hides(self, id_: bytes) -> bool:
@@ -125,24 +125,24 @@ Listing = Mapping[str, Set[int]]
 
 
 def vanished(directory: Directory, quarantine: Quarantine, span: Span) -> Damaged:
-    """Return the error for a segment that is gone, and note its undealt range in quarantine/."""
+    """Return the error for a missing segment, and note its undealt range in quarantine/."""
     quarantine.note(Damage(span.name, span.start, span.end, MISSING, proven=True))
     return Damaged(
-        "it was not dealt yet, and is gone: the wheel was moved or deleted, or the file was removed by hand",
+        "it was not dealt yet, and is missing: the wheel was moved or deleted, or the file was removed by hand",
         path=directory.place(span.name),
         hint="put it back, or start the keeper again, which goes on without it; then `filewheel verify`",
     )
 
 
 def find_vanished(directory: Directory, tails: Mapping[str, Tail], before: Listing, now: Listing) -> Span | None:
-    """Return a segment that was listed before, is not there now, and is still needed; None when there is none."""
+    """Return a missing segment that was listed before and is still needed; None when there is none."""
     for writer, segments in before.items():
         lost = segments - now.get(writer, frozenset())
         tail = tails.get(writer)
         if not lost or tail is None or tail.gone:
             continue
         for span in _needed(tail, lost):
-            # A look again: a listing beside a writer may miss a name.
+            # Check again: a listing beside a writer may miss a name.
             if directory.disk.identity(span.name) is None:
                 return span
     return None

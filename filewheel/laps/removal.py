@@ -35,14 +35,14 @@ class Removal:
         self._handles = handles
         self._lock = lock
         self.retention: Retention | None = None
-        """Where covered segments wait for backups; None when the wheel is not a primary that has any."""
+        """The covered segments kept for backups; None unless the wheel is a primary with backups."""
         self.unlinked_in: set[str] = set()
         """Directories in which something was unlinked since the last checkpoint (D6)."""
 
     # -- lap and slot files, directories ---------------------------------------------------------------------
 
     def remove(self, name: str) -> None:
-        """Unlink a file if it is there and a regular file; anything else is not the wheel's."""
+        """Unlink a file if it exists and is regular; anything else is not the wheel's."""
         if self._disk.identity(name) is not None:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(name)
@@ -62,7 +62,7 @@ class Removal:
             self.unlinked_in.add(layout.LAPS)
 
     def remove_empty_dirs(self, checkpoint: Checkpoint) -> None:
-        """Remove the directories of past laps in which something was unlinked and nothing is left (X4)."""
+        """Remove the directories of past laps that unlinks have emptied (X4)."""
         lap_of = self._dir.settings.lap_of
         now_lap = lap_of(self._dir.env.clock.now_us() // US_PER_S)
         kept = {lap_of(s) for s in checkpoint.slots}
@@ -131,11 +131,11 @@ class Removal:
             return freed
 
     def _mark_behind(self) -> bool:
-        """Mark in the roster the backups that may not have read the deleted segments; return whether it says so.
+        """Mark in the roster the backups that may not have read the deleted segments; return whether it records that.
 
         Never raises.
         """
-        why = "journals that it may not have read went: too much had been kept for it"
+        why = "journals that it may not have read were removed: too much had been kept for it"
         try:
             roster = read_roster(self._disk, self._dir.path)
             if roster is None:

@@ -88,9 +88,9 @@ class Store:
         self.undealt_puts = 0
         self.missing = MissingFiles(directory)
         self.on_return: Callable[[bytes], None] | None = None
-        """Called with the floor of a missing file that is there again."""
+        """Called with the floor of a missing file that is back."""
         self.owes_drops = True
-        """A missing file may have come back since its drops were put into the checkpoint: the next deal writes them."""
+        """A missing file may be back since its drops were put into the checkpoint: the next deal writes them."""
         self.passes = 0
         """Whole passes over the journals so far."""
         self.notes: list[str] = list(directory.notes)
@@ -151,7 +151,7 @@ class Store:
     def _sweep_journal(self) -> None:
         """Remove temporary files of dead writers (K5), and covered segments that came back (R5).
 
-        A segment whose unlink did not survive a power cut must go before its writer's entry is forgotten (K4), or
+        A segment whose unlink a power cut undid must be removed before its writer's entry is forgotten (K4), or
         everything in it would be read again.
         """
         for last in self.disk.listdir(layout.JOURNAL):
@@ -165,7 +165,7 @@ class Store:
                 continue
             if not layout.is_segment_tmp(last):  # mutant: tmp-stays
                 continue
-            with contextlib.suppress(OSError):  # it stays, and costs a name: the next keeper tries again
+            with contextlib.suppress(OSError):  # it stays: the next keeper tries again
                 fd = self.disk.open(name, "r")
                 try:
                     if self.disk.lock(fd, wait=False):
@@ -184,13 +184,13 @@ class Store:
             self.removal.remove_dir(lap)
 
     def _miss_laps(self, found: Found) -> None:
-        """Report files that are named but not there: a file goes only after a checkpoint without it."""
+        """Report named files that are missing: a file is removed only after a checkpoint without it."""
         for span in spans_of(self.dir, self.checkpoint):
             if span.file is not None and span.file.key not in span.file.among(found):
                 self.miss(span)
 
     def miss(self, span: Span) -> None:
-        """Note once that a named file is not there; it stays named."""
+        """Note once that a named file is missing; it stays named."""
         if self.missing.add(span):  # mutant: missing-forgotten
             self.quarantine.note(Damage(span.name, 0, span.end, MISSING, proven=True))
 
@@ -206,9 +206,9 @@ class Store:
     # -- ingest --------------------------------------------------------------------------------------------
 
     def ingest(self, *, test_locks: bool = False) -> None:
-        """Read what the journals have gained: one whole pass (I1-I3). Cost: a listing and a read a live writer.
+        """Read the new frames of all journals: one whole pass (I1-I3). Cost: a listing, and one read a live writer.
 
-        Raises OSError, and Damaged when a journal that was not dealt is gone.
+        Raises OSError, and Damaged when an undealt journal is missing.
         """
         with self.lock:
             now = self.clock.steady_us()
@@ -227,9 +227,9 @@ class Store:
             self.passes += 1
 
     def _list_journal(self) -> Listing:
-        """Return writer → its segments. To be read only: while the names stay, it is the one of last time.
+        """Return writer → its segments. Do not change it: while the names stay, it is the last one again.
 
-        Raises Damaged when one that is needed is gone.
+        Raises Damaged when a needed one is missing.
         """
         names = self.disk.listdir(layout.JOURNAL)
         if names == self._names:
@@ -341,7 +341,7 @@ class Store:
         """Copy unreadable bytes to quarantine/: below a covered length everything was durable, so they are damage.
 
         Raises OSError when the file could not be opened, since it would otherwise count as empty and be removed.
-        Raises Damaged when a journal is gone.
+        Raises Damaged when a journal is missing.
         """
         if gap.error is not None:
             raise gap.error

@@ -1,8 +1,8 @@
 """Deals for a moment when no keeper runs, so that one-shot producers do not leave one file each for ever.
 
-A producer that finds many journal segments, and nobody holding the keeper's lock, takes the lock, deals the journals
-into lap files (one for each lap, also near ones), and releases it. It runs the keeper's own protocol. A keeper that
-starts in between waits for some milliseconds. Nothing is fired.
+A producer that finds many journal segments and the keeper's lock free takes the lock, deals the journals into lap files
+(one for each lap, also near ones), and releases it. It runs the keeper's own protocol. A keeper that starts in between
+waits for some milliseconds. Nothing is fired.
 Invariant: afterwards the number of files is bounded by the laps with messages, not by the producers that ran.
 """
 
@@ -42,7 +42,7 @@ def is_untidy(directory: Directory) -> bool:
 def tidy(directory: Directory, index_of: IndexOf) -> bool:
     """Deal the journals if no keeper runs; return whether that was done. Never raises for a bad disk.
 
-    Does nothing on a backup, where a replicator is the keeper, nor on a wheel that was fenced.
+    Does nothing on a backup, where a replicator is the keeper, or on a fenced wheel.
     """
     keeper_lock = KeeperLock(directory)
     try:

@@ -41,7 +41,7 @@ class Span:
     end: int
     floor: bytes
     file: File | None = None
-    """The slot or lap file, of which this is all; None for a part of a journal."""
+    """The slot or lap file, if this is all of it; None for a part of a journal."""
 
 
 def span_of(file: File) -> Span:
@@ -83,7 +83,7 @@ class Window:
 
 
 OnGap = Callable[[Span, Gap], None]
-"""Called with every range that could not be read; a file that is not there is a Gap of its whole length."""
+"""Called with every range that could not be read; a missing file is a Gap of its whole length."""
 
 
 def read_window(
@@ -116,7 +116,7 @@ def read_window(
             on_gap(span, Gap(span.start, span.end, f"cannot be read: {exc.strerror or exc}", at_end=True, error=error))
             continue
         if directory.disk.size(fd) + 7 < span.end:
-            # Perhaps restored from a copy: then the open file is not the one that has the name now.
+            # If it was restored from a copy, the open file no longer has the name.
             handles.drop(span.name)
             with contextlib.suppress(FileNotFoundError):
                 fd = handles.get(span.name)
@@ -168,7 +168,7 @@ class _Reader:
         """Add the records of a frame that are in the window."""
         lo, hi = self.lo, self.hi
         if frame.first < lo or frame.last >= hi:
-            # Taken apart: a few of them must not keep the whole of it in memory.
+            # Unpacked: a few records must not keep the whole frame in memory.
             puts, drops = records_of(frame)
             self._puts.extend([r for r in puts if lo <= r[ID] < hi])
             drops = [r for r in drops if lo <= r[ID] < hi]
