@@ -128,7 +128,7 @@ def vanished(directory: Directory, quarantine: Quarantine, span: Span) -> Damage
     """Return the error for a missing segment, and note its undealt range in quarantine/."""
     quarantine.note(Damage(span.name, span.start, span.end, MISSING, proven=True))
     return Damaged(
-        "it was not dealt yet, and is missing: the wheel was moved or deleted, or the file was removed by hand",
+        "it was not dealt yet, and is gone: the wheel was moved or deleted, or the file was removed by hand",
         path=directory.place(span.name),
         hint="put it back, or start the keeper again, which goes on without it; then `filewheel verify`",
     )

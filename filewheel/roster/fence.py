@@ -138,7 +138,7 @@ class Fence:
 
 def _roster_gone(path: str) -> Fenced:
     return Fenced(
-        "the roster of this wheel is missing, and perhaps the wheel too", path=path,
+        "the roster of this wheel is gone, and perhaps the wheel too", path=path,
         hint=f"use another wheel of its set; if it should stand alone, remove {path}/{layout.ROSTER_LOCK}",
     )  # fmt: skip
 
