@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from filewheel.message import DEAD_US, MessageId, due_of
 from tests.crash.marks import Mark
 
+ID_LOCKS = 16
+HELD_NS = 1_000_000_000
+"""How long another process may take at most, from the mark of a move or a cancel to the end of it."""
 Pending = dict[str, tuple[int, str | None]]
 """What a reader sees: id → serial of the payload (-1 when it is not whole), and root."""
 
@@ -51,6 +54,10 @@ class Promises:
     """Serials of messages that someone tried to cancel or acknowledge."""
     ended: dict[str, Ended] = field(default_factory=dict)
     serial_by_id: dict[str, int] = field(default_factory=dict)
+    trials: list[tuple[int, int, str]] = field(default_factory=list)
+    """When something was tried that ends an id: (its lock, the time, the process)."""
+    contended: set[str] = field(default_factory=set)
+    """Ids that a keeper returned while another process may have had their lock: written later, or never."""
     refused: set[int] = field(default_factory=set)
     """Serials of which the enqueue raised that the disk is full."""
     fired: set[int] = field(default_factory=set)
@@ -74,8 +81,8 @@ class Promises:
         everything = sorted(((m, name) for name, told in marks.items() for m in told), key=lambda pair: pair[0][2])
         for mark, name in everything:
             self._attempt(mark, name)
-        for mark, _ in everything:
-            self._returned(mark)
+        for mark, name in everything:
+            self._returned(mark, name)
         for told in marks.values():
             self._flushes(told, interval_ns, at)
         for name, told in marks.items():
@@ -95,6 +102,7 @@ class Promises:
             self.serial_by_id[what[1]] = self.serial_by_id[what[0]]
         elif kind == "try-end":
             self.tried.update(what[1])
+            self.trials += [(int(i, 16) % ID_LOCKS, mark[1], name) for i in what[1]]
             if what[0] != "move":
                 self.gone_tried.update(self.serial_by_id[i] for i in what[1])
         elif kind == "refused":
@@ -105,8 +113,8 @@ class Promises:
         elif kind == "error":
             self.broken(f"{name}: {what[0]}")
 
-    def _returned(self, mark: Mark) -> None:
-        kind, _, at, *what = mark
+    def _returned(self, mark: Mark, name: str) -> None:
+        kind, began, at, *what = mark
         if kind == "put":
             for serial, id_ in what[0]:
                 self.known[id_] = Known(serial, id_, at, what[1] == "always")
@@ -120,6 +128,13 @@ class Promises:
             if new is not None:
                 root = self.known[old].root if old in self.known else old
                 self.known[new] = Known(self.serial_by_id[old], root, at, sync == "always")
+                if "Keeper" in name and self._is_contended(old, began, at, name):
+                    self.contended.add(new)
+
+    def _is_contended(self, id_: str, began: int, at: int, name: str) -> bool:
+        """Tell whether another process may have held the lock of an id: `Keeper.nack` says what that means."""
+        lock = int(id_, 16) % ID_LOCKS
+        return any(t[0] == lock and began - HELD_NS < t[1] < at and t[2] != name for t in self.trials)
 
     def _end(self, id_: str, how: str, at: int, durable: bool) -> None:
         """An id may be ended twice; what counts is when it was first, and whether any of them is durable."""
@@ -225,7 +240,7 @@ class Promises:
         for id_, known in self.known.items():
             if (known.durable or not durable) and not (pending.keys() & {id_}):
                 # A cancel by the first id of a chain may have found the present one.
-                moved = known.serial in self.gone_tried and known.root != id_
+                moved = (known.serial in self.gone_tried and known.root != id_) or id_ in self.contended
                 if id_ not in self.tried and not moved:
                     self.broken(f"{context}: {id_} (message {known.serial}) is lost")
                 elif known.serial not in present | self.gone_tried:
