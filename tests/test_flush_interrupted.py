@@ -1,6 +1,7 @@
-"""Ctrl-C in a flush, up to the lines that end it: no other thread waits for it afterwards.
+"""Ctrl-C before each line of a flush, and before each line that ends a writer.
 
-Between the last of these lines and the one that notes the end, the interpreter looks at no signal.
+A flush is tested up to the lines that end it. Between the last of these and the one that notes the end, the interpreter
+looks at no signal.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pytest
 
 from filewheel import Wheel
 from filewheel.journal.appender import Appender
+from filewheel.journal.writer import Writer
 
 
 @pytest.mark.parametrize("line", range(1, 13))
@@ -50,3 +52,36 @@ def test_an_interrupt_before_each_line_of_a_flush_leaves_no_flush_that_others_wa
         thread.start()
         thread.join(30)
         assert done
+
+
+@pytest.mark.parametrize("line", range(1, 16))
+def test_an_interrupt_before_each_line_that_ends_a_writer_costs_no_later_message(wheel_dir: Path, line: int) -> None:
+    with Wheel(wheel_dir, sync="never") as wheel:
+        wheel.enqueue_many([b"0"], delay=60)
+        assert wheel._journal is not None
+        segment = wheel._journal.appender.lender.writer.segment
+        assert segment is not None
+        segment.failed = True  # as after Ctrl-C in a write
+        codes = {f.__code__ for f in (Appender._retire, Appender._segment_ended, Appender._renew, Writer.release)}
+        left = line
+
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            nonlocal left
+            if frame.f_code not in codes:
+                return None
+            if event == "line" and left:
+                left -= 1
+                if not left:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                wheel.enqueue_many([b"perhaps"], delay=60)
+        finally:
+            sys.settrace(None)
+        for n in range(1, 5):
+            wheel.enqueue_many([b"%d" % n], delay=60)
+    with Wheel(wheel_dir) as wheel:
+        assert {m.payload for m in wheel.list()} - {b"perhaps"} == {b"0", b"1", b"2", b"3", b"4"}

@@ -194,13 +194,8 @@ class Appender:
                 self.copies.ready()
             writer = self.lender.writer
             segment = writer.segment
-            if segment is None and writer.ids.has(ids):
-                try:
-                    writer.open_segment(1)
-                except BaseException:
-                    # A keeper that saw the name appear and vanish takes this writer for ended.
-                    self._renew()
-                    raise
+            if segment is None and not writer.has_started and writer.ids.has(ids):
+                writer.open_segment(1)
                 return writer
             if segment is None or segment.failed or not writer.ids.has(ids):
                 act = self._retire
@@ -236,6 +231,7 @@ class Appender:
             writer.open_segment(old.n + 1)
         except BaseException:
             # O2: a live writer holds a locked segment. Without a next one, this writer has ended.
+            writer.segment = None  # first: after another Ctrl-C, nothing is written to the closed file
             old.release()
             self._segment_ended(end, last=True)
             self._renew()

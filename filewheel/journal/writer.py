@@ -33,6 +33,8 @@ class Writer:
         self.ids = IdSource(directory.env.entropy)
         self.segment: Segment | None = None
         """The segment in use; None before the first frame and after the last."""
+        self.has_started = False
+        """Its first segment was made, or the attempt failed. Without a segment it has ended then."""
         self.first = ticket
         """The ticket before that of its first frame. Tickets count the frames of a handle, over all its writers."""
         self.written = ticket
@@ -65,6 +67,8 @@ class Writer:
     def open_segment(self, n: int) -> Segment:
         """Make a segment and write to it from now on. The segment before it stays locked: the caller releases it."""
         self.free_to = 0
+        # Set first: after Ctrl-C or an error in the next line, a keeper may have seen the name come and go.
+        self.has_started = True  # mutant: ended-goes-on
         self.segment = made = Segment(self._dir, self.name, n)
         return made
 

@@ -46,6 +46,8 @@ MUTANTS: list[Mutant] = [
       "race threads 7 @1496"),
     m("write-after-failure", "E3", DROP, "nothing is written to a segment where a write failed",
       "tests/test_disk_trouble.py::test_ctrl_c_in_a_write_costs_no_other_message_though_the_keeper_read_what_was_written"),
+    m("ended-goes-on", "E3", DROP, "a writer whose segment was released makes no other segment",
+      "tests/test_flush_interrupted.py::test_an_interrupt_before_each_line_that_ends_a_writer_costs_no_later_message"),
     m("stored-over", "E3", becomes("seq, _, number, has_failed = pen.end()"), "nothing is written where a pen has written",
       "tests/test_pen.py::test_threads_that_write_with_a_pen_beside_others_that_flush_and_rotate_leave_each_message_once"),
     m("pen-end-torn", "E3", becomes("pen, self._pen = self._pen, None"), "Ctrl-C while a pen is taken back leaves it to be taken back",
