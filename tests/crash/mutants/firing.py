@@ -66,7 +66,7 @@ MUTANTS: list[Mutant] = [
     m("id-unlocked", "V1",
       becomes('while not name.startswith("ids/") and not (disk.share(fd) if shared else disk.lock(fd, wait=False)):'),
       "of several that move or cancel a message at once one does", "race movers 2 @18"),
-    m("id-locked-late", "V1", HOIST, "a cancel has the lock of an id from the look on", "race movers 1 @16"),
+    m("id-locked-late", "V1", HOIST, "a cancel has the lock of an id from the look on", "race retry 14 @3467"),
     m("id-retry-unlocked", "V2", gives("frozenset()"), "a retry has the lock of the id when it looks whether the message was cancelled",
       "race retry 4 @873"),
     m("id-busy-ignored", "V2", gives("self._write_locked(free, holders)"), "nor is it written while another has that lock",

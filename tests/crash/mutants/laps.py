@@ -134,7 +134,7 @@ MUTANTS: list[Mutant] = [
     m("lap-names-unflushed", "D6", DROP, "the name of a new lap directory is durable before the checkpoint",
       "word 24972 @131"),
     m("unlinks-unflushed", "D6 K4", becomes("for name in self._touched_dirs:"), "unlinks are durable before the next checkpoint, which forgets what they were",
-      "race move 3 @580"),
+      "race cancel 3 @555"),
     m("unlinks-forgotten", "K4", HOIST, "a deal that flushes no directories leaves the unlinks before it to the next",
       "tests/test_guards.py::test_what_was_unlinked_before_a_deal_that_only_expires_is_flushed_before_its_writer_is_forgotten"),
     m("tail-kept", "D6", DROP, "bytes past the covered length are cut off before the file grows",

@@ -111,7 +111,7 @@ MUTANTS: list[Mutant] = [
       "tests/replication/test_link_losses.py::test_a_message_that_is_given_back_has_its_key_again"),
     # -- what the model of sets sees -------------------------------------------------------------------------
     m("repeats-forgotten", "B4", NEVER, "in a set a drop that has met one copy of its put is kept for the other",
-      "saga 19 @596"),
+      "saga 12 @420"),
     m("counted-twice", "B4", NEVER, "where a message may stand twice, frames that overlap are counted by their ids",
       "tests/replication/test_counts.py::test_what_a_wheel_deals_again_without_a_checkpoint_counts_once"),
     m("loose-counted-twice", "B4", NEVER, "so is a file to which the journals bring something",
