@@ -27,6 +27,7 @@ from filewheel.scheduling.schedule import schedule_of
 from filewheel.scheduling.verdict import Verdict
 
 log = logging.getLogger(__name__)
+call_log = logging.getLogger("filewheel.scheduling")
 
 KINDS = tuple(EVENTS)
 """The kinds of event: the same names as the counters have (metrics.py)."""
@@ -281,19 +282,19 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: fl
     name = f"{message.topic} {message.root or message.id}"
     if verdict.kind == "retried":
         seconds = verdict.delay_us / US_PER_S
-        log.warning("%s failed, again in %.3g s: %s", name, seconds, error, extra=extra)
-        log.debug("%s", failure.trace if failure else "", extra=extra)
+        call_log.warning("%s failed, again in %.3g s: %s", name, seconds, error, extra=extra)
+        call_log.debug("%s", failure.trace if failure else "", extra=extra)
     elif verdict.kind == "dead":
-        log.error("%s is dead: %s\n%s", name, error, failure.trace if failure else "", extra=extra)
+        call_log.error("%s is dead: %s\n%s", name, error, failure.trace if failure else "", extra=extra)
     elif verdict.kind == "stopped" and (definition := schedule_of(message)) is not None:
-        log.warning(
+        call_log.warning(
             "the schedule %r has ended: %s fires now and does not declare it. To keep it, declare it there too, with "
             "@scheduler.every(..., name=%r), or start it with scheduler.schedule(%r, ...). A program that declares it "
             "starts it again when it fires", definition.name, _program(), definition.name, definition.name, extra=extra,
         )  # fmt: skip
     elif verdict.kind in ("skipped", "missed", "stopped"):
-        log.warning("%s was not called: %s", name, error or verdict.kind, extra=extra)
+        call_log.warning("%s was not called: %s", name, error or verdict.kind, extra=extra)
     elif verdict.kind == "unknown":
-        log.warning("%s: %s", name, error, extra=extra)
+        call_log.warning("%s: %s", name, error, extra=extra)
     else:
-        log.debug("%s: %s", name, verdict.kind, extra=extra)
+        call_log.debug("%s: %s", name, verdict.kind, extra=extra)
