@@ -321,7 +321,7 @@ def test_batches_wait_for_what_comes_and_end_when_the_keeper_is_closed(wheel_dir
 def test_a_second_keeper_in_another_handle_is_refused_by_name_or_waits(wheel_dir: Path) -> None:
     with (
         Keeper(wheel_dir),
-        pytest.raises(Locked, match=rf"this very process \({os.getpid()}\) is the keeper\. Try: close the one"),
+        pytest.raises(Locked, match=rf"this very process \({os.getpid()}\) is the keeper\. Try: close the keeper that"),
     ):
         Keeper(wheel_dir, wait=False)
     with pytest.raises(Closed):
