@@ -16,7 +16,7 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
 from filewheel.headers import KEY
 from filewheel.keys.index import FILES_MAX, LISTED_EACH_MAX, Keys, LockedKeys
-from tests.support import FakeClock, FaultyDisk
+from tests.support import FakeClock, FaultyDisk, open_files
 
 
 @pytest.fixture
@@ -69,18 +69,18 @@ def test_a_batch_with_a_key_that_is_held_enqueues_nothing_and_says_which_are(whe
 def test_a_batch_that_enqueues_nothing_leaves_no_file_open(wheel: Wheel) -> None:
     names = [f"k{n}" for n in range(300)]
     wheel.enqueue_many([b"x"] * 300, delay=60, keys=names)
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_files()
     with pytest.raises(KeyHeld):
         wheel.enqueue_many([b"y"] * 300, delay=60, keys=names)
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before
 
 
 def test_a_key_whose_list_is_cut_short_leaves_no_file_open(wheel: Wheel) -> None:
     wheel.enqueue(b"x", key="k", delay=60)
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_files()
     for _ in range(2 * LISTED_EACH_MAX):
         wheel.enqueue(b"x", key="k", delay=60, on_conflict="replace", sync="never")
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before
 
 
 def test_where_files_are_scarce_a_batch_lets_go_of_those_it_has_open_and_goes_on(wheel_dir: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from filewheel import AsyncKeeper, Keeper, Locked, Scheduler
 from filewheel.disk import hint as bell
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import Alarm, Vigil
+from tests.support import open_files
 
 NEVER_S = 3600.0
 KEEPER = """
@@ -46,10 +46,6 @@ def asleep(dozing: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> thre
     """The same, and the time to look is never there."""
     monkeypatch.setattr(bell, "STANDBY_S", NEVER_S)
     return dozing
-
-
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_a_sleep_ends_when_the_keeper_closes_and_the_lock_is_free_then(

@@ -21,7 +21,7 @@ from filewheel.errors import Closed
 from filewheel.scheduling.failure import Failure, Retry
 from filewheel.scheduling.runners.pool import Pool, Result
 from tests.scheduling import pool_targets
-from tests.support import REPO, eventually
+from tests.support import REPO, eventually, open_files
 
 TARGETS = "tests.scheduling.pool_targets"
 WAIT_S = 15
@@ -355,13 +355,13 @@ def test_close_of_a_pool_that_was_never_used_and_close_again_do_nothing(make: Ca
 
 def test_close_gives_back_every_descriptor_and_thread(make: Callable[..., Answers]) -> None:
     make().call("echo")  # multiprocessing keeps one descriptor of its own
-    before = {*os.listdir("/proc/self/fd")}, threading.active_count()
+    before = open_files(), threading.active_count()
     answers = make(2)
     for _ in range(4):
         answers.call("echo")
     answers.call("hard_exit")
     answers.pool.close(timeout_s=WAIT_S)
-    assert ({*os.listdir("/proc/self/fd")}, threading.active_count()) == before
+    assert (open_files(), threading.active_count()) == before
 
 
 def test_a_caller_whose_done_raises_is_logged_and_others_are_told(

@@ -13,7 +13,7 @@ from filewheel import BadArgument, Job, Keeper, KeyHeld, Retry, Scheduler, TooLa
 from filewheel.headers import ARGS, REASON
 from filewheel.message import to_datetime
 from tests.scheduling.stage import counted, dead_letters, waiting
-from tests.support import START_US, FakeClock
+from tests.support import START_US, FakeClock, open_files
 
 NOW = to_datetime(START_US)
 
@@ -218,7 +218,7 @@ def test_what_a_dead_program_was_calling_is_offered_again_by_the_next(
 
 
 def test_importing_a_module_that_defines_a_scheduler_opens_nothing(tmp_path: Path) -> None:
-    fds = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    before = open_files()
     made = Scheduler(tmp_path / "none.wheel")
 
     @made.on("x", where="thread", retry=Retry(limit=1), timeout_s=3)
@@ -227,7 +227,7 @@ def test_importing_a_module_that_defines_a_scheduler_opens_nothing(tmp_path: Pat
     made.every(60)(handler)
     made.stop()
     assert os.listdir(tmp_path) == []
-    assert fds == (len(os.listdir("/proc/self/fd")) if fds else 0)
+    assert open_files() == before
     assert repr(made) == f"<Scheduler {tmp_path}/none.wheel>"
 
 
