@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +34,12 @@ def test_help_lists_every_verb_and_every_exit_code() -> None:
         assert f"\n  {verb} " in text
     for code in MEANING:
         assert f"\n    {code:>3}  " in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_page_of_the_command_line_names_each_verb(verb: str) -> None:
+    page = (REPO / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert re.search(rf"(`|`filewheel |^filewheel (-C \S+ )?){verb}\b", page, re.MULTILINE)
 
 
 @pytest.mark.parametrize("verb", VERBS)
