@@ -72,7 +72,7 @@ def test_enqueue_without_a_body_and_with_nothing_on_stdin_is_a_usage_error(fw: F
     shell = ["sh", "-c", f"exec {sys.executable} -m cli -C {fw.wheel} enqueue --in 1h {source}"]
     ended = subprocess.run(shell, cwd=REPO, env=environment(), capture_output=True, check=False, text=True)
     assert ended.returncode == 2, ended.stderr
-    assert "nothing is on stdin" in ended.stderr
+    assert "stdin is empty" in ended.stderr
     assert fw.pending() == []
 
 

@@ -78,7 +78,7 @@ def test_verify_names_the_place_of_damage_and_exits_with_12(fw: Fw) -> None:
     assert finding["kind"] == "damage"
     assert finding["end"] > finding["offset"] >= 0
     assert (fw.wheel / finding["file"]).exists()
-    assert result.error["hint"] == "`filewheel repair --dry-run` says what can be mended"
+    assert result.error["hint"] == "`filewheel repair --dry-run` lists the repairs"
     assert finding["file"] in fw("verify", "--no-json", code=12).out
 
 
@@ -87,6 +87,7 @@ def test_repair_says_what_it_costs_asks_and_then_mends(fw: Fw) -> None:
     harm(fw)
     plan = fw("repair", "--dry-run", "--no-json", code=12)
     assert "damage" in plan.out
+    assert "the wheel is damaged; this dry run changed nothing" in plan.err
     assert "cannot be read; they go to quarantine/, the rest is kept" in plan.err
     assert "--yes" in fw("repair", code=2).err
     assert verify(open_directory(fw.wheel, write=False)).damage

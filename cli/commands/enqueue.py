@@ -165,11 +165,13 @@ def _payload(out: Output, body: str | None, in_us: int | None) -> bytes:
     if in_us is not None and is_unit(body):
         out.warn(f"the payload is {body!r}: a duration is one word, as in --in 5m")
     if body is None and out.stdin_is_terminal:
-        raise click.UsageError("BODY is missing; `-` reads it from here to Ctrl-D, '' is an empty one")
+        raise click.UsageError("BODY is missing; `-` reads it from the terminal up to Ctrl-D, '' is an empty message")
     if body is None or body == "-":
         read = stdin().read(_STDIN_BYTES_MAX)
         if body is None and not read:  # from a timer, or the wrong end of a pipe: hardly intended
-            raise click.UsageError("BODY is missing, and nothing is on stdin; '' is an empty one, and so may be `-`")
+            raise click.UsageError(
+                "BODY is missing, and stdin is empty; '' is an empty message, and `-` accepts an empty stdin"
+            )
         return read
     return os.fsencode(body)  # the shell's bytes, in every locale
 

@@ -44,7 +44,7 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
     for line in _plan(damage):
         out.note(line)
     if dry_run:
-        raise Failure("damaged", "nothing was changed", hint=_hint(damage))
+        raise Failure("damaged", "the wheel is damaged; this dry run changed nothing", hint=_hint(damage))
     if not out.ask("Repair it?", yes=yes):
         raise Failure("failed", "nothing was repaired")
     result = repair_directory(directory)

@@ -36,7 +36,7 @@ def command(out: Output) -> None:
         out.note(f"read {read}")
         raise Failure(
             "damaged", f"{count(len(report.damage), 'place is', 'places are')} damaged",
-            hint="`filewheel repair --dry-run` says what can be mended",
+            hint="`filewheel repair --dry-run` lists the repairs",
         )  # fmt: skip
     out.note(f"no damage in {read}" + (f"; {count(notes, 'note')}" if notes else ""))
 
