@@ -9,7 +9,9 @@ from filewheel import Keeper, Replicator, Wheel, add_backup, promote, rejoin
 from filewheel.disk.directory import open_directory
 from filewheel.journal.journal import Journal
 from filewheel.lookup.snapshot import Snapshot
+from filewheel.replication.compare import dropped
 from filewheel.replication.link import Link
+from filewheel.replication.primary_journals import dropped_among
 from filewheel.roster.roster import read_roster
 from filewheel.tools.diff import differences
 
@@ -51,6 +53,14 @@ def bring_in_step(primary: str, backup: str) -> None:
     link = link_to(primary, backup)
     link.catch_up(lambda: time.sleep(0.02))
     link.close()
+
+
+def drops_of(path: str, id_: bytes) -> tuple[bool, bool]:
+    """Return whether the journals of a wheel have a drop of a message, and whether anything of the wheel has one."""
+    directory = open_directory(path, write=False)
+    found = bool(dropped_among(directory, {id_})), bool(dropped(directory, {id_}))
+    directory.disk.release()
+    return found
 
 
 def link_to(primary: str, backup: str) -> Link:
@@ -158,7 +168,9 @@ def test_what_was_cancelled_before_the_promoted_wheel_had_it_does_not_come_back_
         id_ = wheel.enqueue(b"cancelled", delay=86_400)
         bring_in_step(a, c)
         wheel.cancel(id_)
-        bring_in_step(a, b)  # it gets both at once, and keeps nothing of either: no file of it reaches so far
+        bring_in_step(a, b)  # it gets both at once, and deals neither: no file of it reaches so far
+        bring_in_step(a, b)  # a journal goes with the deal after its writer's end
+    assert drops_of(b, id_) == (False, False)
     promote(b)
     assert payloads(c) == [b"0", b"1", b"2", b"cancelled"]
     with Replicator(b) as replicator:
@@ -196,8 +208,10 @@ def test_what_a_slot_of_the_promoted_wheel_remembers_as_cancelled_is_given_to_no
         bring_in_step(a, c)
         wheel.cancel(id_)
         bring_in_step(a, b)
+        bring_in_step(a, b)  # a journal goes with the deal after its writer's end
+    assert drops_of(b, id_) == (False, True)
     (tmp_path / "a").rename(tmp_path / "lost")
-    promote(b)  # its journals are dealt: from here on only a slot of it has the drop
+    promote(b)
     link = link_to(b, d)  # `d` never had the message, and would take it for a new one
     link.catch_up(lambda: time.sleep(0.02))
     bring_in_step(b, c)
