@@ -15,7 +15,7 @@ from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
 from filewheel.headers import KEY
-from filewheel.keys.index import FILES_MAX, LISTED_EACH_MAX, Keys, LockedKeys
+from filewheel.keys.index import FILES_MAX, LISTED_EACH_MAX, MANY, Keys, LockedKeys
 from tests.support import FakeClock, FaultyDisk, open_files
 
 
@@ -67,11 +67,11 @@ def test_a_batch_with_a_key_that_is_held_enqueues_nothing_and_says_which_are(whe
 
 
 def test_a_batch_that_enqueues_nothing_leaves_no_file_open(wheel: Wheel) -> None:
-    names = [f"k{n}" for n in range(300)]
-    wheel.enqueue_many([b"x"] * 300, delay=60, keys=names)
+    names = [f"k{n}" for n in range(MANY - 1)]  # more would take the lock of all, and leave no file open to write to
+    wheel.enqueue_many([b"x"] * len(names), delay=60, keys=names)
     before = open_files()
     with pytest.raises(KeyHeld):
-        wheel.enqueue_many([b"y"] * 300, delay=60, keys=names)
+        wheel.enqueue_many([b"y"] * len(names), delay=60, keys=names)
     assert open_files() == before
 
 
