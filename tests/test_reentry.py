@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from filewheel import FilewheelError, Reentered, Wheel
+from filewheel.disk.disk import SYSTEM
 from tests.conftest import assert_whole
+from tests.support import FaultyDisk
 
 
 @contextmanager
@@ -132,4 +135,45 @@ def test_any_call_in_the_middle_of_the_first_enqueue_of_a_handle_or_of_a_cancel_
                 moment += max(1, steps[0] // 60)
     with Wheel(wheel_dir) as wheel:
         assert {m.id for m in wheel.list()} - unsure == made - gone - unsure
+    assert_whole(wheel_dir)
+
+
+class NeverWaited(threading.Condition):
+    """A condition of a test with one thread: a wait for it would never end."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        raise AssertionError("it waits for itself")
+
+
+@pytest.mark.parametrize("inner", ["enqueue", "enqueue, not flushed", "cancel", "flush", "close"])
+def test_a_call_in_the_middle_of_a_flush_of_its_own_thread_is_refused_and_does_not_wait(
+    wheel_dir: Path, inner: str
+) -> None:
+    refused: list[str] = []
+
+    def in_flush(kind: str, name: str) -> None:
+        if kind == "fdatasync" and name.startswith("journal/") and armed:
+            armed.clear()
+            with pytest.raises(Reentered):
+                calls[inner]()
+            refused.append(inner)
+
+    armed: list[bool] = []
+    env = SYSTEM.using(disk=lambda path: FaultyDisk(path, in_flush))
+    with Wheel(wheel_dir, env=env) as wheel:
+        first = wheel.enqueue(b"first", delay=600)
+        calls: dict[str, Callable[[], object]] = {
+            "enqueue": lambda: wheel.enqueue(b"nested", delay=600),
+            "enqueue, not flushed": lambda: wheel.enqueue(b"nested", delay=600, sync="never"),
+            "cancel": lambda: wheel.cancel(first),
+            "flush": wheel.flush,
+            "close": wheel.close,
+        }
+        assert wheel._journal is not None
+        wheel._journal.appender._changed = NeverWaited(wheel._journal.appender.lock)
+        armed.append(True)
+        wheel.enqueue(b"outer", delay=600)
+        assert refused == [inner]
+        wheel.enqueue(b"last", delay=600)
+        assert sorted(m.payload for m in wheel.list()) == [b"first", b"last", b"outer"]
     assert_whole(wheel_dir)

@@ -61,7 +61,7 @@ MUTANTS: list[Mutant] = [
     m("call-in-call", "E3", without(1), "a call in the middle of another of the same thread is refused",
       "tests/test_reentry.py::test_an_enqueue_in_the_middle_of_another_works_or_is_refused_and_both_are_where_their_ids_say"),
     m("call-in-flush", "E3", without(2), "a call in the middle of its own thread's flush does not wait for that",
-      "tests/test_reentry.py::test_an_enqueue_in_the_middle_of_another_works_or_is_refused_and_both_are_where_their_ids_say"),
+      "tests/test_reentry.py::test_a_call_in_the_middle_of_a_flush_of_its_own_thread_is_refused_and_does_not_wait"),
     m("failure-not-cut-off", "E3", DROP, "the rest of a failed write is truncated",
       "tests/test_guards.py::test_a_write_that_fails_after_it_got_there_leaves_nothing_of_what_was_refused"),
     m("flush-again", "F",
