@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import builtins
 import fcntl
+import functools
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +83,63 @@ def test_each_mark_has_a_mutant() -> None:
 def test_names_are_used_once_and_killers_are_known() -> None:
     assert len({m.name for m in MUTANTS}) == len(MUTANTS)
     assert not [m.name for m in MUTANTS if not m.killer.startswith((*SEARCHED, "tests/"))]
+
+
+@functools.cache
+def functions_of(path: Path) -> set[str]:
+    """The names of the tests of a file; none when there is no such file."""
+    body = ast.parse(path.read_text()).body if path.is_file() else []
+    functions = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {name for name in functions if name.startswith("test_")}
+
+
+def is_there(killer: str) -> bool:
+    """Whether the test, script, race or workload of a killer exists; the parameters of a test are not looked at."""
+    from tests.model.directed import SCRIPTS
+    from tests.model.exhaustive import COUNT
+    from tests.model.races import RACES
+
+    kind, _, rest = killer.partition(" ")
+    if killer.startswith("tests/"):
+        path, _, name = killer.partition("[")[0].partition("::")
+        return name in functions_of(REPO / path)
+    if kind == "play":
+        return rest in SCRIPTS
+    if kind == "race":
+        name, _, number = rest.partition(" ")
+        return name in RACES and number.isdecimal()
+    return rest.isdecimal() and (kind != "word" or int(rest) < COUNT)
+
+
+def test_each_killer_is_there() -> None:
+    """The error for a script that is not there would count as a kill."""
+    assert [f"{m.name}: {m.killer}" for m in MUTANTS if not is_there(m.killer)] == []
+
+
+@pytest.mark.parametrize(
+    "killer",
+    [
+        "tests/crash/test_mutants.py::test_that_was_renamed",
+        "tests/crash/test_mutants.py::is_there",
+        "tests/crash/test_mutants.py",
+        "tests/test_no_such_file.py::test_each_killer_is_there",
+        "play no-such-script",
+        "race no_such_race 1",
+        "race cancel",
+        "word 1000000000",
+        "seed",
+    ],
+)
+def test_a_killer_that_is_not_there_is_found_out(killer: str) -> None:
+    assert not is_there(killer)
+
+
+def test_each_parameter_that_a_killer_names_is_one_of_its_test() -> None:
+    """One collection of these tests alone: their parameters are known only when they are imported."""
+    named = sorted({m.killer for m in MUTANTS if m.killer.startswith("tests/") and m.killer.endswith("]")})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *named]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or done.stdout
 
 
 def test_the_page_of_mutants_is_what_the_list_says() -> None:
