@@ -218,3 +218,28 @@ def test_what_a_slot_of_the_promoted_wheel_remembers_as_cancelled_is_given_to_no
     link.catch_up(lambda: time.sleep(0.02))
     link.close()
     assert payloads(b) == payloads(c) == payloads(d) == [b"0", b"1", b"2"]
+
+
+def test_what_a_slot_of_the_promoted_wheel_remembers_as_cancelled_is_no_dead_letter_when_its_key_is_taken(
+    tmp_path: Path,
+) -> None:
+    a, b, c = a_set(tmp_path)
+    with Wheel(a) as wheel:
+        id_ = wheel.enqueue(b"cancelled", delay=3600, key="k")
+        bring_in_step(a, b)
+        bring_in_step(a, c)
+        wheel.cancel(id_)
+        bring_in_step(a, b)
+        bring_in_step(a, b)  # a journal goes with the deal after its writer's end
+    assert drops_of(b, id_) == (False, True)
+    (tmp_path / "a").rename(tmp_path / "lost")
+    promote(b)
+    with Wheel(b) as wheel:
+        wheel.enqueue(b"another", delay=3600, key="k")
+    with Replicator(b) as replicator:
+        report = next(r for r in replicator.once() if r.path == c)
+    assert (report.error, report.returned) == ("", 0)
+    for path in (b, c):
+        assert payloads(path) == [b"0", b"1", b"2", b"another"]
+        with Wheel(path) as wheel:
+            assert list(wheel.list(dead=True)) == []

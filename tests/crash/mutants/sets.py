@@ -103,6 +103,6 @@ MUTANTS: list[Mutant] = [
       "tests/replication/test_sets.py::test_a_wheel_in_which_something_waits_is_refused_and_stays_what_it_was"),
     m("remove-leaves-retained", "B3", DROP, "a running keeper keeps segments for whom its set has now",
       "tests/replication/test_sets.py::test_a_keeper_that_runs_keeps_segments_from_the_addition_on_and_none_after_the_removal"),
-    m("rejoin-revives-in-backups", "B3", NEVER, "a message with a drop in a slot comes back in no backup",
+    m("rejoin-revives-in-backups", "B3", DROP, "a message with a drop in a slot comes back in no backup",
       "tests/replication/test_absorb.py::test_what_a_slot_of_the_promoted_wheel_remembers_as_cancelled_is_given_to_no_other_backup"),
 ]  # fmt: skip
