@@ -5,6 +5,7 @@ A file imports only from its own folder and from those to the left of it (tests/
 
     errors checks headers message | native | env timespec | format | disk | roster | journal | laps | lookup | keys
     | firing | metrics | replication | reader changes wheel keeper | aio tools | scheduling | bridges testing
+    | kafka
 """
 
 import typing as _typing

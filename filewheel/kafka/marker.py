@@ -1,0 +1,194 @@
+"""The marker of a partition: which of its records are done. It is the one truth that all nodes share.
+
+Each unit of produced records is followed by a marker in the compacted topic `<topic>.cursor`. A marker is a list of
+steps (offset, id): each says that all records before this offset, with an id up to this one, are done. Records arrive
+by offset and go out by id, so one step holds almost always; one record that arrives overdue adds a step with a larger
+offset and a smaller id, and the next unit that reaches as far replaces both.
+A record is done when it was produced, or cancelled by a later record of its key.
+Invariant: a marker states only what was true when it was made, and what is done stays done. So an old marker can make
+records go out again, and never lets one be lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from filewheel.errors import BadArgument, Damaged, NewerFormat
+from filewheel.message import MessageId
+
+VERSION = 1
+STEPS_MAX = 8
+"""With as many steps, nothing is taken in before a unit went out."""
+
+Step = tuple[int, bytes]
+"""(offset, id): records before the offset with an id up to this one are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What is done in one partition."""
+
+    steps: tuple[Step, ...] = ()
+    """By growing offset and falling id, so that none says what another says."""
+    low: int = 0
+    """Each record that is not done has at least this offset. A wheel is rebuilt from here."""
+    owner: str = ""
+    """The node that made it: for people."""
+    topic_id: str = ""
+    """The cluster's id of the delay topic; empty if unknown. A new topic of the same name begins again at offset 0."""
+
+    @property
+    def offset(self) -> int:
+        """The offset of the step with the largest id."""
+        return self.steps[0][0] if self.steps else 0
+
+    @property
+    def id(self) -> bytes:
+        """The largest id of a step; empty if there is none."""
+        return self.steps[0][1] if self.steps else b""
+
+    @property
+    def open_offset(self) -> int:
+        """The offset of the last step, if there is more than one; else 0."""
+        return self.steps[-1][0] if self.is_open else 0
+
+    @property
+    def open_id(self) -> bytes:
+        """The id of the last step, if there is more than one; else empty."""
+        return self.steps[-1][1] if self.is_open else b""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records that arrived overdue are going out, or went out and nothing later did."""
+        return len(self.steps) > 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be taken in before the next unit went out: each batch may add a step."""
+        return len(self.steps) >= STEPS_MAX
+
+    @property
+    def ingested(self) -> int:
+        """The owner that made this had taken in all records before this offset. None fires before it has, too."""
+        return max(self.low, self.steps[-1][0] if self.steps else 0)
+
+    def done(self, id_: bytes, offset: int) -> bool:
+        """Return whether a record is done. Cost: 0.3 µs.
+
+        Records before `low` are done as well: a wheel that was not the owner's for a while may hold one that was
+        cancelled in between, and no step says so.
+        """
+        if offset < self.low:  # mutant: kafka-low-unasked
+            return True
+        for step_offset, step_id in self.steps:
+            if id_ > step_id:
+                return False
+            if offset < step_offset:
+                return True
+        return False
+
+    def after_chunk(self, ingested: int, through: bytes) -> Marker:
+        """Return the marker that is true once a chunk is in the log.
+
+        `ingested` is the offset after the last record that was taken in when the chunk was claimed; `through` the
+        chunk's last id. When the chunk holds everything that was due at a time, `through` may be any id before that
+        time: fewer steps are left then.
+
+        Raises BadArgument when less was taken in than an earlier chunk had seen: such a claim misses records.
+        """
+        if self.steps and ingested < self.steps[-1][0]:
+            raise BadArgument(f"{ingested} is the next offset to take in, and a chunk was fired at {self.steps[-1][0]}")
+        kept = tuple(step for step in self.steps if step[1] > through)  # mutant: kafka-step-forgotten
+        if kept and kept[-1][0] == ingested:
+            return self  # the last step says it already
+        return replace(self, steps=(*kept, (ingested, through)))
+
+    def merge(self, other: Marker) -> Marker:
+        """Return what two markers of this partition say together. The owner and the topic's id stay these.
+
+        Raises BadArgument when they are of two topics.
+        """
+        if self.topic_id and other.topic_id and self.topic_id != other.topic_id:
+            raise BadArgument(f"one marker is of the topic with id {self.topic_id}, the other of {other.topic_id}")
+        steps = _staircase([*self.steps, *other.steps])
+        topic_id = self.topic_id or other.topic_id
+        return replace(self, steps=steps, low=max(self.low, other.low), topic_id=topic_id)
+
+    def with_low(self, low: int) -> Marker:
+        """Return it with another `low`, if that is higher: what is done stays done."""
+        return replace(self, low=max(low, self.low))
+
+    def pack(self) -> bytes:
+        """Return the value of the marker's record: JSON, the ids as `filewheel inspect` shows them."""
+        fields = {
+            "version": VERSION,
+            "done": [[offset, str(MessageId(id_))] for offset, id_ in self.steps],
+            "low": self.low,
+            "owner": self.owner,
+            "topic_id": self.topic_id,
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Marker:
+        """Read a marker. Raises Damaged, or NewerFormat."""
+        try:
+            fields = json.loads(data)
+        except (ValueError, RecursionError) as exc:
+            raise _damaged(f"no JSON: {exc}") from exc
+        if not isinstance(fields, dict):
+            raise _damaged("no JSON object")
+        version = fields.get("version")
+        if type(version) is int and version > VERSION:
+            raise NewerFormat(
+                f"the marker is version {version}; this filewheel reads up to {VERSION}",
+                hint="upgrade filewheel on this node: another node of the group is newer",
+            )
+        if version != VERSION or version is True:
+            raise _damaged(f"its version is {version!r}")
+        owner, topic_id = fields.get("owner"), fields.get("topic_id")
+        if not isinstance(owner, str) or not isinstance(topic_id, str):
+            raise _damaged("its owner or topic_id is no text")
+        steps = fields.get("done")
+        if not isinstance(steps, list):
+            raise _damaged("its list of what is done is missing")
+        read = [_step(step) for step in steps]
+        if list(_staircase(read)) != read:
+            raise _damaged("its steps are out of order")
+        return cls(tuple(read), _offset(fields.get("low")), owner, topic_id)
+
+
+def _staircase(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Order the steps, without those that another one covers."""
+    kept: list[Step] = []
+    for step in sorted(steps, reverse=True):
+        if not kept or step[1] > kept[-1][1]:
+            kept.append(step)
+    return tuple(reversed(kept))
+
+
+def _step(step: Any) -> Step:
+    if not isinstance(step, list) or len(step) != 2 or not isinstance(step[1], str):
+        raise _damaged("a step is no pair of an offset and an id")
+    try:
+        id_ = MessageId.parse(step[1])
+    except BadArgument as exc:
+        raise _damaged(exc.what) from exc
+    return _offset(step[0]), bytes(id_)
+
+
+def _offset(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise _damaged(f"{value!r} is no offset")
+    return value
+
+
+def _damaged(why: str) -> Damaged:
+    return Damaged(
+        f"this is no marker of a delay service: {why}",
+        hint="read the record with a console consumer; a tombstone in its place makes the partition begin at the "
+        "start of its log, and what went out goes out again",
+    )

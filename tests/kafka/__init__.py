@@ -1,0 +1,1 @@
+"""Tests of the delay service on Kafka."""
