@@ -92,7 +92,7 @@ def test_no_imports_make_a_circle() -> None:
 
 
 def test_only_disk_makes_system_calls_on_files() -> None:
-    # directory makes the wheel's directory and checks its owner; mounts, keeper_lock and position look at /proc; forks
+    # directory makes the wheel's directory and checks its owner; boot and keeper_lock look at /proc; forks
     # opens "/" in a child, to put it in the place of descriptors.
     # The pool reads and writes pipes to its processes, never a file: fork, ready ends and half writes are its matter.
     allowed = {
@@ -101,7 +101,7 @@ def test_only_disk_makes_system_calls_on_files() -> None:
         "directory",
         "forks",
         "keeper_lock",
-        "position",
+        "boot",
         "process",
         "child",
     }

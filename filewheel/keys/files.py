@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapp
 
 from filewheel.disk import locks
 from filewheel.disk.directory import Directory
+from filewheel.disk.flush import flush_file
 from filewheel.env import Disk
 from filewheel.errors import UNWRITTEN, disk_error
 from filewheel.format import layout
@@ -33,7 +34,6 @@ from filewheel.keys.bucket import (
     read_bucket,
 )
 from filewheel.keys.recent import RECENT_BYTES_MAX, Recent
-from filewheel.laps.additions import flush_file
 
 SYNC_EACH_MAX = 4
 """More files than this are flushed by one `syncfs`: 16 flushes one by one took ten times as long."""

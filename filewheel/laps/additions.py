@@ -8,11 +8,10 @@ Invariant: after `sync`, all appended bytes are durable, and so is the name of e
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Set
+from collections.abc import Set
 
 from filewheel.disk.directory import Directory
-from filewheel.env import Disk
-from filewheel.errors import Poisoned
+from filewheel.disk.flush import poisoned_by
 from filewheel.format import layout
 
 SYNC_EACH_MAX = 16
@@ -100,24 +99,3 @@ class Additions:
             if fd >= 0:
                 self._disk.close(fd)
         self._dirty.clear()
-
-
-@contextlib.contextmanager
-def poisoned_by(what: str, path: str) -> Iterator[None]:
-    """Make an error of a flush final: tried again, it would succeed with the data lost."""
-    try:
-        yield
-    except OSError as exc:
-        raise Poisoned(
-            f"{what} cannot be made durable ({exc.strerror or exc})", path=path,
-            hint="look at the kernel log, then open the keeper again",
-        ) from exc  # fmt: skip
-
-
-def flush_file(disk: Disk, name: str) -> None:
-    """Make a file durable that another process wrote."""
-    fd = disk.open(name, "r")
-    try:
-        disk.fdatasync(fd)
-    finally:
-        disk.close(fd)

@@ -19,12 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from filewheel.disk.checkpoint import Checkpoint, Position, place_checkpoint, prepare_checkpoint
+from filewheel.disk.flush import flush_file, poisoned_by
 from filewheel.errors import FilewheelError
 from filewheel.format import layout
 from filewheel.format.record import CANCELLED, DROP_PREFIX, pack_drop
 from filewheel.format.settings import Settings
 from filewheel.journal.tail import Tail
-from filewheel.laps.additions import SYNC_EACH_MAX, Additions, flush_file, poisoned_by
+from filewheel.laps.additions import SYNC_EACH_MAX, Additions
 from filewheel.laps.cut import Cut, Files, puts_above, take_cut
 from filewheel.laps.lap_writer import LapWriter
 from filewheel.laps.slot import lap_file, slot_file

@@ -23,9 +23,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from filewheel.disk.directory import Directory
-from filewheel.errors import Damaged
 from filewheel.format.frame import Frame
-from filewheel.format.record import CANCELLED, moved, pack_drop, records_of
+from filewheel.format.record import CANCELLED, moved, pack_drop, readable_records
 from filewheel.journal.journal import Journal
 from filewheel.laps.slot import File
 from filewheel.laps.window import span_of
@@ -78,11 +77,8 @@ def _met_by_puts(snapshot: Snapshot, ranges: list[Range]) -> set[int]:
         for frame in snapshot.frames(span):
             if not frame.puts or frame.last < floors[0] or frame.first >= ranges[-1][1]:
                 continue
-            try:
-                ids = ids_of(records_of(frame)[0])
-            except Damaged:
-                ids = []  # the wheel's keeper quarantines it, which then counts as damage
-            for id_ in ids:
+            # The wheel's keeper quarantines a frame with invalid records, which then counts as damage.
+            for id_ in ids_of(readable_records(frame)[0]):
                 n = bisect_right(floors, id_) - 1
                 if n >= 0 and id_ < ranges[n][1]:
                     met.add(n)
@@ -100,10 +96,7 @@ def moved_in(directory: Directory, files: Collection[File]) -> tuple[list[bytes]
         for file in files:
             for frame in snapshot.frames(span_of(file), missing=[]):
                 count += frame.puts
-                try:
-                    ids += ids_of(moved(records_of(frame)[0]))
-                except Damaged:
-                    continue  # not readable as records: the keeper quarantines it
+                ids += ids_of(moved(readable_records(frame)[0]))  # the keeper quarantines an invalid one
     return ids, count
 
 

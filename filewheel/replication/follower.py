@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import Damage
-from filewheel.errors import Damaged
 from filewheel.format.frame import Frame
-from filewheel.format.record import ID, records_of
+from filewheel.format.record import ID, readable_records
 from filewheel.journal.tail import Tail
 from filewheel.replication.primary_journals import SegmentHandles, SegmentLosses, list_all_segments
 
@@ -230,8 +229,5 @@ def _needs(one: HeldFrame, by_put: Mapping[bytes, HeldFrame]) -> Iterable[HeldFr
 
 
 def _ids(frame: Frame, which: int) -> list[bytes]:
-    """Return the ids of a frame's puts (0) or drops (1)."""
-    try:
-        return [r[ID] for r in records_of(frame)[which]]
-    except Damaged:
-        return []  # its checksums are right, so it was written like this: it is copied unchanged
+    """Return the ids of a frame's puts (0) or drops (1); none if they are invalid: the frame is copied unchanged."""
+    return [r[ID] for r in readable_records(frame)[which]]

@@ -15,12 +15,13 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from filewheel.disk.boot import boot_id
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error, disk_errors
 from filewheel.format.frame import Frame
-from filewheel.format.record import ID, records_of
+from filewheel.format.record import ID, readable_records
 from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S
 from filewheel.replication.absorb import Absorption
@@ -30,7 +31,7 @@ from filewheel.replication.follower import Follower, Pass
 from filewheel.replication.heal import Heal, HealStep
 from filewheel.replication.health import items_before, items_now
 from filewheel.replication.mirror_match import OWED_US, Announcement, MirrorMatch
-from filewheel.replication.position import OVERFLOW_UNKNOWN, Bookmark, boot_id
+from filewheel.replication.position import OVERFLOW_UNKNOWN, Bookmark
 from filewheel.replication.reconcile import GiveBack, Reconciler, give_up_missing
 from filewheel.replication.registration import Registration
 from filewheel.replication.shipping import PASSES, Bundle, still_pending
@@ -289,8 +290,7 @@ class Link:
         """Write the messages that the backup lacks, without those dropped since the part was read."""
         gone: set[bytes] = set()
         for frame in step.dropped:
-            with contextlib.suppress(Damaged):
-                gone.update(r[ID] for r in records_of(frame)[1])
+            gone.update(r[ID] for r in readable_records(frame)[1])
         puts = [put for put in part.puts if put[ID] not in gone] if gone else part.puts
         bundle = Bundle(self.journal, self._expected())
         bundle.add_puts(puts)
@@ -315,8 +315,7 @@ class Link:
             self._count(self._reconciler.supply(owed, matcher.expect))
         for frame in matcher.surplus(now_us):
             if frame.puts:
-                with contextlib.suppress(Damaged):
-                    self._add_extras(p[ID] for p in records_of(frame)[0])
+                self._add_extras(p[ID] for p in readable_records(frame)[0])
         return bool(owed)
 
     # -- extras: messages that only the backup has -----------------------------------------------------------

@@ -113,18 +113,6 @@ def write_follows(disk: Disk, follows: FollowsFile) -> None:
     replace_file(disk, layout.FOLLOWS, layout.FOLLOWS_TMP, follows.to_json(), flush=False)
 
 
-def boot_id() -> str:
-    """Return the id of this boot of the machine; "" where the system has none.
-
-    Two empty ids prove nothing: a position that was stored in an unknown boot is not used.
-    """
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""  # so the backup heals
-
-
 NOTE_US = 250_000
 OVERFLOW_UNKNOWN = -2
 NEVER = -1

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 
 from filewheel.disk.checkpoint import Checkpoint, Position
 from filewheel.disk.directory import Directory
-from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame
-from filewheel.format.record import ID, records_of
+from filewheel.format.record import ID, readable_records
 from filewheel.journal.tail import Handles
 from filewheel.journal.walk import Listing, listing_of, parts_above, read_parts
 
@@ -70,11 +69,10 @@ def frames_above(directory: Directory, positions: Mapping[str, Position], *, hea
 
 
 def drops_above(directory: Directory, positions: Mapping[str, Position]) -> Iterator[list[bytes]]:
-    """Yield the packed drops of each frame above these positions that has any. Raises OSError."""
+    """Yield the packed drops of each frame with drops above these positions; none of an invalid one. Raises OSError."""
     for frame in frames_above(directory, positions):
         if frame.drops:
-            with contextlib.suppress(Damaged):
-                yield records_of(frame)[1]
+            yield readable_records(frame)[1]
 
 
 def dropped_among(directory: Directory, ids: Set[bytes]) -> set[bytes]:

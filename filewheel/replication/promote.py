@@ -18,33 +18,24 @@ import contextlib
 import functools
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from filewheel.disk.directory import Directory, opened
 from filewheel.disk.disk import SYSTEM, is_scarce
-from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said_of
 from filewheel.keys.mend import mend_keys, unreadable_keys
 from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.health import missing_files
-from filewheel.replication.link import Link
+from filewheel.replication.old_primary import OldPrimary, when_free
 from filewheel.replication.peers import PeerRoster, Peers, skip_unreachable
-from filewheel.replication.position import Positions, boot_id, place_of
-from filewheel.replication.shipping import carry_drops
 from filewheel.roster.fence import let_producers_look
 from filewheel.roster.retention import Retention
 from filewheel.roster.roster import IN_USE, NO_OVERFLOW, Member, Role, Roster, change_roster, read_roster
 
-T = TypeVar("T")
-
 log = logging.getLogger(__name__)
 
 WAIT_S = 5.0
-_PAUSE_S = 0.02
 
 
 @dataclass
@@ -210,11 +201,12 @@ class _Promoting:
         self._say("promoting", epoch)
         for path, wheel in self._others:  # mutant: promote-unfenced
             self._fence(path, wheel, epoch)
-        with self._old_keeper_stopped(wait_s):  # mutant: promote-then-copy
+        old = OldPrimary(self._old, self._ask, self._done.notes, self._env)
+        with old.keeper_stopped(wait_s):  # mutant: promote-then-copy
             if self._old in self._done.fenced:
                 # Messages are confirmed until its producers look: these must be written before the last read.
                 let_producers_look()  # mutant: promote-in-haste
-            self._catch_up(wait_s)  # mutant: promote-behind
+            self._catch_up(old, wait_s)  # mutant: promote-behind
         self._note_lacks()
         # mutant: promote-few-copies
         self._done.was_mirror = self._me.mode == "mirror" and self._me.state == "current" and not self._roster.copies
@@ -270,7 +262,7 @@ class _Promoting:
             return BackupKeeper(self._here.path, role="promote", env=self._env)
 
         try:
-            return _when_free(wait_s, take)
+            return when_free(wait_s, take)
         except Locked as exc:
             exc.hint = "stop the process that holds it (a replicator releases it by itself), and promote again"
             raise
@@ -305,79 +297,14 @@ class _Promoting:
             self._done.unreachable.append(path)
             self._done.notes.append(f"{path} cannot be reached: {said_of(exc, path)}")
 
-    @contextlib.contextmanager
-    def _old_keeper_stopped(self, wait_s: float) -> Iterator[None]:
-        """Hold the old primary's keeper lock, if it is free: then no more acknowledgements are written."""
-        with contextlib.ExitStack() as stack:
-            with skip_unreachable():  # it was noted already
-                self._ask.check_answers(self._old)
-                there = stack.enter_context(opened(self._old, self._env))
-                keeper_lock = KeeperLock(there)
-                try:
-                    _when_free(wait_s, lambda: keeper_lock.take("promote", wait=False))
-                    stack.callback(keeper_lock.release)
-                except Locked:
-                    self._done.notes.append(f"the keeper of {self._old} still runs; it ends before its next claim")
-            yield
-
-    def _catch_up(self, wait_s: float) -> None:
+    def _catch_up(self, old: OldPrimary, wait_s: float) -> None:
         """Copy the messages of the old primary that this wheel lacks."""
         if self._old_wheel == self._me.wheel:
             self._done.caught_up = True  # this wheel was the last primary
             return
-        link: Link | None = None
-        pause = threading.Event()
-        try:
-            self._ask.check_answers(self._old)
-            link = self._link(wait_s)
-            link.catch_up(lambda: pause.wait(_PAUSE_S))
-            link.close()
-            self._carry_drops()  # mutant: drops-not-carried
-            # mutant: promote-says-all promote-undecided-unsaid
-            self._done.caught_up = not (link.has_met_damage or link.undecided)
-            if link.undecided:
-                self._done.notes.append(
-                    f"{self._old} has not retained all journals: {link.undecided} messages that only "
-                    f"{self._here.path} has may have fired there already, and will fire here"
-                )
-            if link.has_met_damage:
-                self._done.notes.append(f"{self._old} is damaged: messages that could not be read there are not here")
-        except (FilewheelError, OSError) as exc:
-            if link is not None:
-                link.abandon()
-            if is_scarce(exc):
-                raise
-            if self._old not in self._done.unreachable:  # else it was noted already
-                why = said_of(exc, self._old)
-                self._done.notes.append(f"{self._old} could not be read to its end: {why}")
-
-    def _carry_drops(self) -> None:
-        """Write to this wheel the old primary's drops that another backup may lack."""
-        wheels = [m for m in self._roster.members if m.wheel != self._me.wheel and (m.state in IN_USE or m.absorb)]
-        if not wheels:
-            return
-        places: list[Positions] = []
-
-        def look(path: str, old: Directory) -> None:
-            with opened(path, self._env) as there:
-                places.append(place_of(there, old, boot_id()))
-
-        with opened(self._old, self._env) as old:
-            for member in wheels:
-                count = len(places)
-                with skip_unreachable():
-                    self._ask.ask(member.path, functools.partial(look, member.path, old))
-                if len(places) == count:
-                    places.append({})  # unreachable: it may lack any drop
-            carry_drops(old, self._here, places)
-
-    def _link(self, wait_s: float) -> Link:
-        """Open the link from the old primary; a replicator that holds the lock releases it at its next check."""
-
-        def link() -> Link:
-            return Link(self._old, self._me, role="promote", fenced=True, env=self._env)
-
-        return _when_free(max(wait_s, 1.0), link)
+        others = [m for m in self._roster.members if m.wheel != self._me.wheel]
+        is_noted = self._old in self._done.unreachable
+        self._done.caught_up = old.copy_to(self._here, self._me, others, wait_s, is_noted=is_noted)
 
     def _check_alone(self, epoch: int) -> None:
         """Raise when another wheel is being promoted too: if both can read each other, one continues.
@@ -453,20 +380,6 @@ class _Promoting:
 
         with contextlib.suppress(FilewheelError, OSError):
             self._ask.ask(path, write)
-
-
-def _when_free(wait_s: float, act: Callable[[], T]) -> T:
-    """Call `act` until the lock that it takes is free. Raises Locked when it is not after `wait_s`."""
-    pause = threading.Event()
-    waited_s = 0.0
-    while True:
-        try:
-            return act()
-        except Locked:
-            if waited_s >= wait_s:
-                raise
-        pause.wait(_PAUSE_S)
-        waited_s += _PAUSE_S
 
 
 def _joining(member: Member, now_us: int, overflow: int) -> Member:

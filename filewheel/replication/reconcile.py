@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from filewheel.disk.directory import Directory
-from filewheel.errors import Damaged, FilewheelError, disk_errors
+from filewheel.errors import FilewheelError, disk_errors
 from filewheel.format.frame import Frame
-from filewheel.format.record import CANCELLED, ID, RESCHEDULED, moved, pack_drop, records_of, root_of
+from filewheel.format.record import CANCELLED, ID, RESCHEDULED, moved, pack_drop, readable_records, root_of
 from filewheel.journal.journal import Journal
 from filewheel.keys.index import Keys
 from filewheel.laps.slot import File
@@ -115,10 +115,9 @@ class Reconciler:
         puts: list[bytes] = []
         drops: list[bytes] = []
         for frame in frames:
-            with contextlib.suppress(Damaged):
-                found = records_of(frame)
-                puts += found[0]
-                drops += found[1]
+            some_puts, some_drops = readable_records(frame)
+            puts += some_puts
+            drops += some_drops
         # A message that was fired since may have been dropped and forgotten here: it must not be added again.
         there = pending(self._source, [p[ID] for p in puts])
         bundle = Bundle(self._journal, on_frame)

@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from filewheel.disk.directory import Directory
-from filewheel.errors import Damaged
 from filewheel.format.frame import Frame, portions
-from filewheel.format.record import ID, records_of
+from filewheel.format.record import ID, readable_records
 from filewheel.journal.journal import Journal
 from filewheel.message import ID_END, ID_MIN
 from filewheel.replication.compare import pending
@@ -122,23 +121,16 @@ def still_pending(source: Directory, frames: Iterable[Frame]) -> Iterator[Frame]
 
 
 def _without_gone(source: Directory, frames: list[Frame]) -> Iterator[Frame]:
-    there = pending(source, [p[ID] for frame in frames for p in _puts(frame)])
+    there = pending(source, [p[ID] for frame in frames if frame.puts for p in readable_records(frame)[0]])
     for frame in frames:
-        puts = _puts(frame)
+        puts, drops = readable_records(frame)
         kept = [p for p in puts if p[ID] in there]
         if len(kept) == len(puts):
-            yield frame
-        elif kept or frame.drops:
-            records = [*kept, *records_of(frame)[1]]
+            yield frame  # also one with invalid records: its checksums are right, so it was written like this
+        elif kept or drops:
+            records = [*kept, *drops]
             ids = [r[ID] for r in records]
             yield replace(frame, body=b"".join(records), puts=len(kept), first=min(ids), last=max(ids))
-
-
-def _puts(frame: Frame) -> list[bytes]:
-    try:
-        return records_of(frame)[0] if frame.puts else []
-    except Damaged:
-        return []  # its checksums are right: it was written like this, and is copied unchanged
 
 
 def carry_drops(old: Directory, new: Directory, places: Sequence[Positions]) -> int:

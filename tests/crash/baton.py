@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import filewheel.replication.promote
+import filewheel.replication.old_primary
 import filewheel.replication.replicator
 from filewheel.disk.threads import started
 
@@ -88,7 +88,7 @@ def in_turns(on_sleep: Callable[[], None]) -> Iterator[None]:
     service = module._Service
     patches: list[tuple[Any, str, Any]] = [
         (module, "threading", SimpleNamespace(Thread=threading.Thread, Event=Event)),
-        (filewheel.replication.promote, "threading", SimpleNamespace(Event=Event)),
+        (filewheel.replication.old_primary, "threading", SimpleNamespace(Event=Event)),
         (module, "started", baton.start),
         (service, "join", lambda thread, timeout=None: baton.join(thread)),
         (service, "is_alive", lambda thread: baton.runs(thread)),

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import filewheel.replication.promote
+import filewheel.replication.old_primary
 import filewheel.roster.fence
 from filewheel import (
     FilewheelError,
@@ -50,7 +50,7 @@ def alone() -> Iterator[None]:
     """Wait for nobody: no other process is there that has to see something, or to let go."""
     patches: list[tuple[Any, str, Any]] = [
         (filewheel.roster.fence, "_FENCE_S", 0.0),
-        (filewheel.replication.promote, "_PAUSE_S", 0.0005),
+        (filewheel.replication.old_primary, "_PAUSE_S", 0.0005),
     ]
     before = [(target, name, getattr(target, name)) for target, name, _ in patches]
     try:

@@ -48,14 +48,15 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
 
     What is put on the list says in which boot of the machine a link is made.
     """
+    import filewheel.disk.boot
     import filewheel.journal.mirror
     import filewheel.replication.link
-    import filewheel.replication.promote
+    import filewheel.replication.old_primary
     import filewheel.replication.rejoin
     import filewheel.replication.replicator
 
     boots: list[Callable[[], str]] = [lambda: "model"]
-    real_boot = filewheel.replication.link.boot_id
+    real_boot = filewheel.disk.boot.boot_id
     with tiny():
         ours = [
             module
@@ -72,14 +73,14 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
         ]
         for module in ours:
             module.threading = ModelThreading  # type: ignore[attr-defined]
-        for module in (filewheel.replication.link, filewheel.replication.promote):
+        for module in (filewheel.replication.link, filewheel.replication.old_primary):
             module.boot_id = lambda: boots[-1]()  # type: ignore[attr-defined]
         # It measures how long a disk takes: by the machine's own clock no seed could be had again.
         filewheel.journal.mirror.SYSTEM_CLOCK = HastyClock(ModelClock())  # type: ignore[assignment]
         try:
             yield boots
         finally:
-            for module in (filewheel.replication.link, filewheel.replication.promote):
+            for module in (filewheel.replication.link, filewheel.replication.old_primary):
                 module.boot_id = real_boot  # type: ignore[attr-defined]
             filewheel.journal.mirror.SYSTEM_CLOCK = SYSTEM_CLOCK
             for module in ours:

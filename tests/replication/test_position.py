@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from filewheel.disk.boot import boot_id
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.disk import OsDisk
-from filewheel.replication.position import FollowsFile, boot_id, parse_follows, read_follows, write_follows
+from filewheel.replication.position import FollowsFile, parse_follows, read_follows, write_follows
 from tests.model.crashes import RandomFates, crash
 from tests.model.machine import Machine
 from tests.model.process import Killed, ProcessDisk
@@ -120,5 +121,5 @@ def test_a_process_that_is_killed_leaves_the_old_place_or_the_new_and_a_power_cu
 
 
 def test_two_processes_of_one_boot_see_the_same_boot() -> None:
-    other = run("from filewheel.replication.position import boot_id; print(boot_id())").strip()
+    other = run("from filewheel.disk.boot import boot_id; print(boot_id())").strip()
     assert other == boot_id()

@@ -17,6 +17,7 @@ from filewheel.errors import BadArgument, Fenced, FilewheelError, KeyHeld, Locke
 from filewheel.replication import peers
 from filewheel.replication import promote as promoting
 from filewheel.replication.members import add_backup
+from filewheel.replication.old_primary import OldPrimary
 from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.rejoin import rejoin
 from filewheel.replication.replicator import Replicator
@@ -346,7 +347,7 @@ def interrupted(place: Place, monkeypatch: pytest.MonkeyPatch, path: object) -> 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(promoting._Promoting, "_old_keeper_stopped", wait)
+        patch.setattr(OldPrimary, "keeper_stopped", wait)
         with pytest.raises(KeyboardInterrupt):
             go(place, path)
 
