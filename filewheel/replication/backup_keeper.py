@@ -7,36 +7,39 @@ second without any is finished, and the next deal deletes its file.
 It enters the unique keys of each frame into the backup's index before the frame is dealt, so that a promoted backup
 knows which message holds a key. All work runs in the thread that calls `tick`, so no deal happens between a check of
 the backup and a write that depends on it.
-Invariant: after opening, and after each `tick`, the key of every message that was read is in the index.
+Invariant: after opening, and after each `tick`, the key of every message that was read is in the index, unless its file
+of keys is too long to be read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable
 
 from filewheel.disk.checkpoint import Checkpoint, place_checkpoint, prepare_checkpoint
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
+from filewheel.disk.flush import poisoned_by
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.env import Env
-from filewheel.errors import FilewheelError, Poisoned, disk_error
+from filewheel.errors import Damaged, FilewheelError, Poisoned, disk_error
 from filewheel.firing.head import Head
 from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.frame import Frame
-from filewheel.format.record import ID, key_of, records_of
-from filewheel.headers import KEY
+from filewheel.format.record import ID, key_of, keyed_puts
 from filewheel.keys.index import Keys
 from filewheel.keys.lost import Relisted
 from filewheel.keys.unique import holding
-from filewheel.laps.additions import Additions, poisoned_by
+from filewheel.laps.additions import Additions
 from filewheel.laps.deal import Deal
 from filewheel.laps.store import Store
 from filewheel.laps.window import Budget, read_window
 from filewheel.native.compiled import ids_of
 
-_KEY_BYTES = KEY.encode()
+log = logging.getLogger(__name__)
+
 _UNDEALT = Budget(records=1 << 22, bytes=1 << 28)
 """More than a deal leaves in journals."""
 OnFrame = Callable[[Frame], None]
@@ -71,6 +74,8 @@ class BackupKeeper:
         self._clock = env.clock
         self._on_frame = on_frame
         self._broken: FilewheelError | None = None
+        self._too_long: set[str | None] = set()
+        """The files of keys with a warning in the log."""
         self._keeper_lock = KeeperLock(self.dir)
         try:
             self._keeper_lock.take(role, wait=wait)
@@ -105,9 +110,26 @@ class BackupKeeper:
             self._on_frame(frame)
 
     def enter_keys_of(self, frame: Frame) -> None:
-        """Enter the unique keys of a frame's puts into the index. Raises Damaged, Locked, DiskError."""
-        if frame.puts and _KEY_BYTES in frame.body:  # mutant: backup-no-keys
-            enter_keys(self._keys, records_of(frame)[0], self._clock.now_us(), self.dir.path)
+        """Enter the unique keys of a frame's puts into the index. Raises Locked, DiskError.
+
+        A key whose file is too long to be read is left out, with a warning: a repair enters it from its put.
+        """
+        puts = keyed_puts(frame)
+        if not puts:
+            return
+        try:
+            enter_keys(self._keys, puts, self._clock.now_us(), self.dir.path)  # mutant: backup-no-keys
+        except Damaged:
+            for put in puts:
+                self._enter_key_of(put)  # mutant: backup-key-file-spreads
+
+    def _enter_key_of(self, put: bytes) -> None:
+        try:
+            enter_keys(self._keys, [put], self._clock.now_us(), self.dir.path)
+        except Damaged as exc:
+            if exc.path not in self._too_long:
+                self._too_long.add(exc.path)
+                log.warning("%s", exc)
 
     def adopt(self, new: Checkpoint, added: Additions, floor: bytes) -> None:
         """Commit records that were added to the laps from `floor` on. They are durable on return.

@@ -14,7 +14,6 @@ laps.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -23,9 +22,9 @@ from itertools import zip_longest
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
-from filewheel.errors import Damaged, FilewheelError
+from filewheel.errors import FilewheelError
 from filewheel.format.frame import Frame, scan, seal
-from filewheel.format.record import CANCELLED, ID, moved, pack_drop, records_of, root_of
+from filewheel.format.record import CANCELLED, ID, moved, pack_drop, readable_records, root_of
 from filewheel.journal.tail import Handles
 from filewheel.laps.additions import Additions
 from filewheel.laps.slot import File, files_in, lap_floor
@@ -176,12 +175,9 @@ class LapCopy:
             for frame in snapshot.frames(span):
                 if frame.first >= hi or frame.last < lo:
                     continue
-                try:
-                    some = records_of(frame)
-                except Damaged:
-                    continue  # it was written like this; the wheel's keeper quarantines it
-                puts.update((r[ID], r) for r in some[0] if lo <= r[ID] < hi)
-                drops.update((r[ID], r) for r in some[1] if lo <= r[ID] < hi)
+                some_puts, some_drops = readable_records(frame)  # the wheel's keeper quarantines an invalid one
+                puts.update((r[ID], r) for r in some_puts if lo <= r[ID] < hi)
+                drops.update((r[ID], r) for r in some_drops if lo <= r[ID] < hi)
         done.puts = sorted(put for id_, put in puts.items() if id_ not in drops and id_ not in unseen)
         done.drops = sorted(drops.values())  # mutant: graft-drops-untold
         unseen -= puts.keys()
@@ -287,13 +283,12 @@ class _CopyStep:
 
     def _look_at(self, frame: Frame) -> None:
         """Note the keys, ids and moves of a copied frame, if they are needed."""
-        with contextlib.suppress(Damaged):  # its checksums are right: it was written like this, and is copied unchanged
-            self._keeper.enter_keys_of(frame)  # mutant: graft-keyless
-            if self._unfinished.unseen or self._unfinished.has_drops:
-                puts = records_of(frame)[0]
-                self._unfinished.unseen.difference_update(ids_of(puts))
-                if self._unfinished.has_drops:
-                    self.moved.update((root_of(put), put[ID]) for put in moved(puts))
+        self._keeper.enter_keys_of(frame)  # mutant: graft-keyless
+        if self._unfinished.unseen or self._unfinished.has_drops:
+            puts = readable_records(frame)[0]  # an invalid frame is copied unchanged
+            self._unfinished.unseen.difference_update(ids_of(puts))
+            if self._unfinished.has_drops:
+                self.moved.update((root_of(put), put[ID]) for put in moved(puts))
 
 
 def read_file(directory: Directory, handles: Handles, file: File, start: int) -> Iterator[Frame | None]:

@@ -102,6 +102,27 @@ def test_a_file_of_keys_that_is_too_long_is_made_again_by_a_forced_promotion(mir
         assert all(wheel.get(key=key) for key in (*KEYS, "single"))
 
 
+def test_a_file_of_keys_that_is_too_long_costs_a_running_backup_only_the_keys_of_its_bucket(pair: Pair) -> None:
+    keys = Keys(open_directory(pair.backup, write=False))
+    bad, *others = [f"key-{n}" for n in range(20)]
+    pair.tick()
+    (pair.backup / "keys").mkdir(exist_ok=True)
+    with (pair.backup / layout.key_file(keys.bucket_of(bad))).open("wb") as file:
+        file.truncate(1 << 40)
+    pair.damaged.append(pair.backup)
+    with pair.wheel() as wheel:
+        ids = wheel.enqueue_many([b"x"] * 20, delay=5000, keys=[bad, *others])
+        pair.settle(1)
+        assert pair.pending(pair.backup) == set(ids)
+    others = [key for key in others if keys.bucket_of(key) != keys.bucket_of(bad)]
+    assert len(others) > 10
+    assert all(keys.listed(key) for key in others)
+    assert not list((pair.backup / "quarantine").glob("*")), "each frame is whole"
+    pair.close()
+    repair(open_directory(pair.backup, write=True))
+    assert keys.listed(bad) == [bytes(ids[0])]
+
+
 def test_a_mirror_is_promoted_without_force_after_a_repair(mirror: Pair) -> None:
     spoil(mirror, NAMES[0], "pipe")
     repair(open_directory(mirror.backup, write=True))

@@ -101,8 +101,11 @@ MUTANTS: list[Mutant] = [
       "tests/replication/test_mirrors.py::test_a_copy_that_comes_after_its_message_was_fired_and_forgotten_goes_again"),
     m("heals-unmatched", "R", NEVER, "a mirror that heals is matched, too",
       "tests/replication/test_mirrors.py::test_nor_is_it_by_a_link_that_begins_by_healing"),
-    m("backup-no-keys", "R", NEVER, "a backup knows who holds a key",
+    m("backup-no-keys", "R", DROP, "a backup knows who holds a key",
       "tests/replication/test_backup_keeper.py::test_every_key_that_lives_is_known_in_the_backup_at_each_moment"),
+    m("backup-key-file-spreads", "R", DROP, "a file of keys that cannot be read costs a backup only its own keys",
+      "tests/replication/test_foreign_keys.py::"
+      "test_a_file_of_keys_that_is_too_long_costs_a_running_backup_only_the_keys_of_its_bucket"),
     m("keeper-keeps-none", "B1", DROP, "a keeper that runs when a backup is added keeps segments for it",
       "tests/replication/test_link.py::test_segments_that_are_covered_by_a_keeper_that_ran_before_there_was_a_backup_are_kept_for_it"),
     m("never-idle", "R", without(2), "a primary in use does not keep a backup from being in step",
