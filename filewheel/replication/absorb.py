@@ -2,8 +2,8 @@
 
 The former primary, or a backup that was ahead of the promoted one, may have messages that the new primary never got. A
 message that is pending there and not here may also have been fired here since the promotion. For this purpose the new
-primary retains its journals since then: a message with a drop in them was fired here. A message with a drop in the
-other wheel is dropped here too. Both steps add to sets, so they may be repeated or interrupted.
+primary retains its journals since then: a message with a drop in them, or in a slot file, ended here. A message with a
+drop in the other wheel is dropped here too. Both steps add to sets, so they may be repeated or interrupted.
 Invariant: after `run`, every message that only the other wheel had is durable in the primary.
 """
 
@@ -66,6 +66,8 @@ class Absorption:
         self._overflow = overflow
         self._progress = progress
         self._result = Absorbed()
+        self._ended: set[bytes] = set()
+        """Messages pending in the new primary of which a file of the other wheel has a drop."""
         self._journal = Journal(new)
         self._keys = Keys(new)
 
@@ -91,6 +93,8 @@ class Absorption:
         while lo < ID_END:
             chunk = compare(self._old, self._new, lo)
             found.update(put[ID] for put in chunk.missing)
+            # A backup's journals are gone once they are dealt: then only a slot file has the drop.
+            self._ended |= dropped(self._old, chunk.extra)  # mutant: rejoin-slot-drops
             done += chunk.count
             lo = chunk.hi
             if self._progress is not None:
@@ -139,8 +143,8 @@ class Absorption:
             self._result.notes.append(f"message {message.id} is a dead letter now: {exc.what}")
 
     def _drop_fired(self) -> None:
-        """Drop the messages in the new primary that the old one's journals have drops of."""
-        batch: set[bytes] = set()
+        """Drop the messages in the new primary that the old one's journals or slot files have drops of."""
+        batch = set(self._ended)
         for drops in drops_above(self._old, {}):
             batch.update(drop[ID] for drop in drops)
             if len(batch) >= _BATCH:

@@ -243,3 +243,44 @@ def test_what_a_slot_of_the_promoted_wheel_remembers_as_cancelled_is_no_dead_let
         assert payloads(path) == [b"0", b"1", b"2", b"another"]
         with Wheel(path) as wheel:
             assert list(wheel.list(dead=True)) == []
+
+
+def test_what_a_slot_of_another_backup_remembers_as_cancelled_ends_in_the_promoted_wheel(tmp_path: Path) -> None:
+    a, b, c = a_set(tmp_path)
+    with Wheel(a) as wheel:
+        id_ = wheel.enqueue(b"cancelled", delay=3600)
+        bring_in_step(a, b)
+        bring_in_step(a, c)
+        wheel.cancel(id_)
+        bring_in_step(a, c)
+        bring_in_step(a, c)  # a journal goes with the deal after its writer's end
+    assert drops_of(c, id_) == (False, True)
+    (tmp_path / "a").rename(tmp_path / "lost")
+    promote(b)
+    assert b"cancelled" in payloads(b)
+    with Replicator(b) as replicator:
+        report = next(r for r in replicator.once() if r.path == c)
+    assert (report.error, report.returned) == ("", 0)
+    assert payloads(b) == payloads(c) == [b"0", b"1", b"2"]
+
+
+def test_a_keyed_message_that_another_backup_dealt_as_moved_is_there_once_and_at_its_new_time(tmp_path: Path) -> None:
+    a, b, c = a_set(tmp_path)
+    with Wheel(a) as wheel:
+        id_ = wheel.enqueue(b"moved", delay=3600, key="k")
+        bring_in_step(a, b)
+        bring_in_step(a, c)
+        moved = wheel.reschedule(key="k", delay=7200)
+        bring_in_step(a, c)
+        bring_in_step(a, c)  # a journal goes with the deal after its writer's end
+    assert drops_of(c, id_) == (False, True)
+    (tmp_path / "a").rename(tmp_path / "lost")
+    promote(b)
+    with Replicator(b) as replicator:
+        report = next(r for r in replicator.once() if r.path == c)
+    assert (report.error, report.returned) == ("", 1)
+    for path in (b, c):
+        assert payloads(path) == [b"0", b"1", b"2", b"moved"]
+        with Wheel(path) as wheel:
+            assert [m.id for m in wheel.list() if m.payload == b"moved"] == [moved]
+            assert list(wheel.list(dead=True)) == []

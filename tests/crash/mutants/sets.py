@@ -105,4 +105,6 @@ MUTANTS: list[Mutant] = [
       "tests/replication/test_sets.py::test_a_keeper_that_runs_keeps_segments_from_the_addition_on_and_none_after_the_removal"),
     m("rejoin-revives-in-backups", "B3", DROP, "a message with a drop in a slot comes back in no backup",
       "tests/replication/test_absorb.py::test_what_a_slot_of_the_promoted_wheel_remembers_as_cancelled_is_given_to_no_other_backup"),
+    m("rejoin-slot-drops", "B3", DROP, "a message that another backup dealt as ended ends in the promoted wheel",
+      "tests/replication/test_absorb.py::test_what_a_slot_of_another_backup_remembers_as_cancelled_ends_in_the_promoted_wheel"),
 ]  # fmt: skip
