@@ -22,7 +22,12 @@
     ├── KeyHeld                              another living message has this unique key
     ├── Fenced                               another wheel of the set is the primary
     ├── TooFewCopies                         fewer wheels hold it than the set asks for
-    └── NotClaimed                           acknowledged or put back without being claimed
+    ├── NotClaimed                           acknowledged or put back without being claimed
+    └── ClusterError                         Kafka refused, or did not answer
+        ├── NoBroker                         no broker answers at this address
+        ├── MissingTopic                     a topic of the delay service is missing, or has too few partitions
+        ├── NotAllowed                       Kafka refuses this user
+        └── Outlived                         the log no longer holds the next record
 
 Each has `.path`, `.offset` and `.hint` (the next thing to try); `str()` shows all three.
 Invariant: after any error, every acknowledged call is still durable.
@@ -259,6 +264,36 @@ class NotClaimed(FilewheelError):
     """The message is not claimed by this keeper."""
 
     kind = "not-claimed"
+
+
+class ClusterError(FilewheelError):
+    """A Kafka cluster refused, or did not answer in time."""
+
+    kind = "cluster"
+
+
+class NoBroker(ClusterError):
+    """No broker answers at this address."""
+
+    kind = "no-broker"
+
+
+class MissingTopic(ClusterError):
+    """A topic of the delay service is missing, or has too few partitions."""
+
+    kind = "missing-topic"
+
+
+class NotAllowed(ClusterError):
+    """The cluster refuses this user."""
+
+    kind = "not-allowed"
+
+
+class Outlived(ClusterError):
+    """The log no longer holds the next record of a partition: retention was shorter than the delay."""
+
+    kind = "outlived"
 
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -1,0 +1,181 @@
+"""The seam to Kafka on confluent-kafka (librdkafka).
+
+Owns the clients of a node: a member of the group, a reader without a group, an administrator, and the producers.
+Invariant: a consumer is used by one thread, or under a lock; nothing is read from an assigned partition before `start`;
+no offset is committed automatically.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from filewheel.errors import ClusterError, MissingTopic
+from filewheel.kafka.follower import ConfluentFollower
+from filewheel.kafka.group import GroupSource
+from filewheel.kafka.reader import LogReader
+from filewheel.kafka.record import Outgoing
+from filewheel.kafka.shared_sink import SharedProducer, SharedSink
+from filewheel.kafka.transaction_sink import TransactionSink
+from filewheel.kafka.transport import Listener, Sink, Topics
+from filewheel.kafka.trouble import client, cluster_error, error_of
+
+log = logging.getLogger("filewheel.kafka.client")
+
+ANSWER_S = 10.0
+"""How long a question to the cluster may take."""
+TRANSACTION_MS = 30_000
+TRANSACTIONS = 16
+"""Transactions side by side."""
+
+
+class ConfluentTransport:
+    """A cluster, for one delay topic and one node.
+
+    `config` is handed to each client: the address, encryption, the user. Raises BadArgument when confluent-kafka is not
+    installed.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        *,
+        group: str,
+        node: str,
+        exactly_once: bool = False,
+        session_s: float = 10.0,
+    ) -> None:
+        self._client = client()
+        self.topic = topic
+        self.cursor = f"{topic}.cursor"
+        self._group = group
+        self._node = node
+        self._exactly_once = exactly_once
+        self._session_s = session_s
+        self._config = {"client.id": node, **config}
+        self._lock = threading.Lock()
+        self._producer: SharedProducer | None = None
+        self._reader: LogReader | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def check(self) -> Topics:
+        """Return what the cluster has. Raises NoBroker, MissingTopic or NotAllowed, with the next command to try."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient(self._config, logger=log)
+        try:
+            found = admin.list_topics(timeout=ANSWER_S)
+        except self._client.KafkaException as exc:
+            raise cluster_error(error_of(exc), self._address) from exc
+        init = f"`filewheel kafka init {self.topic}`"
+        for name in (self.topic, self.cursor, f"{self.topic}.dlt"):
+            if name not in found.topics:
+                raise MissingTopic(f"there is no topic {name}", hint=f"{init} makes it, if your user may see it at all")
+            error = found.topics[name].error
+            if error is not None:
+                raise cluster_error(error, name)
+        partitions = len(found.topics[self.topic].partitions)
+        markers = len(found.topics[self.cursor].partitions)
+        if markers < partitions:
+            raise MissingTopic(
+                f"{self.cursor} has {markers} partitions, and {self.topic} has {partitions}",
+                hint=f"{init} adds the missing ones",
+            )
+        if found.cluster_id is None:
+            raise ClusterError(f"{self._address}: the brokers do not say which cluster they are", hint="call again")
+        return Topics(found.cluster_id, partitions)
+
+    def source(self, listener: Listener) -> GroupSource:
+        """Join the group."""
+        return GroupSource(
+            {
+                **self._config,
+                "group.id": self._group,
+                "session.timeout.ms": round(self._session_s * 1000),
+                "heartbeat.interval.ms": max(round(self._session_s * 1000 / 3), 100),
+                "partition.assignment.strategy": "cooperative-sticky",
+                "auto.offset.reset": "error",
+            },
+            self.topic,
+            listener,
+        )
+
+    def sink(self, partition: int) -> Sink:
+        """Return a sink that is not opened yet."""
+        barrier = Outgoing(self.cursor, b"%d.owner" % partition, self._node.encode(), (), partition)
+        if not self._exactly_once:
+            return SharedSink(self._shared_producer(), barrier)
+        config = {
+            **self._producing(),
+            "transactional.id": f"{self._group}.{self.topic}.{partition}",
+            "transaction.timeout.ms": TRANSACTION_MS,
+            "delivery.timeout.ms": TRANSACTION_MS // 3 * 2,
+            "queue.buffering.max.kbytes": 65_536,
+        }
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(TRANSACTIONS, thread_name_prefix="filewheel-kafka-transaction")
+            return TransactionSink(config, barrier, self._run)
+
+    def markers(self) -> LogReader:
+        """Return the reader of markers."""
+        return self._log_reader()
+
+    def follower(self) -> ConfluentFollower:
+        """Return a reader for the wheels of a standby."""
+        return ConfluentFollower(self._reading("follower"), self.topic, self.cursor)
+
+    def range_of(self, partition: int) -> tuple[int, int]:
+        """Return the first offset of a partition, and the one after the last that can be read. Raises ClusterError."""
+        return self._log_reader().range_of(self.topic, partition)
+
+    def close(self) -> None:
+        """Close all clients but the source. What was sent gets some seconds to arrive."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        if self._producer is not None:
+            self._producer.close(5.0)
+        if self._reader is not None:
+            self._reader.close()
+
+    def _run(self, call: Callable[[], None]) -> None:
+        assert self._pool is not None
+        self._pool.submit(call)
+
+    @property
+    def _address(self) -> str:
+        return str(self._config.get("bootstrap.servers", ""))
+
+    def _shared_producer(self) -> SharedProducer:
+        with self._lock:
+            if self._producer is not None and self._producer.is_broken:
+                self._producer.close(0.0)
+                self._producer = None
+            if self._producer is None:
+                self._producer = SharedProducer(self._producing())
+            return self._producer
+
+    def _log_reader(self) -> LogReader:
+        with self._lock:
+            if self._reader is None:
+                self._reader = LogReader(self._reading("reader"), self._config, self.cursor)
+            return self._reader
+
+    def _producing(self) -> dict[str, Any]:
+        return {
+            "linger.ms": 1,
+            "partitioner": "murmur2_random",  # the one of Java's clients: a key goes where they expect it
+            "topic.metadata.propagation.max.ms": 5000,
+            **self._config,
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.max.bytes": 1_000_000_000,  # the brokers decide
+            "logger": log,
+        }
+
+    def _reading(self, purpose: str) -> dict[str, Any]:
+        return {**self._config, "group.id": f"{self._group}.{purpose}"}

@@ -1,0 +1,261 @@
+"""The firing of one partition: a unit of due messages goes out, then its marker, then the wheel drops them.
+
+Owns the unit under way and the marker that counts. A crash at any line leaves the messages pending in the wheel; the
+marker decides which of them were produced.
+Invariant: a marker states only what is already in the log, and the wheel drops only what a published marker says. At
+most one unit is under way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from filewheel.kafka.marker import Marker
+from filewheel.kafka.record import Outgoing
+from filewheel.kafka.transport import End, Outcome, Refusal, Sink
+from filewheel.message import ID_BYTES, LOW_BITS, Message, due_of
+
+BACK_OFF_US = 100_000
+"""The first wait after a unit that failed; each next one doubles it."""
+BACK_OFF_MAX_US = 10_000_000
+
+
+class Claimed(Protocol):
+    """Due messages in the order of their ids, claimed under one lock with the offset that was taken in by then."""
+
+    @property
+    def messages(self) -> Sequence[Message]: ...
+    @property
+    def ingested(self) -> int: ...
+
+
+class Waiting(Protocol):
+    """The wheel of a partition, as its firing uses it."""
+
+    def next_chunk(self, limit: int, now_us: int) -> Claimed: ...
+    def settle(self, chunk: Claimed) -> None: ...
+    def give_back(self, chunk: Claimed) -> None: ...
+    def low(self) -> int: ...
+    def next_due_us(self) -> int | None: ...
+
+
+class Rendering(Protocol):
+    """Makes records of messages (render.py)."""
+
+    def outgoing(self, partition: int, message: Message, fired_ms: int) -> Outgoing:
+        """Return the record that a due message becomes."""
+
+    def instead(self, partition: int, message: Message, refusal: Refusal, now_ms: int) -> Outgoing | None:
+        """Return the record that takes the place of a refused one; None to send the same one again."""
+
+    def marker(self, partition: int, marker: Marker) -> Outgoing:
+        """Return the record that publishes a marker."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one partition did since it was owned."""
+
+    fired: int = 0
+    replaced: int = 0
+    """Refused records that went to the dead-letter topic or back to the delay topic."""
+    units: int = 0
+    failures: int = 0
+    late_us: int = 0
+    """How late the last unit's first message went out."""
+
+
+class Stage(Enum):
+    """Where the firing of a partition stands."""
+
+    IDLE = "idle"
+    SENDING = "sending"
+    BACKING_OFF = "backing-off"
+    STOPPED = "stopped"
+    """The sink is finished, or the partition is given away."""
+
+
+@dataclass(slots=True)
+class _Unit:
+    chunk: Claimed
+    records: list[Outgoing]
+    marker: Marker
+    left: list[int]
+    """The indexes of the records that are not in the log yet."""
+    sent: list[int] = field(default_factory=list)
+    """The indexes of the records of the current send."""
+
+
+class Firing:
+    """Fires one owned partition. All calls but `may_take_in` come from one thread, that of loop.py."""
+
+    def __init__(
+        self,
+        partition: int,
+        wheel: Waiting,
+        sink: Sink,
+        marker: Marker,
+        rendering: Rendering,
+        *,
+        lock: threading.RLock,
+        limit: int,
+        done: Callable[[int, Sink, Outcome], None],
+    ) -> None:
+        self.partition = partition
+        self.wheel = wheel
+        self.sink = sink
+        self.marker = marker
+        """The last marker that is known to be in the log."""
+        self.stage = Stage.IDLE
+        self.counts = Counts()
+        self.reason = ""
+        """Why the last unit failed, or a record of it was refused; empty after one that was delivered."""
+        self.lock = lock
+        """Held for a claim. The intake of records holds it too, and asks `may_take_in` first."""
+        self._rendering = rendering
+        self._limit = limit
+        self._done = done
+        self._unit: _Unit | None = None
+        self._is_full = marker.is_full
+        self._back_off_us = BACK_OFF_US
+        self._retry_at_us = 0
+
+    @property
+    def may_take_in(self) -> bool:
+        """Whether records may be taken in now. Not while the marker has no room for another step."""
+        return not self._is_full
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether an outcome is still to come."""
+        return self.stage is Stage.SENDING
+
+    @property
+    def needs_sink(self) -> bool:
+        """Whether the sink is finished: the marker must be read behind a new one."""
+        return self.stage is Stage.STOPPED
+
+    def next_us(self, steady_us: int, now_us: int) -> int | None:
+        """Return in how many microseconds `step` has something to do; None if only an event changes that."""
+        if self.stage is Stage.BACKING_OFF:
+            return max(self._retry_at_us - steady_us, 0)
+        if self.stage is not Stage.IDLE:
+            return None
+        due_us = self.wheel.next_due_us()
+        if self._is_full:
+            # Nothing is taken in until a step is covered: that needs no message, only the time of the last step.
+            closing_us = due_of(self.marker.steps[-1][1]) + 1
+            due_us = closing_us if due_us is None else min(due_us, closing_us)
+        return None if due_us is None else max(due_us - now_us, 0)
+
+    def step(self, now_us: int, steady_us: int) -> bool:
+        """Begin a unit of what is due, or repeat one that failed; return whether something was sent."""
+        if self.stage is Stage.BACKING_OFF and steady_us >= self._retry_at_us:
+            self._send()
+            return True
+        if self.stage is not Stage.IDLE:
+            return False
+        unit = self._claim(now_us)
+        if unit is None:
+            return False
+        self._unit = unit
+        self.counts.units += 1
+        self._send()
+        return True
+
+    def ended(self, sink: Sink, outcome: Outcome, now_us: int, steady_us: int) -> None:
+        """Take the outcome of the unit under way. One of a sink that is not ours any more changes nothing."""
+        unit = self._unit
+        if unit is None or sink is not self.sink or self.stage is not Stage.SENDING:
+            return
+        if outcome.end is End.DELIVERED:
+            self._delivered(unit)
+            return
+        self.counts.failures += 1
+        self.reason = outcome.reason
+        if outcome.end in (End.UNDECIDED, End.FENCED):  # mutant: kafka-undecided-is-repeated
+            self.stage = Stage.STOPPED
+            return
+        again = [unit.sent[n] for n in sorted(outcome.left)]
+        replaced = [self._replace(unit, unit.sent[n], refusal, now_us) for n, refusal in outcome.refused.items()]
+        unit.left = again
+        if any(replaced):
+            self._send()
+            return
+        self.stage = Stage.BACKING_OFF
+        self._retry_at_us = steady_us + self._back_off_us
+        self._back_off_us = min(self._back_off_us * 2, BACK_OFF_MAX_US)
+
+    def _replace(self, unit: _Unit, index: int, refusal: Refusal, now_us: int) -> bool:
+        """Put another record in the place of a refused one; return False if the same one is to be sent again."""
+        refused = unit.records[index]
+        self.reason = f"{refused.topic}: {refusal.reason}"
+        other = self._rendering.instead(self.partition, unit.chunk.messages[index], refusal, now_us // 1000)
+        if other is None or other.topic == refused.topic:
+            return False
+        unit.records[index] = other
+        self.counts.replaced += 1
+        return True
+
+    def stop(self) -> None:
+        """Give back what is under way, and fire no more. What was sent already may be in the log."""
+        self.stage = Stage.STOPPED
+        self._give_back()
+
+    def _give_back(self) -> None:
+        unit, self._unit = self._unit, None
+        if unit is not None:
+            self.wheel.give_back(unit.chunk)
+        self._is_full = self.marker.is_full
+
+    def _claim(self, now_us: int) -> _Unit | None:
+        """Claim what is due, with the marker that will be true once it is in the log; None if nothing is to be said.
+
+        A crash here leaves everything pending: a claim is in memory only.
+        """
+        with self.lock:
+            chunk = self.wheel.next_chunk(self._limit, now_us)
+            messages = chunk.messages
+            through = bytes(messages[-1].id) if messages else b""
+            if len(messages) < self._limit:  # mutant: kafka-through-more
+                # Nothing else that is due is left, so nothing at or below a step in the past is.
+                now_id = (now_us << LOW_BITS).to_bytes(ID_BYTES, "big")
+                through = max([through, *(id_ for _, id_ in self.marker.steps if id_ < now_id)])
+            if not messages and (not self._is_full or not through):
+                return None
+            after = self.marker.after_chunk(chunk.ingested, through)
+            self._is_full = after.is_full
+        fired_ms = now_us // 1000
+        if messages:
+            self.counts.late_us = now_us - messages[0].due_us
+        records = [self._rendering.outgoing(self.partition, message, fired_ms) for message in messages]
+        return _Unit(chunk, records, after, list(range(len(records))))
+
+    def _send(self) -> None:
+        unit = self._unit
+        assert unit is not None
+        self.stage = Stage.SENDING
+        unit.sent = unit.left
+        # `low` as it is now: what this unit holds is pending until it is settled, so it is at most too small.
+        marker = self._rendering.marker(self.partition, unit.marker.with_low(self.wheel.low()))
+        sink = self.sink
+        sink.send(
+            [unit.records[n] for n in unit.left],
+            marker,
+            lambda outcome: self._done(self.partition, sink, outcome),
+        )
+
+    def _delivered(self, unit: _Unit) -> None:
+        """Drop what went out. A crash before the drops leaves them pending, and the marker says that they are done."""
+        self._unit = None
+        self.marker = unit.marker
+        self.wheel.settle(unit.chunk)
+        self.counts.fired += len(unit.chunk.messages)
+        self.stage = Stage.IDLE
+        self.reason = ""
+        self._back_off_us = BACK_OFF_US
+        self._is_full = unit.marker.is_full

@@ -1,0 +1,167 @@
+"""The source: a member of the consumer group that reads what it owns.
+
+Owns one consumer, used by one thread. Assigned partitions are paused until `start` says where to read.
+Invariant: a record is returned only if its partition was started since it was assigned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from filewheel.kafka.record import Record
+from filewheel.kafka.transport import Listener, Polled
+from filewheel.kafka.trouble import client, cluster_error, error_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message, TopicPartition
+
+log = logging.getLogger("filewheel.kafka.client")
+
+READING: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "fetch.wait.max.ms": 100,
+    "queued.max.messages.kbytes": 16_384,
+    "logger": log,
+}
+"""Settings of all consumers here."""
+_SERIOUS = frozenset(
+    {"TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION"}
+)
+
+
+class GroupSource:
+    """A member of the group."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str, listener: Listener) -> None:
+        self._client = client()
+        self._topic = topic
+        self._listener = listener
+        self._consumer = self._client.Consumer({**READING, **config})
+        self._starts: dict[int, int] = {}
+        """Partitions that are to be started, with their offsets."""
+        self._started: set[int] = set()
+        self._errors: list[str] = []
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+
+    def poll(self, limit: int, timeout_s: float) -> Polled:
+        """Return up to `limit` records. Raises ClusterError."""
+        self._start_all()
+        try:
+            messages = self._consumer.consume(limit, 0.01 if self._starts else timeout_s)
+        except self._client.KafkaException as exc:
+            raise cluster_error(error_of(exc), self._topic) from exc
+        records: list[Record] = []
+        ends: dict[int, int] = {}
+        gone: list[int] = []
+        started = self._started
+        for message in messages:
+            if message.error() is not None:
+                self._event(message, ends, gone)
+            elif message.partition() in started:
+                records.append(record_of(message))
+        errors, self._errors = self._errors, []
+        return Polled(records, ends, gone, errors)
+
+    def start(self, partition: int, offset: int) -> None:
+        """Read an owned partition from this offset on."""
+        self._starts[partition] = offset
+
+    def pause(self, partition: int) -> None:
+        """Fetch nothing of this partition; what was fetched already may still come."""
+        if partition in self._started:
+            self._consumer.pause([self._client.TopicPartition(self._topic, partition)])
+
+    def resume(self, partition: int) -> None:
+        """Fetch again."""
+        if partition in self._started:
+            self._consumer.resume([self._client.TopicPartition(self._topic, partition)])
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Tell the group how far each started partition was taken in."""
+        positions = [
+            self._client.TopicPartition(self._topic, partition, offset)
+            for partition, offset in offsets.items()
+            if partition in self._started
+        ]
+        if positions:
+            try:
+                self._consumer.commit(offsets=positions, asynchronous=True)
+            except self._client.KafkaException as exc:
+                self._errors.append(f"offsets were not committed: {error_of(exc).str()}")
+
+    def close(self) -> None:
+        """Leave the group. Calls the listener for what is owned."""
+        self._consumer.close()
+
+    def _start_all(self) -> None:
+        """Start what can be started: right after an assignment the client refuses, and is asked again."""
+        for partition, offset in list(self._starts.items()):
+            where = self._client.TopicPartition(self._topic, partition, offset)
+            try:
+                self._consumer.seek(where)
+            except self._client.KafkaException as exc:
+                error = error_of(exc)
+                if error.name() not in ("_STATE", "_TIMED_OUT"):
+                    raise cluster_error(error, f"{self._topic} [{partition}]") from exc
+                continue
+            self._consumer.resume([where])
+            self._started.add(partition)
+            del self._starts[partition]
+
+    def _event(self, message: Message, ends: dict[int, int], gone: list[int]) -> None:
+        error = message.error()
+        partition = message.partition()
+        assert error is not None
+        assert partition is not None
+        name = error.name()
+        if name == "_PARTITION_EOF":
+            if partition in self._started:
+                ends[partition] = message.offset() or 0
+        elif name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+            if partition in self._started:
+                self._started.discard(partition)
+                gone.append(partition)
+        elif error.fatal() or name in _SERIOUS:
+            raise cluster_error(error, self._topic)
+        else:
+            self._errors.append(f"{self._topic}: {error.str()}")
+
+    # Callbacks, on the thread that polls.
+
+    def _assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            partition.offset = self._client.OFFSET_BEGINNING
+        consumer.incremental_assign(partitions)
+        consumer.pause(partitions)
+        self._listener.assigned([p.partition for p in partitions])
+
+    def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        numbers = self._forget(partitions)
+        self._listener.revoked(numbers)
+        consumer.incremental_unassign(partitions)
+
+    def _lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        numbers = self._forget(partitions)
+        self._listener.lost(numbers)
+        consumer.incremental_unassign(partitions)
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> list[int]:
+        numbers = [p.partition for p in partitions]
+        self._started.difference_update(numbers)
+        for number in numbers:
+            self._starts.pop(number, None)
+        return numbers
+
+
+def record_of(message: Message) -> Record:
+    """Return a message of the client as a record."""
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    headers: Any = message.headers() or ()
+    return Record(partition, offset, message.key(), message.value(), headers, message.timestamp()[1])

@@ -1,0 +1,147 @@
+"""Records on their way from the poll to the wheels.
+
+Owns the queues between the thread that polls and the thread that takes in. The poll never waits for a disk: above
+`Settings.queue` records it pauses a partition, and reads on in the others.
+Invariant: each wheel takes the records of its partition in the order of their offsets, none twice and none left out.
+Taking in stops while the marker has no room (fire.py), and nothing is read for a partition that is not ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from filewheel.errors import FilewheelError, WheelFull
+from filewheel.kafka.loop import FireLoop
+from filewheel.kafka.owner import Owned, Owner, State
+from filewheel.kafka.record import Record
+from filewheel.kafka.settings import Settings
+from filewheel.kafka.transport import Polled, Source
+
+log = logging.getLogger("filewheel.kafka")
+
+Understand = Callable[[Sequence[Record]], Sequence[Any]]
+"""Turns records into the puts of a wheel. A record that is wrong becomes a put too, of a dead letter."""
+
+BLOCKED_S = 0.02
+"""How often a partition that takes nothing in is tried again."""
+
+
+class Intake:
+    """The queues of all partitions."""
+
+    def __init__(self, owner: Owner, loop: FireLoop, understand: Understand, settings: Settings) -> None:
+        self._owner = owner
+        self._loop = loop
+        self._understand = understand
+        self._settings = settings
+        self._ready: queue.SimpleQueue[Owned | None] = queue.SimpleQueue()
+        self._blocked: list[Owned] = []
+        self.taken = 0
+        """Records that were taken in."""
+
+    # The thread of the poll.
+
+    def put(self, polled: Polled) -> None:
+        """Queue what a poll brought."""
+        batches: dict[int, list[Record]] = {}
+        for record in polled.records:
+            batches.setdefault(record.partition, []).append(record)
+        for partition, records in batches.items():
+            self._queue(partition, records, len(records))
+        for partition, offset in polled.ends.items():
+            self._queue(partition, offset, 0)
+
+    def _queue(self, partition: int, item: list[Record] | int, count: int) -> None:
+        owned = self._owner.owned.get(partition)
+        if owned is None or owned.state not in (State.RESTORING, State.ACTIVE):
+            return
+        owned.queue.append(item)
+        owned.queued += count
+        self._ready.put(owned)
+
+    def balance(self, source: Source) -> None:
+        """Pause the partitions whose queues are long, and resume those whose queues are short again."""
+        for owned in list(self._owner.owned.values()):
+            if not owned.is_reading:
+                continue
+            if not owned.is_paused and owned.queued > self._settings.queue:
+                source.pause(owned.partition)
+                owned.is_paused = True
+            elif owned.is_paused and owned.queued <= self._settings.queue // 2:
+                source.resume(owned.partition)
+                owned.is_paused = False
+
+    # The thread that takes in.
+
+    def step(self, timeout_s: float = 0.0) -> bool:
+        """Take in what one partition has queued; wait for at most `timeout_s`. Return False if there was no turn."""
+        if self._blocked:
+            timeout_s = min(timeout_s, BLOCKED_S)
+        try:
+            owned = self._ready.get(timeout=timeout_s) if timeout_s > 0 else self._ready.get_nowait()
+        except queue.Empty:
+            return self._take_blocked()
+        self._take_blocked()
+        if owned is not None:
+            self._take(owned)
+        return True
+
+    def end(self) -> None:
+        """Wake `step`."""
+        self._ready.put(None)
+
+    def _take_blocked(self) -> bool:
+        """Try the blocked partitions again; return whether one went on."""
+        blocked, self._blocked = self._blocked, []
+        taken = [self._take(owned) for owned in blocked]
+        return any(taken)
+
+    def _take(self, owned: Owned) -> bool:
+        """Take in what a partition has queued."""
+        did = False
+        while owned.queue:
+            with owned.lock:
+                if owned.state not in (State.RESTORING, State.ACTIVE) or owned.wheel is None or not owned.queue:
+                    return did
+                if owned.firing is not None and not owned.firing.may_take_in:  # mutant: kafka-full-marker-takes-in
+                    self._blocked.append(owned)
+                    return did
+                item = owned.queue.popleft()
+                did = True
+                try:
+                    self._take_item(owned, item)
+                except WheelFull as exc:
+                    # Firing goes on and frees room; the batch is tried again, and the source is paused above the limit.
+                    self._wait_for_room(owned, item, exc)
+                    return did
+                except FilewheelError as exc:
+                    # Its offset was not reached: what is queued behind it must not be taken in.
+                    self._owner.fail(owned, exc)
+                    return did
+                self._owner.activate_if_whole(owned)
+            if owned.state is State.ACTIVE:
+                self._loop.wake(owned.partition)
+        return did
+
+    def _wait_for_room(self, owned: Owned, item: Sequence[Record] | int, exc: WheelFull) -> None:
+        if owned.error is None:
+            log.error("partition %d takes nothing in: %s", owned.partition, exc)
+        owned.error = exc
+        owned.queue.appendleft(item)
+        self._blocked.append(owned)
+
+    def _take_item(self, owned: Owned, item: Sequence[Record] | int) -> None:
+        wheel = owned.wheel
+        assert wheel is not None
+        if isinstance(item, int):
+            wheel.advance(item)
+            return
+        records = [record for record in item if record.offset >= wheel.ingested]
+        if records:
+            wheel.take_in(self._understand(records))
+            self.taken += len(records)
+        owned.queued -= len(item)
+        owned.error = None

@@ -1,0 +1,202 @@
+"""The fire loop: one thread fires all partitions of a node.
+
+Owns the table of firings and their next times. Outcomes and requests of other threads come in through one queue.
+Invariant: a firing is touched by this loop only, and the loop never waits for one partition: it sleeps until the next
+due time or the next entry of its queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from filewheel.env import Clock
+from filewheel.errors import FilewheelError
+from filewheel.kafka.fire import Firing
+from filewheel.kafka.transport import Outcome, Sink
+
+log = logging.getLogger("filewheel.kafka")
+
+LONGEST_SLEEP_S = 1.0
+"""A wall clock that steps is noticed after this time."""
+CLOCK_STEP_US = 10_000
+"""A smaller change of the wall clock against the steady one is no step."""
+NEAR_US = 200
+"""A time this near to the noted one is the noted one."""
+
+Failed = Callable[[int, FilewheelError], None]
+
+
+class FireLoop:
+    """Fires the partitions that were added. `run` is its thread; tests call `step` instead."""
+
+    def __init__(self, clock: Clock, *, failed: Failed, stopped: Callable[[int, Outcome], None]) -> None:
+        self._clock = clock
+        self._failed = failed
+        """Called when the wheel of a partition failed. The partition fires no more."""
+        self._stopped = stopped
+        """Called when a partition's sink is finished. Its unit was given back, and it fires no more."""
+        self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._firings: dict[int, Firing] = {}
+        self._draining: dict[int, threading.Event] = {}
+        self._times: list[tuple[int, int]] = []
+        """(steady time, partition), a heap; only an entry that is also in `_next` counts."""
+        self._next: dict[int, int] = {}
+        """The steady time at which each partition is asked again."""
+        self._skew_us = clock.now_us() - clock.steady_us()
+        self._ended = False
+
+    # Requests, from any thread.
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Run a call on the loop's thread, soon."""
+        self._inbox.put(call)
+
+    def outcome(self, partition: int, sink: Sink, outcome: Outcome) -> None:
+        """Report the outcome of a unit."""
+        self.post(lambda: self._ended_unit(partition, sink, outcome))
+
+    def add(self, firing: Firing) -> None:
+        """Fire this partition from now on."""
+        self.post(lambda: self._add(firing))
+
+    def wake(self, partition: int) -> None:
+        """Ask this partition again: messages were taken in."""
+        self.post(lambda: self._step(partition))
+
+    def drain(self, partition: int) -> threading.Event:
+        """Begin no unit of this partition any more; the event is set when none is under way."""
+        event = threading.Event()
+        self.post(lambda: self._drain(partition, event))
+        return event
+
+    def drop(self, partition: int) -> threading.Event:
+        """Forget this partition at once, and give back its unit; the event is set when that is done."""
+        event = threading.Event()
+        self.post(lambda: self._drop(partition, event))
+        return event
+
+    def end(self) -> None:
+        """Let `run` return."""
+        self.post(self._end)
+
+    # The loop's thread.
+
+    def run(self) -> None:
+        """Fire until `end`."""
+        while not self._ended:
+            self.step(LONGEST_SLEEP_S)
+
+    def step(self, timeout_s: float = 0.0) -> bool:
+        """Serve the queue and what is due; wait for at most `timeout_s`. Return whether anything was done."""
+        wait_s = min(timeout_s, self._until_next_s())
+        did = False
+        try:
+            call = self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait()
+            while True:
+                did = True
+                call()
+                call = self._inbox.get_nowait()
+        except queue.Empty:
+            pass
+        now = self._clock.steady_us()
+        self._follow_clock(now)
+        while self._times and self._times[0][0] <= now:
+            time, partition = heapq.heappop(self._times)
+            if self._next.get(partition) == time:
+                del self._next[partition]
+                did = self._step(partition) or did
+        return did
+
+    def _follow_clock(self, steady_us: int) -> None:
+        """Ask each partition again when the wall clock stepped: its next due came nearer or went away."""
+        skew_us = self._clock.now_us() - steady_us
+        if abs(skew_us - self._skew_us) > CLOCK_STEP_US:
+            self._skew_us = skew_us
+            for firing in self._firings.values():
+                self._note(firing)
+
+    def _until_next_s(self) -> float:
+        return max(self._times[0][0] - self._clock.steady_us(), 0) / 1e6 if self._times else LONGEST_SLEEP_S
+
+    def _add(self, firing: Firing) -> None:
+        self._firings[firing.partition] = firing
+        self._step(firing.partition)
+
+    def _step(self, partition: int) -> bool:
+        """Let a firing begin what is due, and note when to ask again."""
+        firing = self._firings.get(partition)
+        if firing is None:
+            return False
+        if partition in self._draining:
+            self._finish_draining(partition, firing)
+            return False
+        try:
+            did = firing.step(self._clock.now_us(), self._clock.steady_us())
+            self._note(firing)
+        except FilewheelError as exc:
+            self._give_up(firing, exc)
+            return False
+        return did
+
+    def _note(self, firing: Firing) -> None:
+        steady = self._clock.steady_us()
+        wait = firing.next_us(steady, self._clock.now_us())
+        if wait is None:
+            return
+        noted = self._next.get(firing.partition)
+        if noted is None or steady + wait < noted - NEAR_US:
+            self._next[firing.partition] = steady + wait
+            heapq.heappush(self._times, (steady + wait, firing.partition))
+
+    def _ended_unit(self, partition: int, sink: Sink, outcome: Outcome) -> None:
+        firing = self._firings.get(partition)
+        if firing is None:
+            return
+        try:
+            firing.ended(sink, outcome, self._clock.now_us(), self._clock.steady_us())
+        except FilewheelError as exc:
+            self._give_up(firing, exc)
+            return
+        if firing.needs_sink and partition not in self._draining:
+            firing.stop()
+            del self._firings[partition]
+            self._stopped(partition, outcome)
+            return
+        self._step(partition)
+
+    def _give_up(self, firing: Firing, exc: FilewheelError) -> None:
+        self._firings.pop(firing.partition, None)
+        log.error("partition %d fires no more: %s", firing.partition, exc)
+        self._failed(firing.partition, exc)
+
+    def _drain(self, partition: int, event: threading.Event) -> None:
+        self._draining[partition] = event
+        firing = self._firings.get(partition)
+        if firing is None:
+            self._draining.pop(partition).set()
+        else:
+            self._finish_draining(partition, firing)
+
+    def _finish_draining(self, partition: int, firing: Firing) -> None:
+        """End a firing that waits: one that backs off or has lost its sink gives its unit back."""
+        if firing.is_sending:
+            return
+        firing.stop()
+        del self._firings[partition]
+        self._draining.pop(partition).set()
+
+    def _drop(self, partition: int, event: threading.Event) -> None:
+        firing = self._firings.pop(partition, None)
+        if firing is not None:
+            firing.stop()
+        drained = self._draining.pop(partition, None)
+        if drained is not None:
+            drained.set()
+        event.set()
+
+    def _end(self) -> None:
+        self._ended = True

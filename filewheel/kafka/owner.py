@@ -1,0 +1,364 @@
+"""The partitions of this node: taken over, given away, lost.
+
+Owns the table of partitions and their states. Taking over goes in one order: open the sink (which fences the
+predecessor), read the marker, open the wheel, drop what the marker says is done, read the log to the end it had, fire.
+Invariant: nothing of a partition fires before its wheel holds all that the log held at the assignment; a partition that
+was lost publishes nothing more; a takeover that was overtaken by the next assignment leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from filewheel.errors import ClusterError, FilewheelError, Locked, Outlived
+from filewheel.kafka.fire import Firing, Rendering, Waiting
+from filewheel.kafka.loop import FireLoop
+from filewheel.kafka.marker import Marker
+from filewheel.kafka.record import Record
+from filewheel.kafka.settings import Settings
+from filewheel.kafka.transport import End, Markers, Outcome, Sink, Transport
+
+log = logging.getLogger("filewheel.kafka")
+
+RETRY_S = 1.0
+"""The wait before a takeover is tried again that the cluster refused or did not answer."""
+
+
+class State(Enum):
+    """Where a partition of this node stands."""
+
+    RESTORING = "restoring"
+    """Ours; its wheel is opened and the log is read up to the end it had."""
+    ACTIVE = "active"
+    DRAINING = "draining"
+    FAILED = "failed"
+    """Ours, and not served: `error` says why."""
+    GONE = "gone"
+
+
+class Wheel(Waiting, Protocol):
+    """The wheel of a partition, as its owner uses it."""
+
+    @property
+    def position(self) -> int | None:
+        """The next offset to read; None if nothing was taken in yet."""
+
+    @property
+    def ingested(self) -> int:
+        """The offset after the last record that was taken in."""
+
+    def take_in(self, puts: Sequence[Any]) -> None: ...
+    def advance(self, offset: int) -> None:
+        """Note that the log has no record between `ingested` and this offset."""
+
+    def apply(self, marker: Marker) -> int:
+        """Drop what a marker says is done, and take in none of it afterwards."""
+
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+OpenWheel = Callable[[int], Wheel]
+"""Opens the wheel of a partition. Raises what the directory is wrong with."""
+
+
+class Owned:
+    """One partition of this node."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.state = State.RESTORING
+        self.lock = threading.RLock()
+        """Held while the wheel takes in, is claimed from, or is closed."""
+        self.flush_lock = threading.Lock()
+        """Held for a flush, which does not need `lock`, and while the wheel is closed."""
+        self.wheel: Wheel | None = None
+        self.sink: Sink | None = None
+        self.marker = Marker()
+        """The marker that was read at the takeover."""
+        self.firing: Firing | None = None
+        self.end = 0
+        """Where the log ended at the takeover: it fires once all before it was taken in."""
+        self.is_reading = False
+        self.is_paused = False
+        self.queue: deque[Sequence[Record] | int] = deque()
+        """Batches of records in their order; a number is the offset that the end of the log was seen at."""
+        self.queued = 0
+        self.error: FilewheelError | None = None
+        self.skipped = 0
+        """Offsets that the log no longer held."""
+
+
+class Owner:
+    """Takes partitions over and gives them away. The thread of the source calls `assigned`, `revoked` and `lost`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        loop: FireLoop,
+        open_wheel: OpenWheel,
+        rendering: Rendering,
+        settings: Settings,
+        *,
+        run: Callable[[Callable[[], None]], None],
+        later: Callable[[float, Callable[[], None]], None],
+        start: Callable[[int, int], None],
+        release: Callable[[int], None],
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+    ) -> None:
+        self._transport = transport
+        self._markers: Markers | None = None
+        self._loop = loop
+        self._open_wheel = open_wheel
+        self._rendering = rendering
+        self._settings = settings
+        self._run = run
+        self._later = later
+        self._start = start
+        self._release = release
+        """Called before a wheel is opened: the standby closes it."""
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._turns: dict[int, threading.Lock] = {}
+        """One takeover of a partition at a time: an overtaken one closes its wheel before the next opens it."""
+        self._open: set[int] = set()
+        """Partitions whose wheels are open here, also those that are being given away."""
+        self.owned: dict[int, Owned] = {}
+
+    # The listener.
+
+    def assigned(self, partitions: Sequence[int]) -> None:
+        """Take partitions over, each in the background."""
+        for partition in partitions:
+            owned = Owned(partition)
+            with self._lock:
+                self.owned[partition] = owned
+                self._turns.setdefault(partition, threading.Lock())
+            self._run(lambda owned=owned: self._restore(owned))  # type: ignore[misc]
+
+    def revoked(self, partitions: Sequence[int]) -> None:
+        """Finish the units of partitions, and close their wheels."""
+        leaving = [owned for p in partitions if (owned := self._remove(p)) is not None]
+        events = [(owned, self._loop.drain(owned.partition)) for owned in leaving]
+        for owned, event in events:
+            if not self._wait(event, self._settings.drain_s):
+                log.warning("partition %d: its unit did not end in time; it is given back", owned.partition)
+                self._wait(self._loop.drop(owned.partition), self._settings.drain_s)
+        for owned in leaving:
+            self._close(owned)
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        """Drop partitions at once: another node may own them already."""
+        leaving = [owned for p in partitions if (owned := self._remove(p)) is not None]
+        for owned in leaving:
+            if owned.sink is not None:
+                owned.sink.close()
+        for event in [self._loop.drop(owned.partition) for owned in leaving]:
+            self._wait(event, self._settings.drain_s)
+        for owned in leaving:
+            self._close(owned)
+
+    def _remove(self, partition: int) -> Owned | None:
+        with self._lock:
+            owned = self.owned.pop(partition, None)
+        if owned is not None:
+            with owned.lock:
+                owned.state = State.DRAINING
+        return owned
+
+    def _close(self, owned: Owned) -> None:
+        """Close what a partition has. A takeover that is under way sees the state and closes what it opens."""
+        with owned.lock:
+            owned.state = State.GONE
+            sink, owned.sink = owned.sink, None
+            wheel, owned.wheel = owned.wheel, None
+            owned.queue.clear()
+        if sink is not None:
+            sink.close()
+        if wheel is not None:
+            with owned.flush_lock:
+                self._closed(wheel, owned.partition)
+
+    # The takeover.
+
+    def _restore(self, owned: Owned) -> None:
+        with self._turns[owned.partition]:
+            if owned.state is not State.RESTORING:
+                return
+            try:
+                self._take_over(owned)
+            except Outlived as exc:
+                self.fail(owned, exc)
+            except (ClusterError, Locked) as exc:
+                log.warning("partition %d: %s; trying again", owned.partition, exc)
+                owned.error = exc
+                self._later(RETRY_S, lambda: self._run(lambda: self._restore(owned)))
+            except FilewheelError as exc:
+                self.fail(owned, exc)
+
+    def _take_over(self, owned: Owned) -> None:
+        """Open the sink, read the marker, open the wheel: then what the log holds from `start` on is missing."""
+        partition = owned.partition
+        sink, marker = self._fresh_sink(partition)
+        try:
+            first, end = self._transport.range_of(partition)
+            wheel = owned.wheel or self._opened(partition)
+            read = max(wheel.position or 0, marker.ingested)
+            if read > end:  # mutant: kafka-marker-ahead
+                if wheel is not owned.wheel:
+                    self._closed(wheel, partition)
+                raise ClusterError(
+                    f"the log of partition {partition} ends at offset {end}, and offset {read - 1} was read before",
+                    hint="wait for its broker; if the topic was made anew, delete its markers and the data too",
+                )
+        except FilewheelError:
+            sink.close()
+            raise
+        with owned.lock:
+            if owned.state is not State.RESTORING:
+                sink.close()
+                self._closed(wheel, partition)
+                return
+            owned.sink, owned.wheel, owned.marker = sink, wheel, marker
+            owned.end = end
+            owned.error = None
+            wheel.apply(marker)  # mutant: kafka-wheel-without-marker
+            if not owned.is_reading:
+                start = max(wheel.position or 0, marker.low)
+                if start < first:
+                    start = self._over_gap(owned, start, first)
+                wheel.advance(start)
+                owned.is_reading = True
+                self._start(partition, start)
+            self.activate_if_whole(owned)
+
+    def _over_gap(self, owned: Owned, start: int, first: int) -> int:
+        """Return the first offset that is left; a partition of which nothing was ever read may begin there."""
+        assert owned.wheel is not None
+        if owned.wheel.position is None and owned.marker == Marker():
+            return first
+        if self._settings.on_gap == "fail":
+            raise Outlived(
+                f"the log of partition {owned.partition} begins at offset {first}; offset {start} is the next to read",
+                hint="give the topic a longer retention; `filewheel kafka run --on-gap skip` goes on without them",
+            )
+        owned.skipped += first - start
+        log.error("partition %d: %d offsets were deleted before they were read", owned.partition, first - start)
+        return first
+
+    def _fresh_sink(self, partition: int) -> tuple[Sink, Marker]:
+        """Open a sink, then read the marker: in this order, so that no predecessor publishes one afterwards."""
+        sink = self._transport.sink(partition)
+        try:
+            barrier = sink.open()
+            with self._lock:
+                if self._markers is None:
+                    self._markers = self._transport.markers()
+            packed = self._markers.read(partition, barrier)
+            return sink, Marker() if packed is None else Marker.unpack(packed)
+        except FilewheelError:
+            sink.close()
+            raise
+
+    def activate_if_whole(self, owned: Owned) -> None:
+        """Let a partition fire once its wheel holds all that the log held at the takeover. Called under its lock."""
+        wheel, sink = owned.wheel, owned.sink
+        if owned.state is not State.RESTORING or wheel is None or sink is None:
+            return
+        if not owned.is_reading or wheel.ingested < owned.end:  # mutant: kafka-fires-before-the-end
+            return
+        owned.state = State.ACTIVE
+        owned.firing = Firing(
+            owned.partition, wheel, sink, owned.marker, self._rendering,
+            lock=owned.lock, limit=self._settings.unit, done=self._loop.outcome,
+        )  # fmt: skip
+        self._loop.add(owned.firing)
+
+    # Troubles.
+
+    def fail(self, owned: Owned, exc: FilewheelError) -> None:
+        """Serve this partition no more, and keep the error for `status`."""
+        log.error("partition %d: %s", owned.partition, exc)
+        with owned.lock:
+            owned.error = exc
+            if owned.state in (State.RESTORING, State.ACTIVE):
+                owned.state = State.FAILED
+
+    def gap_seen(self, owned: Owned) -> None:
+        """The log lost the next record of a partition while it was read."""
+        wheel = owned.wheel
+        if wheel is None:
+            return
+        try:
+            first, _ = self._transport.range_of(owned.partition)
+            with owned.lock:
+                start = self._over_gap(owned, wheel.ingested, first)
+                self._start(owned.partition, start)
+        except FilewheelError as exc:
+            self.fail(owned, exc)
+
+    def sink_finished(self, partition: int, outcome: Outcome) -> None:
+        """Open a new sink for a partition whose last one is finished. Called on the thread of the fire loop.
+
+        A fenced node waits for a session time-out. If it is the owner then, the group says so, and it may fence back.
+        """
+        owned = self.owned.get(partition)
+        if owned is None:
+            return
+        log.warning("partition %d: %s (%s)", partition, outcome.end.value, outcome.reason)
+        if outcome.end is End.FENCED:  # mutant: kafka-fencing-war
+            self._later(self._settings.session_s, lambda: self._run(lambda: self._reopen(owned)))
+        else:
+            self._run(lambda: self._reopen(owned))
+
+    def _reopen(self, owned: Owned) -> None:
+        """Take a partition over again, with the wheel that it has."""
+        with owned.lock:
+            if owned.state is not State.ACTIVE:
+                return
+            owned.state = State.RESTORING
+            sink, owned.sink, owned.firing = owned.sink, None, None
+        if sink is not None:
+            sink.close()
+        self._restore(owned)
+
+    def close(self) -> None:
+        """Close the reader of markers. The partitions were given away before."""
+        if self._markers is not None:
+            self._markers.close()
+
+    def positions(self) -> Mapping[int, int]:
+        """Return how far each partition was taken in."""
+        with self._lock:
+            every = list(self.owned.values())
+        return {o.partition: o.wheel.ingested for o in every if o.wheel is not None and o.state is State.ACTIVE}
+
+    def busy(self) -> set[int]:
+        """Return the partitions whose wheels are this owner's: the standby does not open them."""
+        with self._lock:
+            return self.owned.keys() | self._open
+
+    def _opened(self, partition: int) -> Wheel:
+        with self._lock:
+            self._open.add(partition)
+        try:
+            self._release(partition)
+            return self._open_wheel(partition)
+        except BaseException:
+            with self._lock:
+                self._open.discard(partition)
+            raise
+
+    def _closed(self, wheel: Wheel, partition: int) -> None:
+        """Close a wheel. What fails here was not promised: the position is a lower bound, the log has the records."""
+        try:
+            wheel.close()
+        except FilewheelError as exc:
+            log.error("partition %d: closing its wheel failed: %s", partition, exc)
+        with self._lock:
+            self._open.discard(partition)

@@ -1,0 +1,97 @@
+"""Reads the topic of markers, and asks how long a log is, without being in a group.
+
+Owns one consumer under a lock.
+Invariant: `read` has seen all that was committed before the barrier: the barrier is itself a record of that log, so no
+report of the log's end is trusted. After a broker's restart such a report may be too small.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from filewheel.bridges.extra import need
+from filewheel.errors import NoBroker
+from filewheel.kafka.group import READING
+from filewheel.kafka.trouble import client, cluster_error, error_of
+
+BACK = 64
+"""How many offsets before the barrier the search begins; each next one reaches back 16 times as far."""
+READ_S = 30.0
+ANSWER_S = 10.0
+
+
+class LogReader:
+    """Reads markers, and the ends of logs."""
+
+    def __init__(self, config: Mapping[str, Any], admin: Mapping[str, Any], topic: str) -> None:
+        self._client = client()
+        self._consumer = self._client.Consumer({**READING, **config, "auto.offset.reset": "earliest"})
+        self._admin_config = dict(admin)
+        self._admin: Any = None
+        self._topic = topic
+        self._lock = threading.Lock()
+
+    def read(self, partition: int, barrier: int) -> bytes | None:
+        """Return the last committed marker of a partition before the barrier, packed. Raises ClusterError."""
+        back = BACK
+        with self._lock:
+            while barrier:
+                start = max(barrier - back, 0)
+                found = self._last_between(partition, start, barrier)
+                if found is not None or start == 0:
+                    return found
+                back *= 16
+        return None
+
+    def last(self, partition: int) -> bytes | None:
+        """Return the last committed marker that can be seen now. Raises ClusterError."""
+        return self.read(partition, self.range_of(self._topic, partition)[1])
+
+    def range_of(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset, and the one after the last that a committed reader can have. Raises ClusterError."""
+        admin = need("confluent_kafka.admin", "kafka")
+        where = self._client.TopicPartition(topic, partition)
+        with self._lock:
+            if self._admin is None:
+                self._admin = admin.AdminClient(self._admin_config)
+        offsets = []
+        try:
+            for spec in (admin.OffsetSpec.earliest(), admin.OffsetSpec.latest()):
+                asked = self._admin.list_offsets(
+                    {where: spec}, isolation_level=self._client.IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S
+                )
+                offsets.append(asked[where].result().offset)
+        except self._client.KafkaException as exc:
+            raise cluster_error(error_of(exc), f"{topic} [{partition}]") from exc
+        return offsets[0], offsets[1]
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def _last_between(self, partition: int, start: int, barrier: int) -> bytes | None:
+        """Return the last marker from `start` on and before the barrier."""
+        key = b"%d" % partition
+        found: bytes | None = None
+        self._consumer.assign([self._client.TopicPartition(self._topic, partition, start)])
+        try:
+            for _ in range(round(READ_S / 0.1)):
+                for message in self._consumer.consume(1000, 0.1):
+                    error = message.error()
+                    if error is not None:
+                        if error.name() != "_PARTITION_EOF":
+                            raise cluster_error(error, f"{self._topic} [{partition}]")
+                        if message.offset() >= barrier:
+                            return found
+                    elif message.offset() >= barrier:
+                        return found
+                    elif message.key() == key:
+                        found = message.value()
+        finally:
+            self._consumer.unassign()
+        raise NoBroker(
+            f"{self._topic} [{partition}] was not read up to offset {barrier} after {READ_S:g} s",
+            hint="check whether its broker runs",
+        )

@@ -1,0 +1,276 @@
+"""The delay service of one node: four threads around a source, the wheels and the sinks.
+
+The poll thread owns the source and waits for nothing else. The intake thread writes to the wheels, the fire thread
+produces, the housekeeping thread flushes and commits. A few more threads take partitions over.
+Invariant: each part has one thread. A failed part ends the service with its error; a failed partition is reported, and
+the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.errors import BadArgument, FilewheelError
+from filewheel.kafka.fire import Rendering
+from filewheel.kafka.intake import Intake, Understand
+from filewheel.kafka.loop import FireLoop
+from filewheel.kafka.owner import OpenWheel, Owned, Owner, State
+from filewheel.kafka.settings import Settings
+from filewheel.kafka.standby import Standby
+from filewheel.kafka.transport import Outcome, Source, Transport
+
+log = logging.getLogger("filewheel.kafka")
+
+POLL_S = 0.1
+"""How long a poll waits for records; a partition that was taken over starts within this time."""
+HOUSEKEEPING_S = 1.0
+COMMIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One partition of this node."""
+
+    partition: int
+    state: State
+    ingested: int
+    fired: int
+    replaced: int
+    failures: int
+    reason: str
+    """Why it is not served, or why its last unit failed."""
+
+
+class Node:
+    """The parts of a service, without threads: each `*_step` is a turn of one thread. Tests call them by hand."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        open_wheel: OpenWheel,
+        rendering: Rendering,
+        understand: Understand,
+        settings: Settings,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        run: Callable[[Callable[[], None]], None],
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+    ) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._commands: deque[Callable[[Source], None]] = deque()
+        """Calls for the thread that owns the source."""
+        self._timers: list[tuple[int, Callable[[], None]]] = []
+        self._timers_lock = threading.Lock()
+        self._commit_us = 0
+        self.loop = FireLoop(clock, failed=self._wheel_failed, stopped=self._sink_finished)
+        self.owner = Owner(
+            transport, self.loop, open_wheel, rendering, settings,
+            run=run, later=self._later, start=self._start, release=self._release, wait=wait,
+        )  # fmt: skip
+        self.intake = Intake(self.owner, self.loop, understand, settings)
+        self.standby: Standby | None = None
+        if settings.standby == "all":
+            partitions = transport.check().partitions
+            self.standby = Standby(transport, open_wheel, understand, settings, partitions)
+        self.source = transport.source(self.owner)
+
+    def poll_step(self, timeout_s: float = 0.0) -> bool:
+        """Read what has arrived, and pause or resume partitions."""
+        while self._commands:
+            self._commands.popleft()(self.source)
+        polled = self.source.poll(self.settings.poll, timeout_s)
+        for error in polled.errors:
+            log.warning("%s", error)
+        for partition in polled.gone:
+            self._over_gap(partition)
+        self.intake.put(polled)
+        self.intake.balance(self.source)
+        return bool(polled.records or polled.ends)
+
+    def housekeeping_step(self) -> None:
+        """Make positions durable, tell the group about them, and run what was put off."""
+        now = self._clock.steady_us()
+        with self._timers_lock:
+            due = [call for at, call in self._timers if at <= now]
+            self._timers = [(at, call) for at, call in self._timers if at > now]
+        for call in due:
+            call()
+        for owned in list(self.owner.owned.values()):
+            self._flush(owned)
+        if self.standby is not None:
+            self.standby.flush()
+        if now - self._commit_us >= COMMIT_S * 1e6:
+            self._commit_us = now
+            positions = self.owner.positions()
+            self._commands.append(lambda source: source.commit(positions))
+
+    def standby_step(self, timeout_s: float = 0.0) -> bool:
+        """Fill the wheels of what others own."""
+        return self.standby is not None and self.standby.step(self.owner.busy, timeout_s)
+
+    def status(self) -> Sequence[PartitionStatus]:
+        """Return what each partition of this node does."""
+        return [_status_of(owned) for owned in sorted(self.owner.owned.values(), key=lambda o: o.partition)]
+
+    def _flush(self, owned: Owned) -> None:
+        with owned.flush_lock:
+            wheel = owned.wheel
+            if wheel is None or owned.state not in (State.RESTORING, State.ACTIVE):
+                return
+            try:
+                wheel.flush()
+            except FilewheelError as exc:
+                self.owner.fail(owned, exc)
+
+    def _later(self, wait_s: float, call: Callable[[], None]) -> None:
+        with self._timers_lock:
+            self._timers.append((self._clock.steady_us() + round(wait_s * 1e6), call))
+
+    def _start(self, partition: int, offset: int) -> None:
+        def start(source: Source) -> None:
+            if partition in self.owner.owned:
+                source.start(partition, offset)
+
+        self._commands.append(start)
+
+    def _release(self, partition: int) -> None:
+        if self.standby is not None:
+            self.standby.release(partition)
+
+    def _over_gap(self, partition: int) -> None:
+        owned = self.owner.owned.get(partition)
+        if owned is not None:
+            self.owner.gap_seen(owned)
+
+    def _sink_finished(self, partition: int, outcome: Outcome) -> None:
+        self.owner.sink_finished(partition, outcome)
+
+    def _wheel_failed(self, partition: int, exc: FilewheelError) -> None:
+        owned = self.owner.owned.get(partition)
+        if owned is not None:
+            self.owner.fail(owned, exc)
+
+
+class DelayService:
+    """A node of the delay service. `run` blocks until `stop`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        open_wheel: OpenWheel,
+        rendering: Rendering,
+        understand: Understand,
+        settings: Settings,
+    ) -> None:
+        self._transport = transport
+        self._pool = ThreadPoolExecutor(settings.restores, thread_name_prefix="filewheel-kafka-restore")
+        self.node = Node(transport, open_wheel, rendering, understand, settings, run=self._submit)
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._is_run = False
+
+    def run(self) -> None:
+        """Serve until `stop`. On return the units under way have ended, or were given back.
+
+        Raises ClusterError, or the error of the part that failed.
+        """
+        if self._is_run:
+            raise BadArgument("a service runs once", hint="make another DelayService")
+        self._is_run = True
+        fire = self._thread("fire", self.node.loop.run)
+        intake = self._thread("intake", self._intake)
+        house = self._thread("house", self._house)
+        standby = self._thread("standby", self._standby)
+        poll = self._thread("poll", self._poll)
+        self._stop.wait()
+        poll.join()  # gives the partitions away: fire and intake are still needed
+        self._ended = True
+        self.node.intake.end()
+        intake.join()
+        self.node.loop.end()
+        fire.join()
+        house.join()
+        standby.join()
+        self._pool.shutdown()
+        self.node.owner.close()
+        self._transport.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Let `run` return once the partitions are given away. From any thread."""
+        self._stop.set()
+
+    def status(self) -> Sequence[PartitionStatus]:
+        """Return what each partition of this node does."""
+        return self.node.status()
+
+    _ended = False
+
+    def _submit(self, call: Callable[[], None]) -> None:
+        if not self._stop.is_set():
+            self._pool.submit(self._guarded(call))
+
+    def _thread(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=self._guarded(target), name=f"filewheel-kafka-{name}")
+        thread.start()
+        return thread
+
+    def _guarded(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Return a call whose failure ends the service."""
+
+        def guarded() -> None:
+            try:
+                call()
+            except BaseException as exc:
+                log.exception("a part of the service failed")
+                self._failure = self._failure or exc
+                self._stop.set()
+
+        return guarded
+
+    def _poll(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.node.poll_step(POLL_S)
+        finally:
+            self.node.source.close()
+
+    def _intake(self) -> None:
+        while not self._ended:
+            self.node.intake.step(POLL_S)
+
+    def _standby(self) -> None:
+        standby = self.node.standby
+        if standby is None:
+            return
+        try:
+            while not self._stop.is_set():
+                self.node.standby_step(POLL_S)
+        finally:
+            standby.close()
+
+    def _house(self) -> None:
+        while not self._stop.wait(HOUSEKEEPING_S):
+            self.node.housekeeping_step()
+
+
+def _status_of(owned: Owned) -> PartitionStatus:
+    firing = owned.firing
+    reason = str(owned.error) if owned.error is not None else firing.reason if firing is not None else ""
+    return PartitionStatus(
+        owned.partition,
+        owned.state,
+        owned.wheel.ingested if owned.wheel is not None else 0,
+        firing.counts.fired if firing is not None else 0,
+        firing.counts.replaced if firing is not None else 0,
+        firing.counts.failures if firing is not None else 0,
+        reason,
+    )

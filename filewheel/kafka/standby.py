@@ -1,0 +1,159 @@
+"""The wheels of partitions that this node does not own: kept ready, never fired.
+
+Owns a reader outside of the group, and the wheels that it fills. Markers of the owners drop what was produced, so a
+wheel here holds what the owner's holds, a moment later.
+Invariant: a wheel is open here or with the owner, never with both. `release` returns when it is closed here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+
+from filewheel.errors import ClusterError, FilewheelError
+from filewheel.kafka.intake import Understand
+from filewheel.kafka.marker import Marker
+from filewheel.kafka.owner import OpenWheel, Wheel
+from filewheel.kafka.record import Record
+from filewheel.kafka.settings import Settings
+from filewheel.kafka.transport import Follower, Polled, Transport
+
+log = logging.getLogger("filewheel.kafka")
+
+
+class Standby:
+    """The wheels of what others own. `step` is a turn of its thread."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        open_wheel: OpenWheel,
+        understand: Understand,
+        settings: Settings,
+        partitions: int,
+    ) -> None:
+        self._transport = transport
+        self._follower: Follower = transport.follower()
+        self._open_wheel = open_wheel
+        self._understand = understand
+        self._settings = settings
+        self._every = frozenset(range(partitions))
+        self._lock = threading.Lock()
+        """Held while a wheel here is used, opened or closed."""
+        self._wheels: dict[int, Wheel] = {}
+        self._failed: set[int] = set()
+        """Partitions that are not followed: the next owner will say why."""
+
+    def step(self, busy: Callable[[], Collection[int]], timeout_s: float = 0.0) -> bool:
+        """Follow all partitions but the busy ones, whose wheels the owner has; return whether anything was read."""
+        with self._lock:
+            wanted = self._every - set(busy()) - self._failed  # asked under the lock: after `release` it is busy
+            for partition in self._wheels.keys() - wanted:
+                self._close(partition)
+            for partition in wanted - self._wheels.keys():
+                self._open(partition)
+            self._follower.follow({p: wheel.ingested for p, wheel in self._wheels.items()})
+        polled, markers = self._follower.poll(self._settings.poll, timeout_s)
+        for error in polled.errors:
+            log.warning("standby: %s", error)
+        with self._lock:
+            self._take_in(polled)
+            for partition, packed in markers:
+                self._apply(partition, packed)
+        return bool(polled.records or markers)
+
+    def release(self, partition: int) -> None:
+        """Close the wheel of a partition that this node takes over."""
+        with self._lock:
+            self._failed.discard(partition)
+            if partition in self._wheels:
+                self._close(partition)
+
+    def flush(self) -> None:
+        """Make durable what was taken in."""
+        with self._lock:
+            for partition, wheel in list(self._wheels.items()):
+                try:
+                    wheel.flush()
+                except FilewheelError as exc:
+                    self._give_up(partition, exc)
+
+    def positions(self) -> dict[int, int]:
+        """Return how far each followed partition was taken in."""
+        with self._lock:
+            return {partition: wheel.ingested for partition, wheel in self._wheels.items()}
+
+    def close(self) -> None:
+        """Close all wheels and the reader. Follow nothing afterwards."""
+        with self._lock:
+            for partition in list(self._wheels):
+                self._close(partition)
+        self._follower.close()
+
+    def _open(self, partition: int) -> None:
+        """Open a wheel at the place where its owner's marker says that anything is left."""
+        markers = self._transport.markers()
+        try:
+            packed = markers.last(partition)
+            marker = Marker() if packed is None else Marker.unpack(packed)
+            first, _ = self._transport.range_of(partition)
+            wheel = self._open_wheel(partition)
+        except ClusterError as exc:
+            log.warning("standby of partition %d: %s; trying again", partition, exc)
+            return
+        except FilewheelError as exc:
+            self._failed.add(partition)
+            log.error("standby of partition %d: %s", partition, exc)
+            return
+        self._wheels[partition] = wheel
+        wheel.apply(marker)
+        start = max(wheel.position or 0, marker.low)
+        if start < first:
+            if wheel.position is not None or marker != Marker():
+                self._give_up(partition, None)
+                return
+            start = first
+        wheel.advance(start)
+
+    def _take_in(self, polled: Polled) -> None:
+        batches: dict[int, list[Record]] = {}
+        for record in polled.records:
+            batches.setdefault(record.partition, []).append(record)
+        for partition, records in batches.items():
+            wheel = self._wheels.get(partition)
+            if wheel is None:
+                continue
+            missing = [record for record in records if record.offset >= wheel.ingested]
+            try:
+                if missing:
+                    wheel.take_in(self._understand(missing))
+            except FilewheelError as exc:
+                self._give_up(partition, exc)
+        for partition, offset in polled.ends.items():
+            if partition in self._wheels:
+                self._wheels[partition].advance(offset)
+        for partition in polled.gone:
+            self._give_up(partition, None)
+
+    def _apply(self, partition: int, packed: bytes) -> None:
+        wheel = self._wheels.get(partition)
+        if wheel is None:
+            return
+        try:
+            wheel.apply(Marker.unpack(packed))
+        except FilewheelError as exc:
+            self._give_up(partition, exc)
+
+    def _give_up(self, partition: int, exc: FilewheelError | None) -> None:
+        """Follow this partition no more."""
+        log.error("standby of partition %d: %s", partition, exc or "its log no longer holds the next record")
+        self._failed.add(partition)
+        self._close(partition)
+
+    def _close(self, partition: int) -> None:
+        wheel = self._wheels.pop(partition)
+        try:
+            wheel.close()
+        except FilewheelError as exc:
+            log.error("standby of partition %d: closing its wheel failed: %s", partition, exc)

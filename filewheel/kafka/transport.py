@@ -1,0 +1,181 @@
+"""The seam to Kafka: what the service needs of a cluster, and no more.
+
+confluent.py implements it with confluent-kafka, the tests with a cluster in memory. The service never sees a client.
+`Source` reads as a member of the group. `Sink` is the way out of one partition: its records, then its marker. `Markers`
+reads what was published. `Follower` reads without a group, for the wheels of a standby.
+Invariant: an outcome never claims more than the cluster confirmed. What may or may not have happened is `UNDECIDED`,
+and only a marker that is read after the next `Sink.open` decides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from filewheel.kafka.record import Outgoing, Record
+
+BEGINNING = -2
+"""As an offset to start from: the first record that the log still holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The cluster refused one record, and the record or its target is the reason."""
+
+    reason: str
+    is_lasting: bool = False
+    """No repetition helps, e.g. the record is too large."""
+
+
+class End(Enum):
+    """How a unit ended."""
+
+    DELIVERED = "delivered"
+    """Each record and the marker are in the log."""
+    REFUSED = "refused"
+    """Some records were refused; the marker was not produced."""
+    FAILED = "failed"
+    """The cluster did not answer, or refused for a reason of its own; the marker is not in the log."""
+    UNDECIDED = "undecided"
+    """The unit is in the log, or it is not. The sink is finished; the next one decides it."""
+    FENCED = "fenced"
+    """Another sink of this partition was opened. The unit is in the log, or it is not; this sink is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a unit."""
+
+    end: End
+    left: frozenset[int] = frozenset()
+    """The indexes of the records that must be sent again. The others are in the log."""
+    refused: Mapping[int, Refusal] = field(default_factory=dict)
+    """A part of `left`."""
+    reason: str = ""
+
+
+Done = Callable[[Outcome], None]
+"""Called once for each unit, on any thread. It must not block."""
+
+
+class Sink(Protocol):
+    """The way out of one partition. One unit at a time."""
+
+    def open(self) -> int:
+        """Make this the newest sink of its partition, and put a barrier behind all that earlier ones wrote.
+
+        Returns the barrier's offset in the topic of markers. A transactional sink fences its predecessors first: their
+        last transaction is decided when this returns, and they commit none afterwards. Waits for the cluster.
+
+        Raises ClusterError.
+        """
+
+    def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
+        """Produce the records, and the marker once each record is in the log; or all of them in one transaction.
+
+        Returns at once; `done` reports the outcome.
+        """
+
+    def close(self) -> None:
+        """Drop the sink and what it has not sent yet. A unit under way is undecided; its `done` may not be called."""
+
+
+class Markers(Protocol):
+    """The published markers."""
+
+    def read(self, partition: int, barrier: int) -> bytes | None:
+        """Return the last committed marker of a partition before `barrier`, packed; None if there is none.
+
+        Raises ClusterError.
+        """
+
+    def last(self, partition: int) -> bytes | None:
+        """Return the last committed marker that can be seen now, packed; a later one may exist. Raises ClusterError."""
+
+    def close(self) -> None: ...
+
+
+class Listener(Protocol):
+    """Learns which partitions this member of the group owns. Called on the thread of `Source.poll` and `close`."""
+
+    def assigned(self, partitions: Sequence[int]) -> None:
+        """These partitions are ours from now on. Nothing is read from them until `Source.start`."""
+
+    def revoked(self, partitions: Sequence[int]) -> None:
+        """These partitions go to another member when this returns."""
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        """These partitions may have another owner already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What one poll brought."""
+
+    records: Sequence[Record] = ()
+    """In the order of offsets within each partition."""
+    ends: Mapping[int, int] = field(default_factory=dict)
+    """Partitions whose end was reached, with the offset that the next record will have at least."""
+    gone: Sequence[int] = ()
+    """Partitions whose next offset is not in the log any more."""
+    errors: Sequence[str] = ()
+    """Troubles that the client mends by itself; for the log."""
+
+
+class Source(Protocol):
+    """A member of the consumer group. All calls come from one thread."""
+
+    def poll(self, limit: int, timeout_s: float) -> Polled:
+        """Return up to `limit` records of the partitions that were started. Calls the listener.
+
+        Raises ClusterError when the client cannot go on.
+        """
+
+    def start(self, partition: int, offset: int) -> None:
+        """Read an owned partition from this offset on; `BEGINNING` is allowed."""
+
+    def pause(self, partition: int) -> None: ...
+    def resume(self, partition: int) -> None: ...
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Tell the group how far each partition was taken in: for dashboards only. Does not wait, raises nothing."""
+
+    def close(self) -> None:
+        """Leave the group. Calls `Listener.revoked` for what is owned."""
+
+
+class Follower(Protocol):
+    """Reads partitions of the delay topic and their markers outside of the group. All calls come from one thread."""
+
+    def follow(self, starts: Mapping[int, int]) -> None:
+        """Follow exactly these partitions, each new one from its offset on, with all of its markers."""
+
+    def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
+        """Return records, and (partition, packed marker) pairs of committed markers in their order."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics of a delay service, as the cluster has them."""
+
+    cluster_id: str
+    partitions: int
+
+
+class Transport(Protocol):
+    """A cluster, for one delay topic and one node."""
+
+    def check(self) -> Topics:
+        """Return what the cluster has. Raises NoBroker, MissingTopic or NotAllowed, with the next command to try."""
+
+    def source(self, listener: Listener) -> Source: ...
+    def sink(self, partition: int) -> Sink: ...
+    def markers(self) -> Markers: ...
+    def follower(self) -> Follower: ...
+    def range_of(self, partition: int) -> tuple[int, int]:
+        """Return the first offset of a partition of the delay topic and the one after its last. Raises ClusterError."""
+
+    def close(self) -> None: ...

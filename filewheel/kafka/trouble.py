@@ -1,0 +1,69 @@
+"""The errors of the client: whose fault each is, and what to do about it.
+
+Invariant: an error that is not known here is nobody's fault: the unit is tried again, and nothing is given up for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from filewheel.bridges.extra import need
+from filewheel.errors import ClusterError, MissingTopic, NoBroker, NotAllowed
+from filewheel.kafka.transport import Refusal
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+
+def client() -> Any:
+    """Return the module confluent_kafka. Raises BadArgument, with the extra's name, when it is not installed."""
+    return need("confluent_kafka", "kafka")
+
+
+_OF_THE_TARGET = frozenset(
+    {
+        "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TOPIC_AUTHORIZATION_FAILED",
+        "TOPIC_EXCEPTION", "POLICY_VIOLATION", "INVALID_TIMESTAMP", "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+    }
+)  # fmt: skip
+"""Errors of one target topic. They may pass, so the record may be sent again."""
+_OF_THE_RECORD = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD"})
+"""Errors of one record at its target. They do not pass."""
+BY_SIZE = "MSG_SIZE_TOO_LARGE"
+"""A broker says this of a whole batch: only a record that was sent alone is known to be too large."""
+_NOT_ALLOWED = frozenset(
+    {
+        "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION",
+    }
+)  # fmt: skip
+_NO_BROKER = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_TIMED_OUT_QUEUE"})
+_MISSING = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
+
+
+def refusal_of(error: KafkaError) -> Refusal | None:
+    """Return the refusal of one record; None if neither it nor its target is the reason."""
+    name = error.name()
+    if name in _OF_THE_TARGET or name in _OF_THE_RECORD:
+        return Refusal(error.str(), is_lasting=name in _OF_THE_RECORD)
+    return None
+
+
+def cluster_error(error: KafkaError, what: str) -> ClusterError:
+    """Return the error of the tree for an error of the client. `what` was not possible."""
+    name = error.name()
+    said = f"{what}: {error.str()}"
+    if name in _NOT_ALLOWED:
+        return NotAllowed(said, hint="check the user, its password, and its access rights (docs/kafka.md)")
+    if name in _MISSING:
+        return MissingTopic(said, hint="`filewheel kafka init` makes the topics")
+    if name in _NO_BROKER:
+        return NoBroker(said, hint="check the address and whether the broker runs, then call again")
+    return ClusterError(said, hint="look at the broker's log, then call again")
+
+
+def error_of(exc: BaseException) -> KafkaError:
+    """Return what a KafkaException carries."""
+    error: KafkaError = exc.args[0]
+    return error

@@ -1,0 +1,392 @@
+"""A Kafka cluster in memory: logs, a group, fencing, transactions, and troubles on demand.
+
+It has no threads. A unit stays in `Cluster.under_way` until `finish` ends it, as the answer of a real cluster comes
+later; a test decides how it ends. A reader sees committed records only.
+Invariant: each rule that the service relies on is here, and nothing is kinder than a real cluster: a unit that was
+given up may still arrive, and an answer may be lost after its transaction was committed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from filewheel.errors import ClusterError, MissingTopic
+from filewheel.kafka.record import Outgoing, Record
+from filewheel.kafka.transport import (
+    BEGINNING,
+    Done,
+    End,
+    Listener,
+    Outcome,
+    Polled,
+    Refusal,
+    Topics,
+)
+
+
+@dataclass
+class Entry:
+    """A record in a log."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp_ms: int
+    is_control: bool = False
+
+
+@dataclass
+class Log:
+    """One partition."""
+
+    entries: list[Entry] = field(default_factory=list)
+    first: int = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.entries)
+
+
+@dataclass
+class Unit:
+    """A unit that a sink sent, and whose answer has not come."""
+
+    sink: FakeSink
+    records: Sequence[Outgoing]
+    marker: Outgoing
+    done: Done
+
+
+class Cluster:
+    """Topics, one group, and the transactional ids."""
+
+    def __init__(self, topic: str = "delay", partitions: int = 2) -> None:
+        self.topic = topic
+        self.logs: dict[tuple[str, int], Log] = {}
+        for name in (topic, f"{topic}.cursor"):
+            for number in range(partitions):
+                self.logs[name, number] = Log()
+        for name in ("target", f"{topic}.dlt"):
+            self.logs[name, 0] = Log()
+        self.partitions = partitions
+        self.now_ms = 1_800_000_000_000
+        self.members: list[FakeSource] = []
+        self.owners: dict[int, FakeSource] = {}
+        self.epochs: dict[int, int] = {}
+        self.under_way: list[Unit] = []
+        self.refused: dict[str, Refusal] = {}
+        """Topics that refuse each record."""
+        self.is_down = False
+        self._serial = itertools.count()
+
+    # What producers do.
+
+    def put(
+        self,
+        value: bytes | None,
+        *,
+        partition: int = 0,
+        topic: str | None = None,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> int:
+        log = self.logs[topic or self.topic, partition]
+        log.entries.append(Entry(key, value, list(headers), self.now_ms))
+        return log.end - 1
+
+    def end_transaction(self, topic: str, partition: int) -> None:
+        """Append what the end of a transaction appends: an offset without a record."""
+        self.logs[topic, partition].entries.append(Entry(None, None, [], self.now_ms, is_control=True))
+
+    def values(self, topic: str = "target") -> list[bytes | None]:
+        """Return what a committed reader of a topic has seen, in the order of each log."""
+        logs = [log for (name, _), log in sorted(self.logs.items()) if name == topic]
+        return [entry.value for log in logs for entry in log.entries if not entry.is_control]
+
+    def keep_from(self, partition: int, first: int) -> None:
+        """Let retention delete the records before an offset."""
+        self.logs[self.topic, partition].first = first
+
+    # The group.
+
+    def join(self, member: FakeSource) -> None:
+        self.members.append(member)
+        self.rebalance()
+
+    def leave(self, member: FakeSource) -> None:
+        self.members.remove(member)
+        for partition in [p for p, owner in self.owners.items() if owner is member]:
+            del self.owners[partition]
+        self.rebalance()
+
+    def rebalance(self) -> None:
+        """Give each member its share. A member learns of it at its next poll, what it loses first."""
+        if not self.members:
+            return
+        for partition in range(self.partitions):
+            wanted = self.members[partition % len(self.members)]
+            owner = self.owners.get(partition)
+            if owner is wanted:
+                continue
+            if owner is not None and owner in self.members:
+                owner.leaving.append(partition)
+                owner.heirs[partition] = wanted
+            else:
+                self.owners[partition] = wanted
+                wanted.coming.append(partition)
+
+    def expire(self, member: FakeSource) -> None:
+        """End the session of a member that still runs: the others own its partitions, and it does not know."""
+        lost = [p for p, owner in self.owners.items() if owner is member]
+        self.leave(member)
+        member.lost.extend(lost)
+
+    # Units.
+
+    def finish(self, end: End = End.DELIVERED, *, index: int = 0, answer: bool = True) -> Outcome | None:
+        """End a unit under way as `end` says; without an answer, the sink learns nothing."""
+        unit = self.under_way.pop(index)
+        outcome = unit.sink.end(unit, end)
+        if answer:
+            unit.done(outcome)
+        return outcome
+
+    def finish_all(self) -> int:
+        """End each unit as the cluster would; return how many there were."""
+        count = 0
+        while self.under_way:
+            self.finish()
+            count += 1
+        return count
+
+    def append(self, outgoing: Outgoing) -> None:
+        partition = outgoing.partition if outgoing.partition is not None else 0
+        self.put(outgoing.value, partition=partition, topic=outgoing.topic, key=outgoing.key, headers=outgoing.headers)
+
+
+class FakeSink:
+    """The way out of one partition."""
+
+    def __init__(self, cluster: Cluster, partition: int, *, exactly_once: bool) -> None:
+        self.cluster = cluster
+        self.partition = partition
+        self.exactly_once = exactly_once
+        self.epoch = 0
+
+    def open(self) -> int:
+        if self.cluster.is_down:
+            raise ClusterError("the cluster is down")
+        self.epoch = self.cluster.epochs.get(self.partition, 0) + 1
+        self.cluster.epochs[self.partition] = self.epoch
+        if self.exactly_once:
+            for unit in [u for u in self.cluster.under_way if u.sink.partition == self.partition]:
+                self.cluster.under_way.remove(unit)  # its transaction is aborted
+        return self.cluster.put(b"", partition=self.partition, topic=f"{self.cluster.topic}.cursor", key=b"owner")
+
+    def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
+        self.cluster.under_way.append(Unit(self, records, marker, done))
+
+    def end(self, unit: Unit, end: End) -> Outcome:
+        """Append what the unit leaves in the logs, and return its outcome."""
+        every = frozenset(range(len(unit.records)))
+        if self.exactly_once and self.epoch < self.cluster.epochs[self.partition]:
+            return Outcome(End.FENCED, every, reason="fenced")
+        if end is End.FAILED:
+            return Outcome(end, every, reason="timed out")
+        refused = {n: self.cluster.refused[r.topic] for n, r in enumerate(unit.records) if self._is_refused(r)}
+        if not self.exactly_once:
+            for n, record in enumerate(unit.records):
+                if n not in refused:
+                    self.cluster.append(record)
+        if refused:
+            return Outcome(End.REFUSED, every if self.exactly_once else frozenset(refused), refused, "refused")
+        if self.exactly_once:
+            for record in unit.records:
+                self.cluster.append(record)
+        self.cluster.append(unit.marker)
+        return Outcome(end, frozenset(), reason="" if end is End.DELIVERED else "no answer")
+
+    def _is_refused(self, record: Outgoing) -> bool:
+        return record.topic in self.cluster.refused
+
+    def close(self) -> None:
+        """At least once, what was sent may still arrive: the unit stays under way, and nobody hears of it."""
+        mine = [u for u in self.cluster.under_way if u.sink is self]
+        for unit in mine:
+            if self.exactly_once:
+                self.cluster.under_way.remove(unit)
+
+
+class FakeMarkers:
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def read(self, partition: int, barrier: int) -> bytes | None:
+        if self.cluster.is_down:
+            raise ClusterError("the cluster is down")
+        log = self.cluster.logs[f"{self.cluster.topic}.cursor", partition]
+        found = [e.value for e in log.entries[:barrier] if e.key == str(partition).encode()]
+        return found[-1] if found else None
+
+    def last(self, partition: int) -> bytes | None:
+        return self.read(partition, self.cluster.logs[f"{self.cluster.topic}.cursor", partition].end)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class FakeSource:
+    """A member of the group."""
+
+    def __init__(self, cluster: Cluster, listener: Listener) -> None:
+        self.cluster = cluster
+        self.listener = listener
+        self.coming: list[int] = []
+        self.leaving: list[int] = []
+        self.lost: list[int] = []
+        self.heirs: dict[int, FakeSource] = {}
+        self.next: dict[int, int] = {}
+        self.paused: set[int] = set()
+        self.committed: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        cluster.join(self)
+
+    def poll(self, limit: int, timeout_s: float) -> Polled:
+        self._rebalanced()
+        records: list[Record] = []
+        ends: dict[int, int] = {}
+        gone: list[int] = []
+        for partition, offset in list(self.next.items()):
+            log = self.cluster.logs[self.cluster.topic, partition]
+            if partition in self.paused or self.cluster.is_down:
+                continue
+            if offset < log.first:
+                gone.append(partition)
+                del self.next[partition]
+                continue
+            while offset < log.end and len(records) < limit:
+                entry = log.entries[offset]
+                if not entry.is_control:
+                    records.append(Record(partition, offset, entry.key, entry.value, entry.headers, entry.timestamp_ms))
+                offset += 1
+            self.next[partition] = offset
+            if offset == log.end and self._ends.get(partition) != offset:
+                self._ends[partition] = ends[partition] = offset
+        return Polled(records, ends, gone)
+
+    def _rebalanced(self) -> None:
+        lost, self.lost = self.lost, []
+        if lost:
+            self._forget(lost)
+            self.listener.lost(lost)
+        leaving, self.leaving = self.leaving, []
+        if leaving:
+            self.listener.revoked(leaving)
+            self._forget(leaving)
+            for partition in leaving:
+                heir = self.heirs.pop(partition)
+                self.cluster.owners[partition] = heir
+                heir.coming.append(partition)
+        coming, self.coming = self.coming, []
+        if coming:
+            self.listener.assigned(coming)
+
+    def _forget(self, partitions: Sequence[int]) -> None:
+        for partition in partitions:
+            self.next.pop(partition, None)
+            self._ends.pop(partition, None)
+            self.paused.discard(partition)
+
+    def start(self, partition: int, offset: int) -> None:
+        log = self.cluster.logs[self.cluster.topic, partition]
+        self._ends.pop(partition, None)
+        self.next[partition] = log.first if offset == BEGINNING else offset
+
+    def pause(self, partition: int) -> None:
+        self.paused.add(partition)
+
+    def resume(self, partition: int) -> None:
+        self.paused.discard(partition)
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        self.committed.update(offsets)
+
+    def close(self) -> None:
+        mine = [p for p, owner in self.cluster.owners.items() if owner is self]
+        if mine:
+            self.listener.revoked(mine)
+        self.cluster.leave(self)
+
+
+class FakeFollower:
+    """A reader outside of the group."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.next: dict[int, int] = {}
+        self.next_marker: dict[int, int] = {}
+
+    def follow(self, starts: Mapping[int, int]) -> None:
+        self.next = {p: self.next.get(p, start) for p, start in starts.items()}
+        self.next_marker = {p: self.next_marker.get(p, 0) for p in starts}
+
+    def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
+        records: list[Record] = []
+        markers: list[tuple[int, bytes]] = []
+        for partition, offset in self.next.items():
+            log = self.cluster.logs[self.cluster.topic, partition]
+            records += [
+                Record(partition, n, entry.key, entry.value, entry.headers, entry.timestamp_ms)
+                for n, entry in enumerate(log.entries)
+                if n >= offset and not entry.is_control
+            ]
+            self.next[partition] = log.end
+            log = self.cluster.logs[f"{self.cluster.topic}.cursor", partition]
+            markers += [
+                (partition, entry.value)
+                for entry in log.entries[self.next_marker[partition] :]
+                if entry.key == b"%d" % partition and entry.value is not None
+            ]
+            self.next_marker[partition] = log.end
+        return Polled(records), markers
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class FakeTransport:
+    """The cluster, as one node sees it."""
+
+    def __init__(self, cluster: Cluster, *, exactly_once: bool = False) -> None:
+        self.cluster = cluster
+        self.exactly_once = exactly_once
+        self.sources: list[FakeSource] = []
+
+    def check(self) -> Topics:
+        if f"{self.cluster.topic}.cursor" not in {name for name, _ in self.cluster.logs}:
+            raise MissingTopic(f"{self.cluster.topic}.cursor is missing")
+        return Topics("fake", self.cluster.partitions)
+
+    def source(self, listener: Listener) -> FakeSource:
+        self.sources.append(FakeSource(self.cluster, listener))
+        return self.sources[-1]
+
+    def sink(self, partition: int) -> FakeSink:
+        return FakeSink(self.cluster, partition, exactly_once=self.exactly_once)
+
+    def markers(self) -> FakeMarkers:
+        return FakeMarkers(self.cluster)
+
+    def follower(self) -> FakeFollower:
+        return FakeFollower(self.cluster)
+
+    def range_of(self, partition: int) -> tuple[int, int]:
+        if self.cluster.is_down:
+            raise ClusterError("the cluster is down")
+        log = self.cluster.logs[self.cluster.topic, partition]
+        return log.first, log.end
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,234 @@
+"""A node of the service moved by hand: its wheels in memory, its threads as turns that a test takes.
+
+Invariant: a wheel here keeps the promises of the real one, and no more: after a crash it has what it had, and its
+position may be any lower one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from filewheel.kafka.marker import Marker
+from filewheel.kafka.record import Outgoing, Record
+from filewheel.kafka.service import Node
+from filewheel.kafka.settings import Settings
+from filewheel.kafka.transport import Refusal
+from filewheel.message import ID_BYTES, LOW_BITS, Message, MessageId
+from tests.kafka.fake import Cluster, FakeTransport
+from tests.support import FakeClock
+
+
+@dataclass
+class Put:
+    """What a record becomes here: its value names it."""
+
+    offset: int
+    due_us: int
+    value: bytes
+
+
+@dataclass
+class Chunk:
+    messages: Sequence[Message]
+    ingested: int
+
+
+class MemoryWheel:
+    """The wheel of a partition, in memory."""
+
+    def __init__(self) -> None:
+        self.pending: dict[MessageId, Message] = {}
+        self.claimed: set[MessageId] = set()
+        self.position: int | None = None
+        self.ingested = 0
+        self.marker = Marker()
+        self.is_open = True
+
+    def take_in(self, puts: Sequence[Put]) -> None:
+        assert self.is_open
+        for put in puts:
+            id_ = MessageId((put.due_us << LOW_BITS | put.offset).to_bytes(ID_BYTES, "big"))
+            assert put.offset >= self.ingested, "taken in twice"
+            self.ingested = put.offset + 1
+            if not self.marker.done(id_, put.offset):
+                self.pending[id_] = Message(id_, put.value)
+
+    def advance(self, offset: int) -> None:
+        self.ingested = max(self.ingested, offset)
+
+    def apply(self, marker: Marker) -> int:
+        self.marker = marker
+        self.ingested = max(self.ingested, marker.low)
+        done = [id_ for id_ in self.pending if marker.done(id_, offset_of(id_))]
+        for id_ in done:
+            del self.pending[id_]
+        return len(done)
+
+    def next_chunk(self, limit: int, now_us: int) -> Chunk:
+        assert self.is_open
+        free = sorted(id_ for id_ in self.pending if id_ not in self.claimed and id_.due_us <= now_us)[:limit]
+        self.claimed.update(free)
+        return Chunk([self.pending[id_] for id_ in free], self.ingested)
+
+    def settle(self, chunk: Chunk) -> None:
+        for message in chunk.messages:
+            self.claimed.discard(message.id)
+            self.pending.pop(message.id, None)
+
+    def give_back(self, chunk: Chunk) -> None:
+        for message in chunk.messages:
+            self.claimed.discard(message.id)
+
+    def low(self) -> int:
+        return min([offset_of(id_) for id_ in self.pending], default=self.ingested)
+
+    def next_due_us(self) -> int | None:
+        return min([id_.due_us for id_ in self.pending if id_ not in self.claimed], default=None)
+
+    def flush(self) -> None:
+        self.position = self.ingested
+
+    def close(self) -> None:
+        self.flush()
+        self.is_open = False
+
+    def crashed(self, position: int | None) -> MemoryWheel:
+        """Return what the next process finds after a kill; the position is any that was ever flushed, or lower."""
+        after = MemoryWheel()
+        after.pending = dict(self.pending)
+        after.position = position
+        after.ingested = position or 0
+        self.is_open = False
+        return after
+
+    def opened(self) -> MemoryWheel:
+        """Return the same wheel, opened again."""
+        return self.crashed(self.position)
+
+
+def offset_of(id_: bytes) -> int:
+    return int.from_bytes(id_, "big") & ((1 << LOW_BITS) - 1)
+
+
+class Rendering:
+    """A message goes to the topic "target"; a refused one to the dead-letter topic, if `is_diverted`."""
+
+    def __init__(self, topic: str = "delay") -> None:
+        self.topic = topic
+        self.is_diverted = False
+
+    def outgoing(self, partition: int, message: Message, fired_ms: int) -> Outgoing:
+        topic = "absent" if message.payload.startswith(b"absent") else "target"
+        return Outgoing(topic, None, message.payload, [("fired", str(fired_ms).encode())])
+
+    def instead(self, partition: int, message: Message, refusal: Refusal, now_ms: int) -> Outgoing | None:
+        if not self.is_diverted and not refusal.is_lasting:
+            return None
+        return Outgoing(f"{self.topic}.dlt", None, message.payload, [("reason", refusal.reason.encode())])
+
+    def marker(self, partition: int, marker: Marker) -> Outgoing:
+        return Outgoing(f"{self.topic}.cursor", str(partition).encode(), marker.pack(), partition=partition)
+
+
+def understand(records: Sequence[Record]) -> Sequence[Put]:
+    return [Put(r.offset, int(dict(r.headers)["due-ms"] or b"0") * 1000, r.value or b"") for r in records]
+
+
+@dataclass
+class Disk:
+    """The wheels of one machine, by partition."""
+
+    wheels: dict[int, MemoryWheel] = field(default_factory=dict)
+
+    def open(self, partition: int) -> MemoryWheel:
+        wheel = self.wheels.get(partition)
+        assert wheel is None or not wheel.is_open, "opened twice"
+        self.wheels[partition] = wheel.opened() if wheel is not None else MemoryWheel()
+        return self.wheels[partition]
+
+
+class Hands:
+    """One node, its clock, and the turns of its threads."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        clock: FakeClock | None = None,
+        disk: Disk | None = None,
+        exactly_once: bool = False,
+        settings: Settings | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.clock = clock or FakeClock(cluster.now_ms * 1000)
+        self.disk = disk or Disk()
+        self.rendering = Rendering(cluster.topic)
+        self.background: list[Callable[[], None]] = []
+        self.answers = True
+        """Whether a wait lets the units under way end."""
+        self.node = Node(
+            FakeTransport(cluster, exactly_once=exactly_once),
+            self.disk.open,
+            self.rendering,
+            understand,
+            settings or Settings(exactly_once=exactly_once),
+            clock=self.clock,
+            run=self.background.append,
+            wait=self._wait,
+        )
+
+    def turn(self) -> bool:
+        """Let each thread do what it has to do now, once; return whether any did."""
+        did = bool(self.background)
+        while self.background:
+            self.background.pop(0)()
+        did = self.node.poll_step() or did
+        did = self.node.intake.step() or did
+        did = self.node.standby_step() or did
+        return self.node.loop.step() or did
+
+    def settle_down(self) -> None:
+        """Take turns until nothing happens, without ending any unit."""
+        idle = 0
+        for _ in range(2000):
+            idle = 0 if self.turn() else idle + 1
+            if idle == 3:  # a poll assigns, the background takes over, a poll starts
+                return
+        raise AssertionError("the node never comes to rest")
+
+    def run(self) -> None:
+        """Take turns and end units until nothing happens."""
+        for _ in range(1000):
+            self.settle_down()
+            if not self.cluster.finish_all():
+                return
+        raise AssertionError("the node never comes to rest")
+
+    def after(self, seconds: float) -> None:
+        """Let time pass, then everything happen."""
+        self.clock.advance(seconds)
+        self.node.housekeeping_step()
+        self.run()
+
+    def crash(self, *, position: int | None = None) -> None:
+        """Kill the process: the group does not know yet, and its units may still arrive."""
+        for partition, wheel in self.disk.wheels.items():
+            if wheel.is_open:
+                known = wheel.position if position is None else min(position, wheel.position or 0)
+                self.disk.wheels[partition] = wheel.crashed(known)
+                self.disk.wheels[partition].is_open = False
+
+    @property
+    def source(self) -> object:
+        return self.node.source
+
+    def _wait(self, event: threading.Event, timeout_s: float) -> bool:
+        for _ in range(100):
+            if event.is_set():
+                return True
+            self.node.loop.step()
+            if self.answers:
+                self.cluster.finish_all()
+        return event.is_set()
