@@ -1,0 +1,171 @@
+"""The broker that the other tests rely on: settings hold, transactions fence, kills lose nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kafka.cluster import Cluster
+from tests.kafka.conftest import make_topic
+from tests.kafka.jars import WrongJar, check
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+pytest.importorskip("confluent_kafka.admin")
+
+ANSWER_TIMEOUT_S = 30.0
+
+
+def producer(bootstrap: str, **settings: Any) -> Any:
+    return confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, **settings})
+
+
+def produce(sender: Any, topic: str, *values: bytes, **options: Any) -> None:
+    """Produce and wait for every delivery."""
+    errors: list[Any] = []
+    for value in values:
+        sender.produce(topic, value, on_delivery=lambda error, _: errors.append(error), **options)
+    assert sender.flush(ANSWER_TIMEOUT_S) == 0
+    assert errors == [None] * len(values)
+
+
+def read(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list[Any]:
+    """Return all messages of partition 0, from its start to its end as it is now."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "unused", "isolation.level": isolation}
+    reader = confluent_kafka.Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
+    reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    found = []
+    give_up = time.monotonic() + ANSWER_TIMEOUT_S
+    try:
+        while time.monotonic() < give_up:
+            message = reader.poll(1.0)
+            if message is None:
+                continue
+            if message.error() is None:
+                found.append(message)
+            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                return found
+    finally:
+        reader.close()
+    raise AssertionError(f"{topic} was not read to its end")
+
+
+def values(bootstrap: str, topic: str, **options: Any) -> list[bytes]:
+    return [message.value() for message in read(bootstrap, topic, **options)]
+
+
+def test_a_topic_has_the_settings_it_was_made_with(kafka: str, topic: Callable[..., str]) -> None:
+    name = topic(**{"message.timestamp.type": "LogAppendTime"})
+    before_ms = time.time_ns() // 1_000_000
+    produce(producer(kafka), name, b"x", timestamp=1_000)
+    ((kind, stamp_ms),) = [message.timestamp() for message in read(kafka, name)]
+    assert kind == confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
+    assert before_ms - 1_000 <= stamp_ms <= time.time_ns() // 1_000_000 + 1_000
+
+
+def test_a_compacted_topic_keeps_the_last_value_of_a_key(kafka: str, topic: Callable[..., str]) -> None:
+    settings = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
+    name = topic(**settings, **{"max.compaction.lag.ms": "100"})
+    sender = producer(kafka)
+    give_up = time.monotonic() + ANSWER_TIMEOUT_S
+    for number in range(10_000):
+        produce(sender, name, b"%d" % number, key=b"0")
+        kept = values(kafka, name)
+        assert kept[-1] == b"%d" % number
+        if len(kept) <= number:
+            return
+        assert time.monotonic() < give_up, kept
+        time.sleep(0.2)
+
+
+def test_read_committed_hides_what_was_aborted(kafka: str, topic: Callable[..., str]) -> None:
+    name = topic()
+    sender = producer(kafka, **{"transactional.id": name})
+    sender.init_transactions(ANSWER_TIMEOUT_S)
+    for value, end in [(b"kept", sender.commit_transaction), (b"aborted", sender.abort_transaction)]:
+        sender.begin_transaction()
+        produce(sender, name, value)
+        end(ANSWER_TIMEOUT_S)
+    assert values(kafka, name) == [b"kept"]
+    assert values(kafka, name, isolation="read_uncommitted") == [b"kept", b"aborted"]
+
+
+def test_a_second_producer_of_one_transactional_id_fences_the_first(kafka: str, topic: Callable[..., str]) -> None:
+    name = topic()
+    first, second = (producer(kafka, **{"transactional.id": name}) for _ in range(2))
+    first.init_transactions(ANSWER_TIMEOUT_S)
+    first.begin_transaction()
+    produce(first, name, b"first")
+    second.init_transactions(ANSWER_TIMEOUT_S)
+    with pytest.raises(confluent_kafka.KafkaException) as raised:
+        first.commit_transaction(ANSWER_TIMEOUT_S)
+    assert raised.value.args[0].code() == confluent_kafka.KafkaError._FENCED
+    assert raised.value.args[0].fatal()
+    second.begin_transaction()
+    produce(second, name, b"second")
+    second.commit_transaction(ANSWER_TIMEOUT_S)
+    assert values(kafka, name) == [b"second"]
+
+
+def test_a_killed_broker_comes_back_with_what_was_committed(cluster: Callable[..., Cluster]) -> None:
+    one = cluster()
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": one.bootstrap})
+    name = make_topic(admin, "kept")
+    sender = producer(one.bootstrap, **{"transactional.id": "kept"})
+    sender.init_transactions(ANSWER_TIMEOUT_S)
+    sender.begin_transaction()
+    produce(sender, name, b"committed")
+    sender.commit_transaction(ANSWER_TIMEOUT_S)
+    sender.begin_transaction()
+    produce(sender, name, b"open")
+    one.kill()
+    one.start()
+    after = producer(one.bootstrap, **{"transactional.id": "kept"})
+    after.init_transactions(ANSWER_TIMEOUT_S)
+    assert values(one.bootstrap, name) == [b"committed"]
+
+
+def test_three_nodes_go_on_without_one_and_take_it_back_wiped(cluster: Callable[..., Cluster]) -> None:
+    three = cluster(3)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": three.bootstrap})
+    name = make_topic(admin, "replicated")
+    sender = producer(three.bootstrap)
+    produce(sender, name, b"before")
+    leader = admin.list_topics(name, timeout=ANSWER_TIMEOUT_S).topics[name].partitions[0].leader
+    three.kill(leader)
+    produce(sender, name, b"after")
+    three.wipe(leader)
+    three.start(leader)
+    assert values(three.bootstrap, name) == [b"before", b"after"]
+
+
+def test_a_paused_broker_answers_again_when_it_is_resumed(cluster: Callable[..., Cluster]) -> None:
+    one = cluster()
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": one.bootstrap})
+    name = make_topic(admin, "paused")
+    sender = producer(one.bootstrap)
+    produce(sender, name, b"before")
+    one.pause()
+    delivered: list[Any] = []
+    sender.produce(name, b"meanwhile", on_delivery=lambda error, _: delivered.append(error))
+    sender.poll(0.5)
+    assert delivered == []
+    one.resume()
+    assert sender.flush(ANSWER_TIMEOUT_S) == 0
+    assert delivered == [None]
+
+
+def test_a_jar_that_differs_from_its_checksum_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jar").write_bytes(b"a")
+    expected = {"a.jar": hashlib.sha256(b"a").hexdigest()}
+    check(tmp_path, expected)
+    (tmp_path / "a.jar").write_bytes(b"b")
+    with pytest.raises(WrongJar, match="a.jar has SHA-256"):
+        check(tmp_path, expected)
+    (tmp_path / "b.jar").write_bytes(b"b")
+    with pytest.raises(WrongJar, match="b.jar"):
+        check(tmp_path, expected)
