@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.crash.mutants import Mutant, by_name
 from tests.crash.operations import BLOCKS
@@ -77,14 +77,20 @@ def marks() -> dict[str, Place]:
 def marked(tree: ast.Module, line: int) -> ast.AST:
     """Return the innermost statement whose header, or whole text when it has no block, is on a line. Raises Stale."""
     found: ast.AST | None = None
-    for node in ast.walk(tree):
-        if isinstance(node, _STATEMENTS) and node.lineno <= line <= (node.end_lineno or 0):
+    level: list[ast.AST] = [tree]
+    while level:  # down to the line, past all that ends before it: a walk over the whole tree takes ten times as long
+        level = [one for node in level for block in BLOCKS for one in getattr(node, block, ()) if _has_line(one, line)]
+        for node in level:
             inside = [one for block in BLOCKS for one in getattr(node, block, ())]
-            if not inside or line < min(one.lineno for one in inside):
+            if isinstance(node, _STATEMENTS) and (not inside or line < min(one.lineno for one in inside)):
                 found = node
     if found is None:
         raise Stale(f"no statement begins in line {line}")
     return found
+
+
+def _has_line(node: Any, line: int) -> bool:
+    return isinstance(node, ast.match_case) or node.lineno <= line <= node.end_lineno
 
 
 def names_of(mutant: Mutant) -> list[str]:
@@ -110,7 +116,11 @@ def mutated(mutant: Mutant, path: Path) -> ast.Module:
     ]
     for operation, node in changes:
         operation.apply(tree, node)
-    return ast.fix_missing_locations(tree)
+    lines = [marks()[name].line for name in names_of(mutant) if marks()[name].path == path]
+    for statement in tree.body:  # only where something changed: a walk over the whole file takes longer than to read it
+        if not hasattr(statement, "lineno") or any(_has_line(statement, line) for line in lines):
+            ast.fix_missing_locations(statement)
+    return tree
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -97,13 +97,14 @@ def becomes(text: str) -> Operation:
 
 def place_of(tree: ast.AST, node: ast.AST) -> tuple[list[Any], int]:
     """Return the block of a tree that a statement stands in, and its index."""
-    for parent in ast.walk(tree):
+    parents = [tree]
+    for parent in parents:  # grows: blocks are in blocks, never in expressions
         for field in BLOCKS:
-            block = getattr(parent, field, None)
-            if isinstance(block, list):
-                for index, one in enumerate(block):
-                    if one is node:
-                        return block, index
+            block = getattr(parent, field, [])
+            for index, one in enumerate(block):
+                if one is node:
+                    return block, index
+            parents += block
     raise Misfit("the statement is not in the tree any more")
 
 

@@ -64,4 +64,5 @@ CAMPAIGN = Campaign(
     rig=rig,
     missing=shim.missing,
     rounds=ROUNDS,
+    short=1,
 )

@@ -77,7 +77,7 @@ def test_a_run_that_finds_nothing_exits_0_and_writes_what_it_tried(tmp_path: Pat
 
 def test_a_planted_bug_is_found_and_what_shows_it_again_does(tmp_path: Path) -> None:
     # A fixed seed, so that the first rounds fail however few the machine gets through.
-    done = crash("--only", "longer", "--budget", "2s", "--seed", "1795248206", mutant="slots-unflushed")
+    done = crash("--only", "longer", "--budget", "1s", "--seed", "1795248206", mutant="slots-unflushed")
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith("python -m tests.crash --round "))

@@ -14,6 +14,8 @@ from tests.model.stage import Stage
 from tests.model.sweep import Sweep
 
 SCRIPTS: dict[str, Callable[[Stage], None]] = {}
+STATES = 60
+"""How many states of a moment are tried, where there are more (Sweep.limit)."""
 
 
 def script(function: Callable[[Stage], None]) -> Callable[[Stage], None]:
@@ -22,7 +24,7 @@ def script(function: Callable[[Stage], None]) -> Callable[[Stage], None]:
     return function
 
 
-def play(name: str, *, seed: int = 1, limit: int = 60, deep: float = 0.3) -> Result:
+def play(name: str, *, seed: int = 1, limit: int = STATES, deep: float = 0.3) -> Result:
     """Play one script, with the power cut everywhere."""
     return Sweep(seed, limit=limit, deep=deep).play(SCRIPTS[name], name=name)
 
