@@ -35,7 +35,8 @@ def _examples(path: tuple[str, ...]) -> list[str]:
     return [line.strip()[2:] for line in text.splitlines() if line.strip().startswith("$ ")]
 
 
-COMMANDS = [path for path, _ in _commands(cli)]
+COMMANDS = [path for path, _ in _commands(cli) if path != ("demo",)]
+"""All but the demo, each run of which takes five seconds of processor; tests/test_cli_demo.py runs its examples."""
 
 
 def _prepare(where: Path, *, with_wheel: bool) -> None:
@@ -64,6 +65,10 @@ def _prepare(where: Path, *, with_wheel: bool) -> None:
             alive = MessageId.make(1_700_000_000_000_000, 7, 1)
             dead = MessageId.make(DEAD_US + 1_700_000_100_000_000, 7, 2)
             wheel.add([Message(dead, b"died", "webhook", {"filewheel.reason": "exit code 1"}, 6, 0, alive)])
+
+
+def test_the_examples_of_the_demo_are_what_its_own_tests_run() -> None:
+    assert _examples(("demo",)) == ["filewheel demo --speed 8", "filewheel demo --backups 2 --speed 8"]
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "filewheel")

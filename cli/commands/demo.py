@@ -25,7 +25,7 @@ from ..verb import verb
     "demo",
     """
     $ filewheel demo --speed 8
-    $ filewheel demo --backups 2 --speed 4
+    $ filewheel demo --backups 2 --speed 8
     """,
 )
 @click.option("--speed", type=click.FloatRange(0.5, 8), default=1, metavar="X", help="So many times as fast.")
