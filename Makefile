@@ -21,7 +21,7 @@ demo: $(VENV)/.ready ## see it work, in under 20 seconds
 	@$(BIN)/filewheel demo
 
 test: $(VENV)/.ready-test ## run every test that this machine can run
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 lint: $(VENV)/.ready-dev ## ruff
 	$(BIN)/ruff check .
