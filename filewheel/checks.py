@@ -1,32 +1,57 @@
-"""Checks arguments in the call that gets them: counts, flags, choices, numbers.
+"""Checks arguments in the call that gets them: counts, flags, choices, numbers, paths.
 
-A wrong argument raises BadArgument with its name at once, and never a bare TypeError later.
+A wrong argument raises BadArgument with its name at once, and never a bare TypeError or OverflowError later.
 Invariant: each function returns the argument unchanged, or in its stored form.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf
 from typing import TypeVar
 
 from filewheel.errors import BadArgument
 
+_SHOWN_MAX = 100
 Text = TypeVar("Text", bound=str)
 Item = TypeVar("Item")
 
 
+def shown(value: object) -> str:
+    """Return a wrong argument as an error shows it: the start of its repr, or the size of a huge integer."""
+    if isinstance(value, int) and value.bit_length() > 4 * _SHOWN_MAX:  # Python refuses to write out a huge one
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+
+
+def check_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as text. Raises BadArgument for anything that no file system takes."""
+    try:
+        where = os.fsdecode(path)
+        if b"\0" in os.fsencode(where):
+            raise BadArgument(f"a path has no zero byte, as {shown(where)} has")
+    except TypeError:
+        raise BadArgument(f"a path is a str or a PathLike, not {shown(path)}") from None
+    except UnicodeEncodeError:
+        raise BadArgument(f"the path {shown(path)} is not valid Unicode") from None
+    return where
+
+
 def check_whole(name: str, value: int, *, least: int = 1) -> int:
-    """Return an integer of at least `least`. Raises BadArgument."""
+    """Return an integer of at least `least`, and at most the system's largest size. Raises BadArgument."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise BadArgument(f"{name} is a count from {least}, not {value!r}")
+        raise BadArgument(f"{name} is a count from {least}, not {shown(value)}")
+    if value > sys.maxsize:
+        raise BadArgument(f"{name} is a count from {least} to {sys.maxsize}, not {shown(value)}")
     return value
 
 
 def check_flag(name: str, value: bool) -> bool:
     """Return True or False. Raises BadArgument for anything else."""
     if not isinstance(value, bool):
-        raise BadArgument(f"{name} is True or False, not {value!r}")
+        raise BadArgument(f"{name} is True or False, not {shown(value)}")
     return value
 
 
@@ -34,34 +59,38 @@ def check_choice(name: str, value: Text, choices: Sequence[str]) -> Text:
     """Return one of these words. Raises BadArgument for anything else."""
     if not isinstance(value, str) or value not in choices:
         words = [f'"{word}"' for word in choices]
-        raise BadArgument(f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {value!r}")
+        raise BadArgument(f"{name} is {', '.join(words[:-1])} or {words[-1]}, not {shown(value)}")
     return value
 
 
-def check_number(name: str, value: float, *, above: float | None = 0, least: float | None = None) -> float:
-    """Return a finite number: above a bound, or of at least `least`, or any. Raises BadArgument."""
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and -inf < value < inf
+def check_number(
+    name: str, value: float, *, above: float | None = 0, least: float | None = None, most: float | None = None
+) -> float:
+    """Return a finite number: above a bound, or of at least `least`, or any; at most `most`. Raises BadArgument."""
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     bound = ""
     if least is not None:
         bound, fits = f" from {least:g}", fits and value >= least
     elif above is not None:
         bound, fits = f" above {above:g}", fits and value > above
+    if most is not None:
+        bound, fits = f"{bound} to {most:g}", fits and value <= most
     if not fits:
-        raise BadArgument(f"{name} is a number{bound}, not {value!r}")
+        raise BadArgument(f"{name} is a number{bound}, not {shown(value)}")
     return value
 
 
 def check_items(name: str, values: Iterable[Item]) -> Iterable[Item]:
     """Return an iterable that is not text or bytes. Raises BadArgument."""
     if not isinstance(values, Iterable) or isinstance(values, (str, bytes, bytearray, memoryview)):
-        raise BadArgument(f"{name} are a list or another iterable, not {values!r}")
+        raise BadArgument(f"{name} are a list or another iterable, not {shown(values)}")
     return values
 
 
 def check_bounds(at_most: Mapping[str, int]) -> dict[bytes, int]:
     """Return the claim limit of each topic, by the topic in bytes. Raises BadArgument."""
     if not isinstance(at_most, Mapping) or not all(isinstance(topic, str) for topic in at_most):
-        raise BadArgument(f"at_most maps topics to counts, not {at_most!r}", hint='{"slow": 10}')
+        raise BadArgument(f"at_most maps topics to counts, not {shown(at_most)}", hint='{"slow": 10}')
     return {topic.encode(): check_whole("at_most", count, least=0) for topic, count in at_most.items()}
 
 
@@ -70,4 +99,4 @@ def check_keeper(*, wait: bool, on_jump: str, force: bool, flush_interval_s: flo
     check_flag("wait", wait)
     check_choice("on_jump", on_jump, ("fire", "hold"))
     check_flag("force", force)
-    check_number("flush_interval_s", flush_interval_s, least=0)
+    check_number("flush_interval_s", flush_interval_s, least=0, most=3600)

@@ -56,7 +56,7 @@ from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.roster.fence import Fence
 from filewheel.roster.roster import Roster
-from filewheel.timespec import at_us
+from filewheel.timespec import bound_us
 
 log = logging.getLogger(__name__)
 
@@ -287,8 +287,8 @@ class Keeper(Outcomes):
         check_whole("limit", limit)
         check_flag("wait", wait)
         check_flag("begun", begun)
-        until_us = None if until is None else at_us(until)
-        bounds = check_bounds(at_most or {})
+        until_us = None if until is None else bound_us("until", until)
+        bounds = check_bounds({} if at_most is None else at_most)
         while True:
             # Before the claim: it sees every message that is due up to here.
             left_s = None if until_us is None else (until_us - self.now_us()) / US_PER_S

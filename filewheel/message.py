@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.headers import KEY, REASON
 
@@ -75,7 +76,7 @@ class MessageId(bytes):
                 return cls(text)
             raise BadArgument(f"an id has {ID_BYTES} bytes, not {len(text)}")
         if not isinstance(text, str):
-            raise BadArgument(f"an id is a MessageId, or its text, not {text!r}")
+            raise BadArgument(f"an id is a MessageId, or its text, not {shown(text)}")
         number = 0
         if len(text) == _TEXT_LENGTH and _VALUE.get(text[0], 8) < 8:
             for char in text:

@@ -29,7 +29,7 @@ from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, sta
 from filewheel.lookup.tally import Tally
 from filewheel.message import ID_MIN, Message, MessageId
 from filewheel.roster.roster import Roster, read_roster
-from filewheel.timespec import at_us
+from filewheel.timespec import bound_us
 
 
 def one_of(id_: MessageId | str | bytes | None, key: str | None) -> MessageId | None:
@@ -107,7 +107,11 @@ class Reader:
     def check_message(
         self, payload: bytes, *, topic: str = "", headers: Mapping[str, str] | None = None, key: str | None = None
     ) -> None:
-        """Raise BadArgument or TooLarge where an enqueue of this message would. Writes nothing."""
+        """Raise BadArgument or TooLarge where an enqueue of this message would. Writes nothing.
+
+        Raises Closed or Forked too, as every call of this handle does.
+        """
+        self._check()
         bytes_of(payload, self.payload_bytes_max)
         check_topic(topic)
         named = {} if key is None else {KEY: check_key(key)}
@@ -191,7 +195,7 @@ class Reader:
 
     def histogram(self, edges: Sequence[At]) -> Histogram:
         """Count pending messages by due time, between rising `edges`. Raises BadArgument."""
-        edges_us = [at_us(e) for e in check_items("edges", edges)]
+        edges_us = [bound_us("an edge", e) for e in check_items("edges", edges)]
         if edges_us != sorted(edges_us):
             raise BadArgument("edges are times in rising order")
         with self.snapshot() as snapshot:

@@ -12,6 +12,7 @@ import re
 from datetime import UTC, datetime, timedelta, tzinfo
 from fractions import Fraction
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.message import DUE_END_US, US_PER_S
 
@@ -36,8 +37,8 @@ def delay_us(delay: float | timedelta) -> int:
     raise BadArgument(f"delay is seconds or a timedelta, not {type(delay).__name__}", hint=hint)
 
 
-def at_us(at: datetime | float) -> int:
-    """Turn a point in time into microseconds since the epoch."""
+def at_us(at: datetime | float, name: str = "at") -> int:
+    """Turn a point in time into microseconds since the epoch. Raises BadArgument, which names the argument."""
     if isinstance(at, datetime):
         if at.tzinfo is None or at.utcoffset() is None:
             raise BadArgument(
@@ -46,8 +47,8 @@ def at_us(at: datetime | float) -> int:
             )
         return (at - _EPOCH) // _ONE_US
     if isinstance(at, (int, float)) and not isinstance(at, bool):
-        return _exact_us("at", at)
-    raise BadArgument(f"at is an aware datetime or epoch seconds, not {type(at).__name__}")
+        return _exact_us(name, at)
+    raise BadArgument(f"{name} is an aware datetime or epoch seconds, not {type(at).__name__}")
 
 
 def _exact_us(name: str, seconds: float) -> int:
@@ -56,7 +57,7 @@ def _exact_us(name: str, seconds: float) -> int:
         return int(seconds) * US_PER_S
     us = float(seconds) * US_PER_S
     if not math.isfinite(us):
-        raise BadArgument(f"{name} is a number of seconds, not {seconds!r}")
+        raise BadArgument(f"{name} is a number of seconds, not {shown(seconds)}")
     if abs(us) >= EXACT_END_US:  # here the product itself is rounded, perhaps down
         return math.ceil(Fraction(seconds) * US_PER_S)
     nearest = round(us)
@@ -73,6 +74,17 @@ def check_due(due_us: int) -> int:
     if due_us >= DUE_END_US:
         raise BadArgument("due after the year 9999", hint="check the unit: delays and times are in seconds")
     return due_us
+
+
+def bound_us(name: str, at: datetime | float) -> int:
+    """Turn one end of a range of times into microseconds since the epoch; it may be before the epoch.
+
+    Raises BadArgument for a time after the year 9999, which is nearly always one in milliseconds.
+    """
+    us = at_us(at, name)
+    if us > DUE_END_US:
+        raise BadArgument(f"{name} is after the year 9999", hint="check the unit: times are in seconds")
+    return us
 
 
 def due_from(now_us: int, *, delay: float | timedelta | None, at: datetime | float | None) -> int:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Literal, Self, get_args
 
 from filewheel.changes import HINT_AHEAD_US, Changes
-from filewheel.checks import check_choice, check_flag, check_items
+from filewheel.checks import check_choice, check_flag, check_items, check_path
 from filewheel.disk import forks
 from filewheel.disk.begun import Marks
 from filewheel.disk.directory import check_writable, create_directory, open_directory
@@ -90,7 +90,7 @@ class Wheel(Changes):
         self._forks = forks.now()
         self._after_fork: AfterFork = after_fork
         self._anew = partial(
-            Wheel, os.path.abspath(path), sync=sync, force=force, after_fork=after_fork,
+            Wheel, os.path.abspath(check_path(path)), sync=sync, force=force, after_fork=after_fork,
             env=env,
         )  # fmt: skip
         self._journal: Journal | None = None

@@ -68,6 +68,7 @@ def calls_of(wheel: Wheel, id_: bytes) -> list[Callable[[], object]]:
         lambda: wheel.cancel_many(keys=["k"]),
         lambda: wheel.clear(),
         lambda: wheel.get(id_),
+        lambda: wheel.check_message(b"x"),
         lambda: wheel.get(key="k"),
         lambda: list(wheel.list()),
         lambda: wheel.next_due(),
@@ -78,7 +79,7 @@ def calls_of(wheel: Wheel, id_: bytes) -> list[Callable[[], object]]:
     ]
 
 
-@pytest.mark.parametrize("number", range(18))
+@pytest.mark.parametrize("number", range(19))
 def test_whatever_the_child_calls_first_works(wheel_dir: Path, number: int) -> None:
     with Wheel(wheel_dir, after_fork="reopen") as wheel:
         plain = wheel.enqueue(b"plain", delay=60)
@@ -88,7 +89,7 @@ def test_whatever_the_child_calls_first_works(wheel_dir: Path, number: int) -> N
 
         def body() -> None:
             calls = calls_of(wheel, plain)
-            assert len(calls) == 18
+            assert len(calls) == 19
             calls[number]()
             assert wheel._pid == os.getpid()
             wheel.close()

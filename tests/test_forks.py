@@ -116,6 +116,7 @@ def test_each_call_of_an_inherited_handle_is_refused_and_the_parent_goes_on(
             lambda: wheel.enqueue_many([b"child"]),
             lambda: wheel.cancel("0" * 26),
             wheel.flush,
+            lambda: wheel.check_message(b"child"),
             lambda: list(wheel.list()),
             keeper.claim,
         ]

@@ -221,6 +221,8 @@ def test_a_closed_wheel_says_so(wheel_dir: Path) -> None:
         wheel.enqueue(b"y")
     with pytest.raises(Closed):
         list(wheel.list())
+    with pytest.raises(Closed):
+        wheel.check_message(b"y")
 
 
 def test_a_forked_child_gets_an_error_and_the_parent_goes_on(wheel_dir: Path) -> None:

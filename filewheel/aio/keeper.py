@@ -23,7 +23,7 @@ from typing import Self
 
 from filewheel.aio.due import Due
 from filewheel.aio.thread import LoopThread, close_each
-from filewheel.checks import check_bounds, check_flag, check_keeper, check_whole
+from filewheel.checks import check_bounds, check_flag, check_items, check_keeper, check_path, check_whole
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import UNHEARD_S, Vigil
 from filewheel.env import SYSTEM_CLOCK, Clock, Env
@@ -36,7 +36,7 @@ from filewheel.journal.settlement import Settlement
 from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, Message, MessageId
-from filewheel.timespec import at_us
+from filewheel.timespec import bound_us
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class AsyncKeeper:
     ) -> None:
         """Prepare a keeper of the wheel at `path`, without touching the disk. Raises BadArgument."""
         check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
-        self._path = os.fspath(path)
+        self._path = check_path(path)
         self._env = env = env.using(clock=clock)
         self._wait = wait
         self._make = partial(
@@ -243,7 +243,7 @@ class AsyncKeeper:
         check_whole("limit", limit)
         check_flag("wait", wait)
         if until is not None:
-            at_us(until)
+            bound_us("until", until)
         if at_most is not None:
             check_bounds(at_most)
         wish = _Wish()
@@ -263,7 +263,7 @@ class AsyncKeeper:
         self, keeper: Keeper, claim: Callable[[], Batch], wait: bool, until: At | None, wish: _Wish
     ) -> Batch | None:
         """In a thread: claim, and wait for due messages; None when the task was cancelled or the keeper closes."""
-        until_us = None if until is None else at_us(until)
+        until_us = None if until is None else bound_us("until", until)
         while not (wish.withdrawn or self._closing):
             self._raise_failure()
             left_s = None if until_us is None else (until_us - keeper.now_us()) / US_PER_S
@@ -314,7 +314,7 @@ class AsyncKeeper:
     async def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
         """Begin the work on claimed messages; return those that must not begin (see Keeper.begin)."""
         keeper, calls, _ = self._opened()
-        what = what if isinstance(what, (Batch, Message, bytes)) else list(what)
+        what = what if isinstance(what, (Batch, Message, bytes)) else list(check_items("messages", what))
         return await calls.call(partial(keeper.begin, what))
 
     def _next_begins(self) -> bool:

@@ -27,7 +27,7 @@ from filewheel.aio.due import Due, DueKeeper, SharedKeeper
 from filewheel.aio.keeper import AsyncKeeper
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.changes import CLEAR_AT_ONCE
-from filewheel.checks import check_flag, check_items, check_whole
+from filewheel.checks import check_flag, check_items, check_path, check_whole
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument, Closed
@@ -101,7 +101,7 @@ class AsyncWheel:
         if sync is not None:
             check_sync(sync)
         env = env.using(clock=clock)
-        self._path = os.fspath(path)
+        self._path = check_path(path)
         self._make: Callable[[], BatchingWheel] = partial(BatchingWheel, self._path, sync=sync, force=force, env=env)
         self._make_keeper = partial(AsyncKeeper, self._path, force=force, env=env)
         self._life = asyncio.Lock()

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from filewheel.checks import check_path
 from filewheel.disk.ballast import Ballast
 from filewheel.disk.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from filewheel.disk.disk import SYSTEM, ForeignFile, OsDisk
@@ -102,7 +103,7 @@ def create_directory(
 
     Raises WheelExists when the path is in use (an empty directory is taken over).
     """
-    where = os.fspath(path)
+    where = check_path(path)
     sync = check_sync(sync)
     check_limits(slots, payload_bytes_max)
     try:
@@ -198,7 +199,7 @@ def open_directory(
 
     Raises NoWheel, Unsafe, NetworkFileSystem, NewerFormat, Damaged (both copies of wheel.json are), DiskError.
     """
-    where = os.fspath(path)
+    where = check_path(path)
     try:
         root = env.disk(where)
     except (FileNotFoundError, NotADirectoryError) as exc:

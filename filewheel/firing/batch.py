@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import overload
 
-from filewheel.checks import check_items
+from filewheel.checks import check_items, shown
 from filewheel.errors import BadArgument, Damaged
 from filewheel.format.record import unpack_put
 from filewheel.message import DEAD_US, Message, MessageId
@@ -83,5 +83,5 @@ def ids_in(what: Batch | Message | bytes | Iterable[Message | bytes]) -> list[by
     items = [what] if isinstance(what, (Message, bytes)) else list(check_items("messages", what))
     for item in items:
         if not isinstance(item, (Message, bytes)):
-            raise BadArgument(f"a message is a Message, or its id, not {item!r}")
+            raise BadArgument(f"a message is a Message, or its id, not {shown(item)}")
     return [bytes(item.id) if isinstance(item, Message) else bytes(item) for item in items]

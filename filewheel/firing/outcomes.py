@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from filewheel.checks import check_items
+from filewheel.checks import check_items, shown
 from filewheel.errors import BadArgument, Closed, FilewheelError
 from filewheel.firing.batch import Batch
 from filewheel.firing.head import Head
@@ -83,7 +83,7 @@ class Outcomes:
     def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
         """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
         if not isinstance(reason, str):
-            raise BadArgument(f"a reason is a str, not {reason!r}")
+            raise BadArgument(f"a reason is a str, not {shown(reason)}")
         return self.settle([Settlement(self._id_of(message), "buried", reason=reason)], sync=sync)[0]
 
     def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
@@ -102,7 +102,7 @@ class Outcomes:
         """
         check_sync(sync)
         if not all(isinstance(s, Settlement) for s in check_items("settlements", settlements)):
-            raise BadArgument(f"settlements are a list of Settlement, not {settlements!r}")
+            raise BadArgument(f"settlements are a list of Settlement, not {shown(settlements)}")
         now_us = self.now_us()  # mutant: delay-by-the-wall
         settlements = [s.timed(now_us) for s in settlements]
         fenced = self._broken

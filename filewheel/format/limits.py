@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument, TooLarge
 from filewheel.message import DEAD_US, DUE_LIMIT_US, ID_BYTES, Message, MessageId, due_of
 
@@ -79,12 +80,12 @@ def _encode(text: str, what: str) -> bytes:
 def check_message(message: Message, payload_limit: int) -> None:
     """Raise unless this is a valid message."""
     if not isinstance(message, Message):
-        raise BadArgument(f"a message is a Message, not {message!r}")
+        raise BadArgument(f"a message is a Message, not {shown(message)}")
     for name, id_ in (("id", message.id), ("root", message.root)):
         if id_ is None and name == "root":
             continue
         if not isinstance(id_, bytes) or len(id_) != ID_BYTES:
-            raise BadArgument(f"the {name} of a message is a MessageId, not {id_!r}")
+            raise BadArgument(f"the {name} of a message is a MessageId, not {shown(id_)}")
         if due_of(id_) >= DUE_LIMIT_US:
             raise BadArgument(f"the {name} {MessageId(id_)} has a due that no message can have")
     if message.root is not None and due_of(message.root) >= DEAD_US:
@@ -93,7 +94,7 @@ def check_message(message: Message, payload_limit: int) -> None:
         raise BadArgument("a dead letter has a root: the id that it had when it was due")
     for name, number in (("attempt", message.attempt), ("enqueued_us", message.enqueued_us)):
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 63:
-            raise BadArgument(f"{name} is a count, not {number!r}")
+            raise BadArgument(f"{name} is a count, not {shown(number)}")
     check_topic(message.topic)
     check_headers(message.headers)
     bytes_of(message.payload, payload_limit)
@@ -102,7 +103,7 @@ def check_message(message: Message, payload_limit: int) -> None:
 def check_count(name: str, values: Sequence[object], count: int) -> None:
     """Raise unless a sequence has one value for each payload."""
     if not isinstance(values, Sequence):
-        raise BadArgument(f"{name} is one value for all, or a list with one for each payload, not {values!r}")
+        raise BadArgument(f"{name} is one value for all, or a list with one for each payload, not {shown(values)}")
     if len(values) != count:
         raise BadArgument(f"{name} has {len(values)} values for {count} payloads")
 

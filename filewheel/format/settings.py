@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument, Damaged, NewerFormat
 from filewheel.format import layout
 from filewheel.format.frame import FORMAT
@@ -27,7 +28,7 @@ def check_sync(sync: object) -> Sync:
     if isinstance(sync, (int, float)) and not isinstance(sync, bool) and 0.001 <= sync <= 3600:
         return float(sync)
     raise BadArgument(
-        f'sync is "always", "never" or seconds from 0.001 to 3600, not {sync!r}',
+        f'sync is "always", "never" or seconds from 0.001 to 3600, not {shown(sync)}',
         hint='sync="always" survives a power cut; docs/guarantees.md has the others',
     )
 
@@ -98,6 +99,6 @@ def _check_settings(settings: Settings) -> None:
 def check_limits(slots: int, payload_bytes_max: int) -> None:
     """Raise BadArgument unless lap length and payload limit are valid."""
     if type(slots) is not int or not 60 <= slots <= 86_400:
-        raise BadArgument(f"a lap has 60 to 86400 slots, not {slots!r}")
+        raise BadArgument(f"a lap has 60 to 86400 slots, not {shown(slots)}")
     if type(payload_bytes_max) is not int or not 1 <= payload_bytes_max <= PAYLOAD_BYTES_LIMIT:
-        raise BadArgument(f"payload_bytes_max is 1 to {PAYLOAD_BYTES_LIMIT}, not {payload_bytes_max!r}")
+        raise BadArgument(f"payload_bytes_max is 1 to {PAYLOAD_BYTES_LIMIT}, not {shown(payload_bytes_max)}")

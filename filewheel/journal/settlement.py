@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal, get_args
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.format.record import ACKED, BURIED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
 from filewheel.headers import REASON
@@ -57,7 +58,7 @@ class Settlement:
 
     def __post_init__(self) -> None:
         if self.what not in _WHATS:
-            raise BadArgument(f"what is one of {', '.join(_WHATS)}, not {self.what!r}")
+            raise BadArgument(f"what is one of {', '.join(_WHATS)}, not {shown(self.what)}")
         if self.delay is None and self.at is None:
             return
         if (self.delay is not None and self.at is not None) or self.due_us:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from filewheel.checks import check_choice, check_flag, check_number, check_whole
+from filewheel.checks import check_choice, check_flag, check_number, check_whole, shown
 from filewheel.errors import BadArgument
 
 TOPIC_CHARS_MAX = 249
@@ -60,7 +60,7 @@ class Policy:
             topic = getattr(self, name)
             if not isinstance(topic, str) or (not is_topic(topic) and (topic or name != "default_target")):
                 raise BadArgument(
-                    f"{name} is the name of a topic, not {topic!r}",
+                    f"{name} is the name of a topic, not {shown(topic)}",
                     hint=f"1 to {TOPIC_CHARS_MAX} letters, digits, `.`, `_` and `-`",
                 )
         for name in names[1:]:

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from filewheel.checks import shown
 from filewheel.disk import locks
 from filewheel.disk.directory import Directory
 from filewheel.errors import BadArgument, DiskError, FilewheelError, KeyHeld, Locked, NotFound, partly_done
@@ -39,7 +40,7 @@ POLICIES = ("reject", "keep", "replace")
 def check_policy(on_conflict: object) -> None:
     """Raise BadArgument unless this is a known policy for a key that is held."""
     if on_conflict not in POLICIES:
-        raise BadArgument(f'on_conflict is "reject", "keep" or "replace", not {on_conflict!r}')
+        raise BadArgument(f'on_conflict is "reject", "keep" or "replace", not {shown(on_conflict)}')
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from filewheel.journal.walk import Part, list_segments, parts_above, read_part
 from filewheel.laps.slot import slot_file
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
 from filewheel.message import DEAD_US, ID_END, ID_LIMIT, ID_MIN, US_PER_S, Message, MessageId, due_of, id_floor
-from filewheel.timespec import at_us
+from filewheel.timespec import bound_us
 
 _TRIES = 20
 WALK_BUDGET = Budget(records=1 << 14, bytes=8 << 20)
@@ -64,8 +64,8 @@ def bounds(after: At | None, before: At | None, *, dead: bool) -> tuple[bytes, b
     """
     if dead:
         return DEAD_FLOOR, ID_END
-    lo = ID_MIN if after is None else id_floor(max(0, at_us(after)))
-    return lo, DEAD_FLOOR if before is None else min(DEAD_FLOOR, id_floor(max(0, at_us(before))))
+    lo = ID_MIN if after is None else id_floor(max(0, bound_us("after", after)))
+    return lo, DEAD_FLOOR if before is None else min(DEAD_FLOOR, id_floor(max(0, bound_us("before", before))))
 
 
 def with_topic(messages: Iterator[Message], topic: str | None) -> Iterator[Message]:

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.metrics.prometheus import COUNTER, GAUGE, HISTOGRAM, Family, Sample, is_name, render, with_labels
 
@@ -270,7 +271,7 @@ def quantile_of(buckets: list[int], q: float) -> float | None:
     Raises BadArgument unless q is from 0 to 1.
     """
     if not 0 <= q <= 1:
-        raise BadArgument(f"a quantile is from 0 to 1, not {q!r}")
+        raise BadArgument(f"a quantile is from 0 to 1, not {shown(q)}")
     wanted = q * sum(buckets)
     below = 0
     for i, count in enumerate(buckets):

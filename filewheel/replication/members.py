@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
+from filewheel.checks import check_flag, check_path, shown
 from filewheel.disk.directory import Directory, create_directory, opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.env import Env
@@ -58,7 +59,8 @@ def add_backup(
     Raises Fenced when the wheel is not a primary, WheelExists when messages are pending in the other one, NoWheel when
     the registered wheel at `path` cannot be read and nothing would change, BadArgument.
     """
-    where = os.path.abspath(os.fspath(path))
+    where = os.path.abspath(check_path(path))
+    check_flag("force", force)
     _check(mode, on_failure, copies, timeout_s, retain_bytes)
 
     def ruled(now: Roster) -> Roster:
@@ -70,7 +72,7 @@ def add_backup(
             retain_bytes=now.retain_bytes if retain_bytes is None else retain_bytes,
         )
 
-    with disk_errors(where), opened(os.path.abspath(os.fspath(primary)), env) as ours:
+    with disk_errors(where), opened(os.path.abspath(check_path(primary)), env) as ours:
         if where == os.path.abspath(ours.path):
             raise BadArgument("a wheel is no backup of itself", hint="name a directory on another disk")
         roster = read_roster(ours.disk, ours.path)
@@ -194,17 +196,17 @@ def _change(
 
 def _check(mode: object, on_failure: object, copies: object, timeout_s: object, retain_bytes: object) -> None:
     if mode not in ("ship", "mirror"):
-        raise BadArgument(f'mode is "ship" or "mirror", not {mode!r}')
+        raise BadArgument(f'mode is "ship" or "mirror", not {shown(mode)}')
     if on_failure not in (None, "refuse", "stale"):
-        raise BadArgument(f'on_failure is "refuse" or "stale", not {on_failure!r}')
+        raise BadArgument(f'on_failure is "refuse" or "stale", not {shown(on_failure)}')
     if copies is not None and (type(copies) is not int or not 0 <= copies <= COPIES_MAX):
         raise BadArgument(
-            f"copies is a number from 0 to {COPIES_MAX}, not {copies!r}", hint="0 is the primary and all mirrors"
+            f"copies is a number from 0 to {COPIES_MAX}, not {shown(copies)}", hint="0 is the primary and all mirrors"
         )
     if timeout_s is not None and (not isinstance(timeout_s, (int, float)) or not 0.01 <= timeout_s <= TIMEOUT_MAX_S):
-        raise BadArgument(f"timeout_s is 0.01 to {TIMEOUT_MAX_S}, not {timeout_s!r}")
+        raise BadArgument(f"timeout_s is 0.01 to {TIMEOUT_MAX_S}, not {shown(timeout_s)}")
     if retain_bytes is not None and (type(retain_bytes) is not int or not 1 << 20 <= retain_bytes < 1 << 63):
-        raise BadArgument(f"retain_bytes is {1 << 20} or more, not {retain_bytes!r}")
+        raise BadArgument(f"retain_bytes is {1 << 20} or more, not {shown(retain_bytes)}")
 
 
 def _make(where: str, ours: Directory, *, force: bool, env: Env) -> None:
@@ -260,7 +262,7 @@ def remove_backup(
 
     Raises NotFound, Fenced, Damaged, DiskError.
     """
-    mine = os.path.abspath(os.fspath(primary))
+    mine = os.path.abspath(check_path(primary))
     with disk_errors(mine), opened(mine, env) as ours:
         roster = read_roster(ours.disk, ours.path)
         if roster is not None and roster.role != "primary":
@@ -298,7 +300,7 @@ def remove_backup(
 
 def _left_over(ours: Directory, roster: Roster | None, which: str, env: Env) -> tuple[Member, str] | None:
     """Return the wheel at this path, and its set, if its roster says that it is a backup of ours."""
-    where = os.path.abspath(which)
+    where = os.path.abspath(check_path(which))
     with contextlib.suppress(FilewheelError, OSError), opened(where, env) as theirs:
         found = read_roster(theirs.disk, where)
         if found is not None and found.role == "backup" and (
@@ -310,7 +312,7 @@ def _left_over(ours: Directory, roster: Roster | None, which: str, env: Env) -> 
 
 def _find(roster: Roster | None, which: str, path: str) -> Member:
     members = () if roster is None else roster.members
-    where = os.path.abspath(which)
+    where = os.path.abspath(check_path(which))
     found = [m for m in members if m.path == where] or [m for m in members if which and m.wheel.startswith(which)]
     if len(found) != 1:
         raise NotFound(

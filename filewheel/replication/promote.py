@@ -20,6 +20,7 @@ import logging
 import os
 from dataclasses import dataclass, field, replace
 
+from filewheel.checks import check_flag, check_number, check_path
 from filewheel.disk.directory import Directory, opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.env import Env
@@ -71,7 +72,9 @@ def promote(
     not release it, or another promotion of the set is running; DiskError, also when this process is short of files,
     memory or threads; Damaged.
     """
-    where = os.path.abspath(os.fspath(path))
+    check_flag("force", force)
+    check_number("wait_s", wait_s, least=0)
+    where = os.path.abspath(check_path(path))
     with disk_errors(where), opened(where, env) as here:  # mutant: promote-bare-errors
         roster = read_roster(here.disk, here.path)
         if roster is None:

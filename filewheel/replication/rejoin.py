@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from filewheel.checks import check_flag, check_path
 from filewheel.disk.directory import Directory, opened
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.keeper_lock import KeeperLock
@@ -52,7 +53,8 @@ def rejoin(
     Raises BadArgument when the wheel was not fenced, NoWheel when no primary can be found, Locked while its keeper
     runs, DiskError, Damaged.
     """
-    where = os.path.abspath(os.fspath(path))
+    check_flag("force", force)
+    where = os.path.abspath(check_path(path))
     with disk_errors(where), opened(where, env) as old:
         mine = read_roster(old.disk, where)
         if mine is None:

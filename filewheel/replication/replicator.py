@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from filewheel.checks import check_number, check_path
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.threads import started
@@ -57,9 +58,8 @@ class Replicator:
 
         Raises NoWheel, BadArgument when the wheel is in no set.
         """
-        if not 0.001 <= interval_s <= 60:
-            raise BadArgument(f"interval_s is 0.001 to 60, not {interval_s!r}")
-        self._path = os.path.abspath(os.fspath(path))
+        check_number("interval_s", interval_s, least=0.001, most=60)
+        self._path = os.path.abspath(check_path(path))
         self._interval_s = interval_s
         self._on_change = on_change
         self._env = env

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from filewheel.checks import check_number, check_path
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.threads import started
@@ -45,9 +46,8 @@ class Standby:
         env: Env = SYSTEM,
     ) -> None:
         """Watch the primary of the backup at `path`. Raises BadArgument when it is no backup."""
-        if not 0.05 <= after_s <= 86_400:
-            raise BadArgument(f"after_s is 0.05 to 86400, not {after_s!r}")
-        self._path = os.path.abspath(os.fspath(path))
+        check_number("after_s", after_s, least=0.05, most=86_400)
+        self._path = os.path.abspath(check_path(path))
         self._after_s = after_s
         self._env = env
         self._clock = env.clock

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from filewheel.checks import check_path
 from filewheel.disk.directory import Directory, opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.keeper_lock import holder
@@ -105,7 +106,7 @@ def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus 
     Cost: a stat of each journal segment and of each file of a backup, and the headers of the frames that a backup has
     not read.
     """
-    where = os.path.abspath(os.fspath(path))
+    where = os.path.abspath(check_path(path))
     with disk_errors(where), opened(where, env) as here:  # mutant: status-bare
         roster = read_roster(here.disk, here.path)
         if roster is None or (roster.role == "primary" and not roster.members):

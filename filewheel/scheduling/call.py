@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from filewheel import headers as names
+from filewheel.checks import shown
 from filewheel.errors import BadArgument, Damaged
 from filewheel.format.limits import check_key, check_message
 from filewheel.headers import ARGS
@@ -37,9 +38,9 @@ def check_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     if isinstance(args, Mapping):
         raise BadArgument("args are positional arguments, not a dict", hint="give those by name as kwargs")
     if not isinstance(args, Sequence) or isinstance(args, (str, bytes, bytearray, memoryview)):
-        raise BadArgument(f"args are a list or a tuple, not {args!r}", hint=f"args=[{args!r}]")
+        raise BadArgument(f"args are a list or a tuple, not {shown(args)}", hint=f"args=[{shown(args)}]")
     if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-        raise BadArgument(f"kwargs map names to values, not {kwargs!r}")
+        raise BadArgument(f"kwargs map names to values, not {shown(kwargs)}")
 
 
 def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:

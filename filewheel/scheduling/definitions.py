@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics.metrics import Metrics
@@ -110,7 +111,7 @@ class Definitions(Sender[MessageId]):
                     hint="write @scheduler.every above @scheduler.on, and one name for each function",
                 )
             if not callable(function):
-                raise BadArgument(f"a handler is a function, not {function!r}")
+                raise BadArgument(f"a handler is a function, not {shown(function)}")
             own = getattr(function, "__name__", "")
             placed = replace(terms, where=where_of(function, where))
             handler = Handler(own if name is None else name, function, placed, self, options)

@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+from filewheel.checks import shown
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, FilewheelError, WheelFull
 from filewheel.headers import SCHEDULE
@@ -62,7 +63,7 @@ class Dispatcher:
         fate: Fate,
     ) -> None:
         if unknown not in UNKNOWN:
-            raise BadArgument(f'unknown is "wait" or "bury", not {unknown!r}')
+            raise BadArgument(f'unknown is "wait" or "bury", not {shown(unknown)}')
         self._keeper = keeper
         self._handlers = handlers
         self._runners = runners

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from filewheel.checks import shown
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
@@ -97,9 +98,9 @@ class Events:
         if isinstance(kinds, str):
             raise BadArgument("kinds is a list of kinds, not one str", hint=f"kinds=[{kinds!r}]")
         if not callable(callback):
-            raise BadArgument(f"a subscriber is a function, not {callback!r}")
+            raise BadArgument(f"a subscriber is a function, not {shown(callback)}")
         if kinds is not None and not isinstance(kinds, Iterable):
-            raise BadArgument(f"kinds is a list of kinds, not {kinds!r}")
+            raise BadArgument(f"kinds is a list of kinds, not {shown(kinds)}")
         chosen = frozenset(KINDS if kinds is None else kinds)
         if not chosen <= set(KINDS):
             raise BadArgument(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from filewheel.checks import check_number, check_whole
+from filewheel.checks import check_number, check_whole, shown
 from filewheel.errors import BadArgument
 from filewheel.format.limits import HEADERS_BYTES_MAX
 from filewheel.headers import HISTORY
@@ -154,7 +154,7 @@ class Retry:
             isinstance(t, type) and issubclass(t, BaseException) for t in self.never
         ):
             raise BadArgument(
-                f"never of a Retry is a tuple of exception classes, not {self.never!r}", hint="never=(KeyError,)"
+                f"never of a Retry is a tuple of exception classes, not {shown(self.never)}", hint="never=(KeyError,)"
             )
 
     def delay_us(self, attempt: int, chance: Callable[[], float]) -> int:

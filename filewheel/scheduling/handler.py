@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
-from filewheel.checks import check_choice, check_number, check_whole
+from filewheel.checks import check_choice, check_number, check_whole, shown
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_topic
 from filewheel.format.settings import Sync
@@ -98,7 +98,7 @@ class Terms:
                 check_whole(name, count)
         check_choice("where", self.where, get_args(Where))
         if not isinstance(self.retry, Retry):
-            raise BadArgument(f"retry is a Retry, not {self.retry!r}", hint="Retry(limit=3, delay_s=10)")
+            raise BadArgument(f"retry is a Retry, not {shown(self.retry)}", hint="Retry(limit=3, delay_s=10)")
         if self.batch is not None and self.where == "process":
             raise BadArgument("a batch handler runs in a thread or in the event loop, not in a process")
 

@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from typing import Literal, get_args
 
 from filewheel import headers as names
-from filewheel.checks import check_choice, check_number
+from filewheel.checks import check_choice, check_number, shown
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_headers, check_key
 from filewheel.format.settings import Sync, check_sync
 from filewheel.message import US_PER_S
-from filewheel.timespec import at_us
+from filewheel.timespec import bound_us
 
 OnConflict = Literal["reject", "keep", "replace"]
 Delay = float | timedelta
@@ -79,12 +79,12 @@ def headers_of(
         if isinstance(name, str) and name.startswith(names.PREFIX):
             raise BadArgument(f"the header {name!r} is filewheel's own", hint="use the option that sets it")
     if deadline is not None:
-        made[names.DEADLINE] = str(at_us(deadline))
+        made[names.DEADLINE] = str(bound_us("deadline", deadline))
     if skip_late_s is not None:
         made[names.SKIP_LATE] = repr(float(check_number("skip_late_s", skip_late_s, least=0)))
     if coalesce is not None and coalesce is not False:
         if coalesce is not True and not isinstance(coalesce, str):
-            raise BadArgument(f"coalesce is a name, or True, not {coalesce!r}")
+            raise BadArgument(f"coalesce is a name, or True, not {shown(coalesce)}")
         made[names.COALESCE] = "" if coalesce is True else coalesce
     check_headers(made)
     return made

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from filewheel.checks import check_number
+from filewheel.checks import check_number, shown
 from filewheel.env import Clock
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_topic
@@ -101,7 +101,7 @@ class Schedule:
 def check_name(name: str) -> str:
     """Return the name of a schedule, or raise BadArgument."""
     if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
-        raise BadArgument(f"the name of a schedule is a str of 1 to {NAME_BYTES_MAX} bytes, not {name!r}")
+        raise BadArgument(f"the name of a schedule is a str of 1 to {NAME_BYTES_MAX} bytes, not {shown(name)}")
     return name
 
 

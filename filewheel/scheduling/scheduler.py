@@ -20,7 +20,7 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from filewheel.checks import check_choice, check_flag, check_number, check_whole
+from filewheel.checks import check_choice, check_flag, check_number, check_path, check_whole, shown
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.threads import started
 from filewheel.env import Clock, Env
@@ -78,7 +78,7 @@ class Scheduler(Definitions):
         env: Env = SYSTEM,
     ) -> None:
         if not isinstance(metrics, Metrics | None):
-            raise BadArgument(f"metrics are a Metrics, not {metrics!r}")
+            raise BadArgument(f"metrics are a Metrics, not {shown(metrics)}")
         super().__init__(Metrics() if metrics is None else metrics)
         processes = os.cpu_count() or 1 if processes is None else processes
         for name, count in (("threads", threads), ("processes", processes), ("in_flight", in_flight)):
@@ -89,7 +89,7 @@ class Scheduler(Definitions):
         check_choice("on_jump", on_jump, ("fire", "hold"))  # mutant: jump-unchecked
         sync = None if sync is None else check_sync(sync)
         env = env.using(clock=clock)
-        self._path = os.path.abspath(os.fspath(path))
+        self._path = os.path.abspath(check_path(path))
         self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump)
         self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
         self._env = env

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_message
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
@@ -90,7 +91,7 @@ def _field(fields: dict[str, Any], key: str, kind: type, default: object = None)
     if not isinstance(value, kind):
         if key not in fields:
             raise BadArgument(f"the key {key!r} is missing")
-        raise BadArgument(f"{key!r} is a {kind.__name__}, not {value!r}")
+        raise BadArgument(f"{key!r} is a {kind.__name__}, not {shown(value)}")
     return value
 
 
@@ -98,14 +99,14 @@ def _headers(fields: dict[str, Any]) -> dict[str, str]:
     headers = _field(fields, "headers", dict, {})
     for key, value in headers.items():
         if not isinstance(value, str):
-            raise BadArgument(f"the header {key!r} is a str, not {value!r}")
+            raise BadArgument(f"the header {key!r} is a str, not {shown(value)}")
     return dict(headers)
 
 
 def _count(fields: dict[str, Any], key: str) -> int:
     value = fields.get(key, 0)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise BadArgument(f"{key!r} is a count, not {value!r}")
+        raise BadArgument(f"{key!r} is a count, not {shown(value)}")
     return value
 
 
@@ -153,7 +154,7 @@ def _loaded(fields: dict[str, Any], payload_bytes_max: int, ids: NewIds | None) 
     message = from_json(fields, payload_bytes_max)
     due_us = fields.get("due_us", message.due_us)
     if not isinstance(due_us, int) or isinstance(due_us, bool):
-        raise BadArgument(f"'due_us' is microseconds since the epoch, not {due_us!r}")
+        raise BadArgument(f"'due_us' is microseconds since the epoch, not {shown(due_us)}")
     if ids is not None:
         return ids.renew(message, check_due(due_us))
     if due_us != message.due_us:

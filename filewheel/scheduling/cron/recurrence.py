@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Literal, TypeAlias, get_args
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.message import DUE_END_US
 from filewheel.scheduling.cron.cron import Cron
@@ -36,9 +37,11 @@ class Every:
         """Set an interval in seconds or as a timedelta. Raises BadArgument below a millisecond."""
         interval_us = delay_us(interval_s)
         if not INTERVAL_US_MIN <= interval_us < DUE_END_US:
-            raise BadArgument(f"an interval is 0.001 s or more, not {interval_s!r}", hint="Every(60) is each minute")
+            raise BadArgument(
+                f"an interval is 0.001 s or more, not {shown(interval_s)}", hint="Every(60) is each minute"
+            )
         if not isinstance(start_us, int) or isinstance(start_us, bool):
-            raise BadArgument(f"start_us is microseconds since the epoch, not {start_us!r}")
+            raise BadArgument(f"start_us is microseconds since the epoch, not {shown(start_us)}")
         self.interval_us = interval_us
         self.start_us = check_due(start_us)
 
@@ -143,4 +146,4 @@ def is_skipped(due_us: int, now_us: int, missed: Missed, grace_us: int) -> bool:
 
 def _check_missed(missed: object) -> None:
     if missed not in get_args(Missed):
-        raise BadArgument(f"missed is 'once', 'all' or 'skip', not {missed!r}")
+        raise BadArgument(f"missed is 'once', 'all' or 'skip', not {shown(missed)}")
