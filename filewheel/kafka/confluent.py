@@ -16,6 +16,7 @@ from typing import Any
 from filewheel.errors import ClusterError, MissingTopic
 from filewheel.kafka.follower import ConfluentFollower
 from filewheel.kafka.group import GroupSource
+from filewheel.kafka.options import Policy
 from filewheel.kafka.reader import LogReader
 from filewheel.kafka.record import Outgoing
 from filewheel.kafka.shared_sink import SharedProducer, SharedSink
@@ -42,7 +43,7 @@ class ConfluentTransport:
     def __init__(
         self,
         config: Mapping[str, Any],
-        topic: str,
+        policy: Policy,
         *,
         group: str,
         node: str,
@@ -50,8 +51,9 @@ class ConfluentTransport:
         session_s: float = 10.0,
     ) -> None:
         self._client = client()
-        self.topic = topic
-        self.cursor = f"{topic}.cursor"
+        self.topic = policy.topic
+        self.cursor = policy.marker_topic
+        self._dead_letter_topic = policy.dead_letter_topic
         self._group = group
         self._node = node
         self._exactly_once = exactly_once
@@ -72,7 +74,7 @@ class ConfluentTransport:
         except self._client.KafkaException as exc:
             raise cluster_error(error_of(exc), self._address) from exc
         init = f"`filewheel kafka init {self.topic}`"
-        for name in (self.topic, self.cursor, f"{self.topic}.dlt"):
+        for name in (self.topic, self.cursor, self._dead_letter_topic):
             if name not in found.topics:
                 raise MissingTopic(f"there is no topic {name}", hint=f"{init} makes it, if your user may see it at all")
             error = found.topics[name].error
@@ -87,7 +89,14 @@ class ConfluentTransport:
             )
         if found.cluster_id is None:
             raise ClusterError(f"{self._address}: the brokers do not say which cluster they are", hint="call again")
-        return Topics(found.cluster_id, partitions)
+        return Topics(found.cluster_id, self._topic_id(admin), partitions)
+
+    def _topic_id(self, admin: Any) -> str:
+        try:
+            asked = admin.describe_topics(self._client.TopicCollection([self.topic]), request_timeout=ANSWER_S)
+            return str(asked[self.topic].result().topic_id)
+        except self._client.KafkaException as exc:
+            raise cluster_error(error_of(exc), self.topic) from exc
 
     def source(self, listener: Listener) -> GroupSource:
         """Join the group."""

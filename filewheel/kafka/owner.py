@@ -59,7 +59,7 @@ class Wheel(Waiting, Protocol):
     def apply(self, marker: Marker) -> int:
         """Drop what a marker says is done, and take in none of it afterwards."""
 
-    def flush(self) -> None: ...
+    def housekeep(self) -> int | None: ...
     def close(self) -> None: ...
 
 
@@ -75,8 +75,6 @@ class Owned:
         self.state = State.RESTORING
         self.lock = threading.RLock()
         """Held while the wheel takes in, is claimed from, or is closed."""
-        self.flush_lock = threading.Lock()
-        """Held for a flush, which does not need `lock`, and while the wheel is closed."""
         self.wheel: Wheel | None = None
         self.sink: Sink | None = None
         self.marker = Marker()
@@ -105,6 +103,7 @@ class Owner:
         rendering: Rendering,
         settings: Settings,
         *,
+        topic_id: str,
         run: Callable[[Callable[[], None]], None],
         later: Callable[[float, Callable[[], None]], None],
         start: Callable[[int, int], None],
@@ -117,6 +116,7 @@ class Owner:
         self._open_wheel = open_wheel
         self._rendering = rendering
         self._settings = settings
+        self._topic_id = topic_id
         self._run = run
         self._later = later
         self._start = start
@@ -181,8 +181,7 @@ class Owner:
         if sink is not None:
             sink.close()
         if wheel is not None:
-            with owned.flush_lock:
-                self._closed(wheel, owned.partition)
+            self._closed(wheel, owned.partition)
 
     # The takeover.
 
@@ -260,10 +259,20 @@ class Owner:
                 if self._markers is None:
                     self._markers = self._transport.markers()
             packed = self._markers.read(partition, barrier)
-            return sink, Marker() if packed is None else Marker.unpack(packed)
+            marker = Marker() if packed is None else Marker.unpack(packed)
+            self._check_topic(partition, marker)
+            return sink, marker
         except FilewheelError:
             sink.close()
             raise
+
+    def _check_topic(self, partition: int, marker: Marker) -> None:
+        """Refuse a marker of another topic with the same name: it would call new records done."""
+        if marker.topic_id and self._topic_id and marker.topic_id != self._topic_id:  # mutant: kafka-marker-of-another
+            raise ClusterError(
+                f"the marker of partition {partition} is of a topic that was deleted (id {marker.topic_id})",
+                hint="if the topic was made anew on purpose, delete the topic of its markers too",
+            )
 
     def activate_if_whole(self, owned: Owned) -> None:
         """Let a partition fire once its wheel holds all that the log held at the takeover. Called under its lock."""

@@ -20,16 +20,21 @@ from filewheel.errors import BadArgument, FilewheelError
 from filewheel.kafka.fire import Rendering
 from filewheel.kafka.intake import Intake, Understand
 from filewheel.kafka.loop import FireLoop
-from filewheel.kafka.owner import OpenWheel, Owned, Owner, State
+from filewheel.kafka.owner import Owned, Owner, State, Wheel
 from filewheel.kafka.settings import Settings
 from filewheel.kafka.standby import Standby
-from filewheel.kafka.transport import Outcome, Source, Transport
+from filewheel.kafka.transport import Outcome, Source, Topics, Transport
+from filewheel.kafka.upkeep import Kept, Upkeep
 
 log = logging.getLogger("filewheel.kafka")
 
+OpenWheel = Callable[[int, Callable[[Kept], None]], Wheel]
+"""Opens the wheel of a partition. The wheel calls the function when it needs upkeep."""
+
 POLL_S = 0.1
 """How long a poll waits for records; a partition that was taken over starts within this time."""
-HOUSEKEEPING_S = 1.0
+HOUSEKEEPING_S = 0.2
+"""The longest sleep of the housekeeping thread: what was put off runs within this time."""
 COMMIT_S = 5.0
 
 
@@ -58,6 +63,7 @@ class Node:
         understand: Understand,
         settings: Settings,
         *,
+        topics: Topics,
         clock: Clock = SYSTEM_CLOCK,
         run: Callable[[Callable[[], None]], None],
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
@@ -70,15 +76,19 @@ class Node:
         self._timers_lock = threading.Lock()
         self._commit_us = 0
         self.loop = FireLoop(clock, failed=self._wheel_failed, stopped=self._sink_finished)
+        self.upkeep = Upkeep(clock, failed=self._upkeep_failed)
+
+        def opened(partition: int) -> Wheel:
+            return open_wheel(partition, self.upkeep.wake)
+
         self.owner = Owner(
-            transport, self.loop, open_wheel, rendering, settings,
+            transport, self.loop, opened, rendering, settings, topic_id=topics.topic_id,
             run=run, later=self._later, start=self._start, release=self._release, wait=wait,
         )  # fmt: skip
         self.intake = Intake(self.owner, self.loop, understand, settings)
         self.standby: Standby | None = None
         if settings.standby == "all":
-            partitions = transport.check().partitions
-            self.standby = Standby(transport, open_wheel, understand, settings, partitions)
+            self.standby = Standby(transport, opened, understand, settings, topics.partitions)
         self.source = transport.source(self.owner)
 
     def poll_step(self, timeout_s: float = 0.0) -> bool:
@@ -94,18 +104,15 @@ class Node:
         self.intake.balance(self.source)
         return bool(polled.records or polled.ends)
 
-    def housekeeping_step(self) -> None:
-        """Make positions durable, tell the group about them, and run what was put off."""
+    def housekeeping_step(self, timeout_s: float = 0.0) -> None:
+        """Keep the wheels, tell the group how far they are, and run what was put off."""
+        self.upkeep.step(timeout_s)
         now = self._clock.steady_us()
         with self._timers_lock:
             due = [call for at, call in self._timers if at <= now]
             self._timers = [(at, call) for at, call in self._timers if at > now]
         for call in due:
             call()
-        for owned in list(self.owner.owned.values()):
-            self._flush(owned)
-        if self.standby is not None:
-            self.standby.flush()
         if now - self._commit_us >= COMMIT_S * 1e6:
             self._commit_us = now
             positions = self.owner.positions()
@@ -119,15 +126,13 @@ class Node:
         """Return what each partition of this node does."""
         return [_status_of(owned) for owned in sorted(self.owner.owned.values(), key=lambda o: o.partition)]
 
-    def _flush(self, owned: Owned) -> None:
-        with owned.flush_lock:
-            wheel = owned.wheel
-            if wheel is None or owned.state not in (State.RESTORING, State.ACTIVE):
-                return
-            try:
-                wheel.flush()
-            except FilewheelError as exc:
+    def _upkeep_failed(self, wheel: Kept, exc: FilewheelError) -> None:
+        for owned in list(self.owner.owned.values()):
+            if owned.wheel is wheel:
                 self.owner.fail(owned, exc)
+                return
+        if self.standby is not None:
+            self.standby.failed(wheel, exc)
 
     def _later(self, wait_s: float, call: Callable[[], None]) -> None:
         with self._timers_lock:
@@ -168,10 +173,12 @@ class DelayService:
         rendering: Rendering,
         understand: Understand,
         settings: Settings,
+        *,
+        topics: Topics,
     ) -> None:
         self._transport = transport
         self._pool = ThreadPoolExecutor(settings.restores, thread_name_prefix="filewheel-kafka-restore")
-        self.node = Node(transport, open_wheel, rendering, understand, settings, run=self._submit)
+        self.node = Node(transport, open_wheel, rendering, understand, settings, topics=topics, run=self._submit)
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._is_run = False
@@ -258,8 +265,8 @@ class DelayService:
             standby.close()
 
     def _house(self) -> None:
-        while not self._stop.wait(HOUSEKEEPING_S):
-            self.node.housekeeping_step()
+        while not self._stop.is_set():
+            self.node.housekeeping_step(HOUSEKEEPING_S)
 
 
 def _status_of(owned: Owned) -> PartitionStatus:

@@ -70,14 +70,11 @@ class Standby:
             if partition in self._wheels:
                 self._close(partition)
 
-    def flush(self) -> None:
-        """Make durable what was taken in."""
+    def failed(self, wheel: object, exc: FilewheelError) -> None:
+        """Follow the partition of this wheel no more: its upkeep failed."""
         with self._lock:
-            for partition, wheel in list(self._wheels.items()):
-                try:
-                    wheel.flush()
-                except FilewheelError as exc:
-                    self._give_up(partition, exc)
+            for partition in [p for p, one in self._wheels.items() if one is wheel]:
+                self._give_up(partition, exc)
 
     def positions(self) -> dict[int, int]:
         """Return how far each followed partition was taken in."""

@@ -162,6 +162,8 @@ class Topics:
     """The topics of a delay service, as the cluster has them."""
 
     cluster_id: str
+    topic_id: str
+    """The cluster's id of the delay topic: another one when the topic is deleted and made again."""
     partitions: int
 
 

@@ -71,6 +71,7 @@ class Cluster:
         for name in ("target", f"{topic}.dlt"):
             self.logs[name, 0] = Log()
         self.partitions = partitions
+        self.topic_id = "one"
         self.now_ms = 1_800_000_000_000
         self.members: list[FakeSource] = []
         self.owners: dict[int, FakeSource] = {}
@@ -367,7 +368,7 @@ class FakeTransport:
     def check(self) -> Topics:
         if f"{self.cluster.topic}.cursor" not in {name for name, _ in self.cluster.logs}:
             raise MissingTopic(f"{self.cluster.topic}.cursor is missing")
-        return Topics("fake", self.cluster.partitions)
+        return Topics("fake", self.cluster.topic_id, self.cluster.partitions)
 
     def source(self, listener: Listener) -> FakeSource:
         self.sources.append(FakeSource(self.cluster, listener))

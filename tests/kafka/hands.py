@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from filewheel.kafka.marker import Marker
 from filewheel.kafka.record import Outgoing, Record
@@ -34,11 +34,16 @@ class Chunk:
     messages: Sequence[Message]
     ingested: int
 
+    @property
+    def ids(self) -> Sequence[bytes]:
+        return [message.id for message in self.messages]
+
 
 class MemoryWheel:
     """The wheel of a partition, in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_work: Callable[[MemoryWheel], None] = lambda wheel: None) -> None:
+        self.on_work = on_work
         self.pending: dict[MessageId, Message] = {}
         self.claimed: set[MessageId] = set()
         self.position: int | None = None
@@ -54,9 +59,11 @@ class MemoryWheel:
             self.ingested = put.offset + 1
             if not self.marker.done(id_, put.offset):
                 self.pending[id_] = Message(id_, put.value)
+        self.on_work(self)
 
     def advance(self, offset: int) -> None:
         self.ingested = max(self.ingested, offset)
+        self.on_work(self)
 
     def apply(self, marker: Marker) -> int:
         self.marker = marker
@@ -90,6 +97,11 @@ class MemoryWheel:
     def flush(self) -> None:
         self.position = self.ingested
 
+    def housekeep(self) -> int | None:
+        if self.is_open:
+            self.flush()
+        return None
+
     def close(self) -> None:
         self.flush()
         self.is_open = False
@@ -115,8 +127,9 @@ def offset_of(id_: bytes) -> int:
 class Rendering:
     """A message goes to the topic "target"; a refused one to the dead-letter topic, if `is_diverted`."""
 
-    def __init__(self, topic: str = "delay") -> None:
+    def __init__(self, topic: str = "delay", topic_id: str = "one") -> None:
         self.topic = topic
+        self.topic_id = topic_id
         self.is_diverted = False
 
     def outgoing(self, partition: int, message: Message, fired_ms: int) -> Outgoing:
@@ -129,7 +142,13 @@ class Rendering:
         return Outgoing(f"{self.topic}.dlt", None, message.payload, [("reason", refusal.reason.encode())])
 
     def marker(self, partition: int, marker: Marker) -> Outgoing:
-        return Outgoing(f"{self.topic}.cursor", str(partition).encode(), marker.pack(), partition=partition)
+        signed = replace(marker, topic_id=self.topic_id)
+        return Outgoing(
+            f"{self.topic}.cursor",
+            str(partition).encode(),
+            replace(marker, topic_id=self.topic_id).pack(),
+            partition=partition,
+        )
 
 
 def understand(records: Sequence[Record]) -> Sequence[Put]:
@@ -142,10 +161,11 @@ class Disk:
 
     wheels: dict[int, MemoryWheel] = field(default_factory=dict)
 
-    def open(self, partition: int) -> MemoryWheel:
+    def open(self, partition: int, on_work: Callable[[MemoryWheel], None]) -> MemoryWheel:
         wheel = self.wheels.get(partition)
         assert wheel is None or not wheel.is_open, "opened twice"
         self.wheels[partition] = wheel.opened() if wheel is not None else MemoryWheel()
+        self.wheels[partition].on_work = on_work
         return self.wheels[partition]
 
 
@@ -164,16 +184,18 @@ class Hands:
         self.cluster = cluster
         self.clock = clock or FakeClock(cluster.now_ms * 1000)
         self.disk = disk or Disk()
-        self.rendering = Rendering(cluster.topic)
+        self.rendering = Rendering(cluster.topic, cluster.topic_id)
         self.background: list[Callable[[], None]] = []
         self.answers = True
         """Whether a wait lets the units under way end."""
+        transport = FakeTransport(cluster, exactly_once=exactly_once)
         self.node = Node(
-            FakeTransport(cluster, exactly_once=exactly_once),
+            transport,
             self.disk.open,
             self.rendering,
             understand,
             settings or Settings(exactly_once=exactly_once),
+            topics=transport.check(),
             clock=self.clock,
             run=self.background.append,
             wait=self._wait,

@@ -224,6 +224,21 @@ def test_a_log_that_ends_before_its_marker_is_waited_for() -> None:
     assert cluster.values() == [b"0", b"1", b"2", b"3"]
 
 
+def test_a_marker_of_a_topic_that_was_deleted_calls_nothing_done() -> None:
+    cluster = Cluster(partitions=1)
+    put(cluster, b"old")
+    old = Hands(cluster)
+    old.run()
+    old.node.source.close()
+    cluster.topic_id = "two"
+    cluster.logs["delay", 0].entries.clear()
+    put(cluster, b"new")
+    node = Hands(cluster)
+    node.run()
+    assert "is of a topic that was deleted (id one)" in node.node.status()[0].reason
+    assert node.disk.wheels == {}
+
+
 def test_nothing_fires_before_the_end_of_the_log_was_reached() -> None:
     cluster = Cluster(partitions=1)
     for n in range(2500):

@@ -26,4 +26,6 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_fire.py::test_nothing_fires_before_the_end_of_the_log_was_reached"),
     m("kafka-fencing-war", "C", NEVER, "a fenced node waits a session time-out before it fences back",
       "tests/kafka/test_fire.py::test_a_fenced_node_waits_a_session_before_it_fences_back"),
+    m("kafka-marker-of-another", "C", NEVER, "a marker of a topic that was deleted calls nothing done",
+      "tests/kafka/test_fire.py::test_a_marker_of_a_topic_that_was_deleted_calls_nothing_done"),
 ]  # fmt: skip
