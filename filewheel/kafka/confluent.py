@@ -7,7 +7,6 @@ no offset is committed automatically.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +21,12 @@ from filewheel.kafka.record import Outgoing
 from filewheel.kafka.shared_sink import SharedProducer, SharedSink
 from filewheel.kafka.transaction_sink import TransactionSink
 from filewheel.kafka.transport import Listener, Sink, Topics
-from filewheel.kafka.trouble import client, cluster_error, error_of
-
-log = logging.getLogger("filewheel.kafka.client")
+from filewheel.kafka.trouble import client, cluster_error, error_of, heard, log
 
 ANSWER_S = 10.0
 """How long a question to the cluster may take."""
+NEW_TOPIC_S = (0.2, 0.5, 1.0)
+"""The waits before a missing topic is asked for again."""
 TRANSACTION_MS = 30_000
 TRANSACTIONS = 16
 """Transactions side by side."""
@@ -68,11 +67,9 @@ class ConfluentTransport:
         """Return what the cluster has. Raises NoBroker, MissingTopic or NotAllowed, with the next command to try."""
         from confluent_kafka.admin import AdminClient
 
-        admin = AdminClient(self._config, logger=log)
-        try:
-            found = admin.list_topics(timeout=ANSWER_S)
-        except self._client.KafkaException as exc:
-            raise cluster_error(error_of(exc), self._address) from exc
+        config: dict[str, Any] = {**self._config, "error_cb": heard}
+        admin = AdminClient(config, logger=log)
+        found = self._listed(admin)
         init = f"`filewheel kafka init {self.topic}`"
         for name in (self.topic, self.cursor, self._dead_letter_topic):
             if name not in found.topics:
@@ -90,6 +87,19 @@ class ConfluentTransport:
         if found.cluster_id is None:
             raise ClusterError(f"{self._address}: the brokers do not say which cluster they are", hint="call again")
         return Topics(found.cluster_id, self._topic_id(admin), partitions)
+
+    def _listed(self, admin: Any) -> Any:
+        """Return all topics. A broker may not know one yet that was made a moment ago: then it is asked again."""
+        needed = {self.topic, self.cursor, self._dead_letter_topic}
+        for wait_s in (*NEW_TOPIC_S, 0.0):
+            try:
+                found = admin.list_topics(timeout=ANSWER_S)
+            except self._client.KafkaException as exc:
+                raise cluster_error(error_of(exc), self._address) from exc
+            if needed <= found.topics.keys():
+                break
+            threading.Event().wait(wait_s)
+        return found
 
     def _topic_id(self, admin: Any) -> str:
         try:
@@ -184,6 +194,7 @@ class ConfluentTransport:
             "acks": "all",
             "message.max.bytes": 1_000_000_000,  # the brokers decide
             "logger": log,
+            "error_cb": heard,
         }
 
     def _reading(self, purpose: str) -> dict[str, Any]:

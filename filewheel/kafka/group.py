@@ -6,18 +6,15 @@ Invariant: a record is returned only if its partition was started since it was a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from filewheel.kafka.record import Record
 from filewheel.kafka.transport import Listener, Polled
-from filewheel.kafka.trouble import client, cluster_error, error_of
+from filewheel.kafka.trouble import client, cluster_error, error_of, heard, log
 
 if TYPE_CHECKING:
     from confluent_kafka import Message, TopicPartition
-
-log = logging.getLogger("filewheel.kafka.client")
 
 READING: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -27,6 +24,7 @@ READING: dict[str, Any] = {
     "fetch.wait.max.ms": 100,
     "queued.max.messages.kbytes": 16_384,
     "logger": log,
+    "error_cb": heard,
 }
 """Settings of all consumers here."""
 _SERIOUS = frozenset(

@@ -14,7 +14,7 @@ from typing import Any
 from filewheel.bridges.extra import need
 from filewheel.errors import NoBroker
 from filewheel.kafka.group import READING
-from filewheel.kafka.trouble import client, cluster_error, error_of
+from filewheel.kafka.trouble import client, cluster_error, error_of, heard, log
 
 BACK = 64
 """How many offsets before the barrier the search begins; each next one reaches back 16 times as far."""
@@ -55,7 +55,7 @@ class LogReader:
         where = self._client.TopicPartition(topic, partition)
         with self._lock:
             if self._admin is None:
-                self._admin = admin.AdminClient(self._admin_config)
+                self._admin = admin.AdminClient({**self._admin_config, "error_cb": heard}, logger=log)
         offsets = []
         try:
             for spec in (admin.OffsetSpec.earliest(), admin.OffsetSpec.latest()):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.record import Outgoing
 from filewheel.kafka.transport import Done, End, Outcome, Refusal
-from filewheel.kafka.trouble import BY_SIZE, client, cluster_error, error_of, refusal_of
+from filewheel.kafka.trouble import BY_SIZE, client, cluster_error, error_of, log, refusal_of
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -75,7 +75,12 @@ class SharedProducer:
 
     def _serve(self) -> None:
         while not self._ended:
-            self._producer.poll(0.005 if self._again else SERVE_S)
+            try:
+                self._producer.poll(0.005 if self._again else SERVE_S)
+            except (self._client.KafkaException, SystemError) as exc:
+                # A fatal error. The answers of what was sent still come, each with an error.
+                log.error("the producer is finished: %s", error_of(exc).str())
+                self.is_broken = True
             for _ in range(len(self._again)):
                 self._again.popleft()()
 

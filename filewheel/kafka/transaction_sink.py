@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("filewheel.kafka")
 
 OPEN_S = 30.0
+TRIES = 3
 END_S = 30.0
 """How long the end of a transaction may take."""
 
@@ -85,14 +86,20 @@ class TransactionSink:
         every = frozenset(range(len(records)))
         if producer is None:
             return Outcome(End.UNDECIDED, every, reason="closed")
-        for is_alone in (False, True):
+        is_alone = False
+        for _ in range(TRIES):
             failed = self._fill(producer, [*records, marker], is_alone=is_alone)
             if not failed:
                 return self._commit(producer, every)
             outcome = self._abort(producer, every, failed)
-            if sum(error.name() == BY_SIZE for error in failed.values()) < 2:
-                break
-            # The batch was too large, which says nothing of one record: one after the other.
+            if outcome.end in (End.UNDECIDED, End.FENCED):
+                return outcome
+            if not is_alone and sum(error.name() == BY_SIZE for error in failed.values()) > 1:
+                # The batch was too large, which says nothing of one record: one after the other.
+                is_alone = True
+            elif not is_alone or outcome.end is End.REFUSED:
+                return outcome
+            # The first transaction after a refused batch may fail for its skipped sequence numbers: once more.
         return outcome
 
     def _fill(self, producer: Any, records: Sequence[Outgoing], *, is_alone: bool) -> dict[int, KafkaError]:
@@ -111,7 +118,7 @@ class TransactionSink:
                 if is_alone:
                     producer.flush()
             producer.flush()
-        except self._client.KafkaException as exc:
+        except (self._client.KafkaException, SystemError) as exc:
             failed.setdefault(max(n, 0), error_of(exc))
         return failed
 
@@ -131,7 +138,7 @@ class TransactionSink:
         """Commit. A crash here, or an answer that is lost, leaves a transaction that only the cluster can decide."""
         try:
             producer.commit_transaction(END_S)
-        except self._client.KafkaException as exc:
+        except (self._client.KafkaException, SystemError) as exc:
             error = error_of(exc)
             end = End.FENCED if error.name() in FENCED else End.UNDECIDED
             return Outcome(end, every, reason=f"commit: {error.str()}")
@@ -144,7 +151,7 @@ class TransactionSink:
             return Outcome(End.FENCED, every, reason=fenced[0].str())
         try:
             producer.abort_transaction(END_S)
-        except self._client.KafkaException as exc:
+        except (self._client.KafkaException, SystemError) as exc:
             error = error_of(exc)
             return Outcome(
                 End.FENCED if error.name() in FENCED else End.UNDECIDED, every, reason=f"abort: {error.str()}"

@@ -5,6 +5,7 @@ Invariant: an error that is not known here is nobody's fault: the unit is tried 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from filewheel.bridges.extra import need
@@ -14,10 +15,17 @@ from filewheel.kafka.transport import Refusal
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
+log = logging.getLogger("filewheel.kafka.client")
+
 
 def client() -> Any:
     """Return the module confluent_kafka. Raises BadArgument, with the extra's name, when it is not installed."""
     return need("confluent_kafka", "kafka")
+
+
+def heard(error: KafkaError) -> None:
+    """Log what a client says of its connections."""
+    log.log(logging.ERROR if error.fatal() else logging.WARNING, "%s", error.str())
 
 
 _OF_THE_TARGET = frozenset(
@@ -64,6 +72,10 @@ def cluster_error(error: KafkaError, what: str) -> ClusterError:
 
 
 def error_of(exc: BaseException) -> KafkaError:
-    """Return what a KafkaException carries."""
+    """Return what a KafkaException carries, also one that the client raised during a callback (a SystemError)."""
+    if isinstance(exc, SystemError):
+        if not isinstance(exc.__cause__, client().KafkaException):
+            raise exc
+        exc = exc.__cause__
     error: KafkaError = exc.args[0]
     return error

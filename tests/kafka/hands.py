@@ -143,12 +143,7 @@ class Rendering:
 
     def marker(self, partition: int, marker: Marker) -> Outgoing:
         signed = replace(marker, topic_id=self.topic_id)
-        return Outgoing(
-            f"{self.topic}.cursor",
-            str(partition).encode(),
-            replace(marker, topic_id=self.topic_id).pack(),
-            partition=partition,
-        )
+        return Outgoing(f"{self.topic}.cursor", b"%d" % partition, signed.pack(), partition=partition)
 
 
 def understand(records: Sequence[Record]) -> Sequence[Put]:
