@@ -30,6 +30,8 @@ STOP_TIMEOUT_S = 30
 HEAP = "256m"
 _STARTER = ThreadPoolExecutor(1, "kafka-starter")
 
+# A killed broker is not admitted again before its session ends, hence the short one; much shorter, and a machine under
+# load fences brokers that are well.
 SETTINGS = """\
 process.roles=broker,controller
 node.id={node}
@@ -63,7 +65,8 @@ log.cleaner.dedupe.buffer.size=2097152
 log.cleaner.backoff.ms=1000
 log.retention.check.interval.ms=1000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
-broker.session.timeout.ms=6000
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 """
 
 LOGGING = """\
