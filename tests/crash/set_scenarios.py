@@ -15,6 +15,7 @@ from typing import Any
 import filewheel.replication.old_primary
 import filewheel.roster.fence
 from filewheel import (
+    BadArgument,
     FilewheelError,
     Replicator,
     Wheel,
@@ -140,10 +141,20 @@ class SetActor(Actor):
             self.use(name)
 
     def rejoin(self, name: str) -> None:
-        """Make a fenced wheel a backup again."""
-        self.do(
-            "rejoin", lambda _: void(rejoin(self.at(name), env=SYSTEM.using(clock=self.clock, entropy=self.entropy)))
-        )
+        """Make a fenced wheel a backup again; after an error one that is a backup already is as good."""
+        tried = False
+
+        def call(given: dict[str, Any]) -> None:
+            nonlocal tried
+            try:
+                rejoin(self.at(name), env=SYSTEM.using(clock=self.clock, entropy=self.entropy))
+            except BadArgument as exc:
+                if not tried or "is a backup already" not in exc.what:
+                    raise
+            finally:
+                tried = True
+
+        self.do("rejoin", call)
 
 
 def void(result: object) -> None:
