@@ -277,8 +277,11 @@ def test_a_producer_that_writes_while_the_wheel_rejoins_loses_nothing(
         stop.set()
         thread.join()
     place.level(place.b)
-    assert done.kept == len(taken)
-    assert place.payloads(place.b) == sorted(taken) == place.payloads(place.a)
+    there = place.payloads(place.b)
+    # The call that ended with Fenced promised nothing: its message may be there.
+    assert there in (sorted(taken), sorted([*taken, str(len(taken))]))
+    assert done.kept == len(there)
+    assert place.payloads(place.a) == there
 
 
 def test_round_and_round_everything_fires_and_nothing_is_lost(place: Place) -> None:
