@@ -1,4 +1,4 @@
-"""Ctrl-C before each line of a flush, and before each line that ends a writer.
+"""Ctrl-C before each line of a flush, and before each line that ends a writer; Ctrl-C while a segment is made.
 
 A flush is tested up to the lines that end it. Between the last of these and the one that notes the end, the interpreter
 looks at no signal.
@@ -7,6 +7,7 @@ looks at no signal.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from filewheel import Wheel
+from filewheel.disk.disk import OsDisk
 from filewheel.journal.appender import Appender
 from filewheel.journal.writer import Writer
 
@@ -76,3 +78,27 @@ def test_an_interrupt_before_each_line_that_ends_a_writer_costs_no_later_message
             wheel.enqueue_many([b"%d" % n], delay=60)
     with Wheel(wheel_dir) as wheel:
         assert {m.payload for m in wheel.list()} - {b"perhaps"} == {b"0", b"1", b"2", b"3", b"4"}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("call", ["lock", "rename", "sync_dir"])
+def test_an_interrupt_while_a_segment_is_made_leaves_no_locked_file(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch, call: str, when: str
+) -> None:
+    inner = getattr(OsDisk, call)
+
+    def interrupted_call(disk: OsDisk, *args: Any, **more: Any) -> object:
+        monkeypatch.setattr(OsDisk, call, inner)
+        if when == "after":
+            inner(disk, *args, **more)
+        raise KeyboardInterrupt
+
+    with Wheel(wheel_dir) as wheel:
+        monkeypatch.setattr(OsDisk, call, interrupted_call)
+        with pytest.raises(KeyboardInterrupt):
+            wheel.enqueue(b"perhaps", delay=60)
+        here = str(wheel_dir / "journal") + "/"
+        opened = [os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if os.path.lexists(fd)]
+        assert not [name for name in opened if name.startswith(here)]
+        wheel.enqueue(b"next", delay=60)
+    assert {m.payload for m in Wheel(wheel_dir).list()} == {b"next"}

@@ -53,31 +53,27 @@ class Segment:
         disk = self._disk
         if disk.identity(self.name) is not None:  # mutant: same-name
             raise OSError(errno.EEXIST, "another writer drew the same name")
-        for last_try in (False, False, True):
-            fd = disk.open(tmp, "x")
+        tries = 3
+        while True:
+            tries -= 1
+            fd, at = disk.open(tmp, "x"), tmp
             try:
                 # E1: locked before it has its name, or the keeper takes it for a dead writer's and removes it.
                 # A sweeping keeper (K5) may hold the lock for a moment; it has removed the temporary name then.
                 disk.lock(fd, wait=True)  # mutant: lock-late no-lock lock-no-wait
                 disk.rename(tmp, self.name)
-            except FileNotFoundError:
+                at = self.name
+                # E2: the name is durable before anything in the segment is acknowledged.
+                disk.sync_dir(layout.JOURNAL)  # mutant: no-name-flush
+                return fd  # mutant: lock-let-go
+            except BaseException as exc:  # mutant: interrupted-segment-held
+                # Also after Ctrl-C: a file that stays locked counts as a live writer's until this process ends.
                 disk.close(fd)
-                if last_try:
-                    raise
-                continue
-            except OSError:
-                disk.close(fd)
-                self._remove(tmp)
+                if tries and at == tmp and isinstance(exc, FileNotFoundError):
+                    continue
+                # After Ctrl-C in the rename it may have its name: it is empty and unlocked, so the keeper removes it.
+                self._remove(at)
                 raise
-            break
-        try:
-            # E2: the name is durable before anything in the segment is acknowledged.
-            disk.sync_dir(layout.JOURNAL)  # mutant: no-name-flush
-        except OSError:
-            disk.close(fd)
-            self._remove(self.name)
-            raise
-        return fd  # mutant: lock-let-go
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(OSError):  # the keeper removes unlocked leftovers

@@ -28,6 +28,8 @@ MUTANTS: list[Mutant] = [
       "word 15252 @542"),
     m("lock-no-wait", "E1", FLIP, "a writer waits while the keeper's sweep holds its new file",
       "tests/test_guards.py::test_a_writer_whose_new_segment_is_held_by_a_sweep_waits_and_begins_another"),
+    m("interrupted-segment-held", "E4", catches("OSError"), "a segment that was interrupted in the making is unlocked",
+      "tests/test_flush_interrupted.py::test_an_interrupt_while_a_segment_is_made_leaves_no_locked_file"),
     m("two-frames", "E3",
       becomes("self._append(drop, 0, 1, dropped, dropped)\n"
               "return id_, self._append(PUT_PREFIX + id_ + rest, 1, 0, id_, id_)"),
