@@ -40,6 +40,7 @@ from filewheel.errors import (
     Unsafe,
     WheelExists,
     WheelFull,
+    WrongSource,
 )
 from filewheel.firing.batch import Batch
 from filewheel.firing.cancelled import Cancelled, CancelledIds
@@ -142,6 +143,7 @@ __all__ = [
     "Wheel",
     "WheelExists",
     "WheelFull",
+    "WrongSource",
     "__version__",
     "add_backup",
     "call_of",

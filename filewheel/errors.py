@@ -23,6 +23,7 @@
     ├── Fenced                               another wheel of the set is the primary
     ├── TooFewCopies                         fewer wheels hold it than the set asks for
     ├── NotClaimed                           acknowledged or put back without being claimed
+    ├── WrongSource                          the wheel of another Kafka topic, partition or cluster
     └── ClusterError                         Kafka refused, or did not answer
         ├── NoBroker                         no broker answers at this address
         ├── MissingTopic                     a topic of the delay service is missing, or has too few partitions
@@ -258,6 +259,12 @@ class TooFewCopies(FilewheelError):
     def __init__(self, what: str, *, copies: int = 0, path: str | None = None, hint: str | None = None) -> None:
         super().__init__(what, path=path, hint=hint)
         self.copies = copies
+
+
+class WrongSource(FilewheelError):
+    """The wheel has records of another topic, partition or cluster of Kafka; nothing was done."""
+
+    kind = "wrong-source"
 
 
 class NotClaimed(FilewheelError):

@@ -28,6 +28,7 @@ from filewheel.errors import (
     Unsafe,
     WheelExists,
     disk_error,
+    disk_errors,
 )
 from filewheel.format import layout
 from filewheel.format.settings import (
@@ -87,6 +88,13 @@ class Directory:
     def checkpoint(self) -> Checkpoint:
         """Read the checkpoint; if the newest is damaged or missing, the result has a `doubt`. Raises OSError."""
         return read_checkpoint(self.disk, self.seed, self.settings.lap_of, self.path)
+
+
+def make_parents(path: str | os.PathLike[str]) -> None:
+    """Make the missing directories above a wheel's. Not durable by itself. Raises DiskError."""
+    above = os.path.dirname(os.path.abspath(path))
+    with disk_errors(above):
+        os.makedirs(above, mode=0o700, exist_ok=True)
 
 
 def create_directory(

@@ -49,7 +49,7 @@ class Head:
         puts, drops = records_of(frame)
         if drops:
             self._drop(drops, frontier)
-        self._admit([r for r in puts if r[ID] < frontier])  # mutant: past-passes-by
+        self.admit([r for r in puts if r[ID] < frontier])  # mutant: past-passes-by
 
     def _drop(self, drops: list[bytes], frontier: bytes) -> None:
         """Apply drops that others wrote: cancels and reschedules."""
@@ -75,8 +75,8 @@ class Head:
         else:
             self.ready.discard([id_])
 
-    def _admit(self, puts: list[bytes]) -> None:
-        """Add messages below the frontier that are not claimed and not dropped already."""
+    def admit(self, puts: list[bytes]) -> None:
+        """Add messages below the frontier; those that are claimed, or known to be dropped, are left out."""
         early, unmatched = self._early, self._store.checkpoint.unmatched
         if early or unmatched or self.claims:
             gone = set(unmatched)

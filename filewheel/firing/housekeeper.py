@@ -17,7 +17,7 @@ from filewheel.disk.threads import started
 from filewheel.errors import Damaged, DiskError, FilewheelError, disk_error
 from filewheel.firing.reserve import ROOM_BYTES, Reserve
 from filewheel.keys.index import Keys
-from filewheel.laps.deal import CHUNK_BYTES, Deal, Finished, deal_all, near_laps, needs_deal
+from filewheel.laps.deal import CHUNK_BYTES, OPEN_AHEAD_S, Deal, Finished, deal_all, near_laps, needs_deal
 from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
 
@@ -87,18 +87,22 @@ class Housekeeper:
             if not self._behind:
                 self._wake.wait(self._interval_s if self._dirty else LOOK_US / US_PER_S)
             self._wake.clear()
-            try:
-                self.step()
-            except FilewheelError as exc:
-                self._on_failure(exc)
+            if not self.try_step():
                 return
-            except OSError as exc:
-                self._on_failure(disk_error(exc, self._store.dir.path))
-                return
-            except Exception as exc:
-                self._on_failure(FilewheelError(f"housekeeping failed: {exc!r}", path=self._store.dir.path))
-                log.exception("housekeeping failed")
-                return
+
+    def try_step(self) -> bool:
+        """Do the work that is due now; after an error end the keeper, and return False."""
+        try:
+            self.step()
+            return True
+        except FilewheelError as exc:
+            self._on_failure(exc)
+        except OSError as exc:
+            self._on_failure(disk_error(exc, self._store.dir.path))
+        except Exception as exc:
+            self._on_failure(FilewheelError(f"housekeeping failed: {exc!r}", path=self._store.dir.path))
+            log.exception("housekeeping failed")
+        return False
 
     def step(self) -> None:
         """Do the work that is due now."""
@@ -116,6 +120,23 @@ class Housekeeper:
             self._tidy_keys(now)  # mutant: key-file-grows
             if now >= self._retry_us and self._deal_is_due(now):
                 self._deal(now)
+
+    def idle_us(self) -> int | None:
+        """Return after how many microseconds `step` may have work; None: not before something is written."""
+        if self._dirty:
+            return round(self._interval_s * US_PER_S)
+        if self._behind:
+            return 0
+        store, now, now_us = self._store, self._clock.steady_us(), self._clock.now_us()
+        with store.lock:
+            slots, laps = self._finished()
+            open_us = store.dir.settings.slots * US_PER_S
+            comes_us = [lap * open_us - OPEN_AHEAD_S * US_PER_S - now_us for lap in store.checkpoint.laps.keys() - laps]
+            # A lap that is past, or runs, is opened no more.
+            waits = [us for us in comes_us if us > -OPEN_AHEAD_S * US_PER_S]
+            if store.undealt_records or slots or laps or store.checkpoint.doubt:
+                waits.append(max(self._dealt_us + DEAL_AGE_US, self._retry_us) - now)
+        return max(LOOK_US, min(waits)) if waits else None
 
     def flush_soon(self) -> None:
         """Flush the own journal within the interval: something was written to it."""

@@ -1,5 +1,6 @@
 """The delay service on Kafka: a record of the delay topic waits in a wheel, and goes to its target when it is due.
 
 Needs the extra `filewheel[kafka]`. Nothing else in filewheel imports this folder. The files in the order of a record:
-record, options, headers (what a record asks for), envelope (what waits), fate (what goes out), marker (what is done).
+record, options, headers (what a record asks for), envelope (what waits), partition (where it waits: packing, keyed,
+position, waiting), fate (what goes out), marker (what is done).
 """

@@ -82,7 +82,7 @@ class Store:
         self.own.appender.on_segment_end = self._own_segment_ended
         self.on_frame = on_frame
         self.repeats = False
-        """One put may be in several journals: the wheel is in a set, or was."""
+        """A message may be put twice: the wheel is in a set or was, or the mark `repeats` says so."""
         self.undealt_bytes = 0
         self.undealt_records = 0
         self.undealt_puts = 0
@@ -136,8 +136,9 @@ class Store:
             self.removal.keep_for(roster)
 
     def _keep_for_own_roster(self) -> None:
-        # A former backup still has this file.
-        self.repeats = self.disk.identity(layout.FOLLOWS) is not None
+        # A former backup still has the first; a wheel that takes in a log, and may read it again, has the second.
+        marks = (layout.FOLLOWS, layout.REPEATS)  # mutant: mark-unread
+        self.repeats = any(self.disk.identity(name) is not None for name in marks)
         try:
             roster = read_roster(self.disk, self.dir.path)
             self.repeats |= roster is not None
@@ -281,6 +282,15 @@ class Store:
             self._note_own()
             self.undealt_bytes += sum(map(len, records)) + 80
             self.undealt_records += len(records)
+            self.undealt_puts += puts
+
+    def write_body(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+        """Write packed records as one frame, as `write` does. All their ids are from `first` to `last`."""
+        with self.lock:
+            self.own.write_body(body, puts, drops, first, last)
+            self._note_own()
+            self.undealt_bytes += len(body) + 80
+            self.undealt_records += puts + drops
             self.undealt_puts += puts
 
     def drop(self, ids: list[bytes], reason: int) -> None:

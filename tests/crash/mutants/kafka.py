@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import ALWAYS, DROP, NEVER, gives
+from tests.crash.operations import ALWAYS, DROP, NEVER, becomes, before, gives, unguarded
 
 MUTANTS: list[Mutant] = [
     m("kafka-low-unasked", "C", NEVER, "what lies before the marker's `low` is done, also when no step says so",
@@ -28,4 +28,36 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_fire.py::test_a_fenced_node_waits_a_session_before_it_fences_back"),
     m("kafka-marker-of-another", "C", NEVER, "a marker of a topic that was deleted calls nothing done",
       "tests/kafka/test_fire.py::test_a_marker_of_a_topic_that_was_deleted_calls_nothing_done"),
+    m("mark-unread", "B4", gives("(layout.FOLLOWS,)"), "a keeper that finds the mark of repeats writes a drop to the file that may hold its put",
+      "tests/test_arrivals.py::test_a_message_that_was_dealt_and_added_again_ends_with_its_drop"),
+    m("kafka-repeats-unmarked", "B4", DROP, "the wheel of a partition has the mark of repeats before its first record",
+      "tests/test_arrivals.py::test_a_message_that_was_dealt_and_added_again_ends_with_its_drop"),
+    m("kafka-cancelled-fires", "A2", DROP, "a message that is replaced leaves the memory of the keeper that replaces it",
+      "tests/test_arrivals.py::test_an_added_message_that_is_replaced_does_not_fire_though_it_is_in_memory"),
+    m("due-forgotten", "F2", NEVER, "what is in memory no more is due from disk",
+      "tests/test_arrivals.py::test_the_next_due_is_right_after_memory_was_forgotten"),
+    m("kafka-source-unchecked", "C", NEVER, "records of two topics are never in one wheel",
+      "tests/kafka/test_partition.py::test_data_of_another_topic_is_refused"),
+    m("kafka-position-of-another", "C", ALWAYS, "a position that was copied from another wheel counts as none",
+      "tests/kafka/test_partition.py::test_a_position_that_cannot_be_read_is_none_and_one_of_another_wheel_too"),
+    m("kafka-taken-in-again", "C", gives("False"), "what the marker calls done is not taken in again",
+      "tests/kafka/test_partition.py::test_what_went_out_is_not_in_the_wheel_when_it_is_read_again"),
+    m("kafka-done-handed-out", "C", gives("[]"), "what the marker calls done is not handed out",
+      "tests/kafka/test_partition.py::test_what_the_marker_calls_done_is_not_handed_out_though_it_was_not_dropped"),
+    m("kafka-memory-believed", "C", DROP, "before the first chunk memory is read anew from the files",
+      "tests/kafka/test_keyed.py::test_one_that_was_replaced_does_not_go_out_though_it_was_taken_in_again_after_its_drop"),
+    m("kafka-ingested-later", "C", unguarded(), "a chunk and the offset that was taken in are of one moment",
+      "tests/kafka/test_partition.py::test_a_record_that_arrives_during_a_claim_is_in_the_chunk_or_behind_its_offset"),
+    m("kafka-chunk-half", "C", becomes("while not messages:"), "a chunk below its limit holds everything that is due",
+      "tests/kafka/test_partition.py::test_a_message_that_cannot_be_read_does_not_end_a_chunk_early"),
+    m("kafka-low-too-soon", "C", NEVER, "`low` is the marker's until everything that waits was counted",
+      "tests/kafka/test_partition.py::test_low_is_that_of_the_marker_until_everything_was_counted"),
+    m("kafka-unwalked-removed", "C", NEVER, "what ends before the count has come to it is not counted off",
+      "tests/kafka/test_partition.py::test_records_that_come_and_go_during_the_count_are_counted_once"),
+    m("kafka-key-goes-back", "U", NEVER, "an old record that is read again does not replace its successor",
+      "tests/kafka/test_keyed.py::test_an_old_record_that_is_read_again_does_not_replace_its_successor"),
+    m("kafka-key-twice", "U", NEVER, "of the records of a key in one batch the last counts",
+      "tests/kafka/test_keyed.py::test_within_a_batch_the_last_record_of_a_key_counts"),
+    m("kafka-done-replaces-nothing", "U", before("if is_done(put) and cancelled: cancelled.pop()"), "a record that went out still replaces its predecessor",
+      "tests/kafka/test_keyed.py::test_a_record_that_went_out_replaces_its_predecessor_again"),
 ]  # fmt: skip

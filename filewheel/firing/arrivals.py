@@ -1,0 +1,146 @@
+"""What a keeper takes in itself: messages that another log has given their ids, in bulk.
+
+A producer draws an id for each message. A log that is copied into a wheel (Kafka's, filewheel/kafka/) names its records
+already, and an id made of that name is the same whenever the record is read again. Such messages go to the keeper's own
+journal, so no second journal has to be read back. Whoever opens many wheels in one process also runs their background
+work in one thread (`housekeep`), and asks each when it next has something to do.
+Invariant: a message that was added is in memory when it is due before the frontier, and on disk in any case.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from filewheel.disk.directory import Directory
+from filewheel.errors import FilewheelError, disk_errors
+from filewheel.firing.head import Head
+from filewheel.firing.housekeeper import Housekeeper
+from filewheel.format.record import CANCELLED, ID, pack_drop
+from filewheel.keys.index import Keys, LockedKeys
+from filewheel.laps.store import Store
+from filewheel.laps.window import Budget
+from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor
+from filewheel.native.compiled import part
+from filewheel.roster.repeats import note_repeats
+
+
+class Arrivals:
+    """The receiving part of a Keeper, which has the attributes declared here."""
+
+    _broken: FilewheelError | None
+    _dir: Directory
+    _head: Head
+    _housekeeper: Housekeeper
+    _keys: Keys
+    _lock: threading.RLock
+    _store: Store
+
+    _first_above = ID_MIN
+    """No undealt message at or above `_known_from` has a smaller id."""
+    _known_from = ID_MIN
+    """The frontier when that was last true."""
+
+    def _check(self, *, settling: bool = False) -> None:
+        """Raise unless this keeper can go on; one that was succeeded can still settle claimed messages."""
+        raise NotImplementedError
+
+    def expect_repeats(self) -> None:
+        """Prepare for messages that are added twice. Durable on return; needed once in the life of a wheel."""
+        with self._lock, disk_errors(self._dir.path):
+            self._check()
+            note_repeats(self._store.disk)  # mutant: kafka-repeats-unmarked
+            self._store.repeats = True
+
+    def add_puts(self, body: bytes, count: int, first: bytes, last: bytes, *, cancels: tuple[bytes, ...] = ()) -> None:
+        """Write packed puts that have their ids, and drops of the messages that they replace, as one frame.
+
+        On return they can be claimed, and survive this process; a power cut after `flush`. All ids, those of `cancels`
+        too, are from `first` to `last`. A message that is pending already stays one message, if `expect_repeats` was
+        called before.
+
+        Raises WheelFull, Poisoned.
+        """
+        with self._lock:
+            self._check()
+            drops = b"".join(pack_drop(id_, CANCELLED) for id_ in cancels)
+            first_above = self._first_undealt()
+            self._store.write_body(drops + body, count, len(cancels), first, last)
+            for id_ in cancels:
+                self._head.cancel(id_)  # mutant: kafka-cancelled-fires
+            frontier = self._head.ready.frontier
+            if first < frontier:
+                self._head.admit([put for put in part(body, first, last)[0] if put[ID] < frontier])
+            if last >= frontier:
+                self._first_above = min(first_above, max(first, frontier))
+
+    def _first_undealt(self) -> bytes:
+        """Return a lower bound of the ids of undealt messages at or above the frontier."""
+        frontier = self._head.ready.frontier
+        if frontier < self._known_from:  # it fell: what is between is in memory no more  # mutant: due-forgotten
+            self._first_above = ID_MIN
+        elif not self._store.undealt_puts:
+            self._first_above = ID_END
+        self._known_from = frontier
+        return self._first_above
+
+    def hold_keys(self, keys: Iterable[str]) -> LockedKeys:
+        """Lock unique keys, to be used in a `with`: those of messages that are to be added, or cancelled."""
+        return self._keys.hold(keys)
+
+    def enter_keys(self, hold: LockedKeys, pairs: Iterable[tuple[str, bytes]]) -> None:
+        """Enter the keys of messages that are about to be added. Durable on return (U2). Raises DiskError."""
+        hold.note(pairs, self._store.own)
+
+    def pending_ids(self, lo: bytes, budget: Budget) -> tuple[list[bytes], bytes, bool]:
+        """Return the ids of pending messages from `lo` on, in order, claimed ones too; those of dead letters are left
+        out.
+
+        Also the id from which to read on, and whether there are no more. Cost: a read of the undealt journals, and of
+        the files with these ids. Raises DiskError, Damaged.
+        """
+        with self._lock, disk_errors(self._dir.path):
+            self._check()
+            window = self._store.window(lo, id_floor(DEAD_US), budget)
+            return window.found.ids(), window.hi, not window.cut
+
+    def reload(self) -> None:
+        """Forget what is in memory and not claimed: it is read again from the files, where every drop counts.
+
+        For a message that was added again after its drop: memory may have taken it for pending.
+        """
+        with self._lock:
+            self._head.ready.forget_from(ID_MIN)
+
+    def flush(self) -> None:
+        """Make everything that this keeper has written durable. Raises Poisoned."""
+        self._store.own.flush()
+
+    def next_due_us(self) -> int | None:
+        """Return a time before which no message is due that this keeper took in or dealt; None when there is none.
+
+        Messages of other writers count from the next claim on. Cost: 10 ns for each slot and lap file.
+        """
+        with self._lock:
+            self._check()
+            ready = self._head.ready
+            due_us = ready.first_due_us()
+            if due_us is not None:
+                return due_us  # all that is on disk only is due later
+            frontier, at_us = ready.frontier, due_of(ready.frontier)
+            checkpoint, settings = self._store.checkpoint, self._store.dir.settings
+            dues = [s * US_PER_S for s in checkpoint.slots if id_floor((s + 1) * US_PER_S) > frontier]
+            lap_us = settings.slots * US_PER_S
+            dues += [lap * lap_us for lap in checkpoint.laps if id_floor((lap + 1) * lap_us) > frontier]
+            if self._store.undealt_puts:
+                dues.append(due_of(self._first_undealt()))
+            return max(at_us, min(dues)) if dues else None
+
+    def housekeep(self) -> int | None:
+        """Do the background work that is due, for a keeper that was opened with `background=False`.
+
+        Returns after how many microseconds there may be more to do; None: not before something is added or settled. An
+        error ends the keeper: its next call raises it.
+        """
+        self._housekeeper.try_step()
+        return None if self._broken is not None else self._housekeeper.idle_us()

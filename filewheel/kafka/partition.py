@@ -1,0 +1,373 @@
+"""The wheel of one partition of the delay topic: what was read waits here until it is due.
+
+`DATA/<topic>/<partition>/` is an ordinary wheel, which verify, inspect and dump understand, with two small files of
+its own (position.py). A record becomes a message whose id is its due and its offset (fate.py), so a record that is read
+again is the same message. After a crash everything from the position on is read again. What went out before is known
+from the marker, which all nodes share: it is neither taken in nor handed out again. So the drops of the wheel need no
+flush, and one that a power cut took does no harm.
+
+Nothing may be handed out before the log was read to its end at the assignment: a record that was replaced or cancelled
+is back until its successor was read again, too. Then memory is read anew from the files, where every drop counts.
+Invariants: a record is in the wheel, or done, if its offset is below `ingested`; durably, if it is below `position`. A
+chunk has the least ids of all that is due, and `ingested` of the same moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from filewheel.disk.directory import create_directory, make_parents
+from filewheel.disk.disk import SYSTEM
+from filewheel.env import Env
+from filewheel.errors import NoWheel, WheelExists, disk_errors
+from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
+from filewheel.kafka.fate import id_of, offset_of
+from filewheel.kafka.keyed import settled_keys
+from filewheel.kafka.marker import Marker, Step
+from filewheel.kafka.packing import Body, Packer, Put
+from filewheel.kafka.position import Position, Source, check_source
+from filewheel.kafka.waiting import Waiting
+from filewheel.keeper import Keeper
+from filewheel.laps.window import Budget
+from filewheel.message import US_PER_S, Message, due_of, to_datetime
+
+FLUSH_S = 1.0
+"""How long what was taken in may stay unflushed. After a power cut so much is read again."""
+BUDGET = Budget(records=1 << 15, bytes=8 << 20)
+"""How much of what is due in the next seconds is kept in memory."""
+WALK_BUDGET = Budget(records=1 << 15, bytes=8 << 20)
+_APPLY_AT_ONCE = 4096
+_APPLY_KEPT_MAX = 1 << 16
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Due messages that were claimed together."""
+
+    messages: Sequence[Message]
+    """In the order of their ids. Fewer than the limit: nothing else is due."""
+    ids: Sequence[bytes]
+    """Those of all that was claimed, also of a message that could not be read and went to quarantine/."""
+    ingested: int
+    """Every record before this offset with an id up to `last_id` is in this chunk, or in an earlier one."""
+
+    @property
+    def last_id(self) -> bytes:
+        """The largest id; empty if there is none."""
+        return self.ids[-1] if self.ids else b""
+
+
+class Partition:
+    """One partition's wheel. Thread-safe by one lock; the housekeeping is done beside it. Runs no thread."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        source: Source,
+        *,
+        keyed: bool = False,
+        budget: Budget = BUDGET,
+        on_work: Callable[[Partition], None] = lambda partition: None,
+        env: Env = SYSTEM,
+    ) -> None:
+        """Open the wheel, or make it. Cost: that of a Keeper.
+
+        `on_work` is called when `housekeep` should be called within FLUSH_S; it must not wait.
+
+        Raises WrongSource when it has records of another topic, Locked when another process has it open, Damaged.
+        """
+        self._keeper = _open_keeper(os.fspath(path), budget, env)
+        directory = self._keeper.directory
+        self.path = directory.path
+        self.source = source
+        try:
+            with disk_errors(self.path):
+                self._keeper.expect_repeats()
+                self._position = Position(directory)
+                check_source(directory, source)
+        except BaseException:
+            self._keeper.close()
+            raise
+        self._clock = directory.env.clock
+        self._keyed = keyed
+        self._on_work = on_work
+        self._lock = threading.RLock()
+        self._upkeep = threading.RLock()
+        """Held by a flush, the housekeeping and the close; taken before `_lock`."""
+        self._packer = Packer(keyed=keyed)
+        self._waiting = Waiting()
+        self._marker = Marker()
+        self._in_hand: set[bytes] = set()
+        """Claimed ids whose outcome is unknown."""
+        self._cancelled: set[bytes] = set()
+        """Those of them that were cancelled meanwhile: they are counted no more."""
+        self._ingested = self._position.offset or 0
+        self._flushed = self._ingested
+        self._flushed_us = self._clock.steady_us()
+        self._is_true = False
+        """Memory has been read from the files since the log was read again."""
+        self._is_closed = False
+
+    # -- where it stands -------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int | None:
+        """The offset from which to read after a power cut; None for a wheel that has none."""
+        return self._position.offset
+
+    @property
+    def ingested(self) -> int:
+        """The offset after the last record that was taken in."""
+        return self._ingested
+
+    @property
+    def waiting(self) -> int | None:
+        """How many records wait; None until they were counted."""
+        with self._lock:
+            return self._waiting.total if self._waiting.is_complete else None
+
+    def low(self) -> int:
+        """Return an offset before which every record is done: that of the marker, until the waiting ones are counted.
+
+        At most 4,096 less than it could be.
+        """
+        with self._lock:
+            if not self._waiting.is_complete:  # mutant: kafka-low-too-soon
+                return self._marker.low
+            return max(self._marker.low, self._waiting.low(self._ingested))
+
+    def next_due_us(self) -> int | None:
+        """Return a time before which nothing is due; None when nothing waits. Cost: 10 ns for each second in use."""
+        return self._keeper.next_due_us()
+
+    # -- coming in -------------------------------------------------------------------------------------------
+
+    def take_in(self, puts: Sequence[Put]) -> None:
+        """Take in the next records, in the order of their offsets; those that are known or done are skipped.
+
+        On return they survive this process, and a power cut after `flush`. Cost: 2 µs a record.
+
+        Raises WheelFull or another DiskError with a part of them taken in: `ingested` says how many.
+        """
+        with self._lock:
+            puts = [put for put in puts if put.offset >= self._ingested]
+            if not puts:
+                return
+            if self._keyed:
+                self._take_in_keyed(puts)
+            else:
+                for body in self._packer.bodies([put for put in puts if not self._is_done(put)]):
+                    self._add(body)
+                    self._ingested = body.end
+            self._ingested = puts[-1].offset + 1
+        self._on_work(self)
+
+    def _is_done(self, put: Put) -> bool:
+        marker = self._marker
+        # mutant: kafka-taken-in-again
+        return put.offset < marker.ingested and marker.done(id_of(put.due_us, put.offset), put.offset)
+
+    def _take_in_keyed(self, puts: Sequence[Put]) -> None:
+        for start, end in self._packer.portions(puts):
+            part = puts[start:end]
+            with settled_keys(self._keeper, part, self._is_done, self._clock.now_us()) as (kept, cancelled):
+                self._add(self._packer.body(kept), cancelled)
+            self._ingested = part[-1].offset + 1
+
+    def _add(self, body: Body, cancelled: Sequence[bytes] = ()) -> None:
+        """Write one frame. A crash before it leaves nothing of it, one after it all: it is read again in both cases."""
+        if not body.puts and not cancelled:
+            return
+        first, last = min([body.first, *cancelled]), max([body.last, *cancelled])
+        self._keeper.add_puts(body.data, body.puts, first, last, cancels=tuple(cancelled))
+        self._waiting.remove(cancelled)
+        self._cancelled.update(id_ for id_ in cancelled if id_ in self._in_hand)
+        for start, count in body.runs:
+            self._waiting.add_run(start, count)
+
+    def advance(self, offset: int) -> None:
+        """Note that no record before this offset is missing: the log has none there, or the marker calls them done."""
+        with self._lock:
+            if offset > self._ingested:
+                self._ingested = offset
+        self._on_work(self)
+
+    def apply(self, marker: Marker) -> int:
+        """Drop what a marker says is done, and let none of it in again; return how many were dropped.
+
+        For the owner when it begins, before it reads, and for a standby with each marker. Cost: that of a claim of
+        what is dropped.
+        """
+        with self._lock:
+            known: set[Step] = set(self._marker.steps)
+            upto = max((id_ for step in marker.steps if step not in known for _, id_ in (step,)), default=b"")
+            self._marker = marker
+            self._is_true = False
+            dropped = self._drop_done(upto) if upto else 0
+        if dropped:
+            self._on_work(self)
+        return dropped
+
+    def _drop_done(self, upto: bytes) -> int:
+        """Drop what is done of the messages up to an id. One that stays is dropped when it is claimed."""
+        until = to_datetime(due_of(upto))
+        dropped = 0
+        kept: list[bytes] = []
+        try:
+            while len(kept) < _APPLY_KEPT_MAX:
+                ids = self._keeper.claim(_APPLY_AT_ONCE, until=until, begun=False).ids
+                if not ids:
+                    break
+                done = [id_ for id_ in ids if self._marker.done(id_, offset_of(id_))]
+                kept += [id_ for id_ in ids if not self._marker.done(id_, offset_of(id_))]
+                self._drop(done)
+                dropped += len(done)
+        finally:
+            self._keeper.give_back(kept)
+        return dropped
+
+    # -- going out -------------------------------------------------------------------------------------------
+
+    def next_chunk(self, limit: int, now_us: int | None = None) -> Chunk:
+        """Claim up to `limit` due messages, and read `ingested` at the same moment.
+
+        The first call says that the log was read to its end as it was at the assignment. Nothing is early, neither by
+        this machine's clock nor by `now_us`. What the marker calls done is dropped instead. Cost: 2 µs a message, and
+        50 µs.
+
+        Raises DiskError, Damaged, Closed.
+        """
+        with self._lock:  # mutant: kafka-ingested-later
+            if not self._is_true:
+                self._begin()
+            until = None if now_us is None else to_datetime(now_us)
+            messages: list[Message] = []
+            ids: list[bytes] = []
+            # mutant: kafka-chunk-half
+            while len(messages) < limit:  # a claim of fewer does not say that nothing else is due
+                batch = self._keeper.claim(limit - len(messages), until=until)
+                if not batch:
+                    break
+                done = [id_ for id_ in batch.ids if self._is_over(id_)]  # mutant: kafka-done-handed-out
+                if done:
+                    self._drop(done)
+                over = set(done)
+                self._in_hand.update(id_ for id_ in batch.ids if id_ not in over)
+                ids += [id_ for id_ in batch.ids if id_ not in over]
+                messages += [message for message in batch if message.id not in over]
+            return Chunk(messages, ids, self._ingested)
+
+    def _is_over(self, id_: bytes) -> bool:
+        offset = offset_of(id_)
+        return offset < self._marker.ingested and self._marker.done(id_, offset)
+
+    def _begin(self) -> None:
+        """Read memory anew from the files, and begin to count what waits."""
+        self._keeper.reload()  # mutant: kafka-memory-believed
+        self._is_true = True
+        if not self._waiting.is_complete and not self._waiting.is_walking:
+            self._waiting.start(self._ingested)
+            self._walk()
+            self._on_work(self)
+
+    def settle(self, chunk: Chunk) -> None:
+        """Drop a chunk, after its marker was acknowledged. Not flushed: the marker says it again after a crash."""
+        with self._lock:
+            self._drop([id_ for id_ in chunk.ids if id_ in self._in_hand])
+        self._on_work(self)
+
+    def _drop(self, ids: Iterable[bytes]) -> None:
+        """Drop claimed messages. A crash before leaves them pending, and the marker says that they are done."""
+        some = [id_ for id_ in ids if self._keeper.holds(id_)]
+        self._keeper.ack(some)
+        self._waiting.remove(id_ for id_ in some if id_ not in self._cancelled)
+        self._let_go(some)
+
+    def _let_go(self, ids: Iterable[bytes]) -> None:
+        self._in_hand.difference_update(ids)
+        if self._cancelled:
+            self._cancelled.difference_update(ids)
+
+    def give_back(self, chunk: Chunk) -> None:
+        """Let a chunk be handed out again that did not go out."""
+        with self._lock:
+            some = [id_ for id_ in chunk.ids if self._keeper.holds(id_)]
+            self._keeper.give_back(some)
+            self._let_go(some)
+
+    # -- upkeep ----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make everything durable that was taken in, and the position that says so follows. Cost: a flush.
+
+        Raises Poisoned when the flush failed: then the position stays.
+        """
+        with self._upkeep, disk_errors(self.path):
+            with self._lock:
+                upto = self._ingested
+            self._keeper.flush()
+            # A crash here leaves the position before: more is read again.
+            if upto != (self._position.offset or 0):
+                self._position.write(upto)
+            self._flushed, self._flushed_us = upto, self._clock.steady_us()
+
+    def housekeep(self) -> int | None:
+        """Flush, count and deal as far as it is time to. One thread serves many partitions this way.
+
+        Returns after how many microseconds there may be more to do; None: not before `on_work` is called. An error
+        ends the wheel: the next call raises it.
+        """
+        with self._upkeep:
+            return None if self._is_closed else self._housekeep()
+
+    def _housekeep(self) -> int | None:
+        waits: list[int] = []
+        if self._flushed != self._ingested:
+            left_us = self._flushed_us + round(FLUSH_S * US_PER_S) - self._clock.steady_us()
+            if left_us <= 0:
+                self.flush()
+            else:
+                waits.append(left_us)
+        with self._lock:
+            if self._waiting.is_walking:
+                self._walk()
+                waits.append(0)
+        idle_us = self._keeper.housekeep()
+        if idle_us is not None:
+            waits.append(idle_us)
+        return min(waits, default=None)
+
+    def _walk(self) -> None:
+        """Count a part of what waits."""
+        ids, upto, ends = self._keeper.pending_ids(self._waiting.walked, WALK_BUDGET)
+        self._waiting.walk(ids, upto, ends=ends)
+
+    def close(self) -> None:
+        """Flush, deal, and close the wheel. What is in hand is pending for the next owner."""
+        with self._upkeep:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
+                self.flush()
+            finally:
+                self._keeper.close()
+
+
+def _open_keeper(path: str, budget: Budget, env: Env) -> Keeper:
+    """Open the keeper of a partition's wheel; make the wheel if there is none."""
+
+    def opened() -> Keeper:
+        return Keeper(path, wait=False, background=False, flush_interval_s=FLUSH_S, budget=budget, env=env)
+
+    try:
+        return opened()
+    except NoWheel:
+        make_parents(path)
+    with contextlib.suppress(WheelExists):  # another process made it in between: the lock decides
+        create_directory(path, sync="never", payload_bytes_max=PAYLOAD_BYTES_LIMIT, now_us=env.clock.now_us(), env=env)
+    return opened()

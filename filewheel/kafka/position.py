@@ -1,0 +1,130 @@
+"""Two small files beside the wheel of a partition: where its records come from, and from where to read on.
+
+`source.json` names the cluster, the topic and the partition. It is durable before the first record is, so data of
+another topic is never mixed in. `position` holds the next offset to read, as a *lower bound*: every record before it
+is durable in the wheel, or done. It is written after a flush of the journal and never flushed itself. A power cut may
+leave an older one, or none; then more is read again, which changes nothing. An offset in the journal's frames would not
+do: after a power cut a later frame may survive an earlier one (docs/adr/0044-the-position-is-a-lower-bound.md).
+Invariant: no record before the position is missing from a wheel that has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from filewheel.disk.directory import Directory
+from filewheel.disk.replace import replace_file
+from filewheel.errors import Damaged, WrongSource
+from filewheel.format import layout
+from filewheel.format.sealed import seal, unseal
+
+SOURCE = "source.json"
+_SOURCE_TMP = "source.json.tmp"
+POSITION = "position"
+_SOURCE_BYTES_MAX = 4096
+_SLOT_BYTES = 512
+_SLOTS_AT = (0, 4096)
+"""Two places, in pages of their own: a write that a power cut tears leaves the other."""
+_HINT = "stop the node and remove this directory: it is rebuilt from the delay topic"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the records of a wheel come from."""
+
+    cluster: str
+    topic: str
+    partition: int
+    topic_id: str = ""
+    """The cluster's id of the topic, empty if unknown: a topic that is made again begins at offset 0."""
+
+    def is_same(self, other: Source) -> bool:
+        """Return whether these are the same records; an unknown id of the topic fits any."""
+        mine, its = self.topic_id, other.topic_id
+        return (self.cluster, self.topic, self.partition) == (other.cluster, other.topic, other.partition) and (
+            not mine or not its or mine == its
+        )
+
+
+def check_source(directory: Directory, source: Source) -> None:
+    """Write the source into a wheel that has none, or compare. Durable on return. Called with the keeper's lock held.
+
+    Raises WrongSource when the wheel has records of another source; Damaged, OSError.
+    """
+    found = _read_source(directory)
+    if found is not None:
+        if not found.is_same(source):  # mutant: kafka-source-unchecked
+            raise WrongSource(
+                f"it holds records of {_named(found)}, not of {_named(source)}", path=directory.path, hint=_HINT
+            )
+        if found.topic_id or not source.topic_id:
+            return
+    elif directory.checkpoint().deal or directory.disk.listdir(layout.JOURNAL):
+        raise Damaged("it is missing, and the wheel has records", path=directory.place(SOURCE), hint=_HINT)
+    replace_file(directory.disk, SOURCE, _SOURCE_TMP, seal(asdict(source)))
+
+
+def _named(source: Source) -> str:
+    made = f" (id {source.topic_id})" if source.topic_id else ""
+    return f"partition {source.partition} of topic {source.topic}{made} in cluster {source.cluster}"
+
+
+def _read_source(directory: Directory) -> Source | None:
+    """Return the source of a wheel; None if it has none. Raises Damaged, OSError."""
+    try:
+        fd = directory.disk.open(SOURCE, "r")
+    except FileNotFoundError:
+        return None
+    try:
+        data = directory.disk.pread(fd, _SOURCE_BYTES_MAX, 0)
+    finally:
+        directory.disk.close(fd)
+    try:
+        return Source(**unseal(data))
+    except (ValueError, TypeError) as exc:
+        raise Damaged(f"it is unreadable: {exc}", path=directory.place(SOURCE), hint=_HINT) from exc
+
+
+class Position:
+    """The file `position` of one wheel. Not thread-safe: the partition's flush guards it."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Read it. A damaged one counts as none. Raises OSError."""
+        self._dir = directory
+        self._turn = 0
+        self.offset: int | None = None
+        """The largest offset that was written; None if there is none."""
+        fd = directory.disk.open(POSITION, "rw")
+        try:
+            found = [self._read(fd, at) for at in _SLOTS_AT]
+        finally:
+            directory.disk.close(fd)
+        known = [offset for offset in found if offset is not None]
+        if known:
+            self.offset = max(known)
+            self._turn = 1 - found.index(self.offset)
+
+    def _read(self, fd: int, at: int) -> int | None:
+        data = self._dir.disk.pread(fd, _SLOT_BYTES, at).rstrip(b"\0")
+        try:
+            fields = unseal(data, lines=False)
+        except ValueError:
+            return None  # torn by a power cut, or never written
+        offset = fields.get("next")
+        # A file that was copied from another wheel says nothing about this one.
+        is_ours = fields.get("wheel") == self._dir.settings.id  # mutant: kafka-position-of-another
+        return offset if is_ours and type(offset) is int and offset >= 0 else None
+
+    def write(self, offset: int) -> None:
+        """Write an offset before which every record is durable. Cost: one write. Raises OSError.
+
+        A crash here leaves the one before: the two places are written in turns.
+        """
+        data = seal({"wheel": self._dir.settings.id, "next": offset}, lines=False)
+        fd = self._dir.disk.open(POSITION, "rw")
+        try:
+            self._dir.disk.pwrite(fd, data.ljust(_SLOT_BYTES, b"\0"), _SLOTS_AT[self._turn])
+        finally:
+            self._dir.disk.close(fd)
+        self._turn = 1 - self._turn
+        self.offset = offset if self.offset is None else max(self.offset, offset)
