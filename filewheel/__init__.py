@@ -8,9 +8,10 @@ A file imports only from its own folder and from those to the left of it (tests/
     | kafka
 """
 
+__version__ = "0.1.0"
+
 import typing as _typing
 
-from filewheel._version import __version__
 from filewheel.errors import (
     BadArgument,
     Closed,
