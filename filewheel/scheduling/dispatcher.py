@@ -406,4 +406,4 @@ class Dispatcher:
             self.step(fire=False)
         except FilewheelError as exc:
             return exc
-        return self.full  # mutant: unwritten-stop
+        return self.full or self._settlements.left  # mutant: unwritten-stop

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from filewheel.env import Clock
-from filewheel.errors import Fenced, Locked, WheelFull
+from filewheel.errors import Damaged, DiskError, Fenced, FilewheelError, Locked, WheelFull
 from filewheel.format.settings import Sync
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, Message
@@ -33,6 +33,10 @@ class Settlements:
         self._acknowledged: list[Message] = []
         self._verdicts: list[tuple[Message, Verdict]] = []
         self._retry_us = 0
+        self._left: list[tuple[Message, Verdict]] = []
+        self._left_retry_us = 0
+        self.left: FilewheelError | None = None
+        """Why some settlements wait for one bad file; the others are written."""
         self.full: WheelFull | None = None
         """Why some settlements cannot be written now."""
         self.claimed = 0
@@ -54,11 +58,13 @@ class Settlements:
         self.settled += number
 
     def retry_now(self) -> None:
-        """Try at the next `write`, even if the disk was full a moment ago."""
-        self._retry_us = 0
+        """Try at the next `write`, even if an attempt failed a moment ago."""
+        self._retry_us = self._left_retry_us = 0
 
     def write(self) -> bool:
-        """Write the noted settlements; return whether any were written. On a full disk they wait."""
+        """Write the noted settlements; return whether any were. On a full disk, or for a bad file, they wait."""
+        if self._left and self._clock.steady_us() >= self._left_retry_us:
+            self._verdicts, self._left = [*self._left, *self._verdicts], []
         acknowledged, verdicts = self._acknowledged, self._verdicts
         if not (acknowledged or verdicts) or (self._retry_us and self._clock.steady_us() < self._retry_us):
             return False
@@ -69,13 +75,7 @@ class Settlements:
                 self.count(len(acknowledged))
                 self._telemetry.acknowledged(acknowledged)
             if verdicts:
-                # A message that a job enqueued must be durable before it is called: after a power cut the job would
-                # enqueue it again, under another id.  # mutant: puts-called-unflushed
-                sync = self._puts_sync if any(v.settlement.puts for _, v in verdicts) else "never"
-                moved_to = self._keeper.settle([v.settlement for _, v in verdicts], sync=sync)
-                self._verdicts = []
-                self.count(len(verdicts))
-                self._telemetry.settled(verdicts, moved_to)
+                self._settle(verdicts)
         except WheelFull as exc:
             self._wait_for_room(exc)
             return False
@@ -85,6 +85,33 @@ class Settlements:
             self._verdicts = []
         self._retry_us, self.full = 0, None
         return True
+
+    def _settle(self, verdicts: list[tuple[Message, Verdict]]) -> None:
+        """Write verdicts; those that need one bad file are left for later, so that all others go on."""
+        # A message that a job enqueued must be durable before it is called: after a power cut the job would enqueue it
+        # again, under another id.  # mutant: puts-called-unflushed
+        sync = self._puts_sync if any(v.settlement.puts for _, v in verdicts) else "never"
+        try:
+            moved_to = self._keeper.settle([v.settlement for _, v in verdicts], sync=sync)
+        except (Damaged, DiskError) as exc:
+            if not exc.is_of_one_file:  # mutant: one-file-ends-all
+                raise
+            self._leave(exc)
+            return
+        self._verdicts = []
+        self.left = self.left if self._left else None
+        self.count(len(verdicts))
+        self._telemetry.settled(verdicts, moved_to)
+
+    def _leave(self, exc: FilewheelError) -> None:
+        """Leave what one bad file kept from being written, to be tried again each second."""
+        left = self._keep_unwritten()
+        self._verdicts = []
+        self._left += left
+        self._left_retry_us = self._clock.steady_us() + _FULL_RETRY_US
+        if self.left is None:
+            log.error("the outcomes of %d messages wait: %s", len(left), exc)
+        self.left = exc
 
     def _wait_for_room(self, exc: WheelFull) -> None:
         self.full = exc

@@ -14,6 +14,10 @@ from filewheel import BadArgument, Locked, Retry, Scheduler, WheelFull, current_
 from filewheel.disk import locks
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
+from filewheel.errors import Damaged
+from filewheel.format import layout
+from filewheel.keys.bucket import BUCKET_BYTES_MAX
+from filewheel.keys.index import Keys
 from filewheel.scheduling import engine, settlements
 from filewheel.testing import FakeClock as PassingClock
 from filewheel.testing import advance
@@ -145,6 +149,40 @@ def test_a_drain_whose_retry_waits_for_the_lock_of_a_producer_to_its_end_says_th
     assert scheduler.drain() == 1
     assert [m.attempt for m in waiting(scheduler.wheel)] == [1]
     assert called == [1, 1]
+    scheduler.stop()
+
+
+@pytest.mark.damages
+def test_a_bad_file_of_keys_leaves_the_outcomes_that_need_it_and_every_other_call_goes_on(
+    wheel_dir: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[int] = []
+    scheduler = make(wheel_dir, clock)
+
+    @scheduler.on("work", retry=Retry(limit=3, delay_s=60))
+    def work(n: int) -> None:
+        called.append(n)
+        raise ValueError
+
+    for n in range(4):
+        scheduler.enqueue("work", [n], delay=n, key=f"k{n}")
+    clock.advance(1)
+    bad = wheel_dir / layout.key_file(Keys(open_directory(wheel_dir, write=False)).bucket_of("k0"))
+    kept = bad.read_bytes() if bad.exists() else b""
+    bad.touch()
+    os.truncate(bad, BUCKET_BYTES_MAX + 1)
+    with stage(wheel_dir, clock, scheduler) as played:
+        for _ in range(4):
+            played.step()
+            played.finish()
+            clock.advance(1)
+        assert called == [0, 1, 2, 3]
+        assert sorted(m.attempt for m in waiting(scheduler.wheel)) == [0, 1, 1, 1]
+        assert [r.levelno for r in caplog.records if "outcomes of 1 messages wait" in r.getMessage()] == [logging.ERROR]
+        assert isinstance(played.dispatcher.settle_all(), Damaged)
+        bad.write_bytes(kept)
+        assert played.dispatcher.settle_all() is None
+    assert [m.attempt for m in waiting(scheduler.wheel)] == [1] * 4
     scheduler.stop()
 
 

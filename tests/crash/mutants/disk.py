@@ -123,6 +123,9 @@ MUTANTS: list[Mutant] = [
       "tests/scheduling/test_scheduler_trouble.py::test_time_that_passes_on_a_full_disk_ends_with_what_became_of_calls_unwritten_and_says_so"),
     m("unwritten-later", "J", DROP, "outcomes that wait for a producer's lock when the keeper closes are reported",
       "tests/scheduling/test_scheduler_trouble.py::test_a_drain_whose_retry_waits_for_the_lock_of_a_producer_to_its_end_says_that_the_call_is_made_again"),
+    m("one-file-ends-all", "J", ALWAYS, "a bad file of keys ends no scheduler: other outcomes are written",
+      "tests/scheduling/test_scheduler_trouble.py::"
+      "test_a_bad_file_of_keys_leaves_the_outcomes_that_need_it_and_every_other_call_goes_on"),
     m("unwritten-stop", "J", gives("None"), "a stop logs what could not be written",
       "tests/scheduling/test_scheduler_trouble.py::test_a_stop_on_a_full_disk_logs_that_what_was_called_fires_again"),
     m("refusal-forgotten", "D", DROP, "after a refused acknowledgement the room for the next is made before it is needed",
