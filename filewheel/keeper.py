@@ -38,7 +38,6 @@ from filewheel.errors import (
     Locked,
     disk_error,
 )
-from filewheel.firing.arrivals import Arrivals
 from filewheel.firing.batch import Batch
 from filewheel.firing.begins import Begins
 from filewheel.firing.head import Head
@@ -69,7 +68,7 @@ _SUCCEEDED = (Fenced, Locked)
 """Errors after which another keeper fires: claimed messages may be acknowledged, but not put back."""
 
 
-class Keeper(Arrivals, Outcomes):
+class Keeper(Outcomes):
     """Fires a wheel's messages. Thread-safe; one for each wheel, enforced by a kernel lock.
 
     Opening waits until the present keeper ends (a hot standby), or raises Locked with `wait=False`. Opening reads the

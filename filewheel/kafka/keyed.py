@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from filewheel.errors import Locked
 from filewheel.kafka.fate import id_of, offset_of
+from filewheel.kafka.log_keeper import LogKeeper
 from filewheel.kafka.packing import Put, name_of
-from filewheel.keeper import Keeper
 
 
 @contextlib.contextmanager
 def settled_keys(
-    keeper: Keeper, puts: Sequence[Put], is_done: Callable[[Put], bool], now_us: int
+    keeper: LogKeeper, puts: Sequence[Put], is_done: Callable[[Put], bool], now_us: int
 ) -> Iterator[tuple[list[Put], list[bytes]]]:
     """Decide what a batch of consecutive records does: in a `with`, which records wait, and which messages are dropped.
 

@@ -27,11 +27,11 @@ from filewheel.errors import NoWheel, WheelExists, disk_errors
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
 from filewheel.kafka.fate import id_of, offset_of
 from filewheel.kafka.keyed import settled_keys
+from filewheel.kafka.log_keeper import LogKeeper
 from filewheel.kafka.marker import Marker, Step
 from filewheel.kafka.packing import Body, Packer, Put
 from filewheel.kafka.position import Position, Source, check_source
 from filewheel.kafka.waiting import Waiting
-from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, Message, due_of, to_datetime
 
@@ -358,11 +358,11 @@ class Partition:
                 self._keeper.close()
 
 
-def _open_keeper(path: str, budget: Budget, env: Env) -> Keeper:
+def _open_keeper(path: str, budget: Budget, env: Env) -> LogKeeper:
     """Open the keeper of a partition's wheel; make the wheel if there is none."""
 
-    def opened() -> Keeper:
-        return Keeper(path, wait=False, background=False, flush_interval_s=FLUSH_S, budget=budget, env=env)
+    def opened() -> LogKeeper:
+        return LogKeeper(path, wait=False, background=False, flush_interval_s=FLUSH_S, budget=budget, env=env)
 
     try:
         return opened()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, Wheel
+from filewheel import Wheel
 from filewheel.firing.housekeeper import DEAL_AGE_US
 from filewheel.format.layout import REPEATS
+from filewheel.kafka.log_keeper import LogKeeper
 from filewheel.laps.deal import OPEN_AHEAD_S, Deal
 from filewheel.message import US_PER_S
 from tests.support import START_US, FakeClock
@@ -24,21 +25,21 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def keeper(wheel_dir: Path, clock: FakeClock) -> Iterator[Keeper]:
-    with Keeper(wheel_dir, clock=clock, background=False) as made:
+def keeper(wheel_dir: Path, clock: FakeClock) -> Iterator[LogKeeper]:
+    with LogKeeper(wheel_dir, clock=clock, background=False) as made:
         yield made
 
 
-def add(keeper: Keeper, *ids: bytes, cancels: tuple[bytes, ...] = ()) -> None:
+def add(keeper: LogKeeper, *ids: bytes, cancels: tuple[bytes, ...] = ()) -> None:
     every = [*ids, *cancels]
     keeper.add_puts(b"".join(a_put(i) for i in ids), len(ids), min(every), max(every), cancels=cancels)
 
 
-def deal(keeper: Keeper) -> None:
+def deal(keeper: LogKeeper) -> None:
     Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
 
 
-def test_added_messages_fire_in_the_order_of_their_ids_near_or_far(keeper: Keeper, clock: FakeClock) -> None:
+def test_added_messages_fire_in_the_order_of_their_ids_near_or_far(keeper: LogKeeper, clock: FakeClock) -> None:
     ids = [an_id(SECOND + s) for s in (2, 500, 0)]
     assert not keeper.claim()  # what is due in the next seconds is in memory now
     add(keeper, *ids)
@@ -47,7 +48,7 @@ def test_added_messages_fire_in_the_order_of_their_ids_near_or_far(keeper: Keepe
 
 
 def test_an_added_message_that_is_replaced_does_not_fire_though_it_is_in_memory(
-    keeper: Keeper, clock: FakeClock
+    keeper: LogKeeper, clock: FakeClock
 ) -> None:
     old, new = an_id(SECOND, 1), an_id(SECOND + 2, 2)
     assert not keeper.claim()
@@ -60,12 +61,12 @@ def test_an_added_message_that_is_replaced_does_not_fire_though_it_is_in_memory(
 def test_a_message_that_was_dealt_and_added_again_ends_with_its_drop(wheel_dir: Path, clock: FakeClock) -> None:
     id_ = an_id(SECOND + 30)
     for _ in range(2):  # the second time the mark alone says that it may come again
-        with Keeper(wheel_dir, clock=clock, background=False) as keeper:
+        with LogKeeper(wheel_dir, clock=clock, background=False) as keeper:
             if not (wheel_dir / REPEATS).exists():
                 keeper.expect_repeats()
             add(keeper, id_)
             deal(keeper)
-    keeper = Keeper(wheel_dir, clock=clock, background=False)
+    keeper = LogKeeper(wheel_dir, clock=clock, background=False)
     add(keeper, id_)
     keeper.add_puts(b"", 0, id_, id_, cancels=(id_,))
     deal(keeper)  # the drop meets the put of the same deal, and must reach the slot all the same
@@ -74,7 +75,7 @@ def test_a_message_that_was_dealt_and_added_again_ends_with_its_drop(wheel_dir: 
         assert not list(wheel.list())
 
 
-def test_the_next_due_is_that_of_the_first_message_in_memory_or_on_disk(keeper: Keeper, clock: FakeClock) -> None:
+def test_the_next_due_is_that_of_the_first_message_in_memory_or_on_disk(keeper: LogKeeper, clock: FakeClock) -> None:
     assert keeper.next_due_us() is None
     add(keeper, an_id(SECOND + 500, us=7), an_id(SECOND + 5000))
     assert keeper.next_due_us() == START_US + 500 * US_PER_S + 7
@@ -96,7 +97,7 @@ def test_the_next_due_is_that_of_the_first_message_in_memory_or_on_disk(keeper: 
     assert keeper.next_due_us() is None
 
 
-def test_the_next_due_is_right_after_memory_was_forgotten(keeper: Keeper, clock: FakeClock) -> None:
+def test_the_next_due_is_right_after_memory_was_forgotten(keeper: LogKeeper, clock: FakeClock) -> None:
     assert not keeper.claim()
     add(keeper, an_id(SECOND + 3), an_id(SECOND + 5000))
     keeper.reload()
@@ -107,7 +108,7 @@ def test_the_next_due_is_right_after_memory_was_forgotten(keeper: Keeper, clock:
     assert len(keeper.claim()) == 1
 
 
-def test_a_keeper_without_work_says_so_and_one_with_work_says_when(keeper: Keeper, clock: FakeClock) -> None:
+def test_a_keeper_without_work_says_so_and_one_with_work_says_when(keeper: LogKeeper, clock: FakeClock) -> None:
     assert keeper.housekeep() is None
     add(keeper, an_id(SECOND + 5000))
     wait_us = keeper.housekeep()
@@ -124,7 +125,7 @@ def test_a_keeper_without_work_says_so_and_one_with_work_says_when(keeper: Keepe
     assert not keeper._store.checkpoint.laps
 
 
-def test_the_ids_of_what_waits_come_in_parts(keeper: Keeper) -> None:
+def test_the_ids_of_what_waits_come_in_parts(keeper: LogKeeper) -> None:
     from filewheel.laps.window import Budget
     from filewheel.message import ID_MIN
 

@@ -1,49 +1,33 @@
-"""What a keeper takes in itself: messages that another log has given their ids, in bulk.
+"""The keeper of a wheel that holds the records of a log: messages that have their ids, taken in in bulk.
 
 A producer draws an id for each message. A log that is copied into a wheel (Kafka's, filewheel/kafka/) names its records
 already, and an id made of that name is the same whenever the record is read again. Such messages go to the keeper's own
-journal, so no second journal has to be read back. Whoever opens many wheels in one process also runs their background
-work in one thread (`housekeep`), and asks each when it next has something to do.
+journal, so no second journal has to be read back. A process with many wheels runs their background work in one thread
+(`housekeep`), and asks each when it next has something to do.
 Invariant: a message that was added is in memory when it is due before the frontier, and on disk in any case.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 
-from filewheel.disk.directory import Directory
-from filewheel.errors import FilewheelError, disk_errors
-from filewheel.firing.head import Head
-from filewheel.firing.housekeeper import Housekeeper
+from filewheel.errors import disk_errors
 from filewheel.format.record import CANCELLED, ID, pack_drop
-from filewheel.keys.index import Keys, LockedKeys
-from filewheel.laps.store import Store
+from filewheel.keeper import Keeper
+from filewheel.keys.index import LockedKeys
 from filewheel.laps.window import Budget
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.native.compiled import part
 from filewheel.roster.repeats import note_repeats
 
 
-class Arrivals:
-    """The receiving part of a Keeper, which has the attributes declared here."""
-
-    _broken: FilewheelError | None
-    _dir: Directory
-    _head: Head
-    _housekeeper: Housekeeper
-    _keys: Keys
-    _lock: threading.RLock
-    _store: Store
+class LogKeeper(Keeper):
+    """A keeper that takes in messages of a log, and that another thread keeps house for."""
 
     _first_above = ID_MIN
     """No undealt message at or above `_known_from` has a smaller id."""
     _known_from = ID_MIN
     """The frontier when that was last true."""
-
-    def _check(self, *, settling: bool = False) -> None:
-        """Raise unless this keeper can go on; one that was succeeded can still settle claimed messages."""
-        raise NotImplementedError
 
     def expect_repeats(self) -> None:
         """Prepare for messages that are added twice. Durable on return; needed once in the life of a wheel."""
