@@ -118,7 +118,7 @@ class Keeper(Outcomes):
             self._fence.close()  # other wheels do not stay open while this one waits
             self._keeper_lock.take("keeper", wait=wait)
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         self._store = Store(self._dir, Relisted(self._dir))
         self._store.own.fence = self._fence  # also for a keeper that acknowledges and does not claim
@@ -126,7 +126,8 @@ class Keeper(Outcomes):
         self._lock = self._store.lock
         self._begins = Begins(self._store, self._head)
         try:
-            self._stand(clock.now_us())  # again: a standby may have waited through a promotion  # mutant: standby-fires
+            # Again: a standby may have waited through a promotion.
+            self._check_office(clock.now_us())  # mutant: standby-fires
             self._store.recover()
             self._hints.open()
             _warn_of(self._store.notes)
@@ -142,7 +143,7 @@ class Keeper(Outcomes):
         except BaseException as exc:
             with contextlib.suppress(OSError, FilewheelError):
                 self._store.close()
-            self._let_go()
+            self._release()
             if isinstance(exc, OSError):
                 raise disk_error(exc, self._dir.path) from exc
             raise
@@ -170,7 +171,7 @@ class Keeper(Outcomes):
                 try:  # mutant: half-closed
                     self._end()
                 finally:
-                    self._let_go()
+                    self._release()
 
     def _end(self) -> None:
         """Write the remaining settlements, and close the journal after any error."""
@@ -200,7 +201,7 @@ class Keeper(Outcomes):
             with contextlib.suppress(*passed_over), self._lock:
                 self._store.close()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Close all files: the lock before the pipe, because standbys sleep on the pipe until the lock is free."""
         if self._keeper_lock.held:
             self._begins.close()
@@ -230,7 +231,7 @@ class Keeper(Outcomes):
 
     def _stop_for(self, exc: Damaged) -> None:
         """Stop for good: an undealt journal is missing. Raises Locked or Fenced if that is the reason."""
-        self._stand(self._jumps.now_us())
+        self._check_office(self._jumps.now_us())
         self._fail(exc)  # mutant: vanished-goes-on
 
     def check_may_fire(self) -> None:
@@ -241,9 +242,9 @@ class Keeper(Outcomes):
         """
         with self._lock:
             self._check()
-            self._stand(self._jumps.now_us())
+            self._check_office(self._jumps.now_us())
 
-    def _stand(self, now_us: int) -> None:
+    def _check_office(self, now_us: int) -> None:
         """Check that this wheel may fire, and have its journal write for the set in its roster."""
         try:
             self._keeper_lock.check()  # mutant: lock-lost-fires
@@ -305,7 +306,7 @@ class Keeper(Outcomes):
             with self._lock:  # released between the parts of a long backlog that is passed over
                 self._check()
                 now_us = self._jumps.now_us()
-                self._stand(now_us)  # mutant: claim-unlooked
+                self._check_office(now_us)  # mutant: claim-unlooked
                 by_us = now_us if until_us is None else min(now_us, max(until_us, -1))  # mutant: until-early
                 try:
                     fit = self._reserve.room_for(limit)

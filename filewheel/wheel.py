@@ -394,7 +394,7 @@ class Wheel(Changes):
         made, ticket = self._group.put(journal, asks, now_us, durable=sync == "always", all_or_none=True)
         ids = [id_ for id_ in made if isinstance(id_, MessageId)]
         if len(ids) < len(made):
-            raise unique.told_which(asks, made)
+            raise unique.refusal_of(asks, made)
         copies = 1 if ticket is None else journal.wait_durable(ticket, sync)
         if dues and min(dues) < now_us + HINT_AHEAD_US:
             self._hint.send(now_us)

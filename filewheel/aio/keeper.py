@@ -25,7 +25,7 @@ from filewheel.aio.due import Due
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.checks import check_bounds, check_flag, check_items, check_keeper, check_path, check_whole
 from filewheel.disk.disk import SYSTEM
-from filewheel.disk.hint import UNHEARD_S, Vigil
+from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.env import SYSTEM_CLOCK, Clock, Env
 from filewheel.errors import Closed, FilewheelError, Locked, NotClaimed
 from filewheel.firing.batch import Batch, ids_in
@@ -64,7 +64,7 @@ class AsyncKeeper:
     _keeper: Keeper | None = None
     _calls: LoopThread | None = None
     _waits: LoopThread | None = None
-    _vigil: Vigil | None = None
+    _sleep: StandbySleep | None = None
     _closing = False
 
     def __init__(
@@ -156,7 +156,7 @@ class AsyncKeeper:
 
     async def _become(self, wait: bool) -> None:
         """Try until this is the keeper, or is closed."""
-        vigil = self._vigil = Vigil(self._path, self._env)
+        sleep = self._sleep = StandbySleep(self._path, self._env)
         calls = LoopThread("filewheel-aio-keeper", self._path)
         made: list[Keeper] = []
 
@@ -172,13 +172,13 @@ class AsyncKeeper:
                 if not wait:
                     raise locked
                 try:
-                    await calls.call(vigil.wait)
+                    await calls.call(sleep.wait)
                 except OSError:  # no room for an open file
                     await asyncio.sleep(UNHEARD_S)
             waits = LoopThread("filewheel-aio-due", self._path) if made else None
         except BaseException:
             # Cancelled, perhaps while the thread was opening the keeper, or asleep.
-            vigil.end()
+            sleep.end()
             await calls.finish(partial(close_each, made))
             raise
         if waits is None:
@@ -192,8 +192,8 @@ class AsyncKeeper:
         Returns when both threads have ended, even if it is cancelled. It may be called twice.
         """
         self._closing = True  # ends a standby, and a claim that waits
-        if self._vigil is not None:
-            self._vigil.end()
+        if self._sleep is not None:
+            self._sleep.end()
         if self._keeper is not None and os.getpid() != self._keeper.pid:
             return
         async with self._life:

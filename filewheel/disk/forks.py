@@ -25,7 +25,7 @@ def _keep(fd: int) -> None:
     _held.add(fd)
 
 
-def _let_go(fd: int) -> None:
+def _forget(fd: int) -> None:
     _held.discard(fd)
 
 
@@ -44,7 +44,7 @@ now = compiled.count_forks or os.getpid
 """Returns a number that differs between a child and its parent."""
 keep_from_children = compiled.keep_from_children or _keep
 """Makes each child lose its copy of a descriptor."""
-let_children_have = compiled.let_children_have or _let_go
+let_children_have = compiled.let_children_have or _forget
 """Undoes that, before the descriptor is closed."""
 
 if compiled.keep_from_children is None:

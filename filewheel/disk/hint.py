@@ -128,7 +128,7 @@ class Alarm:
         self._rung.close()
 
 
-class Vigil:
+class StandbySleep:
     """A standby's sleep until the keeper has ended. Thread-safe, also for `end` in a signal handler.
 
     Holds two descriptors and the pipe during a sleep, and none between sleeps.

@@ -255,7 +255,7 @@ class Ready:
         self._bytes += size_of(puts, _ANY)
         self._forget(self.aside.let_go())
         if len(self) > self._budget.records or self._bytes + self.aside.bytes > self._budget.bytes:
-            self._let_go()
+            self._shrink()
 
     def _new(self, puts: list[bytes]) -> list[bytes]:
         """Return the puts that are not here yet, each once: `add` and replicators write a message again."""
@@ -285,7 +285,7 @@ class Ready:
         for second, count in count_seconds(puts, ID.start):
             waiting[second] = waiting.get(second, 0) + count
 
-    def _let_go(self) -> None:
+    def _shrink(self) -> None:
         """Forget the latest messages, down to three quarters of the budget. They stay on disk."""
         keep = size = 0
         for put in self._puts:

@@ -227,7 +227,7 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
         journal.write(puts, len(puts))
 
 
-def told_which(asks: Sequence[Ask], made: Sequence[MessageId | KeyHeld | Locked]) -> KeyHeld | Locked:
+def refusal_of(asks: Sequence[Ask], made: Sequence[MessageId | KeyHeld | Locked]) -> KeyHeld | Locked:
     """Return the error of a call that enqueued nothing, with all of its held keys."""
     failed = [error for error in made if not isinstance(error, MessageId)]
     # A key that a living message holds comes before one that the call itself has twice.

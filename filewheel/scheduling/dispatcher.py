@@ -96,9 +96,9 @@ class Dispatcher:
         """The last claim was cut short by its limit."""
         self._hinted = True
         self._looked_us = 0
-        self._stood_us = 0
+        self._checked_us = 0
         """When the roster last allowed this wheel to fire."""
-        self._has_stood = False
+        self._is_checked = False
         """The roster was checked in this step."""
 
     @property
@@ -182,7 +182,7 @@ class Dispatcher:
         self._is_firing = fire
         self._is_woken = False  # first: a later outcome wakes, an earlier one is taken below
         self._hinted = self._hinted or claim
-        self._has_stood = False
+        self._is_checked = False
         worked = self._take_outcomes(now_us)
         self._watch_time(now_us)
         if fire:
@@ -191,9 +191,9 @@ class Dispatcher:
                 self._admit(message, now_us)
             worked = self._claim(now_us, must=claim) or worked
             worked = self._start_waiting(now_us) or worked
-            if self._clock.steady_us() - self._stood_us > LOOK_S * US_PER_S:
+            if self._clock.steady_us() - self._checked_us > LOOK_S * US_PER_S:
                 # mutant: no-room-unlooked
-                self._stand()  # no room to claim, but calls that wait in the runners must not begin
+                self._check_may_fire()  # no room to claim, but calls that wait in the runners must not begin
         self._telemetry.record()
         return self._settlements.write() or worked
 
@@ -230,7 +230,7 @@ class Dispatcher:
         self._looked_us = steady_us
         rooms = self._lanes.rooms(self._handlers, now_us)
         batch = self._keeper.claim(room, at_most=rooms, begun=False)
-        self._has_stood, self._stood_us = True, steady_us
+        self._is_checked, self._checked_us = True, steady_us
         self._more = len(batch) == room
         self._is_sated = not batch
         for name in rooms:
@@ -313,14 +313,14 @@ class Dispatcher:
             started = True
         return started
 
-    def _stand(self) -> None:
+    def _check_may_fire(self) -> None:
         """Raise Fenced when another wheel of the set was promoted."""
         self._keeper.check_may_fire()
-        self._has_stood, self._stood_us = True, self._clock.steady_us()
+        self._is_checked, self._checked_us = True, self._clock.steady_us()
 
     def _start(self, lane: Lane, messages: list[Message], now_us: int) -> None:
-        if not self._has_stood:  # it was claimed a while ago  # mutant: lane-unlooked
-            self._stand()
+        if not self._is_checked:  # it was claimed a while ago  # mutant: lane-unlooked
+            self._check_may_fire()
         self._telemetry.fired(messages[0].topic, messages, now_us)
         self._hand_over(lane, messages, now_us)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from filewheel.disk.hint import UNHEARD_S, Vigil
+from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.disk.threads import started
 from filewheel.env import Env
 from filewheel.errors import Fenced, FilewheelError, Locked, disk_errors
@@ -82,7 +82,7 @@ class Engine:
         self._on_term = on_term
         self._loop = loop
         self._stop = threading.Event()
-        self._vigil = Vigil(path, env)
+        self._sleep = StandbySleep(path, env)
         self._grace_s = 0.0
         self._hurry = threading.Event()
         self._keeper: Keeper | None = None
@@ -109,7 +109,7 @@ class Engine:
         """Request a stop, without waiting for the end."""
         self._grace_s = grace_s
         self._stop.set()
-        self._vigil.end()
+        self._sleep.end()
         keeper = self._keeper
         if keeper is not None:
             keeper.wake()
@@ -179,7 +179,7 @@ class Engine:
     def _stand_by(self) -> None:
         """Sleep until it is time to try the lock again, or to stop."""
         try:
-            self._vigil.wait()
+            self._sleep.wait()
         except OSError:  # no room for an open file
             self._stop.wait(UNHEARD_S)
 

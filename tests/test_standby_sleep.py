@@ -13,7 +13,7 @@ import pytest
 from filewheel import AsyncKeeper, Keeper, Locked, Scheduler
 from filewheel.disk import hint as bell
 from filewheel.disk.disk import SYSTEM
-from filewheel.disk.hint import Alarm, Vigil
+from filewheel.disk.hint import Alarm, StandbySleep
 from tests.support import open_files
 
 NEVER_S = 3600.0
@@ -54,7 +54,7 @@ def test_a_sleep_ends_when_the_keeper_closes_and_the_lock_is_free_then(
     before = open_files()
     for _ in range(20):
         with Keeper(wheel_dir):
-            thread = threading.Thread(target=Vigil(str(wheel_dir), SYSTEM).wait)
+            thread = threading.Thread(target=StandbySleep(str(wheel_dir), SYSTEM).wait)
             thread.start()
             assert asleep.acquire(timeout=60)
         thread.join(60)
@@ -75,15 +75,15 @@ def test_a_sleep_that_was_called_off_ends_and_so_does_every_later_one(
 ) -> None:
     before = open_files()
     with Keeper(wheel_dir):
-        vigil = Vigil(str(wheel_dir), SYSTEM)
-        thread = threading.Thread(target=vigil.wait)
+        sleep = StandbySleep(str(wheel_dir), SYSTEM)
+        thread = threading.Thread(target=sleep.wait)
         thread.start()
         assert asleep.acquire(timeout=60)
-        vigil.end()
+        sleep.end()
         thread.join(60)
         assert not thread.is_alive()
-        vigil.wait()
-        vigil.end()
+        sleep.wait()
+        sleep.end()
     assert open_files() == before
 
 
