@@ -309,7 +309,7 @@ class Partition:
         with self._upkeep, disk_errors(self.path):
             with self._lock:
                 upto = self._ingested
-            self._keeper.flush()
+            self._keeper.flush()  # mutant: kafka-position-first
             # A crash here leaves the position before: more is read again.
             if upto != (self._position.offset or 0):
                 self._position.write(upto)

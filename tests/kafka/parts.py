@@ -23,10 +23,12 @@ from tests.support import START_US, FakeClock
 SOURCE = Source("cluster-1", "delay", 3)
 
 
-def a_put(offset: int, due_s: float, *, key: bytes | None = None, cancels: bool = False, size: int = 8) -> Put:
+def a_put(
+    offset: int, due_s: float, *, key: bytes | None = None, cancels: bool = False, start_us: int = START_US
+) -> Put:
     """Return a record that is due so many seconds after the start; its payload names its offset."""
     payload = b"%d" % offset
-    return Put(offset, START_US + round(due_s * US_PER_S), "target", payload.ljust(size), 1_700_000, key, cancels)
+    return Put(offset, start_us + round(due_s * US_PER_S), "target", payload.ljust(8), 1_700_000, key, cancels)
 
 
 def env_at(clock: FakeClock) -> Env:
@@ -57,10 +59,11 @@ class Log:
     puts: list[Put] = field(default_factory=list)
     marker: Marker = field(default_factory=Marker)
     fired: list[int] = field(default_factory=list)
+    start_us: int = START_US
 
     def add(self, due_s: float, *, key: bytes | None = None, cancels: bool = False) -> int:
         offset = len(self.puts) * 2  # as after transactions: each second offset is a control record
-        self.puts.append(a_put(offset, due_s, key=key, cancels=cancels))
+        self.puts.append(a_put(offset, due_s, key=key, cancels=cancels, start_us=self.start_us))
         return offset
 
     @property

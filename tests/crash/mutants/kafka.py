@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import ALWAYS, DROP, NEVER, becomes, before, gives, unguarded
+from tests.crash.operations import ALWAYS, DROP, NEVER, becomes, before, gives, later, unguarded
 
 MUTANTS: list[Mutant] = [
     m("kafka-low-unasked", "C", NEVER, "what lies before the marker's `low` is done, also when no step says so",
@@ -40,6 +40,8 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_partition.py::test_data_of_another_topic_is_refused"),
     m("kafka-position-of-another", "C", ALWAYS, "a position that was copied from another wheel counts as none",
       "tests/kafka/test_partition.py::test_a_position_that_cannot_be_read_is_none_and_one_of_another_wheel_too"),
+    m("kafka-position-first", "C", later(), "the position is written after the flush of what it covers",
+      "tests/kafka/test_partition_model.py::test_a_power_cut_anywhere_loses_nothing_and_brings_nothing_back[flush]"),
     m("kafka-taken-in-again", "C", gives("False"), "what the marker calls done is not taken in again",
       "tests/kafka/test_partition.py::test_what_went_out_is_not_in_the_wheel_when_it_is_read_again"),
     m("kafka-done-handed-out", "C", gives("[]"), "what the marker calls done is not handed out",
