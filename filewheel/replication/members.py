@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel.checks import check_flag, check_path, shown
+from filewheel.checks import check_flag, check_number, check_path, shown
 from filewheel.disk.directory import Directory, create_directory, opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.env import Env
@@ -194,7 +194,7 @@ def _change(
     return made.member(member.wheel) or member
 
 
-def _check(mode: object, on_failure: object, copies: object, timeout_s: object, retain_bytes: object) -> None:
+def _check(mode: object, on_failure: object, copies: object, timeout_s: float | None, retain_bytes: object) -> None:
     if mode not in ("ship", "mirror"):
         raise BadArgument(f'mode is "ship" or "mirror", not {shown(mode)}')
     if on_failure not in (None, "refuse", "stale"):
@@ -203,8 +203,8 @@ def _check(mode: object, on_failure: object, copies: object, timeout_s: object, 
         raise BadArgument(
             f"copies is a number from 0 to {COPIES_MAX}, not {shown(copies)}", hint="0 is the primary and all mirrors"
         )
-    if timeout_s is not None and (not isinstance(timeout_s, (int, float)) or not 0.01 <= timeout_s <= TIMEOUT_MAX_S):
-        raise BadArgument(f"timeout_s is 0.01 to {TIMEOUT_MAX_S}, not {shown(timeout_s)}")
+    if timeout_s is not None:
+        check_number("timeout_s", timeout_s, least=0.01, most=TIMEOUT_MAX_S)
     if retain_bytes is not None and (type(retain_bytes) is not int or not 1 << 20 <= retain_bytes < 1 << 63):
         raise BadArgument(f"retain_bytes is {1 << 20} or more, not {shown(retain_bytes)}")
 
@@ -313,7 +313,9 @@ def _left_over(ours: Directory, roster: Roster | None, which: str, env: Env) -> 
 def _find(roster: Roster | None, which: str, path: str) -> Member:
     members = () if roster is None else roster.members
     where = os.path.abspath(check_path(which))
-    found = [m for m in members if m.path == where] or [m for m in members if which and m.wheel.startswith(which)]
+    found = [m for m in members if m.path == where]
+    if not found and isinstance(which, str) and which:
+        found = [m for m in members if m.wheel.startswith(which)]
     if len(found) != 1:
         raise NotFound(
             f"{which!r} names {len(found) or 'no'} backup{'s' if len(found) > 1 else ''}", path=path,
