@@ -1,7 +1,7 @@
 """The loops of `run`: claim due messages, pass them on, acknowledge them.
 
-`print_due` writes each message as a JSON line and acknowledges it after a flush of stdout. `Dispatcher` runs a command
-for each: the main thread claims a message for each free worker, the workers run the command and settle the message.
+`print_due` writes each message as a JSON line and acknowledges it after a flush of stdout. `CommandRunner` runs a
+command for each: the main thread claims a message for each free worker, the workers run it and settle the message.
 Calls of handlers and occurrences of schedules are refused unless `raw`: only a scheduler fires them.
 Invariant: a claimed message is acknowledged, put back or buried, or fires again after this process has ended.
 """
@@ -136,7 +136,7 @@ class Retries:
         return min(self.longest_us, max(self.shortest_us, spread)) / US_PER_S
 
 
-class Dispatcher:
+class CommandRunner:
     """Runs a command for each message, `jobs` at once."""
 
     def __init__(

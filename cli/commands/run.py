@@ -14,7 +14,7 @@ from filewheel import Keeper, Locked, Wheel
 
 from ..child import Commands
 from ..failure import INTERRUPTED, Failure
-from ..firing import Dispatcher, GoOn, Retries, UntilEmpty, leave_at_once, print_due
+from ..firing import CommandRunner, GoOn, Retries, UntilEmpty, leave_at_once, print_due
 from ..input.params import BACKOFF, DURATION
 from ..show.calls import pending_call, refused
 from ..show.output import Output
@@ -100,7 +100,7 @@ def command(
                 if argv:
                     commands = Commands(argv, os.path.abspath(out.dir), timeout)
                     _run_commands(
-                        Dispatcher(keeper, out, stop, commands, Retries(retries, *backoff), jobs, raw=raw),
+                        CommandRunner(keeper, out, stop, commands, Retries(retries, *backoff), jobs, raw=raw),
                         stop, go_on, once,
                     )  # fmt: skip
                 else:
@@ -152,14 +152,14 @@ def _go_on(out: Output, once: bool, until_empty: bool) -> Iterator[GoOn]:
         yield lambda: True
 
 
-def _run_commands(dispatcher: Dispatcher, stop: Stop, go_on: GoOn, once: bool) -> None:
+def _run_commands(runner: CommandRunner, stop: Stop, go_on: GoOn, once: bool) -> None:
     try:
-        stop.wakes(dispatcher.wake)
-        dispatcher.run(go_on)
+        stop.wakes(runner.wake)
+        runner.run(go_on)
     except Abort:
-        dispatcher.commands.abort()
+        runner.commands.abort()
         raise
-    done, retried, buried = (dispatcher.counts[key] for key in ("done", "retried", "buried"))
+    done, retried, buried = (runner.counts[key] for key in ("done", "retried", "buried"))
     if stop.asked:
         return
     if buried:

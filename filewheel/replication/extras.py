@@ -38,7 +38,7 @@ from filewheel.replication.health import (
     damaged_files,
     meets,
     ranges_of,
-    why_gone,
+    why_changed,
     why_not_durable,
 )
 from filewheel.replication.primary_journals import dropped_among
@@ -163,7 +163,7 @@ class Extras:
                 (self._seen, _), self._new = self._only_here(self._new), set()
                 self._seen_files, self._new_files = self._new_files, set()
                 self._seen_us, self._seen_pass = now_us, passes
-                if why_gone(self._source, self._epoch):
+                if why_changed(self._source, self._epoch):
                     self._waits_since_us = now_us
             return None
         if not (now_us - self._seen_us >= APART_US and passes >= self._seen_pass + 2):  # mutant: suspects-at-once
@@ -174,7 +174,7 @@ class Extras:
         damaged = damaged_files(self._source, known, unread | unread_too) if left or files else set()
         # Checked last: a file that was deleted during the checks above is missing by now.
         # mutant: why-gone-ignored undurable-believed
-        if has_lost() or why_gone(self._source, self._epoch) or ((left or files) and why_not_durable(self._source)):
+        if has_lost() or why_changed(self._source, self._epoch) or ((left or files) and why_not_durable(self._source)):
             self._waits_since_us = now_us
             return None
         self._seen, self._seen_files = set(), set()

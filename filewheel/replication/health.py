@@ -3,7 +3,7 @@
 A message that only a backup has was fired or lost in the primary. Where the primary is known to be damaged, the message
 is given back; elsewhere it is dropped from the backup. A directory during its deletion looks for a moment like an empty
 wheel, so it must not count as intact.
-Invariant: no message is dropped from a backup while `why_gone` returns a reason, or because of a file that
+Invariant: no message is dropped from a backup while `why_changed` returns a reason, or because of a file that
 `damaged_files` returns.
 """
 
@@ -27,7 +27,7 @@ Range = tuple[bytes, bytes]
 EVERYTHING: Range = (ID_MIN, ID_END)
 
 
-def why_gone(directory: Directory, epoch: int) -> str:
+def why_changed(directory: Directory, epoch: int) -> str:
     """Return why this directory is no longer the opened wheel; an empty string if it is."""
     disk = directory.disk
     try:

@@ -263,7 +263,7 @@ class _Service(threading.Thread):
 
     def _failed(self, exc: FilewheelError, *, after_s: float) -> None:
         """Log and report that the backup cannot be served; a missing directory is reported as the reason."""
-        gone = exc if isinstance(exc, NoWheel) else self._why_gone()
+        gone = exc if isinstance(exc, NoWheel) else self._missing_wheel()
         shown = gone or exc
         path = self._member.path
         hint = f". Try: {exc.hint}" if isinstance(exc, Fenced) and not gone and exc.hint else ""
@@ -273,7 +273,7 @@ class _Service(threading.Thread):
         self._of.failures.failed(self._member.wheel, f"{path} {cannot}: {said_of(shown, path)}{hint}", after_s=after_s)
         self._report(replace(self.report, state=_state_of(shown), error=said(shown)))
 
-    def _why_gone(self) -> NoWheel | None:
+    def _missing_wheel(self) -> NoWheel | None:
         try:
             with opened(self._member.path, self._of._env):
                 return None
