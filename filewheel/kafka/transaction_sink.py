@@ -2,6 +2,11 @@
 
 A unit and its marker are one transaction. The transactional id belongs to the partition, so opening a sink fences the
 one before it, on whichever node: its open transaction is aborted, and a commit that began is finished.
+A broker that was killed may forget the end of a transaction in some of its partitions: its coordinator calls it aborted
+and writes no control record there (seen with Kafka 4.4: `PrepareAbort`, `CompleteAbort`, and nothing in the log). What
+is left there counts for the *next* transaction of this producer id, and a commit would publish it: a marker without its
+records, or records a second time. So a new sink first ends what may be left by an abort of its own: in the topic of
+markers before the barrier, and in the targets before the first unit.
 Invariant: an outcome says that a unit is not in the log only after an abort that succeeded. Any other trouble with the
 end of a transaction finishes the sink.
 """
@@ -39,6 +44,8 @@ class TransactionSink:
         self._run = run
         self._producer: Any = None
         self._is_closed = False
+        self._is_clean = False
+        """The targets of the first unit were cleaned of what a predecessor may have left."""
 
     def open(self) -> int:
         """Fence the predecessors, then put the barrier behind all that they wrote.
@@ -49,6 +56,10 @@ class TransactionSink:
         offsets: list[int] = []
         try:
             producer.init_transactions(OPEN_S)
+            producer.begin_transaction()
+            self._produce(producer, self._barrier, lambda error, message: None)
+            producer.flush(END_S)
+            producer.abort_transaction(END_S)  # mutant: kafka-left-marker-committed
             producer.begin_transaction()
             self._produce(producer, self._barrier, lambda error, message: offsets.append(message.offset() or 0))
             producer.commit_transaction(END_S)
@@ -86,6 +97,10 @@ class TransactionSink:
         every = frozenset(range(len(records)))
         if producer is None:
             return Outcome(End.UNDECIDED, every, reason="closed")
+        if not self._is_clean:  # mutant: kafka-left-records-committed
+            finished = self._clean(producer, records)
+            if finished is not None:
+                return finished
         is_alone = False
         for _ in range(TRIES):
             failed = self._fill(producer, [*records, marker], is_alone=is_alone)
@@ -101,6 +116,20 @@ class TransactionSink:
                 return outcome
             # The first transaction after a refused batch may fail for its skipped sequence numbers: once more.
         return outcome
+
+    def _clean(self, producer: Any, records: Sequence[Outgoing]) -> Outcome | None:
+        """Send the first unit into a transaction that is aborted: it goes where its predecessor's went.
+
+        Returns None when that ended what may be left there. Refused records are no matter here: nothing is left of
+        them. Records without a key may go elsewhere, so for those this helps by chance only.
+        """
+        every = frozenset(range(len(records)))
+        failed = self._fill(producer, records, is_alone=False)
+        outcome = self._abort(producer, every, failed)
+        if outcome.end in (End.UNDECIDED, End.FENCED):
+            return outcome
+        self._is_clean = True
+        return None
 
     def _fill(self, producer: Any, records: Sequence[Outgoing], *, is_alone: bool) -> dict[int, KafkaError]:
         """Produce into a new transaction and wait for all answers; return the errors by index."""
@@ -161,5 +190,5 @@ class TransactionSink:
             refusal = refusal_of(error)
             if refusal is not None and n in every:
                 refused[n] = refusal
-        reason = next(iter(failed.values())).str()
+        reason = next((error.str() for error in failed.values()), "")
         return Outcome(End.REFUSED if refused else End.FAILED, every, refused, reason)
