@@ -7,12 +7,15 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from filewheel import Wheel
 from filewheel.env import SYSTEM_CLOCK
 from filewheel.errors import MissingTopic, NoBroker
+from filewheel.kafka.assemble import delay_service
 from filewheel.kafka.confluent import ConfluentTransport
 from filewheel.kafka.options import Policy
 from filewheel.kafka.owner import State
@@ -288,3 +291,44 @@ def test_a_standby_takes_over_from_a_node_that_stopped(place: Callable[..., Plac
     finally:
         first.service.stop()
         second.stop()
+
+
+@BOTH
+def test_a_service_with_wheels_on_disk_goes_on_where_it_stopped(
+    place: Callable[..., Place], exactly_once: bool, tmp_path: Path
+) -> None:
+    here = place()
+    due_ms = SYSTEM_CLOCK.now_us() // 1000
+    headers = [("scheduler-target-topic", here.target.encode())]
+
+    def run(records: list[tuple[bytes, int]], seen: Counter[bytes]) -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": here.bootstrap})
+        for name, after_ms in records:
+            due = ("filewheel-due-ms", b"%d" % (due_ms + after_ms))
+            producer.produce(here.topic, name, headers=[*headers, due])
+        producer.produce(here.topic, b"bad")
+        assert producer.flush(30) == 0
+        service = delay_service(
+            {"bootstrap.servers": here.bootstrap},
+            Policy(here.topic),
+            tmp_path,
+            group=here.topic,
+            node="node",
+            settings=Settings(exactly_once=exactly_once, session_s=SESSION_S),
+        )
+        thread = threading.Thread(target=service.run)
+        thread.start()
+        try:
+            assert here.seen(here.target, seen.total()) == seen
+        finally:
+            service.stop()
+            thread.join(60)
+
+    late_ms = 20_000
+    run([(b"one", 0), (b"late", late_ms)], Counter([b"one"]))
+    run([(b"two", 0)], Counter([b"one", b"two"]))
+    assert here.seen(f"{here.topic}.dlt", 2) == Counter([b"bad", b"bad"])
+    with Wheel(tmp_path / here.topic / "0") as wheel:
+        assert [message.due_us for message in wheel.list()] == [(due_ms + late_ms) * 1000]
